@@ -1,0 +1,37 @@
+# The same targets that CI calls. `make demo` and `make test` set the environment up by themselves.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+DATA ?=
+OUT ?= out
+
+.PHONY: setup demo test test-slow lint figures clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "jaximpact needs Python 3.11 or newer: make PYTHON=python3.12 setup")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	touch $@
+
+demo: setup
+	$(BIN)/python experiments/measured_bounces.py $(if $(DATA),--data $(DATA)) --out $(OUT)/measured_bounces
+
+test: setup
+	$(BIN)/python -m pytest
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy jaximpact
+
+figures: setup
+	$(BIN)/python experiments/convergence.py --out $(OUT)/convergence
+
+clean:
+	rm -rf $(VENV) $(OUT) .pytest_cache .ruff_cache .mypy_cache

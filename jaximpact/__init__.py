@@ -1,0 +1,25 @@
+"""jaximpact: batched, differentiable time-stepping for mechanical systems with impacts."""
+
+from .integrate import Save, Solution, solve
+from .problem import Problem
+from .projection import ADMM, ActiveSet, ProjectedGradient
+from .schemes import Maury, MoreauJean, PaoliSchatzman
+from .status import Status
+from .validate import JaximpactWarning
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ADMM",
+    "ActiveSet",
+    "JaximpactWarning",
+    "Maury",
+    "MoreauJean",
+    "PaoliSchatzman",
+    "Problem",
+    "ProjectedGradient",
+    "Save",
+    "Solution",
+    "Status",
+    "solve",
+]

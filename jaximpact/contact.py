@@ -1,0 +1,138 @@
+"""The kinetic metric and one linearisation of the constraints.
+
+`Metric` applies M and M^-1 at one configuration. `Contacts` is what every projection and scheme sees of the
+constraints: gaps, gap velocities G v, and the velocity jumps M^-1 G' L made by impulses L. Both directions are
+operators: a sparse or matrix-free version has only to offer the same methods.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from . import linalg
+from .problem import Problem, mass_times
+
+
+class Metric(NamedTuple):
+    """Kinetic metric <x, y> = x' M y at one configuration.
+
+    ``matrix`` is None (identity), a scalar, a (d,) diagonal or a (d, d) matrix; ``factor`` the Cholesky factor of a
+    matrix (or an inverse, for the iteration matrix of an implicit scheme: see ``from_iteration_matrix``).
+    """
+
+    matrix: Array | None
+    factor: Array | None = None
+    inverse: Array | None = None
+
+    def times(self, x: Array) -> Array:
+        """M x."""
+        return mass_times(self.matrix, x)
+
+    def solve(self, x: Array) -> Array:
+        """M^-1 x for x of shape (d,) or (d, k)."""
+        if self.matrix is None:
+            return x
+        if self.inverse is not None:
+            return self.inverse @ x
+        if self.factor is not None:
+            return linalg.cholesky_solve(self.factor, x)
+        scale = jnp.broadcast_to(self.matrix, (x.shape[0],))
+        return x / (scale if x.ndim == 1 else scale[:, None])
+
+    def norm(self, x: Array) -> Array:
+        """sqrt(x' M x)."""
+        return jnp.sqrt(x @ self.times(x))
+
+    def positive(self) -> Array:
+        """Whether M is positive definite here."""
+        if self.matrix is None:
+            return jnp.array(True)
+        if self.factor is not None:
+            return jnp.all(jnp.isfinite(self.factor))
+        return jnp.all(self.matrix > 0) & jnp.all(jnp.isfinite(self.matrix))
+
+    @classmethod
+    def at(cls, problem: Problem, q: Array, args) -> Metric:
+        """The metric of a problem's mass matrix at q."""
+        mass = problem.mass(q, args) if callable(problem.mass) else problem.mass
+        if mass is None:
+            return cls(None)
+        mass = jnp.asarray(mass, q.dtype)
+        return cls(mass, linalg.cholesky(mass)) if mass.ndim == 2 else cls(mass)
+
+    @classmethod
+    def from_iteration_matrix(cls, matrix: Array) -> Metric:
+        """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..."""
+        return cls(matrix, inverse=linalg.inverse(matrix))
+
+
+class Contacts(NamedTuple):
+    """Constraints linearised at one configuration, dense.
+
+    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m).
+    """
+
+    gap: Array
+    jacobian: Array
+    response: Array
+
+    def velocity(self, v: Array) -> Array:
+        """Gap velocities G v, (m,)."""
+        return self.jacobian @ v
+
+    def jump(self, impulse: Array) -> Array:
+        """Velocity jump M^-1 G' L, (d,)."""
+        return self.response @ impulse
+
+    def delassus(self) -> Array:
+        """Delassus matrix G M^-1 G', (m, m)."""
+        return self.jacobian @ self.response
+
+    def diagonal(self) -> Array:
+        """Diagonal of the Delassus matrix, (m,)."""
+        return jnp.sum(self.jacobian * self.response.T, axis=1)
+
+    def angles(self) -> Array:
+        """Cosines of the angles between the constraints' gradients in the metric M^-1, (m, m)."""
+        matrix = self.delassus()
+        scale = 1 / jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(matrix.dtype).tiny))
+        return matrix * scale[:, None] * scale[None, :]
+
+    def masked(self, active: Array) -> Contacts:
+        """The same with the gradients of the other constraints put to zero."""
+        return self._replace(
+            jacobian=jnp.where(active[:, None], self.jacobian, 0), response=jnp.where(active[None, :], self.response, 0)
+        )
+
+
+def jacobian(problem: Problem, t, q: Array, args) -> tuple[Array, Array]:
+    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q)."""
+
+    def gaps(x):
+        f = problem.gaps(t, x, args)
+        return f, f
+
+    transform = jax.jacrev if problem.count(t, q, args) < q.shape[0] else jax.jacfwd
+    matrix, f = transform(gaps, has_aux=True)(q)
+    return f, matrix
+
+
+def linearise(problem: Problem, metric: Metric, t, q: Array, args) -> Contacts:
+    """Gaps, Jacobian and M^-1 G' at (t, q)."""
+    f, matrix = jacobian(problem, t, q, args)
+    return Contacts(f, matrix, metric.solve(matrix.T))
+
+
+def gap_rate(problem: Problem, t, q: Array, args) -> Array:
+    """Partial time derivative of the gaps at fixed q, (m,)."""
+    t = jnp.asarray(t, q.dtype)
+    return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
+
+
+def acceleration(problem: Problem, metric: Metric, t, q: Array, v: Array, args) -> Array:
+    """M^-1 g(t, q, v), (d,)."""
+    return metric.solve(problem.generalised_force(t, q, v, args))

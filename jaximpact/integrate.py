@@ -1,0 +1,380 @@
+"""`solve`: one motion as one jitted `lax.scan`, what to save of it, and the `Solution`."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .contact import Metric, gap_rate, linearise
+from .problem import Problem
+from .projection.active_set import ActiveSet
+from .projection.base import Projection, as_status, project_velocity
+from .schemes.base import Inputs, Scheme
+from .schemes.paoli_schatzman import PaoliSchatzman
+from .status import FAILURES, Status, describe, summarise
+from .validate import JaximpactWarning, canonical, check_start, is_traced
+
+
+@dataclass(frozen=True)
+class Save:
+    """What `solve` keeps. The last row of a solution is always the state at t1.
+
+    Attributes:
+        every: every k-th step from the start, k >= 1; rows at t0, t0 + k h, ..., t1.
+        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps.
+        function: ``function(t, q, v, args) -> pytree`` stored in place of the state, as ``solution.values``.
+
+    With neither ``every`` nor ``times`` only the final state is kept.
+    """
+
+    every: int | None = None
+    times: Any = None
+    function: Callable | None = None
+
+    @classmethod
+    def of(cls, save) -> Save:
+        """Save from its short forms: "all", "final", a whole number k, an array of times, or a Save."""
+        if isinstance(save, cls):
+            pass
+        elif isinstance(save, str):
+            if save not in ("all", "final"):
+                raise ValueError(
+                    f"save={save!r}: use 'all', 'final', every k-th step (a whole number), times, or Save(...)"
+                )
+            save = cls(every=1) if save == "all" else cls()
+        elif isinstance(save, int | np.integer):
+            save = cls(every=int(save))
+        elif callable(save):
+            save = cls(every=1, function=save)
+        else:
+            save = cls(times=save)
+        if save.every is not None and save.times is not None:
+            raise ValueError("save: give either every or times, not both")
+        if save.every is not None and save.every < 1:
+            raise ValueError(f"save: every={save.every} must be at least 1")
+        return save
+
+
+class Lane(NamedTuple):
+    """Numbers of one trajectory, ready for the scan."""
+
+    q0: Array
+    v0: Array
+    t1: Array
+    steps: Array
+    times: Array
+    inputs: Inputs
+
+
+class Plan(NamedTuple):
+    """Everything that shapes the loop: static, one trace for each."""
+
+    length: int
+    ragged: bool
+    every: int | None
+    rows: int
+    function: Callable | None
+
+
+class Row(NamedTuple):
+    """What a saved row holds until it is interpolated."""
+
+    q: Array
+    v: Array
+    z: Array
+    impulse: Array
+    chord: Array
+    last: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Solution:
+    """A computed motion; a batch adds leading axes.
+
+    Attributes:
+        t: times of the rows (k,) [s]; the last is t1.
+        q: positions U (k, d), interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
+        v: velocities (k, d) over the step that ends at or after the row's time.
+        z: admissible positions Z (k, d) of that step.
+        impulse: impulse of each constraint accumulated since the start (k, m).
+        energy: (k,) where the problem defines one, else None.
+        values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
+        penetration: largest violation of a gap by U over all steps, ().
+        residual: largest KKT residual of a projection [velocity], ().
+        iterations: projection iterations of all steps, ().
+        status: `Status` bits OR-ed over the steps, ().
+        failed_at: time of the first failure, NaN where none, () [s].
+    """
+
+    t: Array
+    q: Array
+    v: Array
+    z: Array
+    impulse: Array
+    energy: Array | None
+    values: Any
+    penetration: Array
+    residual: Array
+    iterations: Array
+    status: Array
+    failed_at: Array
+
+    def raise_if_failed(self) -> Solution:
+        """This solution, or RuntimeError that says which trajectories failed, when, and the likely causes."""
+        if np.any(np.asarray(self.status) & int(FAILURES)):
+            raise RuntimeError(summarise(np.asarray(self.status).ravel(), np.asarray(self.failed_at).ravel()))
+        return self
+
+    @property
+    def failed(self) -> Array:
+        """Whether each trajectory failed."""
+        return (self.status & int(FAILURES)) != 0
+
+    def describe_status(self) -> str:
+        """The status bits set in any trajectory, in words."""
+        return describe(int(np.bitwise_or.reduce(np.asarray(self.status).ravel())))
+
+
+def start(problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array):
+    """v0 projected onto the admissible velocities T(t0, q0) in the kinetic metric (Paoli 2010, initial data (P4)).
+
+    Returns the velocity, the impulse of that projection (m,) and status bits.
+    """
+    t0, _, _, args = inputs
+    contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+    eps = 1e3 * jnp.finfo(q0.dtype).eps
+    touching = contacts.gap <= eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q0))
+    contacts = contacts.masked(touching)
+    velocity = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
+    found = project_velocity(projection, contacts, jnp.where(touching, velocity, 1))
+    outward = jnp.any(touching & (velocity < -eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(v0))))
+    return v0 + found.jump, found.impulse, found.status | as_status(outward, Status.START_VELOCITY_PROJECTED)
+
+
+def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: Lane, plan: Plan) -> Solution:
+    """One motion, a pure function of one lane's arrays: batch it from outside with `jax.vmap`."""
+    inputs = lane.inputs
+    t0, h, _, args = inputs
+
+    v0, jolt, status = start(problem, projection, inputs, lane.q0, lane.v0)
+    state, info = scheme.init(problem, projection, inputs, lane.q0, v0)
+    initial = Row(lane.q0, v0, lane.q0, jolt, jnp.zeros_like(v0), jnp.zeros_like(jolt))
+    # step number at or after each saved time, and the first of the times that share a step
+    index = _step_at_or_after(lane.times, t0, h)
+    first = jnp.searchsorted(index, index)
+    after = jnp.searchsorted(index, index, side="right")
+
+    def content(k, row, pointer):
+        if plan.function is None:
+            return row
+        t = t0 + k * h if plan.every is not None else jnp.take(lane.times, pointer, mode="clip")
+        return plan.function(t, row.q - (t0 + k * h - t) * row.chord, row.v, args)
+
+    def slot(k, pointer):
+        # where step k goes: the spare last row if nowhere
+        if plan.every is not None:
+            return jnp.where(k % plan.every == 0, jnp.minimum(k // plan.every, plan.rows), plan.rows), pointer
+        hit = (pointer < plan.rows) & (jnp.take(index, pointer, mode="clip") == k)
+        return jnp.where(hit, pointer, plan.rows), jnp.where(hit, jnp.take(after, pointer, mode="clip"), pointer)
+
+    def record(buffer, k, row, pointer, live=True):
+        if plan.rows == 0:
+            return buffer, pointer
+        where, pointer_new = slot(k, pointer)
+        where = jnp.where(live, where, plan.rows)
+        value = content(k, row, pointer)
+        buffer = jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, where, 0), buffer, value)
+        return buffer, jnp.where(live, pointer_new, pointer)
+
+    def account(k, state, info, row, measures):
+        """Accumulate what is reported of the whole motion."""
+        penetration, residual, iterations, status, failed_at = measures
+        t = t0 + k * h
+        gaps = problem.gaps(t, state.q, args)
+        finite = jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
+        new = status | info.status | as_status(~finite, Status.NON_FINITE)
+        failing = ((new & int(FAILURES)) != 0) & ((status & int(FAILURES)) == 0)
+        measures = (
+            jnp.maximum(penetration, jnp.max(-gaps, initial=0.0)),
+            jnp.maximum(residual, info.residual),
+            iterations + info.iterations,
+            new,
+            jnp.where(failing, t, failed_at),
+        )
+        return Row(state.q, state.v, info.z, row.impulse + info.impulse, info.chord, info.impulse), measures
+
+    zero = jnp.zeros((), lane.q0.dtype)
+    measures = (zero, zero, jnp.zeros((), jnp.int32), status, jnp.full_like(zero, jnp.nan))
+    shape = jax.eval_shape(lambda row: content(0, row, 0), initial)
+    buffer = jax.tree.map(lambda x: jnp.zeros((plan.rows + 1, *x.shape), x.dtype), shape)
+    buffer, pointer = record(buffer, 0, initial, jnp.zeros((), index.dtype))
+    row, measures = account(scheme.starts_at, state, info, initial, measures)
+    if scheme.starts_at == 0:
+        row = initial
+    else:
+        buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
+
+    def body(carry, k):
+        state, row, measures, buffer, pointer = carry
+        state_new, info = scheme.step(problem, projection, inputs, state)
+        row_new, measures_new = account(k, state_new, info, row, measures)
+        live = True
+        if plan.ragged:
+            live = k <= lane.steps
+            new, old = (state_new, row_new, measures_new), (state, row, measures)
+            state_new, row_new, measures_new = jax.tree.map(lambda x, y: jnp.where(live, x, y), new, old)
+        buffer, pointer = record(buffer, k, row_new, pointer, live)
+        return (state_new, row_new, measures_new, buffer, pointer), None
+
+    carry = (state, row, measures, buffer, pointer)
+    (_, row, measures, buffer, _), _ = lax.scan(body, carry, jnp.arange(scheme.starts_at + 1, plan.length + 1))
+
+    end = t0 + lane.steps * h
+    final = _interpolate(row, end - lane.t1, h)
+    final_value = final if plan.function is None else plan.function(lane.t1, final.q, final.v, args)
+    rows = jax.tree.map(lambda b: b[: plan.rows], buffer)
+    if plan.every is not None:
+        times = t0 + jnp.arange(plan.rows) * plan.every * h
+    else:
+        times = lane.times
+        if plan.function is None and plan.rows:
+            rows = jax.tree.map(lambda b: b[first], rows)
+            rows = jax.vmap(_interpolate, in_axes=(0, 0, None))(rows, t0 + index * h - times, h)
+    rows = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), rows, final_value)
+    times = jnp.concatenate([times, lane.t1[None]])
+    kept, values = (rows, None) if plan.function is None else (jax.tree.map(lambda x: x[None], final), rows)
+    kept_times = times if plan.function is None else times[-1:]
+    energy = None
+    if problem.energy is not None:
+        energy = jax.vmap(lambda t, q, v: problem.energy(t, q, v, args))(kept_times, kept.q, kept.v)
+    return Solution(times, kept.q, kept.v, kept.z, kept.impulse, energy, values, *measures)
+
+
+def _step_at_or_after(times, t0, h):
+    """Number of the first step at or after each time, up to round-off."""
+    ratio = (times - t0) / h
+    slack = 4 * jnp.finfo(times.dtype).eps * (1 + jnp.abs(ratio) + jnp.abs(t0) / h)
+    return jnp.ceil(ratio - slack).astype(jnp.int32)
+
+
+def _interpolate(row: Row, back, h) -> Row:
+    """The row a time ``back`` before its step ended: affine position, impulse spread over the step."""
+    return row._replace(q=row.q - back * row.chord, impulse=row.impulse - (back / h) * row.last)
+
+
+run = partial(jax.jit, static_argnames=("plan",))(trajectory)
+
+
+def count_steps(t0: float, t1: float, h: float, eps: float) -> int:
+    """Steps of size h that reach t1 or beyond, up to round-off in h and t1."""
+    ratio = (t1 - t0) / h
+    return max(1, math.ceil(ratio - 4 * eps * (1 + ratio + abs(t0) / h)))
+
+
+def solve(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    t1,
+    h=None,
+    steps: int | None = None,
+    t0=0.0,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    args: Any = None,
+    e=None,
+    save: Any = "all",
+) -> Solution:
+    """Integrate one motion from (q0, v0) at t0 to t1.
+
+    Steps of size h are made until the last lands at or beyond t1; the last row of the solution is the state at t1,
+    interpolated between the two steps around it where t1 - t0 is no multiple of h. Differentiable and vmappable with
+    respect to q0, v0, args, e, t0, t1 and, with ``steps`` given, h; checks of the numbers are skipped under those
+    transformations. One trace serves all numbers of the same shapes and the same count of steps.
+
+    Args:
+        problem: the mechanical system.
+        q0: initial position (d,), admissible: every gap >= 0. Its dtype (float64 or float32) is that of the run.
+        v0: initial velocity (d,); where it points out of the admissible set it is projected, with a warning.
+        t1: final time > t0 [s].
+        h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps.
+        scheme: `PaoliSchatzman()` (default), `Maury()` or `MoreauJean()`.
+        projection: `ActiveSet()` (default), `ProjectedGradient()` or `ADMM()`.
+        args: parameters handed to the problem's functions, any pytree of numbers and arrays.
+        e: restitution in [0, 1], in place of the problem's own.
+        save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
+
+    Returns:
+        A `Solution`. Nothing raises inside the computation: see its ``status`` and ``raise_if_failed()``.
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong shape, type or value; the message names it and says what to do.
+
+    Reference: the schemes' own files; the limit as h -> 0 is the measure differential inclusion of Paoli (2010), (P1)-(P4).
+    """
+    scheme = PaoliSchatzman() if scheme is None else scheme
+    projection = ActiveSet() if projection is None else projection
+    data = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme)
+    remark = check_start(data)
+    if remark:
+        warnings.warn(remark, JaximpactWarning, stacklevel=2)
+    count = steps if steps is not None else _count(data)
+    plan, times = make_plan(Save.of(save), data, [count])
+    lane = Lane(
+        data.q0, data.v0, data.t1, jnp.asarray(count, jnp.int32), times, Inputs(data.t0, data.h, data.e, data.args)
+    )
+    return run(data.problem, scheme, projection, lane, plan)
+
+
+def _count(data) -> int:
+    if is_traced(data.h, data.t0, data.t1):
+        raise ValueError(
+            "h, t0 and t1 must be concrete for solve to know the number of steps: under jit, vmap or grad over them, give "
+            "steps=N in place of h (for a sweep over h use ensemble)"
+        )
+    return count_steps(float(data.t0), float(data.t1), float(data.h), float(jnp.finfo(data.q0.dtype).eps))
+
+
+def make_plan(save: Save, data, counts, *, ragged: bool = False) -> tuple[Plan, Array]:
+    """The static plan of a run whose lanes make ``counts`` steps, and the saved times before t1."""
+    length = max(counts)
+    dtype = data.q0.dtype
+    empty = jnp.zeros((0,), dtype)
+    if save.every is not None:
+        if ragged:
+            raise ValueError(
+                "save: every k-th step gives lanes of different h different numbers of rows; give times, or 'final'"
+            )
+        return Plan(length, ragged, save.every, -(-length // save.every), save.function), empty
+    if save.times is None:
+        return Plan(length, ragged, None, 0, save.function), empty
+    times = jnp.asarray(save.times, dtype)
+    if times.ndim != 1:
+        raise ValueError(f"save: times must have shape (k,), got {times.shape}")
+    if not is_traced(times, data.t0, data.t1, data.h):
+        times = _check_times(np.asarray(times), data, save)
+    return Plan(length, ragged, None, times.shape[0], save.function), jnp.asarray(times, dtype)
+
+
+def _check_times(times: np.ndarray, data, save: Save) -> np.ndarray:
+    t0, t1 = float(np.max(data.t0)), float(np.min(data.t1))
+    slack = 8 * np.finfo(times.dtype).eps * max(abs(t0), abs(t1))
+    if not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
+        raise ValueError("save: times must be finite and strictly increasing")
+    if times.size and (times[0] < t0 - slack or times[-1] > t1 + slack):
+        raise ValueError(f"save: times must lie in [t0, t1] = [{t0:g}, {t1:g}], got [{times[0]:g}, {times[-1]:g}]")
+    if save.function is not None and times.size > 1 and np.min(np.diff(times)) < np.max(data.h):
+        raise ValueError("save: with a function, times must be at least h apart; store the state, or take a smaller h")
+    # the final row stands for a last time equal to t1
+    return times[:-1] if times.size and times[-1] >= t1 - slack else times

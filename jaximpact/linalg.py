@@ -1,0 +1,78 @@
+"""Small dense linear algebra, unrolled.
+
+A LAPACK call inside a time loop costs microseconds per trajectory on CPU and cannot be fused; up to `UNROLL`
+unknowns these are straight-line arithmetic, elementwise over a batch. Larger sizes go to jax.numpy.
+"""
+
+import jax.numpy as jnp
+from jax import Array
+from jax.scipy.linalg import cho_solve
+
+UNROLL = 6
+
+
+def cholesky(a: Array) -> Array:
+    """Lower Cholesky factor of a symmetric (n, n) matrix; NaN where it is not positive definite."""
+    n = a.shape[0]
+    if n > UNROLL:
+        return jnp.linalg.cholesky(a)
+    rows: list[list] = []
+    for i in range(n):
+        row = []
+        for j in range(i):
+            row.append((a[i, j] - sum(row[k] * rows[j][k] for k in range(j))) / rows[j][j])
+        row.append(jnp.sqrt(a[i, i] - sum(x * x for x in row)))
+        rows.append(row)
+    zero = jnp.zeros((), a.dtype)
+    return jnp.stack([jnp.stack(row + [zero] * (n - len(row))) for row in rows])
+
+
+def cholesky_solve(factor: Array, b: Array) -> Array:
+    """Solve L L' x = b for b of shape (n,) or (n, k)."""
+    n = factor.shape[0]
+    if n > UNROLL:
+        return cho_solve((factor, True), b)
+    y: list = []
+    for i in range(n):
+        y.append((b[i] - sum(factor[i, k] * y[k] for k in range(i))) / factor[i, i])
+    x: list = [None] * n
+    for i in reversed(range(n)):
+        x[i] = (y[i] - sum(factor[k, i] * x[k] for k in range(i + 1, n))) / factor[i, i]
+    return jnp.stack(x)
+
+
+def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
+    """Solve a x = b by elimination without pivoting, for nested lists of scalars.
+
+    Returns x and whether every pivot stayed positive and well above its diagonal's round-off: true for a
+    positive definite matrix, false where rows depend on each other. Where false, x is finite but meaningless.
+    """
+    n = len(b)
+    a, b = [list(row) for row in a], list(b)
+    regular = True
+    diagonal = [a[i][i] for i in range(n)]
+    for k in range(n):
+        eps = 64 * jnp.finfo(a[k][k].dtype).eps
+        good = a[k][k] > eps * diagonal[k]
+        regular = good if k == 0 else regular & good
+        pivot = jnp.where(good, a[k][k], 1)
+        a[k][k] = pivot
+        for i in range(k + 1, n):
+            ratio = a[i][k] / pivot
+            for j in range(k + 1, n):
+                a[i][j] = a[i][j] - ratio * a[k][j]
+            b[i] = b[i] - ratio * b[k]
+    x: list = [None] * n
+    for i in reversed(range(n)):
+        x[i] = (b[i] - sum(a[i][j] * x[j] for j in range(i + 1, n))) / a[i][i]
+    return x, regular
+
+
+def solve(a: Array, b: Array) -> Array:
+    """Solve a x = b for a general (n, n) matrix and b of shape (n,) or (n, k)."""
+    return jnp.linalg.solve(a, b)
+
+
+def inverse(a: Array) -> Array:
+    """Inverse of a general (n, n) matrix."""
+    return solve(a, jnp.eye(a.shape[0], dtype=a.dtype))

@@ -1,0 +1,202 @@
+"""The mechanical problem a user states: force, constraints, mass, restitution.
+
+    M(q) dv = g(t, q, v) dt + sum_a grad f_a(t, q) dLambda_a,     f_a(t, q) >= 0,
+
+with Newton's impact law in the kinetic metric (Paoli, ARMA 198 (2010), problem (P)).
+Every gradient, Jacobian and Coriolis term is derived by automatic differentiation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+Force = Callable[[Any, Array, Array, Any], Array]
+Constraints = Callable[[Any, Array, Any], Array]
+Energy = Callable[[Any, Array, Array, Any], Array]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Problem:
+    """A mechanical system with perfect unilateral constraints.
+
+    Args:
+        force: ``force(t, q, v, args) -> (d,)``, generalised force g [N or N m].
+        constraints: ``constraints(t, q, args) -> (m,)``, gaps; admissible where every gap >= 0.
+            None for a system without constraints.
+        mass: ``mass(q, args) -> (d, d)`` symmetric positive definite, a ``(d, d)`` array, a ``(d,)``
+            diagonal, a scalar, or None for the identity [kg or kg m^2].
+        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, one per contact ``(m,)``.
+        energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
+
+    Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated.
+    Functions are static: a problem made of the same function objects does not retrace.
+
+    Example:
+        >>> ball = Problem(force=lambda t, q, v, args: jnp.array([-9.81]),
+        ...                constraints=lambda t, q, args: q, restitution=0.8)
+    """
+
+    __slots__ = ("force", "constraints", "mass", "restitution", "energy")
+
+    def __init__(
+        self,
+        force: Force,
+        constraints: Constraints | None = None,
+        mass: Any = None,
+        restitution: Any = 0.0,
+        energy: Energy | None = None,
+    ):
+        if not callable(force):
+            raise TypeError(f"force must be a function force(t, q, v, args) -> (d,), got {type(force).__name__}")
+        if constraints is not None and not callable(constraints):
+            raise TypeError(
+                f"constraints must be a function constraints(t, q, args) -> (m,) or None, got {type(constraints).__name__}"
+            )
+        if energy is not None and not callable(energy):
+            raise TypeError(
+                f"energy must be a function energy(t, q, v, args) -> () or None, got {type(energy).__name__}"
+            )
+        if isinstance(restitution, str) or callable(restitution):
+            raise TypeError("restitution must be a number in [0, 1] or one number per contact")
+        self._set(force, constraints, mass, restitution, energy)
+
+    def _set(self, *values):
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name, value):
+        raise AttributeError(f"Problem is immutable; use problem.replace({name}=...)")
+
+    def __repr__(self):
+        parts = []
+        for name in self.__slots__:
+            value = getattr(self, name)
+            parts.append(f"{name}={getattr(value, '__name__', value)!s}")
+        return f"Problem({', '.join(parts)})"
+
+    def replace(self, **changes) -> Problem:
+        """A copy with some fields changed."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        unknown = set(changes) - set(values)
+        if unknown:
+            raise TypeError(f"Problem has no field {sorted(unknown)[0]!r}; its fields are {', '.join(self.__slots__)}")
+        return Problem(**(values | changes))
+
+    def gaps(self, t, q: Array, args) -> Array:
+        """f(t, q), shape (m,), in the dtype of q; empty where the problem has no constraints."""
+        if self.constraints is None:
+            return jnp.zeros((0,), q.dtype)
+        return jnp.asarray(self.constraints(t, q, args), q.dtype)
+
+    def count(self, t, q: Array, args) -> int:
+        """Number of constraints m."""
+        return jax.eval_shape(lambda x: self.gaps(t, x, args), q).shape[0]
+
+    def generalised_force(self, t, q: Array, v: Array, args) -> Array:
+        """g(t, q, v), shape (d,), in the dtype of q."""
+        return jnp.asarray(self.force(t, q, v, args), q.dtype)
+
+    # pytree protocol: numbers are leaves, functions are structure
+    def tree_flatten_with_keys(self):
+        key = jax.tree_util.GetAttrKey
+        numeric = None if callable(self.mass) else self.mass
+        static = (self.force, self.constraints, self.mass if callable(self.mass) else None, self.energy)
+        return ((key("restitution"), self.restitution), (key("mass"), numeric)), static
+
+    @classmethod
+    def tree_unflatten(cls, static, leaves):
+        force, constraints, mass_function, energy = static
+        restitution, numeric = leaves
+        self = object.__new__(cls)
+        self._set(force, constraints, numeric if mass_function is None else mass_function, restitution, energy)
+        return self
+
+    # constructors
+    @classmethod
+    def from_lagrangian(
+        cls,
+        lagrangian: Callable[[Any, Array, Array, Any], Array],
+        constraints: Constraints | None = None,
+        restitution: Any = 0.0,
+        force: Force | None = None,
+    ) -> Problem:
+        """Problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
+
+        The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
+        terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v (the mass
+        matrix is taken at v = 0).
+        """
+
+        def mass(q, args):
+            # at t = 0: a mass matrix that depends on time is outside the theory of the schemes
+            return jax.hessian(lagrangian, argnums=2)(0.0, q, jnp.zeros_like(q), args)
+
+        def generalised(t, q, v, args):
+            t = jnp.asarray(t, q.dtype)
+            momentum = jax.grad(lagrangian, argnums=2)
+            _, rate = jax.jvp(lambda s, x: momentum(s, x, v, args), (t, q), (jnp.ones_like(t), v))
+            g = jax.grad(lagrangian, argnums=1)(t, q, v, args) - rate
+            return g if force is None else g + force(t, q, v, args)
+
+        def energy(t, q, v, args):
+            return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
+
+        return cls(generalised, constraints, mass, restitution, energy)
+
+    @classmethod
+    def from_potential(
+        cls,
+        potential: Callable[[Array, Any], Array],
+        constraints: Constraints | None = None,
+        mass: Any = None,
+        restitution: Any = 0.0,
+        force: Force | None = None,
+    ) -> Problem:
+        """Problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
+
+        g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V.
+        """
+
+        def momentum(q, v, args):
+            return mass_times(mass(q, args) if callable(mass) else mass, v)
+
+        def generalised(t, q, v, args):
+            g = -jax.grad(potential)(q, args)
+            if callable(mass):
+                _, rate = jax.jvp(lambda x: momentum(x, v, args), (q,), (v,))
+                g = g - rate + 0.5 * jax.grad(lambda x: v @ momentum(x, v, args))(q)
+            return g if force is None else g + force(t, q, v, args)
+
+        def energy(t, q, v, args):
+            return 0.5 * v @ momentum(q, v, args) + potential(q, args)
+
+        return cls(generalised, constraints, mass, restitution, energy)
+
+    @classmethod
+    def from_momentum_force(
+        cls,
+        force: Callable[[Any, Array, Array, Any], Array],
+        constraints: Constraints | None = None,
+        mass: Any = None,
+        restitution: Any = 0.0,
+        energy: Energy | None = None,
+    ) -> Problem:
+        """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1))."""
+
+        def generalised(t, q, v, args):
+            return force(t, q, mass_times(mass(q, args) if callable(mass) else mass, v), args)
+
+        return cls(generalised, constraints, mass, restitution, energy)
+
+
+def mass_times(mass, v: Array) -> Array:
+    """M v for a mass given as None, a scalar, a (d,) diagonal or a (d, d) matrix."""
+    if mass is None:
+        return v
+    mass = jnp.asarray(mass, v.dtype)
+    return mass @ v if mass.ndim == 2 else mass * v

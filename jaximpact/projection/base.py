@@ -1,0 +1,231 @@
+"""The projection argmin ||W - Z||_M over f(tau, Z) >= 0, its protocol, and the one derivative all methods share.
+
+Every scheme reduces its contact problem to impulses L and a velocity jump dv = M^-1 G' L with
+
+    0 <= L  _|_  gap velocity >= 0,
+
+so tolerances and residuals are velocities [unit of f per unit of time], free of the factor 1/h that amplifies an
+error in position. A *method* solves one linearised problem (a linear complementarity problem with the Delassus
+matrix A = G M^-1 G'); curved constraints are handled here by successive linearisations around Z (SQP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+from .. import linalg
+from ..contact import Contacts, Metric, jacobian
+from ..problem import Problem
+from ..status import Status
+
+
+class Impulses(NamedTuple):
+    """Solution of one linearised problem: impulse (m,), iterations (), status bits ()."""
+
+    impulse: Array
+    iterations: Array
+    status: Array
+
+
+class Projected(NamedTuple):
+    """Result of a projection.
+
+    ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` multipliers L (m,); ``residual`` largest KKT violation [velocity];
+    ``iterations`` of the method, summed over linearisations; ``status`` bits.
+    """
+
+    jump: Array
+    impulse: Array
+    residual: Array
+    iterations: Array
+    status: Array
+
+
+class Projection(Protocol):
+    """A method for the linearised contact problem.
+
+    ``tolerance`` is the KKT residual asked for [velocity]; it is raised to the round-off floor where that is larger.
+    ``max_linearisations`` bounds the SQP iterations around a curved constraint.
+    """
+
+    tolerance: float
+    max_linearisations: int
+
+    def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
+        """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``."""
+        ...
+
+
+def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
+    """Natural residual of 0 <= L _|_ w >= 0 as a velocity: max |min(w, A_aa L)|."""
+    return jnp.max(jnp.abs(jnp.minimum(velocity, diagonal * impulse)), initial=0.0)
+
+
+def as_status(condition: Array, bit: Status) -> Array:
+    """``bit`` where the condition holds, else 0."""
+    return jnp.where(condition, int(bit), 0).astype(jnp.int32)
+
+
+def nothing(d: int, m: int, dtype) -> Projected:
+    """The projection of a point that needs none."""
+    zero = jnp.zeros((), jnp.int32)
+    return Projected(jnp.zeros(d, dtype), jnp.zeros(m, dtype), jnp.zeros((), dtype), zero, zero)
+
+
+def implicit_root(residual: Callable, solve: Callable, guess):
+    """A root x = (primal, multipliers) of ``residual`` found by ``solve``, differentiated implicitly.
+
+    Forward and reverse mode follow from the implicit function theorem at the solution with the active set frozen,
+    whatever iteration found it. Dependent active gradients are regularised by round-off: the primal derivative is
+    then still right, the split between multipliers is the one of least weighted norm.
+    """
+
+    def tangent_solve(linear, y):
+        flat, unravel = ravel_pytree(y)
+        d = y[0].size
+        matrix = jax.jacfwd(lambda x: ravel_pytree(linear(unravel(x)))[0])(jnp.zeros_like(flat))
+        # block elimination, with everything that multiplies y kept free of it (transposed in reverse mode)
+        primal = linalg.inverse(matrix[:d, :d])
+        coupling = primal @ matrix[:d, d:]
+        schur = matrix[d:, d:] - matrix[d:, :d] @ coupling
+        dual = linalg.inverse(schur + jnp.diag(64 * jnp.finfo(flat.dtype).eps * jnp.diag(schur)))
+        upper = primal @ flat[:d]
+        lower = dual @ (flat[d:] - matrix[d:, :d] @ upper)
+        return unravel(jnp.concatenate([upper - coupling @ lower, lower]))
+
+    return lax.custom_root(residual, guess, solve, tangent_solve, has_aux=True)
+
+
+def _floor(contacts: Contacts, scaled_gap: Array, size: Array) -> Array:
+    """Round-off of the gap velocities: no residual can be asked to be smaller."""
+    eps = jnp.finfo(scaled_gap.dtype).eps
+    return 8 * eps * jnp.max(jnp.abs(contacts.jacobian) @ size + jnp.abs(scaled_gap), initial=0.0)
+
+
+def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> Projected:
+    """Solve 0 <= L _|_ A L + offset >= 0 once: the projection onto a polyhedral set of velocities.
+
+    ``offset`` (m,) is the gap velocity without impulses.
+    """
+    m, d = contacts.jacobian.shape
+    if m == 0:
+        return nothing(d, m, offset.dtype)
+    tolerance = lax.stop_gradient(jnp.maximum(method.tolerance, _floor(contacts, offset, jnp.zeros(d, offset.dtype))))
+
+    def solve(_, guess):
+        found = method.solve(contacts, offset, tolerance)
+        jump = contacts.jump(found.impulse)
+        residual = complementarity(contacts.velocity(jump) + offset, found.impulse, contacts.diagonal())
+        status = found.status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
+        return (jump, found.impulse), (residual, found.iterations.astype(offset.dtype), status.astype(offset.dtype))
+
+    def residual(x):
+        jump, impulse = x
+        active = lax.stop_gradient(impulse) > 0
+        return jump - contacts.jump(impulse), jnp.where(active, contacts.velocity(jump) + offset, impulse)
+
+    guess = (jnp.zeros(d, offset.dtype), jnp.zeros(m, offset.dtype))
+    return _unpack(implicit_root(residual, solve, guess))
+
+
+def project_position(
+    method: Projection,
+    problem: Problem,
+    metric: Metric,
+    time: Array,
+    base: Array,
+    increment: Array,
+    scale: Array,
+    args,
+    normal: str = "implicit",
+) -> Projected:
+    """Project W = base + increment onto f(time, .) >= 0 in a frozen metric; Z = W + scale * jump.
+
+    The unknowns are the jump and the impulse, not Z: nothing of the size of Z is subtracted, which keeps float32
+    usable and the residual in velocity units (``scale`` is a time, h/(1+e)).
+
+    Args:
+        normal: "implicit", M (Z - W) = scale * G(Z)' L as in the papers: the metric projection; or "explicit",
+            G(base)' L with the same exact constraint (SHAKE-like, second order in persistent contact).
+    """
+    d = base.shape[0]
+    dtype = base.dtype
+
+    def point(jump):
+        return base + (increment + scale * jump)
+
+    def gaps(x):
+        return problem.gaps(time, x, args)
+
+    m = problem.count(time, base, args)
+    if m == 0:
+        return nothing(d, m, dtype)
+    fixed_normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else None
+
+    def linearise(jump):
+        z = point(jump)
+        if normal == "explicit":
+            f, matrix = gaps(z), fixed_normals
+        else:
+            f, matrix = jacobian(problem, time, z, args)
+        return z, Contacts(f / scale, matrix, metric.solve(matrix.T))
+
+    def check(z, contacts, jump, impulse):
+        mismatch = jnp.max(jnp.abs(contacts.jump(impulse) - jump))
+        residual = jnp.maximum(mismatch, complementarity(contacts.gap, impulse, contacts.diagonal()))
+        tolerance = jnp.maximum(method.tolerance, _floor(contacts, contacts.gap, jnp.abs(z) / scale))
+        return residual, tolerance
+
+    def solve(_, guess):
+        def body(carry):
+            k, jump, _, contacts, _, tolerance, iterations, _ = carry
+            found = method.solve(contacts, contacts.gap - contacts.velocity(jump), 0.25 * tolerance)
+            jump = contacts.jump(found.impulse)
+            z, contacts = linearise(jump)
+            residual, tolerance = check(z, contacts, jump, found.impulse)
+            return (
+                k + 1,
+                jump,
+                found.impulse,
+                contacts,
+                residual,
+                tolerance,
+                iterations + found.iterations,
+                found.status,
+            )
+
+        def unfinished(carry):
+            k, *_, residual, tolerance, _, _ = carry
+            return (k < method.max_linearisations) & (residual > tolerance)
+
+        jump, impulse = guess
+        z, contacts = linearise(jump)
+        zero = jnp.zeros((), jnp.int32)
+        carry = (zero, jump, impulse, contacts, *check(z, contacts, jump, impulse), zero, zero)
+        _, jump, impulse, _, residual, tolerance, iterations, status = lax.while_loop(unfinished, body, carry)
+        status = status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
+        return (jump, impulse), (residual, iterations.astype(dtype), status.astype(dtype))
+
+    def residual(x):
+        jump, impulse = x
+        z = point(jump)
+        active = lax.stop_gradient(impulse) > 0
+        f, pull = jax.vjp(gaps, z)
+        force = impulse @ fixed_normals if normal == "explicit" else pull(impulse)[0]
+        return jump - metric.solve(force), jnp.where(active, f / scale, impulse)
+
+    guess = (jnp.zeros(d, dtype), jnp.zeros(m, dtype))
+    return _unpack(implicit_root(residual, solve, guess))
+
+
+def _unpack(found) -> Projected:
+    # custom_root carries auxiliary values as floats; they have no derivative
+    (jump, impulse), aux = found
+    residual, iterations, status = lax.stop_gradient(aux)
+    return Projected(jump, impulse, residual, iterations.astype(jnp.int32), status.astype(jnp.int32))

@@ -1,0 +1,111 @@
+"""Projection along geodesics of the kinetic metric, for one constraint (Paoli and Schatzman 1999, (1.10)-(1.11)).
+
+Z on the boundary and s >= 0 such that the geodesic from Z with unit initial velocity -N(Z), N proportional to
+M^-1 grad f, reaches W at arc length s. Christoffel symbols come from automatic differentiation.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .. import linalg
+from ..contact import Metric
+from ..problem import Problem
+from ..status import Status
+from .base import Projected, Projection, _unpack, as_status, implicit_root
+
+SUBSTEPS = 2  # RK4 steps along a geodesic whose length is O(h): error O(h^5)
+
+
+def geodesic(problem: Problem, z: Array, w: Array, args) -> Array:
+    """End point of the geodesic of M from z with initial velocity w, at parameter 1."""
+
+    def kinetic(q, v):
+        return 0.5 * v @ Metric.at(problem, q, args).times(v)
+
+    def rate(state):
+        q, v = state
+        metric = Metric.at(problem, q, args)
+        _, drift = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))
+        return v, metric.solve(jax.grad(kinetic)(q, v) - drift)
+
+    def step(state, _):
+        def shifted(k, c):
+            return jax.tree.map(lambda x, dx: x + c / SUBSTEPS * dx, state, k)
+
+        k1 = rate(state)
+        k2 = rate(shifted(k1, 0.5))
+        k3 = rate(shifted(k2, 0.5))
+        k4 = rate(shifted(k3, 1.0))
+        weighted = jax.tree.map(lambda a, b, c, d: (a + 2 * b + 2 * c + d) / 6, k1, k2, k3, k4)
+        return shifted(weighted, 1.0), None
+
+    (end, _), _ = lax.scan(step, (z, w), None, length=SUBSTEPS)
+    return end
+
+
+def project_geodesic(
+    method: Projection, problem: Problem, time: Array, base: Array, increment: Array, scale: Array, args
+) -> Projected:
+    """Geodesic projection of W = base + increment onto f(time, .) >= 0; Z = W + scale * jump.
+
+    The impulse is s / (scale |grad f|) with the gradient's length in M^-1 at Z: the multiplier of the unit normal.
+    """
+    d, dtype = base.shape[0], base.dtype
+    target = base + increment
+
+    def gap(x):
+        return problem.gaps(time, x, args)[0]
+
+    def defects(x, active):
+        # unknowns: jump = (Z - W)/scale and the speed s/scale along the normal
+        jump, speed = x
+        z = target + scale * jump
+        gradient = jax.grad(gap)(z)
+        response = Metric.at(problem, z, args).solve(gradient)
+        normal = response / jnp.sqrt(gradient @ response)
+        back = geodesic(problem, z, -scale * speed[0] * normal, args)
+        on_boundary = gap(z)[None] / scale
+        return (back - target) / scale, jnp.where(active, on_boundary, speed)
+
+    eps = jnp.finfo(dtype).eps
+    gradient = jax.grad(gap)(target)
+    reach = jnp.abs(gradient) @ jnp.abs(target) + jnp.sum(jnp.abs(target))
+    tolerance = lax.stop_gradient(jnp.maximum(method.tolerance, 16 * eps * reach / scale))
+
+    def solve(_, guess):
+        outside = gap(target) < -tolerance * scale
+
+        def flat(x):
+            jump, speed = defects((x[:-1], x[-1:]), True)
+            return jnp.concatenate([jump, speed])
+
+        def body(carry):
+            k, x, _ = carry
+            value = flat(x)
+            x = x - linalg.solve(jax.jacfwd(flat)(x), value)
+            return k + 1, x, jnp.max(jnp.abs(flat(x)))
+
+        def going(carry):
+            return outside & (carry[0] < method.max_linearisations) & (carry[2] > tolerance)
+
+        # the kinetic projection's first Newton step is a start within O(h^2)
+        response = Metric.at(problem, target, args).solve(gradient)
+        length = jnp.sqrt(gradient @ response)
+        speed = jnp.where(outside, -gap(target) / (scale * length), 0)
+        x = jnp.concatenate([speed * response / length, speed[None]])
+        start = jnp.where(outside, jnp.max(jnp.abs(flat(x))), 0.0)
+        k, x, residual = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), x, start))
+        status = as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
+        return (x[:-1], x[-1:]), (residual, k.astype(dtype), status.astype(dtype))
+
+    def residual(x):
+        return defects(x, lax.stop_gradient(x[1]) > 0)
+
+    guess = (jnp.zeros(d, dtype), jnp.zeros(1, dtype))
+    found = _unpack(implicit_root(residual, solve, guess))
+    gradient = jax.grad(gap)(target + scale * found.jump)
+    length = jnp.sqrt(gradient @ Metric.at(problem, target + scale * found.jump, args).solve(gradient))
+    return found._replace(impulse=found.impulse / length)

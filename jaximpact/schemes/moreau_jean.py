@@ -1,0 +1,86 @@
+"""The Moreau-Jean scheme: theta-method for the smooth part, Newton's law at velocity level for predicted contacts.
+
+    M (v+ - v) = h [theta g(t+, q+, v+) + (1 - theta) g(t, q, v)] + G' L,     q+ = q + h (theta v+ + (1 - theta) v)
+    f(t, q) + gamma h (G v + f_t) <= 0:   0 <= L _|_ G (v+ + e v) + (1 + e) f_t >= 0;   otherwise L = 0
+
+References:
+    J. J. Moreau, Unilateral contact and dry friction in finite freedom dynamics, CISM 302 (1988).
+    M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
+    V. Acary, B. Brogliato, Numerical Methods for Nonsmooth Dynamical Systems, Springer (2008).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..contact import Contacts, Metric, gap_rate, jacobian
+from ..problem import Problem
+from ..projection.base import Projection, project_velocity
+from .base import Info, Inputs, State, info_of, no_step
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MoreauJean:
+    """Velocity-level event-capturing scheme with one restitution coefficient for each contact; order 1.
+
+    Attributes:
+        theta: implicitness of the smooth part in [0, 1]; 1/2 is the midpoint rule, 0 explicit.
+        activation: gamma, the fraction of a step over which the gap is predicted to decide whether a contact is active.
+        newton: Newton iterations for the implicit smooth part; one is exact where the force is linear.
+    """
+
+    theta: float = field(default=0.5, metadata={"static": True})
+    activation: float = 0.5
+    newton: int = field(default=2, metadata={"static": True})
+
+    starts_at: ClassVar[int] = 0
+
+    def validate(self, problem: Problem, e, m: int) -> None:
+        if not 0 <= self.theta <= 1:
+            raise ValueError(f"MoreauJean(theta={self.theta!r}): theta must lie in [0, 1]")
+        if self.newton < 1:
+            raise ValueError(f"MoreauJean(newton={self.newton!r}): at least one iteration is needed")
+        if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
+            raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
+
+    def init(
+        self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
+    ) -> tuple[State, Info]:
+        m = problem.count(inputs.t0, q0, inputs.args)
+        return State(jnp.zeros((), jnp.int32), q0, v0), no_step(q0, v0, m)
+
+    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
+        t0, h, e, args = inputs
+        n, q, v = state
+        t, t_new = t0 + n * h, t0 + (n + 1) * h
+        theta = self.theta
+        metric = Metric.at(problem, q + (theta * h) * v, args)
+        gap, normals = jacobian(problem, t, q, args)
+        rate = gap_rate(problem, t, q, args)
+        active = gap + self.activation * h * (normals @ v + rate) <= 0
+        old_force = problem.generalised_force(t, q, v, args)
+
+        def momentum_defect(w):
+            force = problem.generalised_force(t_new, q + h * (theta * w + (1 - theta) * v), w, args)
+            return metric.times(w - v) - h * (theta * force + (1 - theta) * old_force)
+
+        w = v
+        for _ in range(1 if theta == 0 else self.newton):
+            if theta == 0:
+                operator, free = metric, v + h * metric.solve(old_force)
+            else:
+                operator = Metric.from_iteration_matrix(jax.jacfwd(momentum_defect)(w))
+                free = w - operator.solve(momentum_defect(w))
+            contacts = Contacts(gap, normals, operator.solve(normals.T)).masked(active)
+            offset = contacts.velocity(free) + e * contacts.velocity(v) + (1 + e) * rate
+            found = project_velocity(projection, contacts, jnp.where(active, offset, 1))
+            w = free + found.jump
+        chord = theta * w + (1 - theta) * v
+        q = q + h * chord
+        return State(n + 1, q, w), info_of(found, metric, q, chord)

@@ -1,0 +1,167 @@
+"""The position-level schemes of Paoli-Schatzman, Paoli and Adly-Thieu, in the summed form.
+
+    W - U = ((1 - e) h V_ + h^2 F) / (1 + e)
+    V     = V_ + h F + M(U)^-1 G(Z)' L,    0 <= L _|_ f(tau, Z) >= 0,    Z = W + h/(1 + e) M^-1 G' L
+    U+    = U + h V
+
+References:
+    L. Paoli, M. Schatzman, arXiv math/9910013 (1999): one constraint, geodesic projection, centred force (1.13)-(1.17).
+    L. Paoli, Time-stepping approximation of rigid-body dynamics with perfect unilateral constraints II, Arch. Ration.
+    Mech. Anal. 198 (2010): several constraints, kinetic metric, (4)-(7).
+    S. Adly, N. N. Thieu, Fixed Point Theory Algorithms Sci. Eng. 2022:3: moving C^{1,1} constraints, e = 0, mean force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .. import linalg
+from ..contact import Metric, acceleration
+from ..problem import Problem
+from ..projection.base import Projection, as_status, project_position
+from ..projection.geodesic import project_geodesic
+from ..status import Status
+from .base import Info, Inputs, State, info_of, mean_acceleration
+
+static = {"static": True}
+CHOICES = {
+    "force": ("explicit", "centred", "mean"),
+    "start": ("taylor", "euler", "full"),
+    "normal": ("implicit", "explicit"),
+    "metric": ("kinetic", "geodesic"),
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PaoliSchatzman:
+    """Position-level scheme with restitution e in [0, 1], one coefficient for all contacts; order 1.
+
+    The constraint is taken at tau_n = t_n + h (1 - e)/(1 + e): t_{n+1} for e = 0, exact reflection in the frame of a
+    uniformly moving wall for e > 0.
+
+    Attributes:
+        force: discretisation of the force: "explicit", F(t_n, U^n, V^{n-1}) (Paoli 2010); "centred", with the velocity
+            (U^{n+1} - U^{n-1})/2h (Paoli-Schatzman 1999), implicit, for velocity-dependent forces; "mean", the mean over
+            the step by quadrature (Adly-Thieu 2022).
+        start: U^1 = Proj(q0 + h v0 + h z): "taylor", z = (h/2) M^-1 g; "euler", z = 0; "full", z = h F^0 (the step's own
+            force, Adly-Thieu); or a function z(h, q0, v0, args) -> (d,) that tends to 0 with h.
+        normal: "implicit", gradients at Z (the papers); "explicit", gradients at U^n with the same exact constraint,
+            second order in persistent contact with a curved wall.
+        metric: "kinetic", frozen M(U^n) (Paoli 2010), or "geodesic" (Paoli-Schatzman 1999; exactly one constraint).
+        nodes: Gauss-Legendre nodes of the mean force.
+        fixed_point_tolerance, fixed_point_count: largest change of velocity at which the centred iteration stops
+            (relative to the speed), and its largest number of iterations.
+    """
+
+    force: str = field(default="explicit", metadata=static)
+    start: str | Callable = field(default="taylor", metadata=static)
+    normal: str = field(default="implicit", metadata=static)
+    metric: str = field(default="kinetic", metadata=static)
+    nodes: int = field(default=3, metadata=static)
+    fixed_point_tolerance: float = 1e-13
+    fixed_point_count: int = field(default=30, metadata=static)
+
+    starts_at: ClassVar[int] = 1
+
+    def validate(self, problem: Problem, e, m: int) -> None:
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed and not (name == "start" and callable(value)):
+                raise ValueError(f"PaoliSchatzman({name}={value!r}): choose one of {', '.join(map(repr, allowed))}")
+        if jnp.ndim(e) > 0:
+            raise ValueError(
+                "restitution must be one number for PaoliSchatzman (the theory has one coefficient for all contacts); "
+                "use MoreauJean for one per contact"
+            )
+        if self.metric == "geodesic" and m != 1:
+            raise ValueError(f"PaoliSchatzman(metric='geodesic') needs exactly one constraint, the problem has {m}")
+        if self.metric == "geodesic" and self.normal == "explicit":
+            raise ValueError("PaoliSchatzman(metric='geodesic') takes normals at Z: use normal='implicit'")
+
+    def init(
+        self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
+    ) -> tuple[State, Info]:
+        t0, h, _, args = inputs
+        metric = Metric.at(problem, q0, args)
+        if callable(self.start):
+            z = jnp.asarray(self.start(h, q0, v0, args), q0.dtype)
+        elif self.start == "euler":
+            z = jnp.zeros_like(v0)
+        elif self.start == "taylor":
+            z = 0.5 * h * acceleration(problem, metric, t0, q0, v0, args)
+        else:
+            z = h * self._force(problem, metric, t0, h, q0, v0, args)
+        found = self._project(problem, projection, metric, t0 + h, q0, h * (v0 + z), h, args)
+        v = v0 + z + found.jump
+        q = q0 + h * v
+        return State(jnp.ones((), jnp.int32), q, v), info_of(found, metric, q, v)
+
+    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
+        t0, h, e, args = inputs
+        n, q, v = state
+        t = t0 + n * h
+        metric = Metric.at(problem, q, args)
+        scale = h / (1 + e)
+        time = t + h * ((1 - e) / (1 + e))
+
+        def advance(force):
+            increment = scale * ((1 - e) * v + h * force)
+            found = self._project(problem, projection, metric, time, q, increment, scale, args)
+            return v + h * force + found.jump, increment, found
+
+        status = jnp.zeros((), jnp.int32)
+        if self.force == "centred":
+            centred, status = self._centred_velocity(problem, metric, t, q, v, args, lambda f: advance(f)[0])
+            force = acceleration(problem, metric, t, q, centred, args)
+        else:
+            force = self._force(problem, metric, t, h, q, v, args)
+        v_new, increment, found = advance(force)
+        z = q + (increment + scale * found.jump)
+        info = info_of(found, metric, z, v_new)
+        return State(n + 1, q + h * v_new, v_new), info._replace(status=info.status | status)
+
+    def _force(self, problem, metric, t, h, q, v, args):
+        if self.force == "mean":
+            return mean_acceleration(problem, metric, t, h, q, v, args, self.nodes)
+        return acceleration(problem, metric, t, q, v, args)
+
+    def _project(self, problem, projection, metric, time, base, increment, scale, args):
+        if self.metric == "geodesic":
+            return project_geodesic(projection, problem, time, base, increment, scale, args)
+        return project_position(projection, problem, metric, time, base, increment, scale, args, self.normal)
+
+    def _centred_velocity(self, problem, metric, t, q, v, args, advance):
+        """The centred velocity (V^n + V^{n-1})/2, a fixed point with contraction rate O(h), and its status."""
+
+        def update(centred):
+            return 0.5 * (v + advance(acceleration(problem, metric, t, q, centred, args)))
+
+        def solve(_, guess):
+            def body(carry):
+                k, x, _ = carry
+                new = update(x)
+                return k + 1, new, jnp.max(jnp.abs(new - x))
+
+            def going(carry):
+                k, x, change = carry
+                return (k < self.fixed_point_count) & (change > tolerance(x))
+
+            def tolerance(x):
+                eps = jnp.finfo(x.dtype).eps
+                return jnp.maximum(self.fixed_point_tolerance, 16 * eps) * jnp.max(jnp.abs(x) + jnp.abs(v))
+
+            _, x, change = lax.while_loop(going, body, body((jnp.zeros((), jnp.int32), guess, None)))
+            return x, (~(change <= tolerance(x))).astype(x.dtype)
+
+        def tangent_solve(linear, y):
+            return linalg.solve(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
+
+        root, failed = lax.custom_root(lambda x: x - update(x), v, solve, tangent_solve, has_aux=True)
+        return root, as_status(lax.stop_gradient(failed) > 0, Status.FIXED_POINT_NOT_CONVERGED)

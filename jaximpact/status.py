@@ -1,0 +1,53 @@
+"""Status bits of a trajectory: what went wrong or deserves a word, OR-ed over its steps."""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+
+class Status(enum.IntFlag):
+    """Bits reported per trajectory; zero means that nothing happened."""
+
+    OK = 0
+    PROJECTION_NOT_CONVERGED = 1
+    INFEASIBLE = 2
+    MASS_NOT_POSITIVE = 4
+    NON_FINITE = 8
+    FIXED_POINT_NOT_CONVERGED = 16
+    START_VELOCITY_PROJECTED = 32
+
+
+# What the user can do about each bit; bits outside FAILURES are remarks.
+CAUSES = {
+    Status.PROJECTION_NOT_CONVERGED: "the projection did not reach its tolerance: raise its iteration limits, choose "
+    "another projection, or take a smaller h (strongly curved or dependent constraints)",
+    Status.INFEASIBLE: "the linearised constraints have no common point: constraints contradict each other, or a moving "
+    "constraint leaves no room",
+    Status.MASS_NOT_POSITIVE: "the mass matrix was not positive definite: check mass(q, args) at the configurations reached, "
+    "which lie up to O(h) outside the admissible set",
+    Status.NON_FINITE: "the state became infinite or NaN: force or constraints are not finite where the scheme evaluates "
+    "them, or h is too large for an explicit scheme (h times the highest frequency must stay below 2)",
+    Status.FIXED_POINT_NOT_CONVERGED: "the iteration for the centred force did not reach its tolerance: raise its count or "
+    "take a smaller h",
+    Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint and was projected onto "
+    "the admissible velocities (as an inelastic impact at t0)",
+}
+FAILURES = ~Status.START_VELOCITY_PROJECTED & 63
+
+
+def describe(bits: int) -> str:
+    """One line per bit that is set: its name and its likely cause."""
+    return "\n".join(f"{bit.name}: {CAUSES[bit]}" for bit in Status if bit & bits and bit in CAUSES)
+
+
+def summarise(status: np.ndarray, failed_at: np.ndarray) -> str:
+    """What failed in a batch: how many trajectories, the first ones, the causes."""
+    status, failed_at = np.atleast_1d(status), np.atleast_1d(failed_at)
+    bad = np.flatnonzero(status & int(FAILURES))
+    bits = int(np.bitwise_or.reduce(status[bad])) & int(FAILURES)
+    where = ", ".join(f"trajectory {i} at t = {failed_at[i]:.6g}" for i in bad[:5])
+    return (
+        f"{bad.size} of {status.size} trajectories failed ({where}{', ...' if bad.size > 5 else ''})\n{describe(bits)}"
+    )

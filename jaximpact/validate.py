@@ -1,0 +1,266 @@
+"""Checks at the entry, once, on the host: shapes, types, finiteness, admissible start, positive definite mass.
+
+Under a jax transformation the numbers are not known: shapes and types are still checked, numbers are not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .contact import Metric, gap_rate, linearise
+from .problem import Problem
+
+
+class JaximpactWarning(UserWarning):
+    """A remark about a problem that is computed all the same."""
+
+
+class Data(NamedTuple):
+    """Canonical arguments of a run: arrays of one dtype."""
+
+    problem: Problem
+    q0: Array
+    v0: Array
+    t0: Array
+    t1: Array
+    h: Array
+    e: Array
+    args: Any
+
+
+def is_traced(*trees) -> bool:
+    """Whether any leaf is a tracer of a jax transformation."""
+    return any(isinstance(leaf, jax.core.Tracer) for tree in trees for leaf in jax.tree.leaves(tree))
+
+
+def real_array(name: str, value) -> Array:
+    """``value`` as an array of the default or its own float dtype, or an error that names it."""
+    if not is_traced(value):
+        try:
+            host = np.asarray(value)
+        except (ValueError, TypeError) as error:
+            raise TypeError(f"{name} must be numbers, got {value!r}") from error
+        if host.dtype.kind not in "iufb" and not jnp.issubdtype(host.dtype, jnp.floating):
+            raise TypeError(f"{name} must be real numbers, got {type(value).__name__} of dtype {host.dtype}")
+        if isinstance(value, np.ndarray) and host.dtype == np.float64 and not jax.config.jax_enable_x64:
+            warnings.warn(
+                f"{name} is float64 but jax computes in float32: call jax.config.update('jax_enable_x64', True) first, or "
+                "pass float32 arrays",
+                JaximpactWarning,
+                stacklevel=4,
+            )
+            value = host.astype(np.float32)
+    array = jnp.asarray(value)
+    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+
+
+def cast_numbers(name: str, tree, dtype):
+    """Every real number and floating array of a pytree in ``dtype``; integer and boolean arrays stay as they are."""
+
+    def cast(path, leaf):
+        where = name + jax.tree_util.keystr(path)
+        if isinstance(leaf, str) or callable(leaf):
+            raise TypeError(f"{where} is a {type(leaf).__name__}: parameters must be numbers or arrays")
+        if isinstance(leaf, bool):
+            return jnp.asarray(leaf)
+        if isinstance(leaf, int | float):
+            return jnp.asarray(leaf, dtype)
+        array = jnp.asarray(leaf)
+        if jnp.issubdtype(array.dtype, jnp.floating):
+            array = array.astype(dtype)
+            if not is_traced(array) and not np.all(np.isfinite(np.asarray(array))):
+                raise ValueError(f"{where} contains a value that is not finite")
+        return array
+
+    return jax.tree_util.tree_map_with_path(cast, tree)
+
+
+def canonical_state(q0, v0) -> tuple[Array, Array]:
+    """q0 and v0 as arrays of one floating dtype."""
+    q0, v0 = real_array("q0", q0), real_array("v0", v0)
+    dtype = jnp.result_type(q0, v0)
+    return q0.astype(dtype), v0.astype(dtype)
+
+
+def check_finite(**values) -> None:
+    for name, value in values.items():
+        if not is_traced(value) and not np.all(np.isfinite(np.asarray(value))):
+            raise ValueError(f"{name} must be finite, got {_excerpt(np.asarray(value))}")
+
+
+def check_times(t0, t1, h) -> None:
+    """h > 0, t1 > t0 and h <= t1 - t0, for scalars or lanes."""
+    check_finite(t0=t0, t1=t1, h=h)
+    if is_traced(t0, t1, h):
+        return
+    t0, t1, h = np.asarray(t0), np.asarray(t1), np.asarray(h)
+    if np.any(t1 <= t0):
+        raise ValueError(f"t1 must be later than t0, got t0 = {_excerpt(t0)}, t1 = {_excerpt(t1)}")
+    if np.any(h <= 0):
+        raise ValueError(f"h must be positive, got {_excerpt(h)}")
+    if np.any(h > (t1 - t0) * (1 + 1e-6)):
+        raise ValueError(f"h must not exceed t1 - t0 = {_excerpt(t1 - t0)}, got {_excerpt(h)}")
+
+
+def check_restitution(e) -> None:
+    if not is_traced(e) and not np.all((np.asarray(e) >= 0) & (np.asarray(e) <= 1)):
+        raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
+
+
+def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme) -> Data:
+    """Arguments of one trajectory as arrays of one dtype, checked."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+    q0, v0 = canonical_state(q0, v0)
+    if q0.ndim != 1 or q0.shape[0] == 0:
+        raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
+    if v0.shape != q0.shape:
+        raise ValueError(f"v0 must have the shape of q0, {q0.shape}, got {v0.shape}")
+    dtype = q0.dtype
+    t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
+    if (h is None) == (steps is None):
+        raise ValueError("give either h, the step, or steps, the number of steps")
+    if steps is not None and (not isinstance(steps, int | np.integer) or steps < 1):
+        raise ValueError(f"steps must be a whole number >= 1, got {steps!r}")
+    h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
+    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
+        if value.ndim:
+            raise ValueError(f"{name} must be one number, got shape {value.shape}; for a sweep use ensemble")
+    args = cast_numbers("args", args, dtype)
+    problem, e = split_restitution(problem, e, dtype)
+    check_finite(q0=q0, v0=v0)
+    check_times(t0, t1, h)
+    check_restitution(e)
+    check_functions(problem, scheme, q0, v0, t0, e, args)
+    return Data(problem, q0, v0, t0, t1, h, e, args)
+
+
+def split_restitution(problem: Problem, e, dtype) -> tuple[Problem, Array]:
+    """The problem without its restitution, which becomes a number of the lane."""
+    e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
+    mass = (
+        problem.mass
+        if callable(problem.mass) or problem.mass is None
+        else real_array("mass", problem.mass).astype(dtype)
+    )
+    return problem.replace(restitution=0.0, mass=mass), e
+
+
+def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
+    """What the user's functions return has the right shape; the scheme covers the problem."""
+    d = q0.shape[0]
+    t = jax.ShapeDtypeStruct((), q0.dtype)
+
+    def shape_of(name, function, *operands):
+        try:
+            found = jax.eval_shape(lambda *xs: jnp.asarray(function(*xs)), *operands)
+        except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+            raise type(error)(
+                f"{name} failed on arguments of shapes {[jnp.shape(x) for x in operands[:-1]]}: {error}"
+            ) from error
+        return found.shape
+
+    shape = shape_of("force(t, q, v, args)", problem.force, t, q0, v0, args)
+    if shape != (d,):
+        raise ValueError(f"force(t, q, v, args) must return shape ({d},) like q0, got {shape}")
+    m = 0
+    if problem.constraints is not None:
+        shape = shape_of("constraints(t, q, args)", problem.constraints, t, q0, args)
+        if len(shape) != 1:
+            raise ValueError(
+                f"constraints(t, q, args) must return shape (m,), got {shape}; for one gap return it in an array"
+            )
+        m = shape[0]
+    if problem.mass is not None:
+        callable_mass = callable(problem.mass)
+        shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
+        if shape not in ((), (d,), (d, d)):
+            raise ValueError(f"mass must be a scalar or have shape ({d},) or ({d}, {d}), got {shape}")
+    if problem.energy is not None:
+        shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
+        if shape != ():
+            raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
+    scheme.validate(problem, e, m)
+    if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
+        raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
+
+
+class Report(NamedTuple):
+    """Facts about a start: gaps, rates of the gaps, whether the mass is positive definite and the force finite."""
+
+    gap: Array
+    rate: Array
+    positive: Array
+    finite: Array
+    size: Array
+
+
+def start_report(problem: Problem, q0, v0, t0, args) -> Report:
+    metric = Metric.at(problem, q0, args)
+    contacts = linearise(problem, metric, t0, q0, args)
+    rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
+    force = problem.generalised_force(t0, q0, v0, args)
+    size = 1 + jnp.abs(contacts.jacobian) @ jnp.abs(q0)
+    return Report(contacts.gap, rate, metric.positive(), jnp.all(jnp.isfinite(force)), size)
+
+
+_report = jax.jit(start_report)
+
+
+@partial(jax.jit, static_argnames=("args_axes",))
+def _reports(problem, q0, v0, t0, args, args_axes):
+    return jax.vmap(start_report, in_axes=(None, 0, 0, 0, args_axes))(problem, q0, v0, t0, args)
+
+
+def check_start(data: Data) -> str | None:
+    """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set."""
+    if is_traced(data):
+        return None
+    report = _report(data.problem, data.q0, data.v0, data.t0, data.args)
+    return judge(jax.tree.map(lambda x: np.asarray(x)[None], report), data.q0.dtype, lanes=False)
+
+
+def judge(report: Report, dtype, *, lanes: bool) -> str | None:
+    """Errors and remarks of a batch of start reports (leading axis: lanes)."""
+
+    def which(i):
+        return f" of trajectory {i}" if lanes else ""
+
+    if not np.all(report.positive):
+        i = int(np.argmin(report.positive))
+        raise ValueError(f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args)")
+    if not np.all(report.finite):
+        i = int(np.argmin(report.finite))
+        raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")
+    if report.gap.size == 0:
+        return None
+    if not np.all(np.isfinite(report.gap)):
+        i = int(np.argmin(np.all(np.isfinite(report.gap), axis=1)))
+        raise ValueError(f"constraints are not finite at q0{which(i)}: check constraints(t0, q0, args)")
+    eps = 1e3 * float(jnp.finfo(dtype).eps)
+    excess = report.gap + eps * report.size
+    if np.any(excess < 0):
+        i, a = np.unravel_index(np.argmin(excess), excess.shape)
+        raise ValueError(
+            f"q0{which(i)} is not admissible: constraint {a} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
+            "that much into the admissible set (every gap >= 0)"
+        )
+    outward = (report.gap <= eps * report.size) & (report.rate < -eps * (1 + np.abs(report.rate).max(initial=0)))
+    if np.any(outward):
+        i, a = np.unravel_index(np.argmin(np.where(outward, report.rate, np.inf)), outward.shape)
+        return (
+            f"v0{which(i)} points out of the admissible set: constraint {a} is active and its gap would change at "
+            f"{report.rate[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
+        )
+    return None
+
+
+def _excerpt(value: np.ndarray) -> str:
+    return f"{value:g}" if value.ndim == 0 else np.array2string(value, threshold=6, precision=6)
