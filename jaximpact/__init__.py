@@ -1,5 +1,6 @@
 """jaximpact: batched, differentiable time-stepping for mechanical systems with impacts."""
 
+from .ensemble import ensemble
 from .integrate import Save, Solution, solve
 from .problem import Problem
 from .projection import ADMM, ActiveSet, ProjectedGradient
@@ -21,5 +22,6 @@ __all__ = [
     "Save",
     "Solution",
     "Status",
+    "ensemble",
     "solve",
 ]

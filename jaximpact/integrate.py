@@ -71,14 +71,18 @@ class Lane(NamedTuple):
     v0: Array
     t1: Array
     steps: Array
+    length: Array
     times: Array
     inputs: Inputs
 
 
 class Plan(NamedTuple):
-    """Everything that shapes the loop: static, one trace for each."""
+    """Everything that shapes the loop: static, one trace for each.
 
-    length: int
+    ``length`` None: as many steps as ``Lane.length`` says, one trace for any number, no reverse mode.
+    """
+
+    length: int | None
     ragged: bool
     every: int | None
     rows: int
@@ -237,7 +241,12 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         return (state_new, row_new, measures_new, buffer, pointer), None
 
     carry = (state, row, measures, buffer, pointer)
-    (_, row, measures, buffer, _), _ = lax.scan(body, carry, jnp.arange(scheme.starts_at + 1, plan.length + 1))
+    first_step = scheme.starts_at + 1
+    if plan.length is None:
+        carry = lax.fori_loop(first_step, lane.length + 1, lambda k, carry: body(carry, k)[0], carry)
+    else:
+        carry, _ = lax.scan(body, carry, jnp.arange(first_step, plan.length + 1))
+    _, row, measures, buffer, _ = carry
 
     end = t0 + lane.steps * h
     final = _interpolate(row, end - lane.t1, h)
@@ -329,11 +338,10 @@ def solve(
     remark = check_start(data)
     if remark:
         warnings.warn(remark, JaximpactWarning, stacklevel=2)
-    count = steps if steps is not None else _count(data)
-    plan, times = make_plan(Save.of(save), data, [count])
-    lane = Lane(
-        data.q0, data.v0, data.t1, jnp.asarray(count, jnp.int32), times, Inputs(data.t0, data.h, data.e, data.args)
-    )
+    number = int(steps) if steps is not None else _count(data)
+    plan, times = make_plan(Save.of(save), data, number)
+    count = jnp.asarray(number, jnp.int32)
+    lane = Lane(data.q0, data.v0, data.t1, count, count, times, Inputs(data.t0, data.h, data.e, data.args))
     return run(data.problem, scheme, projection, lane, plan)
 
 
@@ -346,25 +354,20 @@ def _count(data) -> int:
     return count_steps(float(data.t0), float(data.t1), float(data.h), float(jnp.finfo(data.q0.dtype).eps))
 
 
-def make_plan(save: Save, data, counts, *, ragged: bool = False) -> tuple[Plan, Array]:
-    """The static plan of a run whose lanes make ``counts`` steps, and the saved times before t1."""
-    length = max(counts)
+def make_plan(save: Save, data, length: int) -> tuple[Plan, Array]:
+    """The static plan of a run of ``length`` steps, and the saved times before t1."""
     dtype = data.q0.dtype
     empty = jnp.zeros((0,), dtype)
     if save.every is not None:
-        if ragged:
-            raise ValueError(
-                "save: every k-th step gives lanes of different h different numbers of rows; give times, or 'final'"
-            )
-        return Plan(length, ragged, save.every, -(-length // save.every), save.function), empty
+        return Plan(length, False, save.every, -(-length // save.every), save.function), empty
     if save.times is None:
-        return Plan(length, ragged, None, 0, save.function), empty
+        return Plan(length, False, None, 0, save.function), empty
     times = jnp.asarray(save.times, dtype)
     if times.ndim != 1:
         raise ValueError(f"save: times must have shape (k,), got {times.shape}")
     if not is_traced(times, data.t0, data.t1, data.h):
         times = _check_times(np.asarray(times), data, save)
-    return Plan(length, ragged, None, times.shape[0], save.function), jnp.asarray(times, dtype)
+    return Plan(length, False, None, times.shape[0], save.function), jnp.asarray(times, dtype)
 
 
 def _check_times(times: np.ndarray, data, save: Save) -> np.ndarray:

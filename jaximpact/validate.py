@@ -214,9 +214,15 @@ def start_report(problem: Problem, q0, v0, t0, args) -> Report:
 _report = jax.jit(start_report)
 
 
-@partial(jax.jit, static_argnames=("args_axes",))
-def _reports(problem, q0, v0, t0, args, args_axes):
-    return jax.vmap(start_report, in_axes=(None, 0, 0, 0, args_axes))(problem, q0, v0, t0, args)
+@partial(jax.jit, static_argnames=("axes", "structure", "lanes"))
+def _reports(problem, q0, v0, t0, leaves, axes, structure, lanes: int):
+    def one(q0, v0, t0, leaves):
+        return start_report(problem, q0, v0, t0, jax.tree.unflatten(structure, leaves))
+
+    if all(axis is None for axis in jax.tree.leaves(axes, is_leaf=lambda x: x is None)):
+        # only h, e or t1 differ between lanes: one start
+        return jax.tree.map(lambda x: x[None], one(q0, v0, t0, leaves))
+    return jax.vmap(one, in_axes=axes, axis_size=lanes)(q0, v0, t0, leaves)
 
 
 def check_start(data: Data) -> str | None:

@@ -1,0 +1,296 @@
+"""Many motions in one call, over any mix of initial data, parameters, restitution and step size.
+
+Lanes are grouped by their number of steps, so that the work stays near the sum of the steps, and run in chunks that
+fit memory. The host loop over chunks drives the progress bar; a lane's numbers do not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from .integrate import Lane, Plan, Save, Solution, count_steps, make_plan, trajectory
+from .problem import Problem
+from .projection.active_set import ActiveSet
+from .projection.base import Projection
+from .schemes.base import Inputs, Scheme
+from .schemes.paoli_schatzman import PaoliSchatzman
+from .validate import (
+    Data,
+    JaximpactWarning,
+    Report,
+    _reports,
+    canonical_state,
+    cast_numbers,
+    check_finite,
+    check_functions,
+    check_restitution,
+    check_times,
+    judge,
+    real_array,
+    split_restitution,
+)
+
+WORK = 1.3  # the total work of a call is at most this multiple of the sum of its lanes' steps
+SPREAD = 1.15  # lanes of one chunk differ in their number of steps by at most this factor
+MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
+LARGEST = 4096  # lanes in one automatic chunk
+
+
+class Axes(NamedTuple):
+    """Which arguments of a batch carry a lane axis: 0 or None each; args leaf by leaf."""
+
+    q0: int | None
+    v0: int | None
+    t0: int | None
+    t1: int | None
+    h: int | None
+    e: int | None
+    args: tuple
+
+
+@partial(jax.jit, static_argnames=("plan", "axes", "structure"))
+def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axes: Axes, structure) -> Solution:
+    def one(lane, leaves):
+        inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
+        return trajectory(problem, scheme, projection, lane._replace(inputs=inputs), plan)
+
+    steps = 0 if plan.ragged else None
+    lane_axes = Lane(axes.q0, axes.v0, axes.t1, steps, None, None, Inputs(axes.t0, axes.h, axes.e, None))
+    return jax.vmap(one, in_axes=(lane_axes, axes.args))(lane, leaves)
+
+
+def ensemble(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    t1,
+    h,
+    t0=0.0,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    args: Any = None,
+    args_axes: Any = None,
+    e=None,
+    save: Any = "final",
+    chunk: int | None = None,
+    progress: bool | None = None,
+) -> Solution:
+    """Integrate B motions at once; B is the common length of the lane axes.
+
+    Every argument may carry one leading axis of length B more than `solve` takes, and is shared by all lanes where it
+    does not: q0 and v0 (B, d), t0, t1, h and e (B,), per-contact e (B, m) or (1, m) if shared. Lanes of different h
+    over the same time make different numbers of steps; the total work stays within 1.3 times the sum of the steps.
+
+    Args:
+        problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `solve`, or with a lane axis.
+        args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
+            pytree prefix of args of 0 and None.
+        save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".
+        chunk: lanes computed at once; by default what keeps the saved rows of a chunk under 256 MB.
+        progress: show a progress bar; by default on a terminal, for more than one chunk.
+
+    Returns:
+        A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status`` and hold NaN from
+        the failure on; the other lanes are not affected.
+
+    Raises:
+        ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
+    """
+    scheme = PaoliSchatzman() if scheme is None else scheme
+    projection = ActiveSet() if projection is None else projection
+    save = Save.of(save)
+    data, axes, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
+    _check_lanes(data, axes, lanes)
+    if chunk is not None and (not isinstance(chunk, int | np.integer) or chunk < 1):
+        raise ValueError(f"chunk must be a whole number >= 1, got {chunk!r}")
+
+    eps = float(jnp.finfo(data.q0.dtype).eps)
+    spans = [np.broadcast_to(np.asarray(x, np.float64), lanes) for x in (data.t0, data.t1, data.h)]
+    counts = np.array([count_steps(*span, eps) for span in zip(*spans, strict=True)])
+    plan, times = make_plan(save, data, int(counts.max()))
+    if save.every is not None and np.any(counts != counts[0]):
+        raise ValueError(
+            "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
+        )
+    plan = plan._replace(length=None, ragged=bool(np.any(counts != counts[0])))
+    leaves, structure = jax.tree.flatten(data.args)
+
+    result: Solution | None = None
+    work = divide(counts, chunk or _automatic_chunk(data, plan))
+    show = (sys.stderr.isatty() and len(work) > 1) if progress is None else progress
+    with tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{lanes} motions") as bar:
+        for members, padded in work:
+
+            def take(x, axis, padded=padded):
+                return x if axis is None else x[padded]
+
+            inputs = Inputs(take(data.t0, axes.t0), take(data.h, axes.h), take(data.e, axes.e), None)
+            length = jnp.asarray(counts[padded].max(), jnp.int32)
+            steps = jnp.asarray(counts[padded], jnp.int32) if plan.ragged else length
+            q0, v0, t1 = take(data.q0, axes.q0), take(data.v0, axes.v0), take(data.t1, axes.t1)
+            chosen = tuple(take(x, axis) for x, axis in zip(leaves, axes.args, strict=True))
+            lane = Lane(q0, v0, t1, steps, length, times, inputs)
+            found = _run(data.problem, scheme, projection, lane, chosen, plan, axes, structure)
+            found = jax.tree.map(np.asarray, found)
+            if result is None:
+                result = jax.tree.map(lambda x: np.empty((lanes, *x.shape[1:]), x.dtype), found)
+            for target, source in zip(jax.tree.leaves(result), jax.tree.leaves(found), strict=True):
+                target[members] = source[: len(members)]
+            bar.update(int(counts[members].sum()))
+    assert result is not None
+    return result
+
+
+def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Chunks of lanes of similar step counts: (members, members padded to one of few sizes), longest first.
+
+    Lanes of a chunk run as many steps as the longest of them. Every size costs a compilation, so sizes are shared as far
+    as the total work, padding included, stays within WORK times the sum of the steps.
+    """
+    order = np.argsort(-counts, kind="stable")
+    parts, first = [], 0
+    for i in range(1, len(order) + 1):
+        if i == len(order) or counts[order[i]] * SPREAD < counts[order[first]]:
+            group = order[first:i]
+            parts += np.array_split(group, -(-len(group) // chunk))
+            first = i
+    sizes = np.array([len(part) for part in parts])
+    lengths = np.array([counts[part[0]] for part in parts])
+
+    def padded(levels):
+        levels = np.sort(levels)
+        return levels[np.searchsorted(levels, sizes)]
+
+    def cost(levels):
+        return padded(levels) @ lengths
+
+    levels = [sizes.max()]
+    while cost(levels) > WORK * counts.sum() and len(levels) < len(set(sizes)):
+        levels.append(min(set(sizes) - set(levels), key=lambda size: cost([*levels, size])))
+    return [
+        (part, np.concatenate([part, np.repeat(part[-1:], size - len(part))]))
+        for part, size in zip(parts, padded(levels), strict=True)
+    ]
+
+
+def _automatic_chunk(data: Data, plan: Plan) -> int:
+    d = data.q0.shape[-1]
+    m = data.problem.count(data.t0, data.q0[0] if data.q0.ndim == 2 else data.q0, data.args) if plan.function else d
+    row = (4 * d + 2 * m + 2) * data.q0.dtype.itemsize
+    return int(np.clip(MEMORY // ((plan.rows + 1) * row), 1, LARGEST))
+
+
+def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> tuple[Data, Axes, int]:
+    """Arguments as arrays of one dtype, which of them carry a lane axis, and the number of lanes."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+    q0, v0 = canonical_state(q0, v0)
+    for name, value in {"q0": q0, "v0": v0}.items():
+        if value.ndim not in (1, 2) or value.shape[-1] == 0:
+            raise ValueError(f"{name} must have shape (d,) or (B, d), got {value.shape}")
+    if q0.shape[-1] != v0.shape[-1]:
+        raise ValueError(f"q0 and v0 must have the same d, got shapes {q0.shape} and {v0.shape}")
+    dtype = q0.dtype
+    t0, t1, h = (real_array(name, x).astype(dtype) for name, x in {"t0": t0, "t1": t1, "h": h}.items())
+    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
+        if value.ndim > 1:
+            raise ValueError(f"{name} must be a number or have shape (B,), got {value.shape}")
+    args = cast_numbers("args", args, dtype)
+    problem, e = split_restitution(problem, e, dtype)
+    if e.ndim == 2 and e.shape[0] == 1:
+        e = e[0]
+        e_axis = None
+    else:
+        e_axis = 0 if e.ndim else None
+
+    leaves, structure = jax.tree.flatten(args)
+    try:
+        args_axes = jax.tree.leaves(
+            jax.tree.map(lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub), args_axes, args,
+                         is_leaf=lambda x: x is None),
+        )  # fmt: skip
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"args_axes must be 0, None or a pytree prefix of args, got {args_axes!r}") from error
+    if len(args_axes) != len(leaves) or not set(args_axes) <= {-1, 0}:
+        raise ValueError(f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}")
+    args_axes = tuple(None if axis == -1 else 0 for axis in args_axes)
+    axes = Axes(
+        0 if q0.ndim == 2 else None,
+        0 if v0.ndim == 2 else None,
+        0 if t0.ndim else None,
+        0 if t1.ndim else None,
+        0 if h.ndim else None,
+        e_axis,
+        args_axes,
+    )
+
+    sizes = {}
+    for name, value, axis in (("q0", q0, axes.q0), ("v0", v0, axes.v0), ("t0", t0, axes.t0), ("t1", t1, axes.t1),
+                              ("h", h, axes.h), ("e", e, axes.e)):  # fmt: skip
+        if axis == 0:
+            sizes[name] = value.shape[0]
+    for leaf, axis in zip(leaves, args_axes, strict=True):
+        if axis == 0:
+            if leaf.ndim == 0:
+                raise ValueError("args_axes marks a leaf of args that is a single number: give it a lane axis or None")
+            sizes["args"] = leaf.shape[0]
+            if len({leaf.shape[0], *sizes.values()}) > 1:
+                break
+    if not sizes:
+        raise ValueError("no argument carries a lane axis: give q0, v0, t0, t1, h, e or args one, or call solve")
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"lane axes must have one length, got {sizes}")
+    lanes = next(iter(sizes.values()))
+    if lanes == 0:
+        raise ValueError("the lane axis is empty: an ensemble needs at least one trajectory")
+
+    def first(x, axis):
+        return x[0] if axis == 0 else x
+
+    check_finite(q0=q0, v0=v0)
+    check_times(t0, t1, h)
+    check_restitution(e)
+    one = [first(leaf, axis) for leaf, axis in zip(leaves, args_axes, strict=True)]
+    check_functions(
+        problem,
+        scheme,
+        first(q0, axes.q0),
+        first(v0, axes.v0),
+        first(t0, axes.t0),
+        first(e, axes.e),
+        jax.tree.unflatten(structure, one),
+    )
+    if axes.e == 0:
+        for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
+            scheme.validate(problem, value, e.shape[-1] if e.ndim == 2 else 0)
+    return Data(problem, q0, v0, t0, t1, h, e, args), axes, lanes
+
+
+def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:
+    """Admissible start and positive mass of every lane."""
+    leaves, structure = jax.tree.flatten(data.args)
+    parts = []
+    for begin in range(0, lanes, LARGEST):
+        part = slice(begin, min(begin + LARGEST, lanes))
+
+        def lane(x, axis, part=part):
+            return x[part] if axis == 0 else x
+
+        chosen = tuple(lane(x, axis) for x, axis in zip(leaves, axes.args, strict=True))
+        states = (lane(data.q0, axes.q0), lane(data.v0, axes.v0), lane(data.t0, axes.t0))
+        kind = (axes.q0, axes.v0, axes.t0, axes.args)
+        found = _reports(data.problem, *states, chosen, kind, structure, part.stop - part.start)
+        parts.append(jax.tree.map(np.asarray, found))
+    report = Report(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+    remark = judge(report, data.q0.dtype, lanes=True)
+    if remark:
+        warnings.warn(remark, JaximpactWarning, stacklevel=3)
