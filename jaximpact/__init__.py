@@ -1,5 +1,6 @@
 """jaximpact: batched, differentiable time-stepping for mechanical systems with impacts."""
 
+from .analysis import Convergence, convergence
 from .ensemble import ensemble
 from .integrate import Save, Solution, solve
 from .problem import Problem
@@ -13,6 +14,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ADMM",
     "ActiveSet",
+    "Convergence",
     "JaximpactWarning",
     "Maury",
     "MoreauJean",
@@ -22,6 +24,7 @@ __all__ = [
     "Save",
     "Solution",
     "Status",
+    "convergence",
     "ensemble",
     "solve",
 ]

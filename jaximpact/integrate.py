@@ -181,8 +181,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     def content(k, row, pointer):
         if plan.function is None:
             return row
-        t = t0 + k * h if plan.every is not None else jnp.take(lane.times, pointer, mode="clip")
-        return plan.function(t, row.q - (t0 + k * h - t) * row.chord, row.v, args)
+        t = inputs.time(k) if plan.every is not None else jnp.take(lane.times, pointer, mode="clip")
+        return plan.function(t, row.q - (inputs.time(k) - t) * row.chord, row.v, args)
 
     def slot(k, pointer):
         # where step k goes: the spare last row if nowhere
@@ -203,7 +203,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     def account(k, state, info, row, measures):
         """Accumulate what is reported of the whole motion."""
         penetration, residual, iterations, status, failed_at = measures
-        t = t0 + k * h
+        t = inputs.time(k)
         gaps = problem.gaps(t, state.q, args)
         finite = jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
         new = status | info.status | as_status(~finite, Status.NON_FINITE)
@@ -248,17 +248,16 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         carry, _ = lax.scan(body, carry, jnp.arange(first_step, plan.length + 1))
     _, row, measures, buffer, _ = carry
 
-    end = t0 + lane.steps * h
-    final = _interpolate(row, end - lane.t1, h)
+    final = _interpolate(row, inputs.time(lane.steps) - lane.t1, h)
     final_value = final if plan.function is None else plan.function(lane.t1, final.q, final.v, args)
     rows = jax.tree.map(lambda b: b[: plan.rows], buffer)
     if plan.every is not None:
-        times = t0 + jnp.arange(plan.rows) * plan.every * h
+        times = inputs.time(jnp.arange(plan.rows) * plan.every)
     else:
         times = lane.times
         if plan.function is None and plan.rows:
             rows = jax.tree.map(lambda b: b[first], rows)
-            rows = jax.vmap(_interpolate, in_axes=(0, 0, None))(rows, t0 + index * h - times, h)
+            rows = jax.vmap(_interpolate, in_axes=(0, 0, None))(rows, inputs.time(index) - times, h)
     rows = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), rows, final_value)
     times = jnp.concatenate([times, lane.t1[None]])
     kept, values = (rows, None) if plan.function is None else (jax.tree.map(lambda x: x[None], final), rows)

@@ -36,7 +36,7 @@ class ActiveSet:
         max_linearisations: SQP iterations for curved constraints.
     """
 
-    tolerance: float = 1e-10
+    tolerance: float = 1e-12
     max_linearisations: int = 50
 
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:

@@ -31,7 +31,7 @@ class ADMM:
         relaxation: over-relaxation factor in (0, 2).
     """
 
-    tolerance: float = 1e-10
+    tolerance: float = 1e-12
     max_linearisations: int = 50
     max_iterations: int = field(default=2000, metadata={"static": True})
     relaxation: float = 1.6

@@ -30,7 +30,7 @@ class ProjectedGradient:
         max_iterations: gradient steps for each linearisation.
     """
 
-    tolerance: float = 1e-10
+    tolerance: float = 1e-12
     max_linearisations: int = 50
     max_iterations: int = field(default=5000, metadata={"static": True})
 

@@ -31,9 +31,9 @@ class Maury:
     """Velocity-level scheme for e = 0; every position is admissible where the constraints are convex in q.
 
     Attributes:
-        half_kick: start from v0 - (h/2) M^-1 g, which makes persistent contact second order; velocities are then those of
-            the middle of the steps. The papers start from v0.
-        nodes: Gauss-Legendre nodes of the mean force over a step.
+        half_kick: start from v0 - (h/2) M^-1 g and take the force at t_n: velocities are then those of the middle of the
+            steps (leapfrog), and persistent contact is second order. The papers start from v0.
+        nodes: Gauss-Legendre nodes of the mean force over a step (without ``half_kick``).
     """
 
     half_kick: bool = field(default=False, metadata={"static": True})
@@ -58,11 +58,15 @@ class Maury:
         return State(jnp.zeros((), jnp.int32), q0, v), no_step(q0, v, problem.count(t0, q0, args))
 
     def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
-        t0, h, _, args = inputs
+        _, h, _, args = inputs
         n, q, u = state
         metric = Metric.at(problem, q, args)
-        free = u + h * mean_acceleration(problem, metric, t0 + n * h, h, q, u, args, self.nodes)
-        contacts = linearise(problem, metric, t0 + (n + 1) * h, q, args)
+        t = inputs.time(n)
+        if self.half_kick:
+            free = u + h * acceleration(problem, metric, t, q, u, args)
+        else:
+            free = u + h * mean_acceleration(problem, metric, t, h, q, u, args, self.nodes)
+        contacts = linearise(problem, metric, inputs.time(n + 1), q, args)
         found = project_velocity(projection, contacts, contacts.gap / h + contacts.velocity(free))
         u = free + found.jump
         q = q + h * u

@@ -56,9 +56,9 @@ class MoreauJean:
         return State(jnp.zeros((), jnp.int32), q0, v0), no_step(q0, v0, m)
 
     def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
-        t0, h, e, args = inputs
+        _, h, e, args = inputs
         n, q, v = state
-        t, t_new = t0 + n * h, t0 + (n + 1) * h
+        t, t_new = inputs.time(n), inputs.time(n + 1)
         theta = self.theta
         metric = Metric.at(problem, q + (theta * h) * v, args)
         gap, normals = jacobian(problem, t, q, args)

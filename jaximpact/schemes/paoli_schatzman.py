@@ -104,9 +104,9 @@ class PaoliSchatzman:
         return State(jnp.ones((), jnp.int32), q, v), info_of(found, metric, q, v)
 
     def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
-        t0, h, e, args = inputs
+        _, h, e, args = inputs
         n, q, v = state
-        t = t0 + n * h
+        t = inputs.time(n)
         metric = Metric.at(problem, q, args)
         scale = h / (1 + e)
         time = t + h * ((1 - e) / (1 + e))

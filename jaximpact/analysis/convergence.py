@@ -1,0 +1,203 @@
+"""Errors and observed orders as h -> 0, in the norms in which the schemes converge.
+
+Positions converge uniformly, velocities in L1 (never uniformly: impacts are late by O(h)), impulses weakly as
+measures; hence sup norm, L1 norm and total impulse (Paoli 2010, theorem 2; Bernicot-Lefebvre-Lepot 2010, theorem 3.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..integrate import Lane, Plan, Solution, run
+from ..problem import Problem
+from ..projection.active_set import ActiveSet
+from ..projection.base import Projection
+from ..schemes.base import Inputs, Scheme
+from ..schemes.paoli_schatzman import PaoliSchatzman
+from ..validate import canonical, check_start
+
+SUBSAMPLES = 4  # midpoints per step at which velocities are compared
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Errors of a sweep over h, one entry for each step count.
+
+    Attributes:
+        steps: numbers of steps (k,).
+        h: step sizes (k,) [s].
+        position: sup-norm error of the positions over the nodes (k,).
+        velocity: L1 error of the velocities over time, summed over components (k,).
+        impulse: largest error of a constraint's total impulse (k,); NaN where no reference is known.
+        penetration, residual: worst penetration and KKT residual of each run (k,).
+        reference: what the errors are measured against, in words.
+        solutions: the computed motions.
+    """
+
+    steps: np.ndarray
+    h: np.ndarray
+    position: np.ndarray
+    velocity: np.ndarray
+    impulse: np.ndarray
+    penetration: np.ndarray
+    residual: np.ndarray
+    reference: str
+    solutions: tuple[Solution, ...]
+
+    def orders(self) -> dict[str, float]:
+        """Least-squares slopes of log error over log h; NaN where fewer than two errors are known and positive."""
+        return {name: slope(self.h, getattr(self, name)) for name in ("position", "velocity", "impulse")}
+
+    def table(self) -> str:
+        """The sweep as text, with the observed orders below."""
+        lines = [f"{'steps':>8} {'h':>10} {'position':>11} {'velocity L1':>11} {'impulse':>11} {'penetration':>11}"]
+        for row in zip(self.steps, self.h, self.position, self.velocity, self.impulse, self.penetration, strict=True):
+            lines.append("{:8d} {:10.3e} {:11.3e} {:11.3e} {:11.3e} {:11.3e}".format(*row))
+        orders = self.orders()
+        lines.append(
+            f"{'order':>8} {'':>10} {orders['position']:11.2f} {orders['velocity']:11.2f} {orders['impulse']:11.2f}"
+        )
+        return "\n".join([*lines, f"against {self.reference}"])
+
+    def plot(self, path, *, title: str = ""):
+        """Write the picture of the errors; needs matplotlib."""
+        from ..plots import plot_convergence
+
+        return plot_convergence(self, path, title=title)
+
+
+def slope(h: np.ndarray, error: np.ndarray) -> float:
+    """Least-squares slope of log(error) over log(h)."""
+    known = np.isfinite(error) & (error > 0)
+    if known.sum() < 2:
+        return float("nan")
+    return float(np.polyfit(np.log(h[known]), np.log(error[known]), 1)[0])
+
+
+def prime_steps(first: int = 100, last: int = 5000, count: int = 6) -> list[int]:
+    """Primes nearest above a geometric sequence from first to last.
+
+    With a prime number of steps T/h shares no factor with impact times: aligned steps superconverge and fool the eye.
+    """
+
+    def prime(n):
+        return n > 1 and all(n % k for k in range(2, int(n**0.5) + 1))
+
+    primes = []
+    for n in np.geomspace(first, last, count).astype(int):
+        while not prime(n) or n in primes:
+            n += 1
+        primes.append(int(n))
+    return primes
+
+
+def convergence(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    t1,
+    steps: Sequence[int] | None = None,
+    exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+    impulse=None,
+    t0=0.0,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    args: Any = None,
+    e=None,
+) -> Convergence:
+    """Run one motion with several step sizes and measure its errors and orders.
+
+    Args:
+        problem, q0, v0, t0, t1, scheme, projection, args, e: as in `solve`.
+        steps: numbers of steps, increasing; h = (t1 - t0)/steps. Default `prime_steps()`.
+        exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without
+            it the run with the most steps is the reference and is left out of the errors.
+        impulse: exact total impulse of each constraint over [t0, t1], (m,).
+
+    Returns:
+        A `Convergence`, whose ``table()`` and ``plot(path)`` show it.
+
+    Raises:
+        ValueError, TypeError: as `solve`. RuntimeError: a run failed; the message decodes its status.
+    """
+    counts = prime_steps() if steps is None else [int(n) for n in steps]
+    if len(counts) < 2 or any(n < 1 for n in counts) or sorted(set(counts)) != counts:
+        raise ValueError(f"steps must be at least two increasing whole numbers >= 1, got {list(counts)}")
+    scheme = PaoliSchatzman() if scheme is None else scheme
+    projection = ActiveSet() if projection is None else projection
+    solutions = sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e)
+    for solution in solutions:
+        solution.raise_if_failed()
+
+    reference = "the exact motion"
+    used = range(len(counts))
+    if exact is None:
+        exact, impulse = interpolant(solutions[-1]), solutions[-1].impulse[-1]
+        reference, used = f"the run with {counts[-1]} steps", range(len(counts) - 1)
+    errors = np.array([_errors(solutions[i], exact, impulse) for i in used]).T
+    chosen = [solutions[i] for i in used]
+    return Convergence(
+        steps=np.array([counts[i] for i in used]),
+        h=np.array([(float(t1) - float(t0)) / counts[i] for i in used]),
+        position=errors[0],
+        velocity=errors[1],
+        impulse=errors[2],
+        penetration=np.array([float(s.penetration) for s in chosen]),
+        residual=np.array([float(s.residual) for s in chosen]),
+        reference=reference,
+        solutions=tuple(chosen),
+    )
+
+
+def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> list[Solution]:
+    """Every step of one motion for each number of steps, one trace for all of them."""
+    plan = Plan(None, False, 1, max(counts), None)
+    solutions = []
+    for n in counts:
+        data = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
+        if n == counts[0]:
+            check_start(data)
+        count = jnp.asarray(n, jnp.int32)
+        inputs = Inputs(data.t0, data.h, data.e, data.args)
+        lane = Lane(data.q0, data.v0, data.t1, count, count, jnp.zeros((0,), data.q0.dtype), inputs)
+        found = run(data.problem, scheme, projection, lane, plan)
+        rows = {}
+        for name in ("t", "q", "v", "z", "impulse", "energy"):
+            value = getattr(found, name)
+            # rows beyond this run's steps are unused; the last row is always the final state
+            rows[name] = None if value is None else np.concatenate([np.asarray(value)[:n], np.asarray(value)[-1:]])
+        solutions.append(Solution(**{**vars(found), **rows}))
+    return solutions
+
+
+def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The piecewise affine motion through the rows of a solution, as a function of time."""
+    t, q = np.asarray(solution.t), np.asarray(solution.q)
+
+    def motion(times):
+        step = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
+        velocity = (q[step + 1] - q[step]) / (t[step + 1] - t[step])[:, None]
+        return q[step] + (times - t[step])[:, None] * velocity, velocity
+
+    return motion
+
+
+def _errors(solution: Solution, exact, impulse) -> tuple[float, float, float]:
+    t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
+    position = float(np.max(np.abs(q - exact(t)[0])))
+    width = np.diff(t)
+    chord = np.diff(q, axis=0) / width[:, None]
+    velocity = 0.0
+    for j in range(SUBSAMPLES):
+        _, v = exact(t[:-1] + (j + 0.5) / SUBSAMPLES * width)
+        velocity += float(np.sum(np.abs(chord - v) * width[:, None])) / SUBSAMPLES
+    total = float("nan")
+    if impulse is not None and np.size(impulse):
+        total = float(np.max(np.abs(np.asarray(solution.impulse)[-1] - np.asarray(impulse))))
+    return position, velocity, total

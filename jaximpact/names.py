@@ -1,0 +1,52 @@
+"""Schemes and projections by name, for the command line and the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from difflib import get_close_matches
+
+from .projection import ADMM, ActiveSet, ProjectedGradient, Projection
+from .schemes import Maury, MoreauJean, PaoliSchatzman, Scheme
+
+SCHEMES: dict[str, Callable[[], Scheme]] = {
+    "paoli-schatzman": lambda: PaoliSchatzman(),
+    "paoli-schatzman-explicit": lambda: PaoliSchatzman(normal="explicit"),
+    "maury": lambda: Maury(),
+    "maury-half-kick": lambda: Maury(half_kick=True),
+    "moreau-jean": lambda: MoreauJean(),
+}
+PROJECTIONS: dict[str, Callable[[], Projection]] = {
+    "active-set": lambda: ActiveSet(),
+    "projected-gradient": lambda: ProjectedGradient(),
+    "admm": lambda: ADMM(),
+}
+
+
+def scheme_from_name(name: str, force: str | None = None) -> Scheme:
+    """The scheme of that name; ``force`` chooses the force of the Paoli-Schatzman schemes."""
+    scheme = lookup("scheme", name, SCHEMES)()
+    if force is None:
+        return scheme
+    if not isinstance(scheme, PaoliSchatzman):
+        raise ValueError(f"{name} has one discretisation of the force: a choice is for the paoli-schatzman schemes")
+    return replace(scheme, force=force)
+
+
+def projection_from_name(name: str) -> Projection:
+    """The projection of that name."""
+    return lookup("projection", name, PROJECTIONS)()
+
+
+def lookup(kind: str, name: str, table: dict):
+    """The entry of that name, or ValueError that suggests the closest one."""
+    if name not in table:
+        raise ValueError(f"unknown {kind} {name!r}; {suggestion(name, table)}")
+    return table[name]
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """A question with the closest of the names, or all of them."""
+    names = list(names)
+    close = get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+    return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(names)}"

@@ -1,0 +1,23 @@
+"""float64, strict dtype and rank promotion, warnings as errors: a test sees what a careless user would not."""
+
+import os
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("filterwarnings", "error")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _drop_compiled_code():
+    """Compiled code of one file is of no use to the next, and it is memory."""
+    yield
+    jax.clear_caches()
