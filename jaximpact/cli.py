@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import shlex
 import sys
@@ -25,7 +26,7 @@ from .catalogue import Case, Entry, entries, get
 from .ensemble import ensemble
 from .integrate import Solution, count_steps, solve
 from .names import PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name, suggestion
-from .plots import plot_convergence, plot_ensemble, plot_motion
+from .plots import ROUND_OFF, plot_convergence, plot_ensemble, plot_motion
 from .status import FAILURES, summarise
 from .validate import JaximpactWarning
 
@@ -110,12 +111,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.line = shlex.join(["jaximpact", *argv])
     with jax.enable_x64(True), _brief_warnings():
         try:
-            return options.command(options)
+            status = options.command(options)
+            sys.stdout.flush()
+            return status
+        except BrokenPipeError:  # the reader of a pipe has left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         except (UsageError, ValueError, TypeError, OSError) as error:
             print(f"jaximpact: error: {error}", file=sys.stderr)
             return 2
-        except BrokenPipeError:
-            return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -187,7 +191,7 @@ def _shared(command: argparse.ArgumentParser) -> None:
 
 def _list(options) -> int:
     if not options.verbose:
-        rows = [("id", "name", "title", "cases", "schemes")]
+        rows: list[tuple[str, ...]] = [("id", "name", "title", "cases", "schemes")]
         for entry in entries():
             rows.append((entry.id, entry.name, entry.title, ", ".join(entry.cases), _entry_schemes(entry)))
         print(_columns(rows))
@@ -216,7 +220,7 @@ def _show(options) -> int:
         print(f"case {name}: {size}{impacts}; exact motion {'known' if case.exact else 'not known'}")
         if case.note:
             print(textwrap.indent(textwrap.fill(case.note, WIDTH - 2), "  "))
-        rows = [("scheme", "position", "velocity", "impulse")]
+        rows: list[tuple[str, ...]] = [("scheme", "position", "velocity", "impulse")]
         for label in _applicable(entry, case):
             rows.append((label, *_expected(case, label).values()))
         print(textwrap.indent(_columns(rows), "  ") + "\n")
@@ -263,80 +267,77 @@ def _run(options) -> int:
     name, case, t1, e, exact, impulse = _motion_of(entry, options)
     scheme = scheme_from_name(options.scheme, options.force)
     projection = projection_from_name(options.projection)
-    if options.ensemble is not None and options.ensemble < 1:
-        raise UsageError(f"--ensemble {options.ensemble}: at least one motion is needed")
-    if options.ensemble is not None and not options.spread >= 0:
-        raise UsageError(f"--spread {options.spread:g}: must not be negative")
-    if options.save is not None and options.save < 1:
-        raise UsageError(f"--save {options.save}: keep every K-th step, K >= 1")
-    dtype = np.float32 if options.float32 else np.float64
+    _check_numbers(options)
+    dtype: type[np.floating] = np.float32 if options.float32 else np.float64
     q0, v0 = np.asarray(case.q0, dtype), np.asarray(case.v0, dtype)
+    steps = count_steps(0.0, t1, options.h, float(np.finfo(dtype).eps)) if 0 < options.h <= t1 < np.inf else 1
     common = {"t1": t1, "h": options.h, "scheme": scheme, "projection": projection, "args": case.args, "e": e}
-    count = count_steps(0.0, t1, options.h, 2e-16) if options.h > 0 else 1
-    record = {
+    settings = {
         "problem": entry.name,
         "case": name,
         "q0": q0,
         "v0": v0,
         "t1": t1,
         "h": options.h,
-        "steps": count,
+        "steps": steps,
         "e": e,
-        "scheme": options.scheme,
-        "force": options.force,
-        "projection": options.projection,
-        "dtype": np.dtype(dtype).name,
-        "backend": jax.default_backend(),
     }
+    settings |= {"scheme": options.scheme, "force": options.force, "projection": options.projection}
+    settings |= {"dtype": np.dtype(dtype).name, "backend": jax.default_backend()}
     out = _folder(options, entry)
-    heading = f"{entry.title}, {name}: {options.scheme}, h = {options.h:g} s"
+    heading = f"{_motion_name(entry, name, e)}: {options.scheme}, h = {options.h:g} s"
 
     if options.ensemble is None:
-        every = options.save or -(-count // ROWS)
+        every = options.save or -(-steps // ROWS)
+        settings |= {"save": every}
         solution, seconds = _timed(lambda: solve(entry.problem, q0, v0, save=every, **common))
-        columns = _motion_columns(solution)
-        files = [_write_arrays(out / "motion.npz", solution), _write_csv(out / "motion.csv", columns)]
         facts = _motion_facts(solution, exact, impulse)
-        files += _picture(
-            out / "motion.png",
-            lambda path: plot_motion(solution, path, title=heading, exact=None if exact is None else exact),
-        )
-        record["save"] = every
+        if exact is None:
+            facts["position error"] = f"exact motion not known{_why_unknown(case, t1, e)}"
+        gaps = jax.vmap(lambda t, q: entry.problem.gaps(t, q, case.args)) if len(q0) > 1 else None
+        files = [_write_arrays(out / "motion.npz", solution), _write_csv(out / "motion.csv", _motion_columns(solution))]
+        files += _picture(lambda: plot_motion(solution, out / "motion.png", title=heading, exact=exact, gaps=gaps))
     else:
-        starts, remarks = _perturbed(entry, case, q0, v0, options)
-        every = options.save or -(-count // ENSEMBLE_ROWS)
-        numbers = options.ensemble * (count // every + 2) * (3 * len(q0) + _constraints(entry, case))
+        heading += f", {options.ensemble} motions"
+        (q0, v0), remarks = _perturbed(entry, case, q0, v0, options)
+        every = options.save or -(-steps // ENSEMBLE_ROWS)
+        numbers = options.ensemble * (steps // every + 2) * (3 * q0.shape[1] + _constraints(entry, case))
         save = every if options.save or numbers <= ENSEMBLE_NUMBERS else "final"
-        solution, seconds = _timed(lambda: ensemble(entry.problem, *starts, save=save, **common))
-        files = [
-            _write_arrays(out / "ensemble.npz", solution, q0=starts[0], v0=starts[1]),
-            _write_csv(out / "summary.csv", _summary_columns(solution, *starts)),
-        ]
+        settings |= {"save": save, "ensemble": options.ensemble, "spread": options.spread, "seed": options.seed}
+        solution, seconds = _timed(lambda: ensemble(entry.problem, q0, v0, save=save, **common))
         facts = _ensemble_facts(solution) | remarks
-        swept = {"initial q [unit of q]": starts[0][:, 0], "initial v [unit of q / s]": starts[1][:, 0]}
-        title = f"{heading}, {options.ensemble} motions"
-        files += _picture(out / "ensemble.png", lambda path: plot_ensemble(solution, path, title=title, swept=swept))
-        record |= {"save": save, "ensemble": options.ensemble, "spread": options.spread, "seed": options.seed}
+        files = [_write_arrays(out / "ensemble.npz", solution, q0=q0, v0=v0)]
+        files += [_write_csv(out / "summary.csv", _summary_columns(solution, q0, v0))]
+        swept = {"initial q [unit of q]": q0[:, 0], "initial v [unit of q / s]": v0[:, 0]}
+        if not np.all(solution.failed):
+            files += _picture(lambda: plot_ensemble(solution, out / "ensemble.png", title=heading, swept=swept))
 
-    status = solution.describe_status() or "OK"
-    lanes = options.ensemble or 1
-    rate = lanes * count / seconds["run"]
+    facts["status"] = solution.describe_status() or "OK"
+    rate = (options.ensemble or 1) * steps / seconds["run"]
     files.append(out / "run.json")
-    _write_json(
-        files[-1],
-        options,
-        {"settings": record, "results": facts | {"status": status}, "seconds": seconds, "files": files},
-    )
-    print(heading + (f", {options.ensemble} motions" if options.ensemble else ""))
-    if exact is None and options.ensemble is None:
-        facts["position error"] = f"exact motion not known{_why_unknown(case, t1, e)}"
+    _write_json(files[-1], options, {"settings": settings, "results": facts, "seconds": seconds, "files": files})
+    print(heading)
     timing = f"{seconds['compile']:.2f} s compiling, {seconds['run']:.3g} s running, {rate:.3g} steps/s"
-    _print_facts(facts | {"status": status, "time": timing, "written": _files(files)})
     failed = np.atleast_1d(np.asarray(solution.status)) & int(FAILURES)
+    if np.any(failed):
+        # the decoded status goes to stderr
+        facts["status"] = ", ".join(line.partition(":")[0] for line in facts["status"].splitlines())
+    _print_facts(facts | {"time": timing, "written": _files(files)})
     if np.any(failed):
         print(f"jaximpact: {summarise(failed, np.asarray(solution.failed_at))}", file=sys.stderr)
         return 1
     return 0
+
+
+def _check_numbers(options) -> None:
+    if options.save is not None and options.save < 1:
+        raise UsageError(f"--save {options.save}: keep every K-th step, K >= 1")
+    if options.ensemble is not None and options.ensemble < 1:
+        raise UsageError(f"--ensemble {options.ensemble}: at least one motion is needed")
+    if not 0 <= options.spread < np.inf:
+        raise UsageError(f"--spread {options.spread:g}: a standard deviation must be finite and not negative")
+    if options.seed < 0:
+        raise UsageError(f"--seed {options.seed}: must not be negative")
 
 
 def _motion_facts(solution: Solution, exact, impulse) -> dict[str, Any]:
@@ -419,14 +420,14 @@ def _converge(options) -> int:
         print(f"jaximpact: {error}", file=sys.stderr)
         return 1
     seconds = time.perf_counter() - start
-    heading = f"{entry.title}, {name}: {options.scheme}"
+    heading = f"{_motion_name(entry, name, e)}: {options.scheme}"
     observed = result.orders()
     unchanged = e == case.restitution and t1 <= case.t1
     expected = _expected(case, options.scheme) if unchanged else dict.fromkeys(observed, "-")
     measured = ("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
     files = [_write_csv(out / "convergence.csv", columns)]
-    files += _picture(out / "convergence.png", lambda path: plot_convergence(result, path, title=heading))
+    files += _picture(lambda: plot_convergence(result, out / "convergence.png", title=heading))
     files.append(out / "convergence.json")
     settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "scheme": options.scheme}
     content = {
@@ -444,9 +445,10 @@ def _converge(options) -> int:
         print(f"exact motion not known{_why_unknown(case, t1, e)}")
     print()
     rows = [("order", "observed", "expected")]
-    rows += [
-        (label, f"{value:.2f}" if np.isfinite(value) else "-", expected[label]) for label, value in observed.items()
-    ]
+    for label, value in observed.items():
+        rounding = np.max(columns[label]) < ROUND_OFF
+        word = "exact" if rounding else f"{value:.2f}" if np.isfinite(value) else "-"
+        rows.append((label, word, expected[label]))
     print(_columns(rows))
     print()
     _print_facts({"time": f"{seconds:.2f} s", "written": _files(files)})
@@ -475,6 +477,10 @@ def _motion_of(entry: Entry, options):
     return name, case, t1, e, case.exact if known else None, case.impulse if known and t1 == case.t1 else None
 
 
+def _motion_name(entry: Entry, name: str, e: float) -> str:
+    return f"{entry.title}, {name}" + ("" if e == entry.cases[name].restitution else f" with e = {e:g}")
+
+
 def _why_unknown(case: Case, t1: float, e: float) -> str:
     if case.exact is None:
         return ""
@@ -485,11 +491,11 @@ def _why_unknown(case: Case, t1: float, e: float) -> str:
 
 def _timed(compute: Callable[[], Solution]) -> tuple[Solution, dict[str, float]]:
     """The solution, and seconds of its compilation and of its run (a second one where that takes little)."""
-    compiling = []
+    compiling: list[float] = []
 
-    def listen(event, duration, **_):
+    def listen(event: str, duration_secs: float, **_: str | int) -> None:
         if event.startswith("/jax/core/compile/"):
-            compiling.append(duration)
+            compiling.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     start = time.perf_counter()
@@ -517,7 +523,7 @@ def _motion_columns(solution: Solution) -> dict[str, np.ndarray]:
 
 
 def _summary_columns(solution: Solution, q0: np.ndarray, v0: np.ndarray) -> dict[str, np.ndarray]:
-    columns = {"motion": np.arange(len(q0)), **_spread("q0", q0), **_spread("v0", v0)}
+    columns: dict[str, Any] = {"motion": np.arange(len(q0)), **_spread("q0", q0), **_spread("v0", v0)}
     for name in ("q", "v", "impulse"):
         columns |= _spread(name, getattr(solution, name)[:, -1])
     if solution.energy is not None:
@@ -535,17 +541,17 @@ def _folder(options, entry: Entry) -> Path:
     return out
 
 
-def _picture(path: Path, draw: Callable[[Path], Path]) -> list[Path]:
-    """The picture's path in a list, or an empty one and a remark where it cannot be drawn."""
+def _picture(draw: Callable[[], Path]) -> list[Path]:
+    """The picture's path in a list, or an empty one and a remark where matplotlib is missing."""
     try:
-        return [draw(path)]
-    except (ImportError, ValueError) as error:
+        return [draw()]
+    except ImportError as error:
         print(f"jaximpact: no picture: {error}", file=sys.stderr)
         return []
 
 
 def _write_arrays(path: Path, solution: Solution, **more) -> Path:
-    arrays = {name: np.asarray(x) for name, x in vars(solution).items() if x is not None}
+    arrays: dict[str, Any] = {name: np.asarray(x) for name, x in vars(solution).items() if x is not None}
     np.savez_compressed(path, **arrays, **more)
     return path
 

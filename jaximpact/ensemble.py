@@ -41,6 +41,7 @@ from .validate import (
 WORK = 1.3  # the total work of a call is at most this multiple of the sum of its lanes' steps
 SPREAD = 1.15  # lanes of one chunk differ in their number of steps by at most this factor
 MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
+SHORT_VECTORS = (2, 4, 8)
 LARGEST = 4096  # lanes in one automatic chunk
 
 
@@ -161,7 +162,9 @@ def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]
     for i in range(1, len(order) + 1):
         if i == len(order) or counts[order[i]] * SPREAD < counts[order[first]]:
             group = order[first:i]
-            parts += np.array_split(group, -(-len(group) // chunk))
+            for part in np.array_split(group, -(-len(group) // chunk)):
+                # whole short vectors are compiled to other roundings: keep a lane apart, so that chunks never matter
+                parts += [part[:-1], part[-1:]] if len(part) in SHORT_VECTORS else [part]
             first = i
     sizes = np.array([len(part) for part in parts])
     lengths = np.array([counts[part[0]] for part in parts])

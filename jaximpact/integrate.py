@@ -175,8 +175,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     initial = Row(lane.q0, v0, lane.q0, jolt, jnp.zeros_like(v0), jnp.zeros_like(jolt))
     # step number at or after each saved time, and the first of the times that share a step
     index = _step_at_or_after(lane.times, t0, h)
-    first = jnp.searchsorted(index, index)
-    after = jnp.searchsorted(index, index, side="right")
+    first = jnp.searchsorted(index, index).astype(index.dtype)
+    after = jnp.searchsorted(index, index, side="right").astype(index.dtype)
 
     def content(k, row, pointer):
         if plan.function is None:
@@ -215,7 +215,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
             new,
             jnp.where(failing, t, failed_at),
         )
-        return Row(state.q, state.v, info.z, row.impulse + info.impulse, info.chord, info.impulse), measures
+        impulse = jnp.where(finite, row.impulse + info.impulse, jnp.nan)
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse), measures
 
     zero = jnp.zeros((), lane.q0.dtype)
     measures = (zero, zero, jnp.zeros((), jnp.int32), status, jnp.full_like(zero, jnp.nan))
@@ -241,11 +242,11 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         return (state_new, row_new, measures_new, buffer, pointer), None
 
     carry = (state, row, measures, buffer, pointer)
-    first_step = scheme.starts_at + 1
+    first_step = jnp.asarray(scheme.starts_at + 1, jnp.int32)
     if plan.length is None:
         carry = lax.fori_loop(first_step, lane.length + 1, lambda k, carry: body(carry, k)[0], carry)
     else:
-        carry, _ = lax.scan(body, carry, jnp.arange(first_step, plan.length + 1))
+        carry, _ = lax.scan(body, carry, jnp.arange(scheme.starts_at + 1, plan.length + 1, dtype=jnp.int32))
     _, row, measures, buffer, _ = carry
 
     final = _interpolate(row, inputs.time(lane.steps) - lane.t1, h)

@@ -70,13 +70,11 @@ def cast_numbers(name: str, tree, dtype):
             raise TypeError(f"{where} is a {type(leaf).__name__}: parameters must be numbers or arrays")
         if isinstance(leaf, bool):
             return jnp.asarray(leaf)
-        if isinstance(leaf, int | float):
-            return jnp.asarray(leaf, dtype)
         array = jnp.asarray(leaf)
-        if jnp.issubdtype(array.dtype, jnp.floating):
+        if isinstance(leaf, int | float) or jnp.issubdtype(array.dtype, jnp.floating):
             array = array.astype(dtype)
             if not is_traced(array) and not np.all(np.isfinite(np.asarray(array))):
-                raise ValueError(f"{where} contains a value that is not finite")
+                raise ValueError(f"{where} is not finite: {_excerpt(np.asarray(array))}")
         return array
 
     return jax.tree_util.tree_map_with_path(cast, tree)

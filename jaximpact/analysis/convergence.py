@@ -6,7 +6,8 @@ measures; hence sup norm, L1 norm and total impulse (Paoli 2010, theorem 2; Bern
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +20,14 @@ from ..projection.active_set import ActiveSet
 from ..projection.base import Projection
 from ..schemes.base import Inputs, Scheme
 from ..schemes.paoli_schatzman import PaoliSchatzman
-from ..validate import canonical, check_start
+from ..validate import JaximpactWarning, canonical, check_start
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """Errors of a sweep over h, one entry for each step count.
+    """Errors of a sweep over h, one entry for each step count; with several phases the worst of each band of counts.
 
     Attributes:
         steps: numbers of steps (k,).
@@ -36,7 +37,6 @@ class Convergence:
         impulse: largest error of a constraint's total impulse (k,); NaN where no reference is known.
         penetration, residual: worst penetration and KKT residual of each run (k,).
         reference: what the errors are measured against, in words.
-        solutions: the computed motions.
     """
 
     steps: np.ndarray
@@ -47,7 +47,6 @@ class Convergence:
     penetration: np.ndarray
     residual: np.ndarray
     reference: str
-    solutions: tuple[Solution, ...]
 
     def orders(self) -> dict[str, float]:
         """Least-squares slopes of log error over log h; NaN where fewer than two errors are known and positive."""
@@ -85,15 +84,20 @@ def prime_steps(first: int = 100, last: int = 5000, count: int = 6) -> list[int]
     With a prime number of steps T/h shares no factor with impact times: aligned steps superconverge and fool the eye.
     """
 
-    def prime(n):
-        return n > 1 and all(n % k for k in range(2, int(n**0.5) + 1))
+    found: list[int] = []
+    for n in np.geomspace(first, last, count):
+        found += next_primes(max(int(n), found[-1] + 1 if found else 2), 1)
+    return found
 
-    primes = []
-    for n in np.geomspace(first, last, count).astype(int):
-        while not prime(n) or n in primes:
-            n += 1
-        primes.append(int(n))
-    return primes
+
+def next_primes(n: int, count: int) -> list[int]:
+    """The first ``count`` primes from n on."""
+    found: list[int] = []
+    while len(found) < count:
+        if n > 1 and all(n % k for k in range(2, int(n**0.5) + 1)):
+            found.append(n)
+        n += 1
+    return found
 
 
 def convergence(
@@ -103,6 +107,7 @@ def convergence(
     *,
     t1,
     steps: Sequence[int] | None = None,
+    phases: int = 1,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     impulse=None,
     t0=0.0,
@@ -116,6 +121,8 @@ def convergence(
     Args:
         problem, q0, v0, t0, t1, scheme, projection, args, e: as in `solve`.
         steps: numbers of steps, increasing; h = (t1 - t0)/steps. Default `prime_steps()`.
+        phases: an error depends on where within its step each impact falls; with phases > 1 every count stands for a
+            band of that many consecutive primes, whose worst error is reported. Orders then scatter much less.
         exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without
             it the run with the most steps is the reference and is left out of the errors.
         impulse: exact total impulse of each constraint over [t0, t1], (m,).
@@ -129,40 +136,38 @@ def convergence(
     counts = prime_steps() if steps is None else [int(n) for n in steps]
     if len(counts) < 2 or any(n < 1 for n in counts) or sorted(set(counts)) != counts:
         raise ValueError(f"steps must be at least two increasing whole numbers >= 1, got {list(counts)}")
+    if phases < 1:
+        raise ValueError(f"phases must be at least 1, got {phases}")
     scheme = PaoliSchatzman() if scheme is None else scheme
     projection = ActiveSet() if projection is None else projection
-    solutions = sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e)
-    for solution in solutions:
-        solution.raise_if_failed()
+    bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
+    runs = sweep(problem, q0, v0, t0, t1, [n for band in bands for n in band], scheme, projection, args, e)
 
     reference = "the exact motion"
-    used = range(len(counts))
     if exact is None:
-        exact, impulse = interpolant(solutions[-1]), solutions[-1].impulse[-1]
-        reference, used = f"the run with {counts[-1]} steps", range(len(counts) - 1)
-    errors = np.array([_errors(solutions[i], exact, impulse) for i in used]).T
-    chosen = [solutions[i] for i in used]
-    return Convergence(
-        steps=np.array([counts[i] for i in used]),
-        h=np.array([(float(t1) - float(t0)) / counts[i] for i in used]),
-        position=errors[0],
-        velocity=errors[1],
-        impulse=errors[2],
-        penetration=np.array([float(s.penetration) for s in chosen]),
-        residual=np.array([float(s.residual) for s in chosen]),
-        reference=reference,
-        solutions=tuple(chosen),
-    )
+        *_, finest = sweep(problem, q0, v0, t0, t1, bands.pop(), scheme, projection, args, e)
+        finest.raise_if_failed()
+        exact, impulse = interpolant(finest), finest.impulse[-1]
+        reference = f"the run with {len(finest.t) - 1} steps"
+    rows = []
+    for band in bands:
+        errors = []
+        for _ in band:
+            solution = next(runs).raise_if_failed()
+            errors.append((*_errors(solution, exact, impulse), float(solution.penetration), float(solution.residual)))
+        rows.append(np.max(errors, axis=0))
+    h = np.array([(float(t1) - float(t0)) / np.mean(band) for band in bands])
+    return Convergence(np.array([band[0] for band in bands]), h, *np.array(rows).T, reference)
 
 
-def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> list[Solution]:
+def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> Iterator[Solution]:
     """Every step of one motion for each number of steps, one trace for all of them."""
     plan = Plan(None, False, 1, max(counts), None)
-    solutions = []
     for n in counts:
         data = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
-        if n == counts[0]:
-            check_start(data)
+        remark = check_start(data) if n == counts[0] else None
+        if remark:
+            warnings.warn(remark, JaximpactWarning, stacklevel=3)
         count = jnp.asarray(n, jnp.int32)
         inputs = Inputs(data.t0, data.h, data.e, data.args)
         lane = Lane(data.q0, data.v0, data.t1, count, count, jnp.zeros((0,), data.q0.dtype), inputs)
@@ -172,8 +177,7 @@ def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> list[
             value = getattr(found, name)
             # rows beyond this run's steps are unused; the last row is always the final state
             rows[name] = None if value is None else np.concatenate([np.asarray(value)[:n], np.asarray(value)[-1:]])
-        solutions.append(Solution(**{**vars(found), **rows}))
-    return solutions
+        yield Solution(**{**vars(found), **rows})
 
 
 def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

@@ -54,8 +54,11 @@ class Projection(Protocol):
     ``max_linearisations`` bounds the SQP iterations around a curved constraint.
     """
 
-    tolerance: float
-    max_linearisations: int
+    @property
+    def tolerance(self) -> float: ...
+
+    @property
+    def max_linearisations(self) -> int: ...
 
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
         """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``."""
@@ -102,10 +105,13 @@ def implicit_root(residual: Callable, solve: Callable, guess):
     return lax.custom_root(residual, guess, solve, tangent_solve, has_aux=True)
 
 
-def _floor(contacts: Contacts, scaled_gap: Array, size: Array) -> Array:
-    """Round-off of the gap velocities: no residual can be asked to be smaller."""
-    eps = jnp.finfo(scaled_gap.dtype).eps
-    return 8 * eps * jnp.max(jnp.abs(contacts.jacobian) @ size + jnp.abs(scaled_gap), initial=0.0)
+def _floor(contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
+    """Round-off of the gap velocities: no residual can be asked to be smaller.
+
+    ``size`` (d,) is the magnitude, as a velocity, of what is added up before the gaps are taken.
+    """
+    eps = jnp.finfo(size.dtype).eps
+    return 8 * eps * jnp.max(jnp.abs(contacts.jacobian) @ size + jnp.abs(gap_velocity), initial=0.0)
 
 
 def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> Projected:
@@ -116,12 +122,13 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
     m, d = contacts.jacobian.shape
     if m == 0:
         return nothing(d, m, offset.dtype)
-    tolerance = lax.stop_gradient(jnp.maximum(method.tolerance, _floor(contacts, offset, jnp.zeros(d, offset.dtype))))
 
     def solve(_, guess):
-        found = method.solve(contacts, offset, tolerance)
+        start = jnp.maximum(method.tolerance, _floor(contacts, jnp.zeros(d, offset.dtype), offset))
+        found = method.solve(contacts, offset, start)
         jump = contacts.jump(found.impulse)
         residual = complementarity(contacts.velocity(jump) + offset, found.impulse, contacts.diagonal())
+        tolerance = jnp.maximum(method.tolerance, _floor(contacts, jnp.abs(jump), offset))
         status = found.status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
         return (jump, found.impulse), (residual, found.iterations.astype(offset.dtype), status.astype(offset.dtype))
 
@@ -174,21 +181,21 @@ def project_position(
             f, matrix = gaps(z), fixed_normals
         else:
             f, matrix = jacobian(problem, time, z, args)
-        return z, Contacts(f / scale, matrix, metric.solve(matrix.T))
+        return Contacts(f / scale, matrix, metric.solve(matrix.T))
 
-    def check(z, contacts, jump, impulse):
+    def check(contacts, jump, impulse):
         mismatch = jnp.max(jnp.abs(contacts.jump(impulse) - jump))
         residual = jnp.maximum(mismatch, complementarity(contacts.gap, impulse, contacts.diagonal()))
-        tolerance = jnp.maximum(method.tolerance, _floor(contacts, contacts.gap, jnp.abs(z) / scale))
-        return residual, tolerance
+        size = (jnp.abs(base) + jnp.abs(increment)) / scale + jnp.abs(jump)
+        return residual, jnp.maximum(method.tolerance, _floor(contacts, size, contacts.gap))
 
     def solve(_, guess):
         def body(carry):
             k, jump, _, contacts, _, tolerance, iterations, _ = carry
             found = method.solve(contacts, contacts.gap - contacts.velocity(jump), 0.25 * tolerance)
             jump = contacts.jump(found.impulse)
-            z, contacts = linearise(jump)
-            residual, tolerance = check(z, contacts, jump, found.impulse)
+            contacts = linearise(jump)
+            residual, tolerance = check(contacts, jump, found.impulse)
             return (
                 k + 1,
                 jump,
@@ -205,9 +212,9 @@ def project_position(
             return (k < method.max_linearisations) & (residual > tolerance)
 
         jump, impulse = guess
-        z, contacts = linearise(jump)
+        contacts = linearise(jump)
         zero = jnp.zeros((), jnp.int32)
-        carry = (zero, jump, impulse, contacts, *check(z, contacts, jump, impulse), zero, zero)
+        carry = (zero, jump, impulse, contacts, *check(contacts, jump, impulse), zero, zero)
         _, jump, impulse, _, residual, tolerance, iterations, status = lax.while_loop(unfinished, body, carry)
         status = status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
         return (jump, impulse), (residual, iterations.astype(dtype), status.astype(dtype))

@@ -25,24 +25,27 @@ def geodesic(problem: Problem, z: Array, w: Array, args) -> Array:
     def kinetic(q, v):
         return 0.5 * v @ Metric.at(problem, q, args).times(v)
 
-    def rate(state):
-        q, v = state
+    def rate(q, v):
         metric = Metric.at(problem, q, args)
         _, drift = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))
         return v, metric.solve(jax.grad(kinetic)(q, v) - drift)
 
-    def step(state, _):
-        def shifted(k, c):
-            return jax.tree.map(lambda x, dx: x + c / SUBSTEPS * dx, state, k)
+    # stages of RK4 as a loop: (shift of the stage, weight), one trace of the rate for all
+    table = (
+        jnp.tile(jnp.array([[0.0, 1 / 6], [0.5, 1 / 3], [0.5, 1 / 3], [1.0, 1 / 6]], z.dtype), (SUBSTEPS, 1)) / SUBSTEPS
+    )
+    last = jnp.tile(jnp.array([False, False, False, True]), SUBSTEPS)
 
-        k1 = rate(state)
-        k2 = rate(shifted(k1, 0.5))
-        k3 = rate(shifted(k2, 0.5))
-        k4 = rate(shifted(k3, 1.0))
-        weighted = jax.tree.map(lambda a, b, c, d: (a + 2 * b + 2 * c + d) / 6, k1, k2, k3, k4)
-        return shifted(weighted, 1.0), None
+    def stage(carry, row):
+        (shift, weight), end = row
+        start, slope, end_point = carry
+        slope = rate(*jax.tree.map(lambda x, k: x + shift * k, start, slope))
+        end_point = jax.tree.map(lambda x, k: x + weight * k, end_point, slope)
+        start = jax.tree.map(lambda x, y: jnp.where(end, y, x), start, end_point)
+        return (start, slope, end_point), None
 
-    (end, _), _ = lax.scan(step, (z, w), None, length=SUBSTEPS)
+    state = (z, w)
+    ((end, _), _, _), _ = lax.scan(stage, (state, jax.tree.map(jnp.zeros_like, state), state), (table, last))
     return end
 
 
@@ -78,26 +81,30 @@ def project_geodesic(
     def solve(_, guess):
         outside = gap(target) < -tolerance * scale
 
-        def flat(x):
-            jump, speed = defects((x[:-1], x[-1:]), True)
-            return jnp.concatenate([jump, speed])
+        def linearised(x):
+            def flat(x):
+                value = jnp.concatenate(defects((x[:-1], x[-1:]), True))
+                return value, value
+
+            matrix, value = jax.jacfwd(flat, has_aux=True)(x)
+            return value, matrix
 
         def body(carry):
-            k, x, _ = carry
-            value = flat(x)
-            x = x - linalg.solve(jax.jacfwd(flat)(x), value)
-            return k + 1, x, jnp.max(jnp.abs(flat(x)))
+            k, x, value, matrix = carry
+            x = x - linalg.solve(matrix, value)
+            return k + 1, x, *linearised(x)
 
         def going(carry):
-            return outside & (carry[0] < method.max_linearisations) & (carry[2] > tolerance)
+            k, _, value, _ = carry
+            return outside & (k < method.max_linearisations) & (jnp.max(jnp.abs(value)) > tolerance)
 
         # the kinetic projection's first Newton step is a start within O(h^2)
         response = Metric.at(problem, target, args).solve(gradient)
         length = jnp.sqrt(gradient @ response)
         speed = jnp.where(outside, -gap(target) / (scale * length), 0)
         x = jnp.concatenate([speed * response / length, speed[None]])
-        start = jnp.where(outside, jnp.max(jnp.abs(flat(x))), 0.0)
-        k, x, residual = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), x, start))
+        k, x, value, _ = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), x, *linearised(x)))
+        residual = jnp.where(outside, jnp.max(jnp.abs(value)), 0)
         status = as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
         return (x[:-1], x[-1:]), (residual, k.astype(dtype), status.astype(dtype))
 

@@ -1,0 +1,171 @@
+"""Bad input: each a clear error that names the argument, what was wrong and what to do, or a status."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import Status
+
+
+def force(t, q, v, args):
+    return -jnp.ones(2)
+
+
+def gaps(t, q, args):
+    return q
+
+
+BOX = ji.Problem(force, gaps)
+
+
+def run(problem=BOX, q0=(1.0, 1.0), v0=(0.0, 0.0), **options):
+    return ji.solve(problem, list(q0), list(v0), **{"t1": 1.0, "h": 0.01, **options})
+
+
+CASES = [
+    ({"q0": [[1.0, 1.0]]}, ValueError, r"q0 must have shape \(d,\), got \(1, 2\).*ensemble"),
+    ({"q0": []}, ValueError, "q0 must have shape"),
+    ({"v0": [0.0]}, ValueError, r"v0 must have the shape of q0, \(2,\), got \(1,\)"),
+    ({"q0": [1.0, float("nan")]}, ValueError, "q0 must be finite"),
+    ({"v0": [float("inf"), 0.0]}, ValueError, "v0 must be finite"),
+    ({"q0": ["a", "b"]}, TypeError, "q0 must be real numbers"),
+    ({"q0": [1.0, 1j]}, TypeError, "q0 must be real numbers"),
+    ({"args": {"k": float("nan")}, "problem": BOX}, ValueError, r"args\['k'\] .*not finite"),
+    ({"args": {"k": "stiff"}}, TypeError, r"args\['k'\] is a str"),
+    ({"h": 0.0}, ValueError, "h must be positive, got 0"),
+    ({"h": -0.1}, ValueError, "h must be positive, got -0.1"),
+    ({"h": 2.0}, ValueError, "h must not exceed t1 - t0 = 1, got 2"),
+    ({"h": [0.1, 0.2]}, ValueError, "h must be one number.*ensemble"),
+    ({"t1": 0.0}, ValueError, "t1 must be later than t0"),
+    ({"t1": float("inf")}, ValueError, "t1 must be finite"),
+    ({"steps": 10}, ValueError, "give either h.*or steps"),
+    ({"h": None, "steps": 0}, ValueError, "steps must be a whole number >= 1"),
+    ({"e": 1.1}, ValueError, r"restitution must lie in \[0, 1\], got 1.1"),
+    ({"e": -0.1}, ValueError, r"restitution must lie in \[0, 1\]"),
+    ({"e": [0.5, 0.5]}, ValueError, "restitution must be one number for PaoliSchatzman.*MoreauJean"),
+    ({"e": [0.5] * 3, "scheme": ji.MoreauJean()}, ValueError, r"restitution has shape \(3,\).*\(2,\)"),
+    ({"e": 0.5, "scheme": ji.Maury()}, ValueError, "restitution is 0.5, but Maury treats inelastic impacts only"),
+    ({"scheme": ji.PaoliSchatzman(force="implicit")}, ValueError, "force='implicit'.*choose one of 'explicit'"),
+    ({"scheme": ji.PaoliSchatzman(metric="geodesic")}, ValueError, "exactly one constraint, the problem has 2"),
+    ({"scheme": ji.MoreauJean(theta=1.5)}, ValueError, r"theta must lie in \[0, 1\]"),
+    ({"q0": [1.0, -0.25]}, ValueError, "q0 is not admissible: constraint 1 has gap -0.25"),
+    ({"save": "everything"}, ValueError, "save='everything'"),
+    ({"save": 0}, ValueError, "every=0"),
+    ({"save": [0.5, 0.2]}, ValueError, "strictly increasing"),
+    ({"save": [0.5, 1.2]}, ValueError, r"must lie in \[t0, t1\]"),
+    ({"save": ji.Save(every=2, times=[0.5])}, ValueError, "either every or times"),
+    ({"save": ji.Save(times=[0.5, 0.501], function=lambda *x: x[1])}, ValueError, "at least h apart"),
+    ({"problem": "ball"}, TypeError, "problem must be a jaximpact.Problem"),
+    ({"problem": ji.Problem(lambda t, q, v, args: -jnp.ones(3), gaps)}, ValueError, r"force.*\(2,\).*got \(3,\)"),
+    ({"problem": ji.Problem(force, lambda t, q, args: q[0])}, ValueError, r"constraints.*\(m,\), got \(\)"),
+    ({"problem": ji.Problem(force, gaps, mass=jnp.eye(3))}, ValueError, r"mass must be.*got \(3, 3\)"),
+    ({"problem": ji.Problem(force, gaps, mass=-1.0)}, ValueError, "mass is not positive definite"),
+    (
+        {"problem": ji.Problem(force, gaps, mass=jnp.array([[1.0, 2.0], [2.0, 1.0]]))},
+        ValueError,
+        "mass is not positive",
+    ),
+    ({"problem": ji.Problem(lambda t, q, v, args: q / 0.0, gaps)}, ValueError, "force is not finite"),
+    ({"problem": ji.Problem(force, lambda t, q, args: jnp.log(q - 1.0))}, ValueError, "constraints are not finite"),
+    ({"problem": ji.Problem(force, gaps, energy=lambda t, q, v, args: q)}, ValueError, "energy.*scalar"),
+    ({"problem": ji.Problem(lambda t, q, v, args: args["k"] * q, gaps)}, TypeError, "force.* failed"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), CASES, ids=lambda x: x if isinstance(x, str) else "")
+def test_error(change, error, message):
+    with pytest.raises(error, match=message):
+        run(**change)
+
+
+def test_problem_construction():
+    with pytest.raises(TypeError, match="force must be a function"):
+        ji.Problem(1.0)
+    with pytest.raises(TypeError, match="constraints must be a function"):
+        ji.Problem(force, constraints=[1.0])
+    with pytest.raises(TypeError, match="no field 'gravity'"):
+        BOX.replace(gravity=1.0)
+    with pytest.raises(AttributeError, match="immutable"):
+        BOX.mass = 2.0
+
+
+def test_velocity_out_of_the_set_is_told_and_projected():
+    """v0 = (1, -1) at a wall: the normal part is lost as in an inelastic impact, in the kinetic metric."""
+    mass = jnp.array([[2.0, 1.0], [1.0, 2.0]])
+    problem = ji.Problem(lambda t, q, v, args: jnp.zeros(2), lambda t, q, args: q[1:], mass=mass)
+    with pytest.warns(ji.JaximpactWarning, match="v0 points out of the admissible set: constraint 0"):
+        found = run(problem, q0=(0.0, 0.0), v0=(1.0, -1.0))
+    assert int(found.status) == Status.START_VELOCITY_PROJECTED
+    found.raise_if_failed()  # a remark, not a failure
+    # v + M^-1 G' L with G v+ = 0: M^-1 = [[2, -1], [-1, 2]] / 3, L = 1 / (2/3)
+    np.testing.assert_allclose(found.v[0], [0.5, 0.0], atol=1e-14)
+    np.testing.assert_allclose(found.v[-1], [0.5, 0.0], atol=1e-12)
+    np.testing.assert_allclose(found.impulse[0], [1.5], atol=1e-14)
+
+
+def test_moving_wall_at_the_start():
+    """A wall that moves into a ball at rest on it pushes it: relative velocity counts."""
+    problem = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: q - 0.5 * t)
+    with pytest.warns(ji.JaximpactWarning, match="gap would change at -0.5"):
+        found = run(problem, q0=(0.0,), v0=(0.0,))
+    np.testing.assert_allclose(found.v[-1], [0.5], atol=1e-12)
+
+
+def test_mass_that_stops_being_positive():
+    """M = 1 - q falls to zero at q = 1, reached at t = 0.5: the status says when."""
+    problem = ji.Problem(lambda t, q, v, args: jnp.zeros(1), mass=lambda q, args: jnp.reshape(1 - q, (1, 1)))
+    found = run(problem, q0=(0.0,), v0=(2.0,))
+    assert int(found.status) & Status.MASS_NOT_POSITIVE
+    assert float(found.failed_at) == pytest.approx(0.5, abs=0.02)  # within two steps
+    with pytest.raises(RuntimeError, match="MASS_NOT_POSITIVE: the mass matrix was not positive definite"):
+        found.raise_if_failed()
+
+
+def test_infeasible_constraints():
+    """Two walls that close: no room is left at t = 0.5."""
+    problem = ji.Problem(
+        lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: jnp.stack([q[0] + 1 - 2 * t, 1 - 2 * t - q[0]])
+    )
+    for scheme in (ji.PaoliSchatzman(), ji.Maury()):
+        found = run(problem, q0=(0.0,), v0=(0.0,), scheme=scheme)
+        assert int(found.status) & Status.INFEASIBLE
+        assert float(found.failed_at) == pytest.approx(0.5, abs=0.02)
+        with pytest.raises(RuntimeError, match="INFEASIBLE: the linearised constraints have no common point"):
+            found.raise_if_failed()
+
+
+def test_blow_up():
+    """An explicit scheme beyond its stability limit overflows: flagged, with NaN or infinity left visible."""
+    problem = ji.Problem(lambda t, q, v, args: -1e8 * q)
+    found = run(problem, q0=(1.0,), v0=(0.0,), h=0.01, t1=10.0)
+    assert int(found.status) & Status.NON_FINITE
+    assert not np.all(np.isfinite(found.q[-1]))
+    with pytest.raises(RuntimeError, match="h is too large for an explicit scheme"):
+        found.raise_if_failed()
+
+
+def test_fixed_point_that_does_not_converge():
+    scheme = ji.PaoliSchatzman(force="centred", fixed_point_count=2)
+    problem = ji.Problem(lambda t, q, v, args: -50.0 * v)
+    found = run(problem, q0=(0.0,), v0=(1.0,), scheme=scheme)
+    assert int(found.status) == Status.FIXED_POINT_NOT_CONVERGED
+
+
+def test_unknown_number_of_steps():
+    with pytest.raises(ValueError, match="steps=N in place of h"):
+        jax.jit(lambda h: run(h=h).q)(0.01)
+    # with the number of steps given, the same sweep is one trace
+    ends = jax.vmap(lambda t1: run(h=None, steps=50, t1=t1, save="final").q[-1])(jnp.array([0.5, 1.0]))
+    np.testing.assert_allclose(ends[:, 0], 1 - np.array([0.5, 1.0]) ** 2 / 2, atol=1e-12)
+
+
+def test_double_precision_data_without_x64():
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with pytest.warns(ji.JaximpactWarning, match="q0 is float64 but jax computes in float32"):
+            found = ji.solve(BOX, np.ones(2), [0.0, 0.0], t1=1.0, h=0.1)
+        assert found.q.dtype == jnp.float32
+    finally:
+        jax.config.update("jax_enable_x64", True)

@@ -1,0 +1,193 @@
+"""Ensembles: the numbers of a loop, whatever the chunking; work near the sum of the steps."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.ensemble import WORK, divide
+
+module = sys.modules["jaximpact.ensemble"]  # the package's attribute of that name is the function
+
+FIELDS = ("t", "q", "v", "z", "impulse", "penetration", "residual", "iterations", "status")
+
+
+def force(t, q, v, args):
+    return jnp.stack(
+        [-args["k"] * q[0] + args["drive"][0] * jnp.cos(args["drive"][1] * t), -9.81 - 0.1 * args["k"] * v[1]]
+    )
+
+
+def gaps(t, q, args):
+    return jnp.stack([q[0] + 1.0, 1.5 - q[0], q[1] - 0.1 * jnp.sin(q[0])])
+
+
+OSCILLATOR = ji.Problem(force, gaps, mass=jnp.array([1.0, 2.0]))
+LANES = 23
+
+
+def options():
+    rng = np.random.default_rng(5)
+    return {
+        "q0": np.stack([rng.uniform(-0.5, 0.5, LANES), rng.uniform(0.5, 1.0, LANES)], axis=1),
+        "v0": rng.normal(size=(LANES, 2)),
+        "e": rng.uniform(0, 1, LANES),
+        "args": {"k": rng.uniform(1, 3, LANES), "drive": np.array([2.0, 1.3])},
+        "args_axes": {"k": 0, "drive": None},
+    }
+
+
+def lane(i, given):
+    return {
+        "q0": given["q0"][i],
+        "v0": given["v0"][i],
+        "e": given["e"][i],
+        "args": {"k": given["args"]["k"][i], "drive": given["args"]["drive"]},
+    }
+
+
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean()], ids=lambda s: type(s).__name__)
+def test_equals_a_loop_of_solve(scheme):
+    """Same operations lane by lane: a few units in the last place, from trigonometric functions of other widths."""
+    given = options()
+    found = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, scheme=scheme, save=50, **given)
+    assert found.q.shape == (LANES, 5, 2)
+    for i in range(LANES):
+        single = ji.solve(OSCILLATOR, t1=2.0, h=0.01, scheme=scheme, save=50, **lane(i, given))
+        for name in FIELDS:
+            np.testing.assert_allclose(
+                getattr(found, name)[i], getattr(single, name), rtol=1e-12, atol=1e-13, err_msg=name
+            )
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_chunking_changes_nothing(dtype):
+    given = options()
+    given |= {"q0": given["q0"].astype(dtype), "v0": given["v0"].astype(dtype)}
+    whole = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, **given)
+    for chunk in (1, 2, 5, 8, 22):
+        parts = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, chunk=chunk, **given)
+        for name in FIELDS:
+            np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=f"{name}, chunk {chunk}")
+
+
+def test_different_steps():
+    given = options()
+    h = np.geomspace(0.002, 0.05, LANES)[np.random.default_rng(1).permutation(LANES)]
+    times = [0.3, 1.0, 1.7]
+    found = ji.ensemble(OSCILLATOR, t1=2.0, h=h, save=times, **given)
+    assert found.q.shape == (LANES, 4, 2)
+    for i in (0, 7, 22):
+        single = ji.solve(OSCILLATOR, t1=2.0, h=h[i], save=times, **lane(i, given))
+        for name in FIELDS:
+            np.testing.assert_allclose(
+                getattr(found, name)[i], getattr(single, name), rtol=1e-12, atol=1e-13, err_msg=name
+            )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_work_stays_near_the_sum_of_steps(seed):
+    rng = np.random.default_rng(seed)
+    lanes = int(rng.integers(1, 3000))
+    counts = [
+        np.exp(rng.uniform(2, 10, lanes)).astype(int),
+        rng.choice([100, 200, 400], lanes),
+        np.where(rng.random(lanes) < 0.01, 100_000, 50),
+    ][seed % 3]
+    work = divide(counts, int(rng.integers(1, 500)))
+    assert sorted(np.concatenate([members for members, _ in work])) == list(range(lanes))
+    total = sum(len(padded) * counts[padded].max() for _, padded in work)
+    assert total <= WORK * counts.sum()
+    for members, padded in work:
+        assert set(padded) == set(members)
+
+
+def test_one_trace_for_a_sweep_over_h():
+    calls = []
+    original = module.trajectory
+
+    def counted(*args):
+        calls.append(1)
+        return original(*args)
+
+    module.trajectory = counted
+    module._run.clear_cache()
+    try:
+        problem = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
+        for h in (0.01, 0.003, np.full(6, 0.02)):
+            ji.ensemble(problem, np.ones((6, 1)), [0.0], t1=1.0, h=h, e=np.linspace(0, 1, 6))
+        # shared h and h by lane are two traces; another h or number of steps is none
+        assert len(calls) == 2
+    finally:
+        module.trajectory = original
+
+
+def test_a_lane_that_blows_up_does_not_touch_the_others():
+    given = options()
+    alone = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, **given)
+    wild = given | {"args": {"k": given["args"]["k"].copy(), "drive": given["args"]["drive"]}}
+    wild["args"]["k"][4] = 1e9  # drag far beyond the explicit stability limit
+    found = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, **wild)
+    others = np.arange(LANES) != 4
+    for name in FIELDS:
+        np.testing.assert_array_equal(getattr(found, name)[others], getattr(alone, name)[others])
+    assert found.failed[4]
+    assert 0 < found.failed_at[4] <= 2.0
+    assert not np.any(found.failed[others])
+    assert np.all(np.isnan(found.failed_at[others]))
+    with pytest.raises(RuntimeError, match="1 of 23 trajectories failed .*trajectory 4 at t = "):
+        found.raise_if_failed()
+
+
+def test_per_contact_restitution_by_lane():
+    walls = ji.Problem(lambda t, q, v, args: jnp.zeros(2), lambda t, q, args: q)
+    e = np.array([[0.5, 1.0], [0.2, 0.3]])
+    found = ji.ensemble(walls, [0.5, 0.5], [-1.0, -1.0], t1=1.0, h=0.003, e=e, scheme=ji.MoreauJean())
+    np.testing.assert_allclose(found.v[:, -1], e, atol=1e-14)
+    shared = ji.ensemble(
+        walls, [0.5, 0.5], [-1.0, -1.0], t1=np.array([1.0, 2.0]), h=0.003, e=[[0.5, 1.0]], scheme=ji.MoreauJean()
+    )
+    np.testing.assert_allclose(shared.v[:, -1], [[0.5, 1.0]] * 2, atol=1e-14)
+
+
+def test_progress_bar(capsys):
+    given = options()
+    ji.ensemble(OSCILLATOR, t1=0.1, h=0.01, chunk=8, progress=True, **given)
+    assert "23 motions" in capsys.readouterr().err
+    ji.ensemble(OSCILLATOR, t1=0.1, h=0.01, chunk=8, **given)
+    assert capsys.readouterr().err == ""  # not a terminal
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"q0": np.ones((3, 2))}, ValueError, "lane axes must have one length"),
+        ({"q0": np.ones((LANES, 2, 1))}, ValueError, r"q0 must have shape \(d,\) or \(B, d\)"),
+        ({"v0": np.ones((LANES, 3))}, ValueError, "same d"),
+        ({"h": np.full(LANES, -1.0)}, ValueError, "h must be positive"),
+        ({"e": np.full(LANES, 1.5)}, ValueError, r"restitution must lie in \[0, 1\]"),
+        ({"args_axes": {"nothing": 0}}, ValueError, "args_axes"),
+        ({"args_axes": {"k": 1, "drive": None}}, ValueError, "args_axes"),
+        ({"chunk": 0}, ValueError, "chunk"),
+        ({"h": np.linspace(0.01, 0.02, LANES), "save": 10}, ValueError, "give times"),
+        ({"q0": np.tile([[0.0, -0.5]], (LANES, 1))}, ValueError, "q0 of trajectory .* constraint 2 has gap -0.5"),
+        ({"scheme": ji.Maury()}, ValueError, "inelastic"),
+    ],
+)
+def test_bad_input(change, error, message):
+    given = {"t1": 2.0, "h": 0.01, **options(), **change}
+    with pytest.raises(error, match=message):
+        ji.ensemble(OSCILLATOR, **given)
+
+
+def test_no_lane_axis():
+    with pytest.raises(ValueError, match="call solve"):
+        ji.ensemble(OSCILLATOR, [0.0, 1.0], [0.0, 0.0], t1=1.0, h=0.1, args={"k": 1.0, "drive": jnp.ones(2)})
+
+
+def test_is_jax_free_result():
+    found = ji.ensemble(OSCILLATOR, t1=0.1, h=0.01, **options())
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found))

@@ -1,0 +1,82 @@
+"""Every paper's own scheme runs on a problem its theory covers and converges to the exact motion at its order."""
+
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import catalogue
+from jaximpact.analysis import prime_steps
+
+# paper, problem, case, scheme as the paper states it, order of the position
+PAPERS = [
+    # Paoli and Schatzman 1999: one constraint, M(q), projection along geodesics, centred force, Euler start (1.13)-(1.17)
+    ("PS", "polar-wall", None, ji.PaoliSchatzman(force="centred", metric="geodesic", start="euler"), 1.0),
+    # Paoli 2010: several constraints, M(q), kinetic metric, backward velocity, e in (0, 1], any consistent start (4)-(7)
+    ("P2", "polar-particle", "e=0.9", ji.PaoliSchatzman(start="euler"), 1.0),
+    ("P2", "groove", "e=1/2", ji.PaoliSchatzman(start="euler"), 1.0),
+    ("P2", "hypercube", "d=3", ji.PaoliSchatzman(start="euler"), 1.0),
+    # Bernicot and Lefebvre-Lepot 2010: N spheres, constant and growing radii, different masses, e = 0
+    ("BL", "spheres", "e=0", ji.Maury(), 1.0),
+    ("BL", "growing-spheres", "scattered", ji.Maury(), 1.0),
+    # Adly and Thieu 2022: moving C^{1,1} constraints, e = 0, mean force entering the start as h^2 F
+    ("AT", "adly-thieu", "c", ji.PaoliSchatzman(force="mean", start="full"), 1.0),
+    ("AT", "vibrating-table", "e=0", ji.PaoliSchatzman(force="mean", start="full"), 1.0),
+]
+
+
+def polar_wall():
+    """The polar particle against one wall: the other is out of reach until the second impact."""
+    entry = catalogue.get("polar-particle")
+    case = entry.case("e=0.9")
+    problem = entry.problem.replace(constraints=lambda t, q, args: entry.problem.constraints(t, q, args)[:1])
+    return problem, case, 3.0
+
+
+@pytest.mark.parametrize(("paper", "name", "case_name", "scheme", "order"), PAPERS, ids=lambda x: str(x)[:20])
+def test_scheme_of_the_paper(paper, name, case_name, scheme, order):
+    if name == "polar-wall":
+        problem, case, t1 = polar_wall()
+        assert case.impacts[0] < t1 < case.impacts[1]
+    else:
+        entry = catalogue.get(name)
+        problem, case = entry.problem, entry.case(case_name)
+        t1 = case.t1
+    found = ji.convergence(
+        problem, case.q0, case.v0, t1=t1, steps=prime_steps(1_000, 30_000, 10), exact=case.exact, scheme=scheme,
+        args=case.args, e=case.restitution,
+    )  # fmt: skip
+    assert found.orders()["position"] == pytest.approx(order, abs=0.15), found.table()
+    assert np.all(found.residual <= 1e-9)
+
+
+def test_exact_straight_pieces_of_adly_thieu():
+    """Straight pieces are exact at the nodes: KKT tolerance 1e-12 and its floor over h, over a time of 5."""
+    entry = catalogue.get("adly-thieu")
+    for name in ("a", "b", "d"):
+        case = entry.case(name)
+        found = ji.solve(entry.problem, case.q0, case.v0, t1=case.t1, steps=2003, e=0.0, args=case.args)
+        assert np.max(np.abs(found.q - case.exact(np.asarray(found.t))[0])) < 1e-9
+
+
+def test_maury_keeps_convex_constraints():
+    """Every position of the scheme is admissible where distances are convex (BL, section 4)."""
+    entry = catalogue.get("growing-spheres")
+    case = entry.case("scattered")
+    found = ji.solve(entry.problem, case.q0, case.v0, t1=case.t1, steps=211, e=0.0, args=case.args, scheme=ji.Maury())
+    assert float(found.penetration) <= 1e-14
+
+
+def test_geodesic_and_kinetic_projections_differ_by_higher_order():
+    """One impact at a curved metric: results differ by O(h^2) at least, both are first order accurate."""
+    problem, case, t1 = polar_wall()
+    gaps = []
+    for n in (101, 211, 431):
+        ends = [
+            ji.solve(problem, case.q0, case.v0, t1=t1, steps=n, e=0.9, args=case.args, save="final",
+                     scheme=ji.PaoliSchatzman(force="centred", metric=metric)).q[-1]
+            for metric in ("kinetic", "geodesic")
+        ]  # fmt: skip
+        gaps.append(float(np.max(np.abs(ends[0] - ends[1]))))
+    assert gaps[0] > 0
+    exact = case.exact(np.array([t1]))[0][0]
+    assert gaps[-1] < 0.5 * np.max(np.abs(np.asarray(ends[0]) - exact))

@@ -1,0 +1,201 @@
+"""Every projection solves the same problem: against enumeration, a general optimiser, and differences."""
+
+import itertools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+import jaximpact as ji
+from jaximpact.contact import Contacts, Metric
+from jaximpact.names import PROJECTIONS
+from jaximpact.projection import project_position, project_velocity
+from jaximpact.status import Status
+
+METHODS = pytest.mark.parametrize("method", [make() for make in PROJECTIONS.values()], ids=list(PROJECTIONS))
+
+
+def contacts_of(jacobian, mass):
+    jacobian = jnp.asarray(jacobian)
+    return Contacts(jnp.zeros(len(jacobian)), jacobian, jnp.linalg.solve(jnp.asarray(mass), jacobian.T))
+
+
+def random_case(seed, d, m):
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(d, d))
+    return rng.normal(size=(m, d)), root @ root.T + d * np.eye(d), rng.normal(size=m)
+
+
+def brute_force(a, b):
+    """Gap velocities of the solution by trying every active set."""
+    m = len(b)
+    for size in range(m + 1):
+        for active in map(list, itertools.combinations(range(m), size)):
+            impulse = np.zeros(m)
+            if active:
+                impulse[active] = np.linalg.lstsq(a[np.ix_(active, active)], -b[active], rcond=None)[0]
+            velocity = a @ impulse + b
+            if np.all(impulse >= -1e-10) and np.all(velocity >= -1e-9):
+                return velocity
+    raise AssertionError("no solution")
+
+
+@METHODS
+@pytest.mark.parametrize(("d", "m"), [(1, 1), (3, 2), (4, 3), (6, 5), (12, 9)])
+def test_linear_problem(method, d, m):
+    solve = jax.jit(lambda contacts, b: project_velocity(method, contacts, b))
+    for seed in range(10):
+        jacobian, mass, b = random_case(seed, d, m)
+        contacts = contacts_of(jacobian, mass)
+        found = solve(contacts, jnp.asarray(b))
+        velocity = brute_force(np.asarray(contacts.delassus()), b)
+        assert int(found.status) == 0
+        # the residual asked for is 1e-12, raised to 8 rounding units of the data; errors are conditioned by the
+        # smallest eigenvalue of an active block, above 1e-3 here
+        assert float(found.residual) <= 1e-10
+        np.testing.assert_allclose(contacts.velocity(found.jump) + b, velocity, atol=1e-8)
+        assert np.all(found.impulse >= 0)
+
+
+@METHODS
+def test_dependent_gradients(method):
+    """Twice the same wall, and a third that is their sum: impulses are not unique, the velocity is."""
+    jacobian = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.5, 0.5]])
+    contacts = contacts_of(jacobian, np.diag([2.0, 3.0]))
+    before = jnp.array([-1.0, -2.0])
+    found = jax.jit(lambda b: project_velocity(method, contacts, b))(contacts.velocity(before))
+    assert int(found.status) == 0
+    np.testing.assert_allclose(before + found.jump, 0.0, atol=1e-9)
+
+
+def test_infeasible_problem_is_told():
+    """x >= 1 and -x >= 1 have no common point."""
+    for repeat in (1, 3):
+        jacobian = np.repeat([[1.0], [-1.0]], repeat, axis=0)
+        found = project_velocity(ji.ActiveSet(), contacts_of(jacobian, np.eye(1)), -jnp.ones(2 * repeat))
+        assert int(found.status) & Status.INFEASIBLE
+        assert int(found.status) & Status.PROJECTION_NOT_CONVERGED
+
+
+def curved_problem():
+    """Two curved constraints, not convex (outside an ellipse, above a sine), mass with coupling."""
+
+    def constraints(t, q, args):
+        return jnp.stack(
+            [q[0] ** 2 / 2 + q[1] ** 2 - args["radius"] ** 2 - 0.1 * t, q[1] - 0.3 * jnp.sin(2 * q[0]), q[2] - 1]
+        )
+
+    mass = jnp.array([[2.0, 0.3, 0.0], [0.3, 1.0, 0.1], [0.0, 0.1, 1.5]])
+    return ji.Problem(lambda t, q, v, args: jnp.zeros(3), constraints, mass=mass)
+
+
+@METHODS
+@pytest.mark.parametrize("increment", [(-0.3, -0.4, 0.0), (0.2, -0.5, -0.2), (0.1, 0.1, 0.3), (-0.6, 0.0, 0.0)])
+def test_curved_constraints(method, increment):
+    problem, args = curved_problem(), {"radius": 1.0}
+    metric = Metric.at(problem, jnp.zeros(3), args)
+    base, scale, increment = jnp.array([0.9, 0.9, 1.1]), jnp.asarray(0.1), jnp.asarray(increment)
+    found = project_position(method, problem, metric, jnp.asarray(0.5), base, increment, scale, args)
+    assert int(found.status) == 0
+    w, mass = np.asarray(base + increment), np.asarray(problem.mass)
+    gaps = lambda z: np.asarray(problem.gaps(0.5, jnp.asarray(z), args))
+    best = minimize(
+        lambda z: (z - w) @ mass @ (z - w),
+        w + 0.1,
+        jac=lambda z: 2 * mass @ (z - w),
+        constraints={"type": "ineq", "fun": gaps},
+        method="SLSQP",
+        options={"ftol": 1e-14},
+    )
+    # the optimiser stops at 1e-14 in the objective, 1e-7 in the point
+    np.testing.assert_allclose(w + scale * found.jump, best.x, atol=1e-6)
+
+
+@METHODS
+@pytest.mark.parametrize("normal", ["implicit", "explicit"])
+def test_derivative(method, normal):
+    """The implicit derivative against central differences, in forward and reverse mode."""
+    problem = curved_problem()
+    metric = Metric.at(problem, jnp.zeros(3), None)
+    base, scale = jnp.array([0.9, 0.9, 1.1]), jnp.asarray(0.1)
+
+    @jax.jit
+    def projected(x):
+        found = project_position(method, problem, metric, x[4], base, x[:3], scale, {"radius": x[3]}, normal)
+        return jnp.concatenate([found.jump, found.impulse])
+
+    x = jnp.array([-0.3, -0.6, -0.2, 1.0, 0.5])
+    forward, reverse = jax.jit(jax.jacfwd(projected))(x), jax.jit(jax.jacrev(projected))(x)
+    h = 1e-5
+    differences = jnp.stack([(projected(x + h * e) - projected(x - h * e)) / (2 * h) for e in jnp.eye(5)], axis=1)
+    assert np.sum(np.abs(np.asarray(projected(x)[3:])) > 1e-6) >= 2  # several active constraints
+    np.testing.assert_allclose(forward, reverse, rtol=1e-10, atol=1e-10)
+    # truncation h^2 f''' = 1e-9, projection tolerance / h = 1e-7
+    np.testing.assert_allclose(forward, differences, atol=1e-5)
+
+
+def test_derivative_of_geodesic_projection():
+    problem = ji.Problem.from_lagrangian(
+        lambda t, q, v, args: 0.5 * (v[0] ** 2 + q[0] ** 2 * v[1] ** 2),
+        lambda t, q, args: jnp.stack([args - q[0] * jnp.cos(q[1])]),
+    )
+    scheme = ji.PaoliSchatzman(metric="geodesic")
+
+    def end(x):
+        found = ji.solve(problem, x[:2], x[2:4], t1=1.1, h=0.05, e=0.5, args=x[4], scheme=scheme, save="final")
+        return jnp.concatenate([found.q[0], found.impulse[0]])
+
+    x = jnp.array([0.5385, 1.1903, 0.65, -1.5172, 1.0])
+    h = 1e-5
+    differences = jnp.stack([(end(x + h * e) - end(x - h * e)) / (2 * h) for e in jnp.eye(5)], axis=1)
+    forward, reverse = jax.jacfwd(end)(x), jax.jacrev(end)(x)
+    assert float(end(x)[2]) > 0.5  # an impact took place
+    np.testing.assert_allclose(forward, reverse, atol=1e-9)
+    np.testing.assert_allclose(forward, differences, rtol=1e-4, atol=1e-5)
+
+
+@METHODS
+def test_residual_is_a_velocity(method):
+    """The residual of a position problem does not depend on the scale of time that defines the velocity."""
+    problem, args = curved_problem(), {"radius": 1.0}
+    metric = Metric.at(problem, jnp.zeros(3), args)
+    base = jnp.array([0.9, 0.9, 1.1])
+    for scale in (1e-1, 1e-3, 1e-5):
+        increment = scale * jnp.array([-3.0, -9.0, -5.0])
+        found = project_position(method, problem, metric, jnp.asarray(0.5), base, increment, jnp.asarray(scale), args)
+        z = base + increment + scale * found.jump
+        velocity = problem.gaps(0.5, z, args) / scale
+        # the floor is eight rounding units of the position over the scale
+        assert float(jnp.max(-velocity)) <= max(1e-11, 64 * 2.2e-16 / scale)
+        assert int(found.status) == 0
+
+
+def test_many_constraints():
+    """A thousand random half-spaces in forty dimensions: exact and first-order methods agree."""
+    rng = np.random.default_rng(3)
+    jacobian = rng.normal(size=(1000, 40))
+    jacobian /= np.linalg.norm(jacobian, axis=1, keepdims=True)
+    contacts = contacts_of(jacobian, np.eye(40))
+    offset = jnp.asarray(contacts.velocity(jnp.asarray(rng.normal(size=40))) + 0.3)
+    gradient = jax.jit(lambda b: project_velocity(ji.ProjectedGradient(tolerance=1e-9), contacts, b))(offset)
+    exact = jax.jit(lambda b: project_velocity(ji.ActiveSet(tolerance=1e-9), contacts, b))(offset)
+    assert int(gradient.status) == 0
+    assert int(exact.status) == 0
+    np.testing.assert_allclose(gradient.jump, exact.jump, atol=1e-7)
+
+
+@METHODS
+def test_batched_equals_single(method):
+    jacobian, mass, _ = random_case(1, 6, 5)
+    contacts = contacts_of(jacobian, mass)
+    offsets = jnp.asarray(np.random.default_rng(2).normal(size=(20, 5)))
+    one = jax.jit(lambda b: project_velocity(method, contacts, b))
+    batch = jax.jit(jax.vmap(one))(offsets)
+    singles = [one(b) for b in offsets]
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *singles)
+    # products are summed in another order: rounding, amplified by the iterations of ADMM
+    np.testing.assert_allclose(batch.jump, stacked.jump, atol=1e-9)
+    chex.assert_trees_all_equal(batch.status, stacked.status)

@@ -1,0 +1,151 @@
+"""`solve`: what is saved, how it is interpolated, how often it is traced, what differentiates."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import integrate
+
+SCHEMES = pytest.mark.parametrize(
+    "scheme", [ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean()], ids=lambda s: type(s).__name__
+)
+
+
+def force(t, q, v, args):
+    return jnp.stack([-args["g"] - 0.1 * v[0]])
+
+
+BALL = ji.Problem(
+    force, lambda t, q, args: q - args["floor"], energy=lambda t, q, v, args: 0.5 * v @ v + args["g"] * q[0]
+)
+ARGS = {"g": 9.81, "floor": 0.1}
+
+
+def run(scheme, **options):
+    options = {"t1": 1.0, "h": 0.01, "e": 0.0, "args": ARGS, **options}
+    return ji.solve(BALL, [1.0], [0.3], scheme=scheme, **options)
+
+
+@SCHEMES
+def test_every_kth_step_and_final_are_rows_of_all(scheme):
+    everything = run(scheme)
+    assert everything.t.shape == (101,)
+    for every in (1, 7, 10, 100, 1000):
+        kept = run(scheme, save=every)
+        rows = [*range(0, 100, every), 100]
+        np.testing.assert_array_equal(kept.t, everything.t[np.array(rows)])
+        for name in ("q", "v", "z", "impulse", "energy"):
+            np.testing.assert_array_equal(getattr(kept, name), getattr(everything, name)[np.array(rows)])
+    final = run(scheme, save="final")
+    assert final.q.shape == (1, 1)
+    np.testing.assert_array_equal(final.q[0], everything.q[-1])
+    assert float(final.t[0]) == 1.0
+
+
+@SCHEMES
+def test_given_times_are_interpolated_affinely(scheme):
+    everything = run(scheme)
+    times = np.sort(np.random.default_rng(0).uniform(0, 1, 300))  # several in one step
+    kept = run(scheme, save=times)
+    assert kept.t.shape == (301,)  # the final state is always the last row
+    np.testing.assert_allclose(kept.t[:-1], times, atol=1e-15)
+    t, q = np.asarray(everything.t), np.asarray(everything.q)[:, 0]
+    np.testing.assert_allclose(kept.q[:-1, 0], np.interp(times, t, q), atol=1e-13)
+    impulse = np.asarray(everything.impulse)[:, 0]
+    np.testing.assert_allclose(kept.impulse[:-1, 0], np.interp(times, t, impulse), atol=1e-12)
+
+
+@SCHEMES
+def test_last_row_is_t1_though_no_multiple_of_h(scheme):
+    fine = run(scheme, t1=1.01)
+    kept = run(scheme, t1=1.0037)
+    assert kept.t.shape == (102,)  # the last step lands beyond t1
+    assert float(kept.t[-1]) == 1.0037
+    np.testing.assert_allclose(kept.q[-1], fine.q[100] + 0.37 * (fine.q[101] - fine.q[100]), atol=1e-13)
+    np.testing.assert_array_equal(kept.q[:-1], fine.q[:-1])
+
+
+def test_times_on_steps_and_at_the_ends():
+    everything = run(None)
+    kept = run(None, save=[0.0, 0.25, 0.5, 1.0])
+    assert kept.t.shape == (4,)  # t1 itself is asked for once
+    np.testing.assert_allclose(kept.q, everything.q[np.array([0, 25, 50, 100])], atol=1e-14)
+
+
+def test_function_of_the_state():
+    everything = run(None)
+    speed = lambda t, q, v, args: {"t": t, "height": q[0] - args["floor"], "speed": jnp.abs(v[0])}
+    kept = run(None, save=ji.Save(every=10, function=speed))
+    assert kept.q.shape == (1, 1)
+    np.testing.assert_allclose(kept.values["t"], everything.t[::10])
+    np.testing.assert_allclose(kept.values["height"], everything.q[::10, 0] - 0.1)
+    np.testing.assert_array_equal(kept.values["speed"], jnp.abs(everything.v[::10, 0]))
+    timed = run(None, save=ji.Save(times=[0.105, 0.5], function=speed))
+    np.testing.assert_allclose(
+        timed.values["height"], np.interp([0.105, 0.5, 1.0], everything.t, everything.q[:, 0]) - 0.1
+    )
+
+
+@SCHEMES
+def test_one_trace_for_all_numbers(scheme):
+    chex.clear_trace_counter()
+    traced = chex.assert_max_traces(integrate.trajectory, n=1)
+    compiled = jax.jit(traced, static_argnames=("plan",))
+    original, integrate.run = integrate.run, compiled
+    try:
+        for k, (h, e) in enumerate([(0.01, 0.0), (0.02, 0.0), (0.03, 0.0), (0.005, 0.0)]):
+            run(scheme, h=h, t1=100 * h, e=e, args={"g": 1.0 + k, "floor": 0.0}, save="final")
+            run(scheme, h=h, t1=100 * h, e=np.float64(e), args={"g": np.float64(k), "floor": 0}, save="final")
+    finally:
+        integrate.run = original
+
+
+@SCHEMES
+def test_vmap_is_a_loop(scheme):
+    starts = jnp.linspace(0.5, 1.5, 7)[:, None]
+    one = lambda q0: ji.solve(BALL, q0, [0.3], t1=1.0, steps=100, e=0.0, args=ARGS, scheme=scheme)
+    batch = jax.vmap(one)(starts)
+    for i, q0 in enumerate(starts):
+        for name in ("t", "q", "v", "z", "impulse", "status", "iterations"):
+            np.testing.assert_array_equal(getattr(batch, name)[i], getattr(one(q0), name), err_msg=name)
+
+
+@SCHEMES
+@pytest.mark.parametrize(
+    "projection", [ji.ActiveSet(), ji.ProjectedGradient(), ji.ADMM()], ids=lambda p: type(p).__name__
+)
+def test_discrete_derivative(scheme, projection):
+    """Derivative of the computed map, forward and reverse, against differences, through persistent contact."""
+
+    def end(x):
+        found = ji.solve(
+            BALL, x[:1], x[1:2], t1=1.0, steps=60, e=0.0, args={"g": x[2], "floor": x[3]}, scheme=scheme,
+            projection=projection, save="final",
+        )  # fmt: skip
+        return jnp.concatenate([found.q[0], found.v[0], found.impulse[0]])
+
+    x = jnp.array([1.0, 0.3, 9.81, 0.1])
+    forward, reverse = jax.jit(jax.jacfwd(end))(x), jax.jit(jax.jacrev(end))(x)
+    h = 1e-6
+    differences = np.stack([(end(x + h * e) - end(x - h * e)) / (2 * h) for e in jnp.eye(4)], axis=1)
+    np.testing.assert_allclose(forward, reverse, atol=1e-9)
+    np.testing.assert_allclose(forward, differences, atol=1e-5)  # round-off 1e-12 over 2h
+    assert np.any(np.abs(forward) > 0.5)
+
+
+def test_float32_stays_float32():
+    found = ji.solve(BALL, np.float32([1.0]), np.float32([0.0]), t1=1.0, h=0.01, args=ARGS, e=0.5)
+    for name in ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual"):
+        assert getattr(found, name).dtype == jnp.float32, name
+
+
+def test_problem_without_constraints():
+    """Free flight of the position scheme is exact for a constant force at the nodes; energy is reported."""
+    free = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -1.0]))
+    found = ji.solve(free, [0.0, 0.0], [1.0, 2.0], t1=2.0, h=0.01).raise_if_failed()
+    assert found.impulse.shape == (201, 0)
+    t = np.asarray(found.t)
+    np.testing.assert_allclose(found.q, np.stack([t, 2 * t - t**2 / 2], axis=1), atol=1e-12)
