@@ -1,6 +1,6 @@
 """jaximpact: batched, differentiable time-stepping for mechanical systems with impacts."""
 
-from .analysis import Convergence, convergence
+from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
 from .ensemble import ensemble
 from .integrate import Save, Solution, solve
 from .problem import Problem
@@ -15,6 +15,7 @@ __all__ = [
     "ADMM",
     "ActiveSet",
     "Convergence",
+    "Hypotheses",
     "JaximpactWarning",
     "Maury",
     "MoreauJean",
@@ -24,6 +25,7 @@ __all__ = [
     "Save",
     "Solution",
     "Status",
+    "check_hypotheses",
     "convergence",
     "ensemble",
     "solve",

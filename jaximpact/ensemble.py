@@ -64,7 +64,8 @@ def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axe
         return trajectory(problem, scheme, projection, lane._replace(inputs=inputs), plan)
 
     steps = 0 if plan.ragged else None
-    lane_axes = Lane(axes.q0, axes.v0, axes.t1, steps, None, None, Inputs(axes.t0, axes.h, axes.e, None))
+    inputs = Inputs._make((axes.t0, axes.h, axes.e, None))
+    lane_axes = Lane._make((axes.q0, axes.v0, axes.t1, steps, None, None, inputs))
     return jax.vmap(one, in_axes=(lane_axes, axes.args))(lane, leaves)
 
 
@@ -116,7 +117,7 @@ def ensemble(
 
     eps = float(jnp.finfo(data.q0.dtype).eps)
     spans = [np.broadcast_to(np.asarray(x, np.float64), lanes) for x in (data.t0, data.t1, data.h)]
-    counts = np.array([count_steps(*span, eps) for span in zip(*spans, strict=True)])
+    counts = np.array([count_steps(a, b, step, eps) for a, b, step in zip(*spans, strict=True)])
     plan, times = make_plan(save, data, int(counts.max()))
     if save.every is not None and np.any(counts != counts[0]):
         raise ValueError(
@@ -293,7 +294,7 @@ def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:
         kind = (axes.q0, axes.v0, axes.t0, axes.args)
         found = _reports(data.problem, *states, chosen, kind, structure, part.stop - part.start)
         parts.append(jax.tree.map(np.asarray, found))
-    report = Report(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+    report = Report._make(np.concatenate(x) for x in zip(*parts, strict=True))
     remark = judge(report, data.q0.dtype, lanes=True)
     if remark:
         warnings.warn(remark, JaximpactWarning, stacklevel=3)

@@ -263,10 +263,9 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     times = jnp.concatenate([times, lane.t1[None]])
     kept, values = (rows, None) if plan.function is None else (jax.tree.map(lambda x: x[None], final), rows)
     kept_times = times if plan.function is None else times[-1:]
-    energy = None
-    if problem.energy is not None:
-        energy = jax.vmap(lambda t, q, v: problem.energy(t, q, v, args))(kept_times, kept.q, kept.v)
-    return Solution(times, kept.q, kept.v, kept.z, kept.impulse, energy, values, *measures)
+    energy = problem.energy
+    energies = None if energy is None else jax.vmap(lambda t, q, v: energy(t, q, v, args))(kept_times, kept.q, kept.v)
+    return Solution(times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
 
 
 def _step_at_or_after(times, t0, h):
@@ -366,8 +365,8 @@ def make_plan(save: Save, data, length: int) -> tuple[Plan, Array]:
     if times.ndim != 1:
         raise ValueError(f"save: times must have shape (k,), got {times.shape}")
     if not is_traced(times, data.t0, data.t1, data.h):
-        times = _check_times(np.asarray(times), data, save)
-    return Plan(length, False, None, times.shape[0], save.function), jnp.asarray(times, dtype)
+        times = jnp.asarray(_check_times(np.asarray(times), data, save))
+    return Plan(length, False, None, times.shape[0], save.function), times
 
 
 def _check_times(times: np.ndarray, data, save: Save) -> np.ndarray:

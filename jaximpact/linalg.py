@@ -18,7 +18,7 @@ def cholesky(a: Array) -> Array:
         return jnp.linalg.cholesky(a)
     rows: list[list] = []
     for i in range(n):
-        row = []
+        row: list = []
         for j in range(i):
             row.append((a[i, j] - sum(row[k] * rows[j][k] for k in range(j))) / rows[j][j])
         row.append(jnp.sqrt(a[i, i] - sum(x * x for x in row)))

@@ -42,6 +42,11 @@ class Problem:
     """
 
     __slots__ = ("force", "constraints", "mass", "restitution", "energy")
+    force: Force
+    constraints: Constraints | None
+    mass: Any
+    restitution: Any
+    energy: Energy | None
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ def real_array(name: str, value) -> Array:
             raise TypeError(f"{name} must be numbers, got {value!r}") from error
         if host.dtype.kind not in "iufb" and not jnp.issubdtype(host.dtype, jnp.floating):
             raise TypeError(f"{name} must be real numbers, got {type(value).__name__} of dtype {host.dtype}")
-        if isinstance(value, np.ndarray) and host.dtype == np.float64 and not jax.config.jax_enable_x64:
+        if isinstance(value, np.ndarray) and host.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
             warnings.warn(
                 f"{name} is float64 but jax computes in float32: call jax.config.update('jax_enable_x64', True) first, or "
                 "pass float32 arrays",
@@ -251,14 +251,14 @@ def judge(report: Report, dtype, *, lanes: bool) -> str | None:
     eps = 1e3 * float(jnp.finfo(dtype).eps)
     excess = report.gap + eps * report.size
     if np.any(excess < 0):
-        i, a = np.unravel_index(np.argmin(excess), excess.shape)
+        i, a = map(int, np.unravel_index(np.argmin(excess), excess.shape))
         raise ValueError(
             f"q0{which(i)} is not admissible: constraint {a} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
             "that much into the admissible set (every gap >= 0)"
         )
     outward = (report.gap <= eps * report.size) & (report.rate < -eps * (1 + np.abs(report.rate).max(initial=0)))
     if np.any(outward):
-        i, a = np.unravel_index(np.argmin(np.where(outward, report.rate, np.inf)), outward.shape)
+        i, a = map(int, np.unravel_index(np.argmin(np.where(outward, report.rate, np.inf)), outward.shape))
         return (
             f"v0{which(i)} points out of the admissible set: constraint {a} is active and its gap would change at "
             f"{report.rate[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"

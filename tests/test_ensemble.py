@@ -138,7 +138,7 @@ def test_a_lane_that_blows_up_does_not_touch_the_others():
     assert 0 < found.failed_at[4] <= 2.0
     assert not np.any(found.failed[others])
     assert np.all(np.isnan(found.failed_at[others]))
-    with pytest.raises(RuntimeError, match="1 of 23 trajectories failed .*trajectory 4 at t = "):
+    with pytest.raises(RuntimeError, match=r"1 of 23 trajectories failed .*trajectory 4 at t = "):
         found.raise_if_failed()
 
 

@@ -120,7 +120,7 @@ def test_schatzman_paoli():
     # their run starts one step late, from rest at U^0 = q0 and U^1 = q0 + 2 h v0 - g h^2: a start z with h z = -g h^2,
     # and their row k is our U^(k+1)
     scheme = ji.PaoliSchatzman(start=lambda h, q0, v0, args: jnp.full_like(q0, -GRAVITY) * h)
-    n = int(round(6.0 / h))
+    n = round(6.0 / h)
     found = ji.solve(BALL, [1.0], [0.0], t1=n * h, h=h, scheme=scheme)
     first = int(np.argmin(np.abs(table[:, 1] - (1 - GRAVITY * h**2))))
     rows = table[first : first + n - 1, 1]

@@ -38,10 +38,13 @@ def test_every_kth_step_and_final_are_rows_of_all(scheme):
         rows = [*range(0, 100, every), 100]
         np.testing.assert_array_equal(kept.t, everything.t[np.array(rows)])
         for name in ("q", "v", "z", "impulse", "energy"):
-            np.testing.assert_array_equal(getattr(kept, name), getattr(everything, name)[np.array(rows)])
+            # another program for another plan: roundings differ by units in the last place, carried over 100 steps
+            np.testing.assert_allclose(
+                getattr(kept, name), getattr(everything, name)[np.array(rows)], rtol=1e-13, atol=1e-14
+            )
     final = run(scheme, save="final")
     assert final.q.shape == (1, 1)
-    np.testing.assert_array_equal(final.q[0], everything.q[-1])
+    np.testing.assert_allclose(final.q[0], everything.q[-1], rtol=1e-13)
     assert float(final.t[0]) == 1.0
 
 
@@ -65,7 +68,7 @@ def test_last_row_is_t1_though_no_multiple_of_h(scheme):
     assert kept.t.shape == (102,)  # the last step lands beyond t1
     assert float(kept.t[-1]) == 1.0037
     np.testing.assert_allclose(kept.q[-1], fine.q[100] + 0.37 * (fine.q[101] - fine.q[100]), atol=1e-13)
-    np.testing.assert_array_equal(kept.q[:-1], fine.q[:-1])
+    np.testing.assert_allclose(kept.q[:-1], fine.q[:-1], rtol=1e-13)
 
 
 def test_times_on_steps_and_at_the_ends():

@@ -157,7 +157,9 @@ def convergence(
             errors.append((*_errors(solution, exact, impulse), float(solution.penetration), float(solution.residual)))
         rows.append(np.max(errors, axis=0))
     h = np.array([(float(t1) - float(t0)) / np.mean(band) for band in bands])
-    return Convergence(np.array([band[0] for band in bands]), h, *np.array(rows).T, reference)
+    position, velocity, total, penetration, residual = np.array(rows).T
+    first = np.array([band[0] for band in bands])
+    return Convergence(first, h, position, velocity, total, penetration, residual, reference)
 
 
 def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> Iterator[Solution]:

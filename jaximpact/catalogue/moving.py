@@ -139,7 +139,7 @@ def _valley(q0, v0, t1: float, hits, orders: dict[str, Orders], note: str) -> Ca
     """
     drift = np.array([0.0, 1.0])
     q, w = np.array(q0), np.array(v0) + drift
-    nodes, velocities, times, impulse = [q], [w], [0.0], np.zeros(2)
+    points, rates, moments, impulse = [q], [w], [0.0], np.zeros(2)
     for pieces in hits:
         _, c0, c1, c2 = pieces[0]
         a, b, c = c2 * w[0] ** 2, (c1 + 2.0 * c2 * q[0]) * w[0] + w[1], q[1] + c0 + c1 * q[0] + c2 * q[0] ** 2
@@ -147,10 +147,10 @@ def _valley(q0, v0, t1: float, hits, orders: dict[str, Orders], note: str) -> Ca
         q = q + duration * w
         w, percussions = inelastic(w, np.array([(c1 + 2.0 * c2 * q[0], 1.0) for _, _, c1, c2 in pieces]))
         impulse[[piece[0] for piece in pieces]] += percussions
-        nodes.append(q)
-        velocities.append(w)
-        times.append(times[-1] + duration)
-    nodes, velocities, times = np.array(nodes), np.array(velocities), np.array(times)
+        points.append(q)
+        rates.append(w)
+        moments.append(moments[-1] + duration)
+    nodes, velocities, times = np.array(points), np.array(rates), np.array(moments)
 
     def exact(t):
         k = np.searchsorted(times, t, side="right") - 1

@@ -56,10 +56,10 @@ def _resonant(e: float, t1: float = 20.0) -> Case:
     """Impacts at k pi - 1 whatever e: q = sin s (v_k + 1/2 - cos s / 2), s = t + 1 - k pi, v_k = e (v_{k-1} + 1)."""
     shift = 1.0
     impacts = np.arange(1, int((t1 + shift) / np.pi) + 1) * np.pi - shift
-    rebound = [0.5]  # velocity at s = 0+, of the motion continued back before t = 0 for the first one
+    speeds = [0.5]  # velocity at s = 0+, of the motion continued back before t = 0 for the first one
     for _ in impacts:
-        rebound.append(e * (rebound[-1] + 1.0))
-    rebound = np.array(rebound)
+        speeds.append(e * (speeds[-1] + 1.0))
+    rebound = np.array(speeds)
 
     def exact(t):
         k = np.searchsorted(impacts, t, side="right")
@@ -68,7 +68,7 @@ def _resonant(e: float, t1: float = 20.0) -> Case:
         return (np.sin(s) * envelope)[:, None], (np.cos(s) * envelope + 0.5 * np.sin(s) ** 2)[:, None]
 
     q0, v0 = exact(np.zeros(1))
-    impulse = (1.0 + e) * np.sum(rebound[:-1] + 1.0, keepdims=True)
+    impulse = np.array([(1.0 + e) * np.sum(rebound[:-1] + 1.0)])
     orders = {label: Orders(1.0, 1.0, 2.0) for label in _SCHEMES}
     args = {"amplitude": 0.75, "frequency": 2.0, "shift": shift, "wall": 0.0}
     return Case(q0[0], v0[0], t1, e, args, exact, impulse, impacts, orders)

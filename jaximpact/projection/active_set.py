@@ -119,8 +119,8 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
         return unfinished & (count < limit)
 
     none = jnp.array(-1, index.dtype)
-    start = (jnp.zeros((), jnp.int32), a, b, jnp.zeros(m, bool), none, jnp.zeros((), b.dtype))
-    start += (jnp.any(b < -0.1 * tolerance), jnp.array(False))
+    zero, no = jnp.zeros((), b.dtype), jnp.array(False)
+    start = (jnp.zeros((), jnp.int32), a, b, jnp.zeros(m, bool), none, zero, jnp.any(b < -0.1 * tolerance), no)
     count, t, beta, active, *_, infeasible = lax.while_loop(going, body, start)
     impulse = jnp.where(active, beta, 0.0)
     # one step of refinement with the tableau's inverse of A on the active set

@@ -91,8 +91,7 @@ def mean_acceleration(
 ) -> Array:
     """(1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds, by quadrature in time."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
-    force = sum(
-        float(0.5 * w) * problem.generalised_force(t + float(0.5 * (1 + c)) * h, q, v, args)
-        for c, w in zip(nodes, weights, strict=True)
-    )
+    force = jnp.zeros_like(q)
+    for c, w in zip(nodes, weights, strict=True):
+        force = force + float(0.5 * w) * problem.generalised_force(t + float(0.5 * (1 + c)) * h, q, v, args)
     return metric.solve(force)

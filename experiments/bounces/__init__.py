@@ -1,0 +1,1 @@
+"""The parts of ``measured_bounces.py``: data, simulation, matching, fit, report and figure."""

@@ -1,0 +1,128 @@
+"""Which hypotheses of the convergence theorems hold along a computed motion (reported, never assumed).
+
+- Active gradients must be linearly independent (Paoli 2010, H3).
+- For e > 0 they must be orthogonal in the metric M^-1 (Paoli 2010, H6): otherwise the exact motion does not depend
+  continuously on its data and no convergence is to be expected.
+- For e = 0 no pair of them may have a positive product in M^-1, an obtuse corner of the admissible set: there the
+  impact law of the limit is not Moreau's and depends on the discretisation.
+- M must be positive definite, and gradients bounded away from zero near the boundary.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..contact import Metric, linearise
+from ..integrate import Solution
+from ..problem import Problem
+from ..validate import JaximpactWarning, cast_numbers
+
+ANGLE = 1e-6  # a cosine below this counts as orthogonal
+GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero
+
+
+@dataclass(frozen=True)
+class Hypotheses:
+    """What was found at the rows of a motion where constraints are active.
+
+    Attributes:
+        active: whether each constraint is active in each row (k, m).
+        rank_deficit: number of active gradients minus their rank in each row (k,).
+        cosine: extreme cosines between two active gradients in M^-1: the smallest and the largest, NaN where no row has
+            two active constraints.
+        worst: rows, pairs of constraints and cosines of the corners that fail, worst first: (row, a, b, cosine).
+        failures: the hypotheses that fail, in words; empty where all hold.
+    """
+
+    active: np.ndarray
+    rank_deficit: np.ndarray
+    cosine: tuple[float, float]
+    worst: tuple[tuple[int, int, int, float], ...]
+    failures: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.failures) if self.failures else "no hypothesis fails along this motion"
+
+
+def check_hypotheses(
+    problem: Problem, solution: Solution, *, args: Any = None, e=None, tolerance: float | None = None
+) -> Hypotheses:
+    """Check the theorems' hypotheses along one motion and warn where one fails.
+
+    Args:
+        problem: the mechanical system.
+        solution: one motion of it (no lane axis), saved often enough to see its corners.
+        args, e: as they were given to `solve`.
+        tolerance: a gap below it counts as active [unit of f]; by default twice the largest distance a gap moves
+            between rows, so that a corner passed between two rows is seen.
+
+    Returns:
+        `Hypotheses`. A `JaximpactWarning` names the constraints of every kind of corner that fails.
+    """
+    if np.ndim(solution.q) != 2:
+        raise ValueError(f"solution must be one motion with q of shape (k, d), got {np.shape(solution.q)}: pick a lane")
+    z = jnp.asarray(solution.z)
+    args = cast_numbers("args", args, z.dtype)
+    e = float(np.max(np.asarray(problem.restitution if e is None else e)))
+
+    @jax.jit
+    @jax.vmap
+    def look(t, q):
+        contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+        return contacts.gap, contacts.angles(), contacts.diagonal()
+
+    gap, cosines, diagonal = (np.asarray(x) for x in look(jnp.asarray(solution.t), z))
+    k, m = gap.shape
+    if tolerance is None:
+        tolerance = 2 * float(np.max(np.abs(np.diff(gap, axis=0)), initial=0.0)) if k > 1 else 0.0
+    active = gap <= tolerance
+
+    deficit = np.zeros(k, int)
+    corners = []
+    for row in map(int, np.flatnonzero(active.sum(axis=1) > 1)):
+        chosen = np.flatnonzero(active[row])
+        block = cosines[row][np.ix_(chosen, chosen)]
+        deficit[row] = len(chosen) - np.linalg.matrix_rank(block, tol=1e-8, hermitian=True)
+        corners += [
+            (row, int(chosen[i]), int(chosen[j]), float(block[i, j]))
+            for i in range(len(chosen))
+            for j in range(i + 1, len(chosen))
+        ]
+    values = [corner[3] for corner in corners]
+    cosine = (min(values), max(values)) if values else (float("nan"), float("nan"))
+
+    def named(selected):
+        pairs = sorted({(a, b) for _, a, b, _ in selected})
+        return ", ".join(f"({a}, {b})" for a, b in pairs[:6]) + (", ..." if len(pairs) > 6 else "")
+
+    failures = []
+    if np.any(deficit > 0):
+        row = int(np.argmax(deficit))
+        failures.append(
+            f"dependent active gradients (H3): constraints {list(np.flatnonzero(active[row]))} at row {row}"
+        )
+    if m and np.any(np.sqrt(np.abs(diagonal))[active] < GRADIENT * np.sqrt(np.max(np.abs(diagonal)))):
+        failures.append("a gradient of an active constraint vanishes: the boundary is not regular there")
+    skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
+    obtuse = [corner for corner in corners if corner[3] > ANGLE]
+    bad = skew if e > 0 else obtuse
+    if e > 0 and skew:
+        failures.append(
+            f"e > 0 and active gradients that are not orthogonal in M^-1 (H6), constraints {named(skew)}: the exact motion "
+            "is not continuous in its data there; two schemes, or two step sizes, may find different motions"
+        )
+    if e == 0 and obtuse:
+        failures.append(
+            f"e = 0 and an obtuse corner (positive product of active gradients in M^-1), constraints {named(obtuse)}: the "
+            "velocity after it depends on the scheme and on its start"
+        )
+    for failure in failures:
+        warnings.warn(failure, JaximpactWarning, stacklevel=2)
+    worst = tuple(sorted(bad, key=lambda corner: -abs(corner[3])))
+    return Hypotheses(active, deficit, cosine, worst, tuple(failures))

@@ -1,0 +1,76 @@
+"""The diagnostic names the corners at which convergence theory stops, and no others."""
+
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import catalogue
+
+
+def motion(name, case=None, steps=2003, **changes):
+    entry = catalogue.get(name)
+    case = entry.case(case)
+    e = changes.get("e", case.restitution)
+    solution = ji.solve(entry.problem, case.q0, case.v0, t1=case.t1, steps=steps, e=e, args=case.args)
+    return entry.problem, solution, {"args": case.args, "e": e}
+
+
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [
+        ("groove", "e=1/2"),
+        ("groove", "corner"),
+        ("skew-balls", "d=2"),
+        ("inelastic-chain", "N=8"),
+        ("bouncing-ball", "e=1/2"),
+    ],
+)
+def test_nothing_to_say(name, case):
+    """Orthogonal corners at e > 0 (in M^-1: skew-balls), acute ones at e = 0 (chain)."""
+    problem, solution, options = motion(name, case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = ji.check_hypotheses(problem, solution, **options)
+    assert report.failures == ()
+    assert str(report) == "no hypothesis fails along this motion"
+
+
+def test_obtuse_corner_is_named():
+    """B27: gradients (-1/2, 1) and (1/2, 1), cosine 3/5."""
+    problem, solution, options = motion("obtuse-corner")
+    with pytest.warns(ji.JaximpactWarning, match=r"obtuse corner .* constraints \(0, 1\)"):
+        report = ji.check_hypotheses(problem, solution, **options)
+    assert report.cosine[1] == pytest.approx(0.6)
+    assert report.worst[0][1:3] == (0, 1)
+    assert solution.t[report.worst[0][0]] == pytest.approx(1.0, abs=0.02)
+
+
+def test_cradle_is_not_orthogonal():
+    """Chain of equal masses: neighbouring gradients have cosine -1/2; fatal at e > 0, harmless at e = 0."""
+    problem, solution, options = motion("cradle", "touching")
+    with pytest.warns(ji.JaximpactWarning, match=r"not orthogonal in M\^-1 \(H6\), constraints \(0, 1\)"):
+        report = ji.check_hypotheses(problem, solution, **options)
+    assert report.cosine[0] == pytest.approx(-0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ji.check_hypotheses(problem, solution, args=options["args"], e=0.0)
+
+
+def test_dependent_gradients():
+    walls = ji.Problem(lambda t, q, v, args: -jnp.ones(2), lambda t, q, args: jnp.stack([q[0], q[1], q[0] + q[1]]))
+    solution = ji.solve(walls, [0.1, 0.1], [0.0, 0.0], t1=1.0, h=0.01)
+    with pytest.warns(ji.JaximpactWarning) as caught:
+        report = ji.check_hypotheses(walls, solution)
+    assert any("dependent active gradients (H3)" in str(w.message) for w in caught)
+    assert report.rank_deficit[-1] == 1
+    np.testing.assert_array_equal(report.active[-1], True)
+
+
+def test_batch_is_refused():
+    problem = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
+    batch = ji.ensemble(problem, np.ones((3, 1)), [0.0], t1=1.0, h=0.1, save="all")
+    with pytest.raises(ValueError, match="pick a lane"):
+        ji.check_hypotheses(problem, batch)

@@ -1,0 +1,104 @@
+"""Constructors: forces, Coriolis terms and energies by automatic differentiation, against hand derivations."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.contact import Metric
+
+L1, L2, M1, M2, G = 1.0, 0.8, 1.0, 0.7, 9.81
+
+
+def coupling(q):
+    return M2 * L1 * L2 * jnp.cos(q[0] - q[1])
+
+
+def mass(q, args):
+    return jnp.array([[(M1 + M2) * L1**2, coupling(q)], [coupling(q), M2 * L2**2]])
+
+
+def potential(q, args):
+    return -(M1 + M2) * G * L1 * jnp.cos(q[0]) - M2 * G * L2 * jnp.cos(q[1])
+
+
+def by_hand(q, v):
+    """Generalised force of the planar double pendulum in absolute angles, textbook form."""
+    s = M2 * L1 * L2 * np.sin(q[0] - q[1])
+    return np.array([-s * v[1] ** 2 - (M1 + M2) * G * L1 * np.sin(q[0]), s * v[0] ** 2 - M2 * G * L2 * np.sin(q[1])])
+
+
+DAMPING = lambda t, q, v, args: -0.3 * v
+
+POTENTIAL = ji.Problem.from_potential(potential, mass=mass, force=DAMPING)
+LAGRANGIAN = ji.Problem.from_lagrangian(
+    lambda t, q, v, args: 0.5 * v @ mass(q, args) @ v - potential(q, args), force=DAMPING
+)
+
+
+@pytest.mark.parametrize("problem", [POTENTIAL, LAGRANGIAN], ids=["potential", "lagrangian"])
+@pytest.mark.parametrize("seed", range(5))
+def test_double_pendulum(problem, seed):
+    q, v = np.random.default_rng(seed).normal(size=(2, 2))
+    found = problem.generalised_force(0.0, jnp.asarray(q), jnp.asarray(v), None)
+    np.testing.assert_allclose(found, by_hand(q, v) - 0.3 * v, atol=1e-12)
+    np.testing.assert_allclose(problem.mass(jnp.asarray(q), None), mass(q, None), atol=1e-13)
+    energy = 0.5 * v @ np.asarray(mass(q, None)) @ v + potential(q, None)
+    np.testing.assert_allclose(problem.energy(0.0, jnp.asarray(q), jnp.asarray(v), None), energy, rtol=1e-13)
+
+
+def test_explicit_time_in_the_lagrangian():
+    """A bead on a rod that turns at rate w, and a charge in a growing field: terms from d/dt of dL/dv."""
+    # L = (v^2 + w^2 q^2)/2 + t v: g = w^2 q - 1
+    problem = ji.Problem.from_lagrangian(lambda t, q, v, args: 0.5 * v @ v + 0.5 * args**2 * q @ q + t * v[0])
+    found = problem.generalised_force(2.0, jnp.array([3.0]), jnp.array([0.7]), 1.5)
+    np.testing.assert_allclose(found, [1.5**2 * 3.0 - 1.0], atol=1e-14)
+
+
+def test_momentum_form():
+    """f(t, q, p) = -p has generalised force -M v."""
+    problem = ji.Problem.from_momentum_force(lambda t, q, p, args: -p, mass=mass)
+    q, v = jnp.array([0.3, -0.4]), jnp.array([1.0, 2.0])
+    np.testing.assert_allclose(problem.generalised_force(0.0, q, v, None), -mass(q, None) @ v, rtol=1e-14)
+    for given, matrix in ((2.0, 2 * np.eye(2)), (jnp.array([1.0, 3.0]), np.diag([1.0, 3.0])), (None, np.eye(2))):
+        problem = ji.Problem.from_momentum_force(lambda t, q, p, args: -p, mass=given)
+        np.testing.assert_allclose(problem.generalised_force(0.0, q, v, None), -matrix @ v, rtol=1e-14)
+
+
+@pytest.mark.parametrize("given", [2.0, jnp.array([2.0, 2.0]), 2 * jnp.eye(2), lambda q, args: 2 * jnp.eye(2)])
+def test_forms_of_the_mass_agree(given):
+    """Scalar, diagonal, matrix and function give the same motion and impulses."""
+    problem = ji.Problem(lambda t, q, v, args: -jnp.ones(2), lambda t, q, args: jnp.stack([q[0] + q[1]]), mass=given)
+    found = ji.solve(problem, [0.3, 0.4], [0.0, -0.1], t1=3.0, h=0.01, e=0.5)
+    reference = ji.solve(problem.replace(mass=2.0), [0.3, 0.4], [0.0, -0.1], t1=3.0, h=0.01, e=0.5)
+    np.testing.assert_allclose(found.q, reference.q, atol=1e-12)
+    np.testing.assert_allclose(found.impulse, reference.impulse, atol=1e-12)
+    metric = Metric.at(problem, jnp.zeros(2), None)
+    x = jnp.array([1.0, -2.0])
+    np.testing.assert_allclose(metric.solve(metric.times(x)), x, atol=1e-14)
+    assert bool(metric.positive())
+
+
+def test_numbers_are_leaves():
+    """Restitution and a numeric mass can be differentiated through the problem itself."""
+    ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q, mass=2.0, restitution=0.5)
+    assert len(jax.tree.leaves(ball)) == 2
+
+    def height(problem):
+        return ji.solve(problem, [1.0], [0.0], t1=3.0, steps=300, save="final").q[0, 0]
+
+    slope = jax.grad(height)(ball)
+    h = 1e-6
+    for name, value in (("restitution", 0.5), ("mass", 2.0)):
+        ends = [float(height(ball.replace(**{name: value + d}))) for d in (-h, h)]
+        # round-off 1e-13 over 2h
+        assert float(getattr(slope, name)) == pytest.approx((ends[1] - ends[0]) / (2 * h), abs=1e-5)
+
+
+def test_energy_is_reported():
+    """The scheme's energy in free flight of a harmonic oscillator stays within O(h) of its start."""
+    problem = ji.Problem.from_potential(lambda q, args: 0.5 * q @ q)
+    found = ji.solve(problem, [1.0], [0.0], t1=10.0, h=0.001)
+    assert found.energy.shape == (10001,)
+    np.testing.assert_allclose(found.energy, 0.5, atol=0.5 * 0.001)
