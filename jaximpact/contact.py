@@ -52,7 +52,7 @@ class Metric(NamedTuple):
         if self.matrix is None:
             return jnp.array(True)
         if self.factor is not None:
-            return jnp.all(jnp.isfinite(self.factor))
+            return jnp.all(jnp.isfinite(self.factor)) & jnp.all(jnp.diagonal(self.factor) > 0)
         return jnp.all(self.matrix > 0) & jnp.all(jnp.isfinite(self.matrix))
 
     @classmethod

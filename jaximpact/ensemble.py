@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
-from .integrate import Lane, Plan, Save, Solution, count_steps, make_plan, trajectory
+from .integrate import Lane, Plan, Save, Solution, count_steps, evaluate, make_plan, trajectory
 from .problem import Problem
 from .projection.active_set import ActiveSet
 from .projection.base import Projection
@@ -31,6 +31,7 @@ from .validate import (
     cast_numbers,
     check_finite,
     check_functions,
+    check_methods,
     check_restitution,
     check_times,
     judge,
@@ -101,8 +102,8 @@ def ensemble(
         progress: show a progress bar; by default on a terminal, for more than one chunk.
 
     Returns:
-        A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status`` and hold NaN from
-        the failure on; the other lanes are not affected.
+        A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; where they became
+        infinite or NaN they stay so. The other lanes are not affected.
 
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
@@ -110,14 +111,15 @@ def ensemble(
     scheme = PaoliSchatzman() if scheme is None else scheme
     projection = ActiveSet() if projection is None else projection
     save = Save.of(save)
+    check_methods(scheme, projection)
     data, axes, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
     _check_lanes(data, axes, lanes)
     if chunk is not None and (not isinstance(chunk, int | np.integer) or chunk < 1):
         raise ValueError(f"chunk must be a whole number >= 1, got {chunk!r}")
 
     eps = float(jnp.finfo(data.q0.dtype).eps)
-    spans = [np.broadcast_to(np.asarray(x, np.float64), lanes) for x in (data.t0, data.t1, data.h)]
-    counts = np.array([count_steps(a, b, step, eps) for a, b, step in zip(*spans, strict=True)])
+    t0, t1, h = (np.asarray(x, np.float64) for x in (data.t0, data.t1, data.h))
+    counts = np.broadcast_to(count_steps(t0, t1, h, eps), lanes)
     plan, times = make_plan(save, data, int(counts.max()))
     if save.every is not None and np.any(counts != counts[0]):
         raise ValueError(
@@ -127,7 +129,7 @@ def ensemble(
     leaves, structure = jax.tree.flatten(data.args)
 
     result: Solution | None = None
-    work = divide(counts, chunk or _automatic_chunk(data, plan))
+    work = divide(counts, chunk or _automatic_chunk(first_lane(data, axes), plan))
     show = (sys.stderr.isatty() and len(work) > 1) if progress is None else progress
     with tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{lanes} motions") as bar:
         for members, padded in work:
@@ -186,11 +188,27 @@ def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]
     ]
 
 
-def _automatic_chunk(data: Data, plan: Plan) -> int:
-    d = data.q0.shape[-1]
-    m = data.problem.count(data.t0, data.q0[0] if data.q0.ndim == 2 else data.q0, data.args) if plan.function else d
-    row = (4 * d + 2 * m + 2) * data.q0.dtype.itemsize
-    return int(np.clip(MEMORY // ((plan.rows + 1) * row), 1, LARGEST))
+def first_lane(data: Data, axes: Axes) -> Data:
+    """The arguments of lane 0."""
+
+    def first(x, axis):
+        return x[0] if axis == 0 else x
+
+    leaves, structure = jax.tree.flatten(data.args)
+    args = jax.tree.unflatten(structure, [first(x, axis) for x, axis in zip(leaves, axes.args, strict=True)])
+    values = {name: first(getattr(data, name), getattr(axes, name)) for name in ("q0", "v0", "t0", "t1", "h", "e")}
+    return data._replace(args=args, **values)
+
+
+def _automatic_chunk(one: Data, plan: Plan) -> int:
+    """Lanes whose saved rows fit MEMORY."""
+    d, m = one.q0.shape[0], one.problem.count(one.t0, one.q0, one.args)
+    row = (4 * d + 2 * m + 2) * one.q0.dtype.itemsize
+    function = plan.function
+    if function is not None:
+        kept = jax.eval_shape(lambda: evaluate(function, one.t0, one.q0, one.v0, one.args))
+        row = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept))
+    return int(np.clip(MEMORY // ((plan.rows + 1) * max(row, 1)), 1, LARGEST))
 
 
 def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> tuple[Data, Axes, int]:
@@ -209,14 +227,14 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
         if value.ndim > 1:
             raise ValueError(f"{name} must be a number or have shape (B,), got {value.shape}")
     args = cast_numbers("args", args, dtype)
+    own = e is None  # the problem's restitution has no lane axis
     problem, e = split_restitution(problem, e, dtype)
-    if e.ndim == 2 and e.shape[0] == 1:
-        e = e[0]
-        e_axis = None
+    if own or (e.ndim == 2 and e.shape[0] == 1):
+        e, e_axis = (e if own else e[0]), None
     else:
         e_axis = 0 if e.ndim else None
 
-    leaves, structure = jax.tree.flatten(args)
+    leaves = jax.tree.leaves(args)
     try:
         args_axes = jax.tree.leaves(
             jax.tree.map(lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub), args_axes, args,
@@ -257,26 +275,16 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
     if lanes == 0:
         raise ValueError("the lane axis is empty: an ensemble needs at least one trajectory")
 
-    def first(x, axis):
-        return x[0] if axis == 0 else x
-
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)
     check_restitution(e)
-    one = [first(leaf, axis) for leaf, axis in zip(leaves, args_axes, strict=True)]
-    check_functions(
-        problem,
-        scheme,
-        first(q0, axes.q0),
-        first(v0, axes.v0),
-        first(t0, axes.t0),
-        first(e, axes.e),
-        jax.tree.unflatten(structure, one),
-    )
+    data = Data(problem, q0, v0, t0, t1, h, e, args)
+    one = first_lane(data, axes)
+    check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
     if axes.e == 0:
         for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
             scheme.validate(problem, value, e.shape[-1] if e.ndim == 2 else 0)
-    return Data(problem, q0, v0, t0, t1, h, e, args), axes, lanes
+    return data, axes, lanes
 
 
 def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:

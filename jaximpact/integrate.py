@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,8 @@ class Save:
 
     Attributes:
         every: every k-th step from the start, k >= 1; rows at t0, t0 + k h, ..., t1.
-        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps.
+        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps. A last time
+            equal to t1 is the final row; where t1 itself is traced, or differs between lanes, the final row comes after.
         function: ``function(t, q, v, args) -> pytree`` stored in place of the state, as ``solution.values``.
 
     With neither ``every`` nor ``times`` only the final state is kept.
@@ -59,8 +59,8 @@ class Save:
             save = cls(times=save)
         if save.every is not None and save.times is not None:
             raise ValueError("save: give either every or times, not both")
-        if save.every is not None and save.every < 1:
-            raise ValueError(f"save: every={save.every} must be at least 1")
+        if save.every is not None and (not isinstance(save.every, int | np.integer) or save.every < 1):
+            raise ValueError(f"save: every={save.every!r} must be a whole number, at least 1")
         return save
 
 
@@ -111,7 +111,7 @@ class Solution:
         v: velocities (k, d) over the step that ends at or after the row's time.
         z: admissible positions Z (k, d) of that step.
         impulse: impulse of each constraint accumulated since the start (k, m).
-        energy: (k,) where the problem defines one, else None.
+        energy: (k,) where the problem defines one, else None; taken at (q, v), it dips during the two steps of an impact.
         values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
         penetration: largest violation of a gap by U over all steps, ().
         residual: largest KKT residual of a projection [velocity], ().
@@ -182,7 +182,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         if plan.function is None:
             return row
         t = inputs.time(k) if plan.every is not None else jnp.take(lane.times, pointer, mode="clip")
-        return plan.function(t, row.q - (inputs.time(k) - t) * row.chord, row.v, args)
+        return evaluate(plan.function, t, row.q - (inputs.time(k) - t) * row.chord, row.v, args)
 
     def slot(k, pointer):
         # where step k goes: the spare last row if nowhere
@@ -220,8 +220,11 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
 
     zero = jnp.zeros((), lane.q0.dtype)
     measures = (zero, zero, jnp.zeros((), jnp.int32), status, jnp.full_like(zero, jnp.nan))
-    shape = jax.eval_shape(lambda row: content(0, row, 0), initial)
-    buffer = jax.tree.map(lambda x: jnp.zeros((plan.rows + 1, *x.shape), x.dtype), shape)
+    # kept rows, and a spare one for steps that are not kept
+    buffer = None
+    if plan.rows:
+        shape = jax.eval_shape(lambda row: content(0, row, 0), initial)
+        buffer = jax.tree.map(lambda x: jnp.zeros((plan.rows + 1, *x.shape), x.dtype), shape)
     buffer, pointer = record(buffer, 0, initial, jnp.zeros((), index.dtype))
     row, measures = account(scheme.starts_at, state, info, initial, measures)
     if scheme.starts_at == 0:
@@ -250,7 +253,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     _, row, measures, buffer, _ = carry
 
     final = _interpolate(row, inputs.time(lane.steps) - lane.t1, h)
-    final_value = final if plan.function is None else plan.function(lane.t1, final.q, final.v, args)
+    final_value = final if plan.function is None else evaluate(plan.function, lane.t1, final.q, final.v, args)
     rows = jax.tree.map(lambda b: b[: plan.rows], buffer)
     if plan.every is not None:
         times = inputs.time(jnp.arange(plan.rows) * plan.every)
@@ -259,13 +262,23 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         if plan.function is None and plan.rows:
             rows = jax.tree.map(lambda b: b[first], rows)
             rows = jax.vmap(_interpolate, in_axes=(0, 0, None))(rows, inputs.time(index) - times, h)
-    rows = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), rows, final_value)
+    if plan.rows:
+        rows = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), rows, final_value)
+    else:
+        rows = jax.tree.map(lambda x: x[None], final_value)
     times = jnp.concatenate([times, lane.t1[None]])
     kept, values = (rows, None) if plan.function is None else (jax.tree.map(lambda x: x[None], final), rows)
     kept_times = times if plan.function is None else times[-1:]
     energy = problem.energy
-    energies = None if energy is None else jax.vmap(lambda t, q, v: energy(t, q, v, args))(kept_times, kept.q, kept.v)
+    energies = None
+    if energy is not None:
+        energies = jax.vmap(lambda t, q, v: jnp.asarray(energy(t, q, v, args), q.dtype))(kept_times, kept.q, kept.v)
     return Solution(times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
+
+
+def evaluate(function: Callable, t, q, v, args):
+    """What a save function returns, as arrays."""
+    return jax.tree.map(jnp.asarray, function(t, q, v, args))
 
 
 def _step_at_or_after(times, t0, h):
@@ -283,10 +296,11 @@ def _interpolate(row: Row, back, h) -> Row:
 run = partial(jax.jit, static_argnames=("plan",))(trajectory)
 
 
-def count_steps(t0: float, t1: float, h: float, eps: float) -> int:
-    """Steps of size h that reach t1 or beyond, up to round-off in h and t1."""
-    ratio = (t1 - t0) / h
-    return max(1, math.ceil(ratio - 4 * eps * (1 + ratio + abs(t0) / h)))
+def count_steps(t0, t1, h, eps: float) -> np.ndarray:
+    """Steps of size h that reach t1 or beyond, up to round-off in h and t1; elementwise."""
+    ratio = (np.asarray(t1, np.float64) - t0) / h
+    steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))
+    return np.maximum(1, steps).astype(int)
 
 
 def solve(
@@ -308,8 +322,7 @@ def solve(
 
     Steps of size h are made until the last lands at or beyond t1; the last row of the solution is the state at t1,
     interpolated between the two steps around it where t1 - t0 is no multiple of h. Differentiable and vmappable with
-    respect to q0, v0, args, e, t0, t1 and, with ``steps`` given, h; checks of the numbers are skipped under those
-    transformations. One trace serves all numbers of the same shapes and the same count of steps.
+    respect to q0, v0, args, e and, with ``steps`` in place of h, t0 and t1; numbers that are traced are not checked. One trace serves all numbers of the same shapes and the same count of steps.
 
     Args:
         problem: the mechanical system.
@@ -333,7 +346,7 @@ def solve(
     """
     scheme = PaoliSchatzman() if scheme is None else scheme
     projection = ActiveSet() if projection is None else projection
-    data = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme)
+    data = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme, projection)
     remark = check_start(data)
     if remark:
         warnings.warn(remark, JaximpactWarning, stacklevel=2)
@@ -350,10 +363,10 @@ def _count(data) -> int:
             "h, t0 and t1 must be concrete for solve to know the number of steps: under jit, vmap or grad over them, give "
             "steps=N in place of h (for a sweep over h use ensemble)"
         )
-    return count_steps(float(data.t0), float(data.t1), float(data.h), float(jnp.finfo(data.q0.dtype).eps))
+    return int(count_steps(float(data.t0), float(data.t1), float(data.h), float(jnp.finfo(data.q0.dtype).eps)))
 
 
-def make_plan(save: Save, data, length: int) -> tuple[Plan, Array]:
+def make_plan(save: Save, data, length: int) -> tuple[Plan, Any]:
     """The static plan of a run of ``length`` steps, and the saved times before t1."""
     dtype = data.q0.dtype
     empty = jnp.zeros((0,), dtype)
@@ -361,22 +374,24 @@ def make_plan(save: Save, data, length: int) -> tuple[Plan, Array]:
         return Plan(length, False, save.every, -(-length // save.every), save.function), empty
     if save.times is None:
         return Plan(length, False, None, 0, save.function), empty
-    times = jnp.asarray(save.times, dtype)
+    times = save.times.astype(dtype) if is_traced(save.times) else np.asarray(save.times, dtype)
     if times.ndim != 1:
         raise ValueError(f"save: times must have shape (k,), got {times.shape}")
-    if not is_traced(times, data.t0, data.t1, data.h):
-        times = jnp.asarray(_check_times(np.asarray(times), data, save))
+    if not is_traced(times):
+        times = _check_times(times, data, save)
     return Plan(length, False, None, times.shape[0], save.function), times
 
 
 def _check_times(times: np.ndarray, data, save: Save) -> np.ndarray:
-    t0, t1 = float(np.max(data.t0)), float(np.min(data.t1))
-    slack = 8 * np.finfo(times.dtype).eps * max(abs(t0), abs(t1))
     if not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
         raise ValueError("save: times must be finite and strictly increasing")
-    if times.size and (times[0] < t0 - slack or times[-1] > t1 + slack):
-        raise ValueError(f"save: times must lie in [t0, t1] = [{t0:g}, {t1:g}], got [{times[0]:g}, {times[-1]:g}]")
-    if save.function is not None and times.size > 1 and np.min(np.diff(times)) < np.max(data.h):
+    if not is_traced(data.h) and save.function is not None and np.min(np.diff(times), initial=np.inf) < np.max(data.h):
         raise ValueError("save: with a function, times must be at least h apart; store the state, or take a smaller h")
+    if is_traced(data.t0, data.t1) or times.size == 0:
+        return times
+    t0, t1, latest = (float(x) for x in (np.max(data.t0), np.min(data.t1), np.max(data.t1)))
+    slack = 8 * np.finfo(times.dtype).eps * max(abs(t0), abs(latest))
+    if times[0] < t0 - slack or times[-1] > t1 + slack:
+        raise ValueError(f"save: times must lie in [t0, t1] = [{t0:g}, {t1:g}], got [{times[0]:g}, {times[-1]:g}]")
     # the final row stands for a last time equal to t1
-    return times[:-1] if times.size and times[-1] >= t1 - slack else times
+    return times[:-1] if times[-1] >= latest - slack else times

@@ -33,7 +33,8 @@ class Problem:
         restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, one per contact ``(m,)``.
         energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
 
-    Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated.
+    Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
+    derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.
     Functions are static: a problem made of the same function objects does not retrace.
 
     Example:
@@ -90,6 +91,8 @@ class Problem:
         unknown = set(changes) - set(values)
         if unknown:
             raise TypeError(f"Problem has no field {sorted(unknown)[0]!r}; its fields are {', '.join(self.__slots__)}")
+        if "mass" in changes and getattr(self.force, "derived_from_mass", False):
+            raise ValueError("mass: force and energy of this problem were derived from its mass; construct it again")
         return Problem(**(values | changes))
 
     def gaps(self, t, q: Array, args) -> Array:
@@ -133,12 +136,11 @@ class Problem:
         """Problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
 
         The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
-        terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v (the mass
-        matrix is taken at v = 0).
+        terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
+        that does not depend on time; both are checked when a motion starts.
         """
 
         def mass(q, args):
-            # at t = 0: a mass matrix that depends on time is outside the theory of the schemes
             return jax.hessian(lagrangian, argnums=2)(0.0, q, jnp.zeros_like(q), args)
 
         def generalised(t, q, v, args):
@@ -147,6 +149,9 @@ class Problem:
             _, rate = jax.jvp(lambda s, x: momentum(s, x, v, args), (t, q), (jnp.ones_like(t), v))
             g = jax.grad(lagrangian, argnums=1)(t, q, v, args) - rate
             return g if force is None else g + force(t, q, v, args)
+
+        generalised.derived_from_mass = True  # type: ignore[attr-defined]
+        generalised.lagrangian = lagrangian  # type: ignore[attr-defined]
 
         def energy(t, q, v, args):
             return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
@@ -167,15 +172,20 @@ class Problem:
         g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V.
         """
 
+        given = mass
+        mass = given if callable(given) or given is None else lambda q, args: given
+
         def momentum(q, v, args):
             return mass_times(mass(q, args) if callable(mass) else mass, v)
 
         def generalised(t, q, v, args):
             g = -jax.grad(potential)(q, args)
-            if callable(mass):
+            if callable(given):
                 _, rate = jax.jvp(lambda x: momentum(x, v, args), (q,), (v,))
                 g = g - rate + 0.5 * jax.grad(lambda x: v @ momentum(x, v, args))(q)
             return g if force is None else g + force(t, q, v, args)
+
+        generalised.derived_from_mass = True  # type: ignore[attr-defined]
 
         def energy(t, q, v, args):
             return 0.5 * v @ momentum(q, v, args) + potential(q, args)
@@ -193,8 +203,13 @@ class Problem:
     ) -> Problem:
         """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1))."""
 
+        given = mass
+        mass = given if callable(given) or given is None else lambda q, args: given
+
         def generalised(t, q, v, args):
             return force(t, q, mass_times(mass(q, args) if callable(mass) else mass, v), args)
+
+        generalised.derived_from_mass = True  # type: ignore[attr-defined]
 
         return cls(generalised, constraints, mass, restitution, energy)
 

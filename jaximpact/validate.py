@@ -40,25 +40,29 @@ def is_traced(*trees) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for tree in trees for leaf in jax.tree.leaves(tree))
 
 
-def real_array(name: str, value) -> Array:
-    """``value`` as an array of the default or its own float dtype, or an error that names it."""
-    if not is_traced(value):
-        try:
-            host = np.asarray(value)
-        except (ValueError, TypeError) as error:
-            raise TypeError(f"{name} must be numbers, got {value!r}") from error
-        if host.dtype.kind not in "iufb" and not jnp.issubdtype(host.dtype, jnp.floating):
-            raise TypeError(f"{name} must be real numbers, got {type(value).__name__} of dtype {host.dtype}")
-        if isinstance(value, np.ndarray) and host.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
-            warnings.warn(
-                f"{name} is float64 but jax computes in float32: call jax.config.update('jax_enable_x64', True) first, or "
-                "pass float32 arrays",
-                JaximpactWarning,
-                stacklevel=4,
-            )
-            value = host.astype(np.float32)
-    array = jnp.asarray(value)
-    return array if jnp.issubdtype(array.dtype, jnp.floating) else array.astype(jnp.result_type(float))
+def real_array(name: str, value):
+    """``value`` as an array of its own float dtype, the default one for integers; or an error that names it.
+
+    Known numbers stay numpy arrays: inside jit they remain known, and can be checked.
+    """
+    if is_traced(value):
+        traced = jnp.asarray(value)
+        return traced if jnp.issubdtype(traced.dtype, jnp.floating) else traced.astype(jnp.result_type(float))
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"{name} must be numbers, got {value!r}") from error
+    if array.dtype.kind not in "iufb" and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must be real numbers, got {type(value).__name__} of dtype {array.dtype}")
+    if isinstance(value, np.ndarray) and array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
+        warnings.warn(
+            f"{name} is float64 but jax computes in float32: call jax.config.update('jax_enable_x64', True) first, or "
+            "pass float32 arrays",
+            JaximpactWarning,
+            stacklevel=5,
+        )
+    floating = jnp.issubdtype(array.dtype, jnp.floating)
+    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype) if floating else jnp.result_type(float))
 
 
 def cast_numbers(name: str, tree, dtype):
@@ -66,25 +70,37 @@ def cast_numbers(name: str, tree, dtype):
 
     def cast(path, leaf):
         where = name + jax.tree_util.keystr(path)
-        if isinstance(leaf, str) or callable(leaf):
-            raise TypeError(f"{where} is a {type(leaf).__name__}: parameters must be numbers or arrays")
-        if isinstance(leaf, bool):
-            return jnp.asarray(leaf)
-        array = jnp.asarray(leaf)
-        if isinstance(leaf, int | float) or jnp.issubdtype(array.dtype, jnp.floating):
+        if is_traced(leaf):
+            return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        array = np.asarray(leaf)
+        if array.dtype.kind not in "iufb" and not jnp.issubdtype(array.dtype, jnp.floating):
+            raise TypeError(f"{where} is a {type(leaf).__name__}: parameters must be real numbers or arrays of them")
+        if jnp.issubdtype(array.dtype, jnp.floating) or (isinstance(leaf, int) and not isinstance(leaf, bool)):
             array = array.astype(dtype)
-            if not is_traced(array) and not np.all(np.isfinite(np.asarray(array))):
-                raise ValueError(f"{where} is not finite: {_excerpt(np.asarray(array))}")
+            if not np.all(np.isfinite(array)):
+                raise ValueError(f"{where} is not finite: {_excerpt(array)}")
         return array
 
     return jax.tree_util.tree_map_with_path(cast, tree)
 
 
-def canonical_state(q0, v0) -> tuple[Array, Array]:
+def canonical_state(q0, v0):
     """q0 and v0 as arrays of one floating dtype."""
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
-    dtype = jnp.result_type(q0, v0)
+    dtype = jnp.promote_types(q0.dtype, v0.dtype)
     return q0.astype(dtype), v0.astype(dtype)
+
+
+def check_methods(scheme, projection) -> None:
+    """Schemes and projections are instances, not classes or names."""
+    for name, value, method, example in (
+        ("scheme", scheme, "step", "PaoliSchatzman()"),
+        ("projection", projection, "solve", "ActiveSet()"),
+    ):
+        if isinstance(value, type):
+            raise TypeError(f"{name} must be an instance: write {value.__name__}(), not {value.__name__}")
+        if not hasattr(value, method):
+            raise TypeError(f"{name} must be a {name} such as {example}, got {value!r}")
 
 
 def check_finite(**values) -> None:
@@ -112,10 +128,11 @@ def check_restitution(e) -> None:
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
 
 
-def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme) -> Data:
+def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme, projection) -> Data:
     """Arguments of one trajectory as arrays of one dtype, checked."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+    check_methods(scheme, projection)
     q0, v0 = canonical_state(q0, v0)
     if q0.ndim != 1 or q0.shape[0] == 0:
         raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
@@ -125,7 +142,7 @@ def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme) -> Da
     t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
     if (h is None) == (steps is None):
         raise ValueError("give either h, the step, or steps, the number of steps")
-    if steps is not None and (not isinstance(steps, int | np.integer) or steps < 1):
+    if steps is not None and (not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1):
         raise ValueError(f"steps must be a whole number >= 1, got {steps!r}")
     h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
     for name, value in {"t0": t0, "t1": t1, "h": h}.items():
@@ -140,15 +157,13 @@ def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme) -> Da
     return Data(problem, q0, v0, t0, t1, h, e, args)
 
 
-def split_restitution(problem: Problem, e, dtype) -> tuple[Problem, Array]:
-    """The problem without its restitution, which becomes a number of the lane."""
+def split_restitution(problem: Problem, e, dtype) -> tuple[Problem, Any]:
+    """The problem without its restitution, which becomes a number of the lane; a numeric mass in ``dtype``."""
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
-    mass = (
-        problem.mass
-        if callable(problem.mass) or problem.mass is None
-        else real_array("mass", problem.mass).astype(dtype)
-    )
-    return problem.replace(restitution=0.0, mass=mass), e
+    changes: dict[str, Any] = {"restitution": 0.0}
+    if problem.mass is not None and not callable(problem.mass):
+        changes["mass"] = real_array("mass", problem.mass).astype(dtype)
+    return problem.replace(**changes), e
 
 
 def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
@@ -160,9 +175,16 @@ def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
         try:
             found = jax.eval_shape(lambda *xs: jnp.asarray(function(*xs)), *operands)
         except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-            raise type(error)(
-                f"{name} failed on arguments of shapes {[jnp.shape(x) for x in operands[:-1]]}: {error}"
+            kind, hint = (TypeError if isinstance(error, TypeError) else ValueError), ""
+            if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
+                hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
+            shapes = [jnp.shape(x) for x in operands[:-1]]
+            text = str(error).splitlines()[0]
+            raise kind(
+                f"{name} failed on arguments of shapes {shapes}{hint}: {type(error).__name__}: {text}"
             ) from error
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise TypeError(f"{name} must return real numbers, got dtype {found.dtype}")
         return found.shape
 
     shape = shape_of("force(t, q, v, args)", problem.force, t, q0, v0, args)
@@ -191,11 +213,13 @@ def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
 
 
 class Report(NamedTuple):
-    """Facts about a start: gaps, rates of the gaps, whether the mass is positive definite and the force finite."""
+    """Facts about a start: gaps, their rates, what holds of mass, Lagrangian and force, the size of what gaps are made of."""
 
     gap: Array
     rate: Array
     positive: Array
+    symmetric: Array
+    lagrangian: Array
     finite: Array
     size: Array
 
@@ -206,7 +230,18 @@ def start_report(problem: Problem, q0, v0, t0, args) -> Report:
     rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
     force = problem.generalised_force(t0, q0, v0, args)
     size = 1 + jnp.abs(contacts.jacobian) @ jnp.abs(q0)
-    return Report(contacts.gap, rate, metric.positive(), jnp.all(jnp.isfinite(force)), size)
+    symmetric, quadratic = jnp.array(True), jnp.array(True)
+    matrix = metric.matrix
+    if matrix is not None and matrix.ndim == 2:
+        small = 1e4 * jnp.finfo(q0.dtype).eps * jnp.max(jnp.abs(matrix))
+        symmetric = jnp.all(jnp.abs(matrix - matrix.T) <= small)
+        lagrangian = getattr(problem.force, "lagrangian", None)
+        if lagrangian is not None:
+            # the same mass at another time and velocity
+            other = jax.hessian(lagrangian, argnums=2)(t0 + 1, q0, v0 + 1, args)
+            quadratic = jnp.all(jnp.abs(other - matrix) <= small)
+    finite = jnp.all(jnp.isfinite(force))
+    return Report(contacts.gap, rate, metric.positive(), symmetric, quadratic, finite, size)
 
 
 _report = jax.jit(start_report)
@@ -225,9 +260,10 @@ def _reports(problem, q0, v0, t0, leaves, axes, structure, lanes: int):
 
 def check_start(data: Data) -> str | None:
     """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set."""
-    if is_traced(data):
+    if is_traced(data.problem, data.q0, data.v0, data.t0, data.args):
         return None
-    report = _report(data.problem, data.q0, data.v0, data.t0, data.args)
+    with jax.ensure_compile_time_eval():
+        report = _report(data.problem, data.q0, data.v0, data.t0, data.args)
     return judge(jax.tree.map(lambda x: np.asarray(x)[None], report), data.q0.dtype, lanes=False)
 
 
@@ -240,6 +276,13 @@ def judge(report: Report, dtype, *, lanes: bool) -> str | None:
     if not np.all(report.positive):
         i = int(np.argmin(report.positive))
         raise ValueError(f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args)")
+    if not np.all(report.symmetric):
+        i = int(np.argmin(report.symmetric))
+        raise ValueError(f"mass is not symmetric at q0{which(i)}: check mass(q0, args)")
+    if not np.all(report.lagrangian):
+        raise ValueError(
+            "lagrangian must be quadratic in v with a mass matrix independent of time: d2L/dv2 changes with t or v"
+        )
     if not np.all(report.finite):
         i = int(np.argmin(report.finite))
         raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")

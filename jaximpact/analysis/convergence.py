@@ -133,9 +133,12 @@ def convergence(
     Raises:
         ValueError, TypeError: as `solve`. RuntimeError: a run failed; the message decodes its status.
     """
-    counts = prime_steps() if steps is None else [int(n) for n in steps]
-    if len(counts) < 2 or any(n < 1 for n in counts) or sorted(set(counts)) != counts:
+    counts = prime_steps() if steps is None else list(steps)
+    whole = all(isinstance(n, int | np.integer) and n >= 1 for n in counts)
+    if len(counts) < 2 or not whole or sorted(set(counts)) != counts:
         raise ValueError(f"steps must be at least two increasing whole numbers >= 1, got {list(counts)}")
+    if impulse is not None and exact is None:
+        raise ValueError("impulse goes with exact: without an exact motion the finest run is the reference of both")
     if phases < 1:
         raise ValueError(f"phases must be at least 1, got {phases}")
     scheme = PaoliSchatzman() if scheme is None else scheme
@@ -166,7 +169,7 @@ def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> Itera
     """Every step of one motion for each number of steps, one trace for all of them."""
     plan = Plan(None, False, 1, max(counts), None)
     for n in counts:
-        data = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
+        data = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme, projection)
         remark = check_start(data) if n == counts[0] else None
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
@@ -196,6 +199,11 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
 
 def _errors(solution: Solution, exact, impulse) -> tuple[float, float, float]:
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
+    for name, value in zip("qv", exact(t), strict=True):
+        if np.shape(value) != q.shape:
+            raise ValueError(
+                f"exact(t) must return q and v of shape {q.shape} for t of shape {t.shape}, {name} has {np.shape(value)}"
+            )
     position = float(np.max(np.abs(q - exact(t)[0])))
     width = np.diff(t)
     chord = np.diff(q, axis=0) / width[:, None]
@@ -205,5 +213,7 @@ def _errors(solution: Solution, exact, impulse) -> tuple[float, float, float]:
         velocity += float(np.sum(np.abs(chord - v) * width[:, None])) / SUBSAMPLES
     total = float("nan")
     if impulse is not None and np.size(impulse):
+        if np.shape(impulse) != np.shape(solution.impulse)[1:]:
+            raise ValueError(f"impulse must have shape {np.shape(solution.impulse)[1:]}, got {np.shape(impulse)}")
         total = float(np.max(np.abs(np.asarray(solution.impulse)[-1] - np.asarray(impulse))))
     return position, velocity, total

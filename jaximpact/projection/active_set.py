@@ -28,8 +28,8 @@ class ActiveSet:
 
     Up to three constraints every active set is tried in straight-line code, which costs the same for every lane of a
     batch. Beyond, constraints enter one at a time and leave as soon as their impulse would turn negative: one pivot of
-    O(m^2) for each, finite for any positive semidefinite Delassus matrix, dependent gradients included; an infeasible
-    linearisation is recognised.
+    O(m^2) for each, finite in exact arithmetic for any positive semidefinite Delassus matrix, dependent gradients
+    included; an infeasible linearisation is recognised.
 
     Attributes:
         tolerance: KKT residual [gap velocity].
@@ -78,6 +78,9 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
     diagonal = jnp.maximum(jnp.diagonal(a), jnp.finfo(b.dtype).tiny)
     index = jnp.arange(m)
     limit = 8 * m + 16
+    size = jnp.max(jnp.abs(b))
+    # a violation within round-off is none: dependent constraints would enter and leave for ever
+    threshold = jnp.maximum(0.1 * tolerance, 8 * eps * size)
 
     def pivot(t, beta, k):
         p, row, column = t[k, k], t[k], t[:, k]
@@ -102,17 +105,17 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
         full = jnp.where(curvature > 64 * eps * diagonal[r], -beta[r] / curvature, jnp.inf)
         blocked = ratio[leaving] < full
         theta_new = jnp.maximum(theta, jnp.minimum(full, ratio[leaving]))
-        infeasible = ~jnp.isfinite(theta_new)
+        stuck = ~jnp.isfinite(theta_new)
         k = jnp.where(blocked, leaving, r)
         t_new, beta_new = pivot(t, beta, k)
         active_new = active.at[k].set(~blocked)
         r_new = jnp.where(blocked, r, -1)
         theta_new = jnp.where(blocked, theta_new, 0.0)
-        keep = infeasible
-        t, beta = jnp.where(keep, t, t_new), jnp.where(keep, beta, beta_new)
-        active, theta = jnp.where(keep, active, active_new), jnp.where(keep, theta, theta_new)
-        unfinished = (r_new >= 0) | jnp.any(~active & (beta < -0.1 * tolerance))
-        return count + 1, t, beta, active, r_new, theta, unfinished & ~infeasible, infeasible
+        violated = stuck & (-beta[r] > jnp.sqrt(eps) * size)
+        t, beta = jnp.where(stuck, t, t_new), jnp.where(stuck, beta, beta_new)
+        active, theta = jnp.where(stuck, active, active_new), jnp.where(stuck, theta, theta_new)
+        unfinished = (r_new >= 0) | jnp.any(~active & (beta < -threshold))
+        return count + 1, t, beta, active, r_new, theta, unfinished & ~stuck, violated
 
     def going(carry):
         count, *_, unfinished, _ = carry
@@ -120,7 +123,7 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
 
     none = jnp.array(-1, index.dtype)
     zero, no = jnp.zeros((), b.dtype), jnp.array(False)
-    start = (jnp.zeros((), jnp.int32), a, b, jnp.zeros(m, bool), none, zero, jnp.any(b < -0.1 * tolerance), no)
+    start = (jnp.zeros((), jnp.int32), a, b, jnp.zeros(m, bool), none, zero, jnp.any(b < -threshold), no)
     count, t, beta, active, *_, infeasible = lax.while_loop(going, body, start)
     impulse = jnp.where(active, beta, 0.0)
     # one step of refinement with the tableau's inverse of A on the active set

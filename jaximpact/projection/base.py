@@ -111,7 +111,7 @@ def _floor(contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
     ``size`` (d,) is the magnitude, as a velocity, of what is added up before the gaps are taken.
     """
     eps = jnp.finfo(size.dtype).eps
-    return 8 * eps * jnp.max(jnp.abs(contacts.jacobian) @ size + jnp.abs(gap_velocity), initial=0.0)
+    return 32 * eps * jnp.max(jnp.abs(contacts.jacobian) @ size + jnp.abs(gap_velocity), initial=0.0)
 
 
 def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> Projected:
