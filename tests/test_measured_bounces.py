@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -12,17 +11,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = ROOT.parent / "shared" / "data" / "bounce_times.csv"
+sys.path.insert(0, str(ROOT / "experiments"))  # as a script there sees it
+
+from bounces.data import read_drops  # noqa: E402
+from bounces.matching import match  # noqa: E402
+from measured_bounces import main  # noqa: E402
+
 HEADER = "ball,drop_height_cm,drop,bounce,time_s\n"
-
-
-@pytest.fixture(scope="module")
-def experiment():
-    spec = importlib.util.spec_from_file_location("measured_bounces", ROOT / "experiments" / "measured_bounces.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
 
 
 def rows(path):
@@ -53,16 +48,16 @@ def file_of(folder, text):
         (HEADER + ",10,1,0,0.0\n", 2, "ball", "empty name"),
     ],
 )
-def test_bad_rows_are_named_by_file_line_and_column(experiment, tmp_path, text, line, column, words):
+def test_bad_rows_are_named_by_file_line_and_column(tmp_path, text, line, column, words):
     with pytest.raises(ValueError) as error:
-        experiment.read_drops(file_of(tmp_path, text))
+        read_drops(file_of(tmp_path, text))
     for part in ("drops.csv", f"line {line}", f"'{column}'", words):
         assert part in str(error.value)
 
 
-def test_reading_keeps_every_drop(experiment, tmp_path):
+def test_reading_keeps_every_drop(tmp_path):
     text = HEADER + "a,10,1,0,2.0\nb,10,1,0,0.0\na,10,1,1,2.3\na,10,1,2,2.5\nb,10,1,1,0.2\n"
-    drops, unusable = experiment.read_drops(file_of(tmp_path, text))
+    drops, unusable = read_drops(file_of(tmp_path, text))
     assert [drop.label for drop in drops] == ["a 10 cm drop 1"]
     np.testing.assert_allclose(drops[0].times, [0, 0.3, 0.5])
     assert [(drop.label, why) for drop, why in unusable] == [("b 10 cm drop 1", "only 2 contacts, 3 are needed")]
@@ -71,45 +66,45 @@ def test_reading_keeps_every_drop(experiment, tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"), [(None, "No such file"), (HEADER, "no rows"), (HEADER + "a,10,1,0,0\n", "3 contacts")]
 )
-def test_nothing_to_fit_ends_with_a_message(experiment, tmp_path, capsys, text, words):
+def test_nothing_to_fit_ends_with_a_message(tmp_path, capsys, text, words):
     path = tmp_path / "absent.csv" if text is None else file_of(tmp_path, text)
     with pytest.raises(SystemExit) as end:
-        experiment.main(["--data", str(path), "--out", str(tmp_path / "out")])
+        main(["--data", str(path), "--out", str(tmp_path / "out")])
     assert end.value.code == 2
     assert words in capsys.readouterr().err
 
 
-def test_matching_skips_missed_and_extra_contacts(experiment):
+def test_matching_skips_missed_and_extra_contacts():
     model = np.concatenate([[0], np.cumsum(0.5 * 0.9 ** np.arange(12))])
     measured = np.insert(np.delete(model[:10], 4), 7, model[7] + 0.1) + 0.002
     measured[0] = 0
-    _, index = experiment.match(measured, model[None], 5e-3)
+    _, index = match(measured, model[None], 5e-3)
     assert index.tolist() == [0, 1, 2, 3, 5, 6, 7, -1, 8, 9]
 
 
-def test_matching_prefers_the_truth_to_dense_contacts(experiment):
+def test_matching_prefers_the_truth_to_dense_contacts():
     truth = np.concatenate([[0], np.cumsum(0.5 * 0.9 ** np.arange(10))])
     dense = 0.01 * np.arange(500)  # a contact within 5 ms of anything
     model = np.full((2, len(dense)), np.nan)
     model[0], model[1, : len(truth)] = dense, truth + 0.015 * np.sin(np.arange(11))
-    cost, index = experiment.match(truth, model, 20e-3)
+    cost, index = match(truth, model, 20e-3)
     assert cost[1] < cost[0]
     assert index.tolist() == list(range(11))
 
 
-def test_matching_leaves_a_lone_late_contact_out(experiment):
+def test_matching_leaves_a_lone_late_contact_out():
     model = np.concatenate([[0], np.cumsum(0.5 * 0.9 ** np.arange(12))])
-    _, index = experiment.match(np.append(model[:8], model[10]), model[None], 5e-3)  # by chance where contact 10 was
+    _, index = match(np.append(model[:8], model[10]), model[None], 5e-3)  # by chance where contact 10 was
     assert index.tolist() == [*range(8), -1]
 
 
-def test_recovers_the_truth_of_synthetic_drops(experiment, tmp_path, capsys):
+def test_recovers_the_truth_of_synthetic_drops(tmp_path, capsys):
     source = ROOT / "experiments" / "data"
     text = (source / "synthetic_bounces.csv").read_text() + "stone,50,1,0,0.0\nstone,50,1,1,0.1\n"
     data, out = tmp_path / "synthetic_bounces.csv", tmp_path / "out"
     data.write_text(text)
     (tmp_path / "synthetic_truth.csv").write_text((source / "synthetic_truth.csv").read_text())
-    experiment.main(["--data", str(data), "--out", str(out), "--drops", "8"])
+    main(["--data", str(data), "--out", str(out), "--drops", "8"])
 
     printed = capsys.readouterr()
     assert "not used: stone 50 cm drop 1: only 2 contacts" in printed.out
@@ -139,8 +134,8 @@ def test_recovers_the_truth_of_synthetic_drops(experiment, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.exists(), reason="the measured bounce times are not part of the project")
-def test_measured_balls(experiment, tmp_path, capsys):
-    experiment.main(["--data", str(REAL), "--out", str(tmp_path)])
+def test_measured_balls(tmp_path, capsys):
+    main(["--data", str(REAL), "--out", str(tmp_path)])
     assert "pingpong: e falls" in capsys.readouterr().out  # air drag
     fits = rows(tmp_path / "fits.csv")
     assert len(fits) == 85

@@ -8,25 +8,23 @@ from pathlib import Path
 import numpy as np
 
 COLUMNS = ("ball", "drop_height_cm", "drop", "bounce", "time_s")
+LABEL = "{ball} {drop_height_cm:g} cm drop {drop}"
 NEEDED = 3  # contacts of a usable drop: as many as numbers fitted (e, H, timing error of the first contact)
 
 
 @dataclass
 class Drop:
-    """One recorded drop."""
+    """One recorded drop; the first three fields are those of the file."""
 
     ball: str
-    nominal: float  # nominal height [m]
-    number: str
+    drop_height_cm: float
+    drop: str
     times: np.ndarray  # contact times from the first contact [s]
+    truth: tuple[float, float] = (math.nan, math.nan)  # e and height [cm] where known
 
     @property
     def label(self) -> str:
-        return label(self.ball, 100 * self.nominal, self.number)
-
-
-def label(ball: str, height_cm: float, number: str) -> str:
-    return f"{ball} {height_cm:g} cm drop {number}"
+        return LABEL.format(**vars(self))
 
 
 def read_drops(path: Path) -> tuple[list[Drop], list[tuple[Drop, str]]]:
@@ -47,28 +45,29 @@ def read_drops(path: Path) -> tuple[list[Drop], list[tuple[Drop, str]]]:
             raise ValueError(f"{path}, line {max(reader.line_num, 1)}, {error}") from None
     if not found:
         raise ValueError(f"{path}: no rows below the header")
-    drops = [Drop(*key, np.array(times) - times[0]) for key, times in found.items()]
+    truth = read_truth(path)
+    drops = [Drop(*key, np.array(times) - times[0], truth.get(key, Drop.truth)) for key, times in found.items()]
     unusable = [(d, f"only {len(d.times)} contacts, {NEEDED} are needed") for d in drops if len(d.times) < NEEDED]
     return [drop for drop in drops if len(drop.times) >= NEEDED], unusable
 
 
 def add_contact(row: dict, found: dict) -> None:
     """Append the contact of one row to its drop; ValueError names the column that is wrong."""
-    ball, name = ((row[column] or "").strip() for column in ("ball", "drop"))
-    height, bounce, now = (number(row, column) for column in ("drop_height_cm", "bounce", "time_s"))
-    times = found.setdefault((ball, height / 100, name), [])
+    ball, drop = ((row[column] or "").strip() for column in ("ball", "drop"))
+    height, bounce, time = (number(row, column) for column in ("drop_height_cm", "bounce", "time_s"))
+    times = found.setdefault((ball, height, drop), [])
     last = times[-1] if times else -math.inf
     for column, good, message in (
         ("ball", ball, "empty name"),
-        ("drop", name, "empty name"),
+        ("drop", drop, "empty name"),
         ("drop_height_cm", height > 0, f"must be positive, got {height:g}"),
         ("bounce", bounce >= 0 and bounce.is_integer(), f"must be a whole number >= 0, got {bounce:g}"),
-        ("time_s", now >= 0, f"must not be negative, got {now:g}"),
-        ("time_s", now > last, f"{now:g} does not come after {last:g}, the contact before it in this drop"),
+        ("time_s", time >= 0, f"must not be negative, got {time:g}"),
+        ("time_s", time > last, f"{time:g} does not come after {last:g}, the contact before it in this drop"),
     ):
         if not good:
             raise ValueError(f"column {column!r}: {message}")
-    times.append(now)
+    times.append(time)
 
 
 def number(row: dict, column: str) -> float:
@@ -81,16 +80,12 @@ def number(row: dict, column: str) -> float:
     return value
 
 
-def read_truth(data: Path) -> dict[str, tuple[float, float]]:
-    """True (e, H [m]) by a drop's label from X_truth.csv beside X_bounces.csv; empty where there is none."""
+def read_truth(data: Path) -> dict[tuple, tuple[float, float]]:
+    """True (e, height [cm]) of drops from X_truth.csv beside X_bounces.csv; empty where there is none."""
     path = data.with_name(data.name.replace("_bounces", "_truth"))
     if path == data or not path.exists():
         return {}
     with open(path, newline="", encoding="utf-8-sig") as file:
-        return {
-            label(row["ball"], float(row["drop_height_cm"]), row["drop"]): (
-                float(row["e"]),
-                float(row["height_cm"]) / 100,
-            )
-            for row in csv.DictReader(file)
-        }
+        rows = list(csv.DictReader(file))
+    keys = [(row["ball"], float(row["drop_height_cm"]), row["drop"]) for row in rows]
+    return {key: (float(row["e"]), float(row["height_cm"])) for key, row in zip(keys, rows, strict=True)}

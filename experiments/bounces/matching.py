@@ -1,10 +1,11 @@
 """Which measured contact is which simulated one, where some were missed and others are no contacts at all."""
 
 import numpy as np
+from scipy.special import huber
 
 HUBER = 1.345  # scales at which the loss turns from quadratic to linear: 95 % efficient for normal errors
 EXTRA = 8.0  # cost of leaving a measured contact out: Huber's loss at 6.6 scales, so no match is further off
-MISSED = 4.1  # cost of leaving a simulated contact out: two are just dearer than one extra, see `match`
+MISSED = 4.1  # cost of leaving a simulated contact out: two of them are just dearer than one extra
 
 
 def match(measured: np.ndarray, model: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:
@@ -24,7 +25,7 @@ def match(measured: np.ndarray, model: np.ndarray, scale: float) -> tuple[np.nda
     moves[0, :, 0] = 0
     for i in range(1, len(measured)):
         off = np.where(np.isnan(model), np.inf, np.abs(model - measured[i]))
-        matched = np.pad(best[:, :-1], ((0, 0), (1, 0)), constant_values=np.inf) + huber(off / scale)
+        matched = np.pad(best[:, :-1], ((0, 0), (1, 0)), constant_values=np.inf) + huber(HUBER, off / scale)
         direct = np.minimum(matched, best + EXTRA)
         moves[i] = np.where(matched <= best + EXTRA, 0, 1)
         best = np.minimum.accumulate(direct - skip, axis=1) + skip
@@ -40,8 +41,3 @@ def match(measured: np.ndarray, model: np.ndarray, scale: float) -> tuple[np.nda
             index[i] = j
         i, j = i - (move != 2), j - (move != 1)
     return costs, index
-
-
-def huber(x: np.ndarray) -> np.ndarray:
-    """Huber's loss of x >= 0."""
-    return np.where(x < HUBER, 0.5 * x**2, HUBER * (x - 0.5 * HUBER))

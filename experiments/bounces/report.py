@@ -1,148 +1,111 @@
 """What the fits say: tables and remarks in print, fits.csv, results.npz."""
 
 import csv
-import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import median_abs_deviation
 
-from .fit import SIGMA, Fit
+from .data import LABEL
 
-NOTABLE_FALL = 0.005  # of e between the lowest and highest drops: the usual scatter from drop to drop
-HEADER = (
-    "ball,drop_height_cm,drop,status,contacts,rejected,missed,e,e_error,height_cm,height_error_cm,rms_ms,scale_ms,"
-    "e_round1,height_round1_cm,h_ms_step1,e_step1,height_cm_step1,h_ms_step2,e_step2,height_cm_step2,h_ms_step3,"
-    "e_step3,height_cm_step3,e_moved_by_extrapolation,closed_form_difference_ms"
-)
+FALL = 0.005  # fall of e from the lowest to the highest drops worth a remark: the usual scatter from drop to drop,
+CLEAR = 2  # and by this many times the spread at either height: not chance
 SHARED = "drops  e       spread    std.err.  rms ms  contacts  rejected  missed"
-LEGEND = """
-e, H: medians over the drops; spread: robust standard deviation over the drops; std.err.: median standard error
-of one drop, from timing alone; rejected: recorded, not simulated; missed: simulated, not recorded."""
 
 
-def grouped(fits: list[Fit], key: Callable) -> dict:
-    """Fits by key(drop), in order of first appearance."""
+def grouped(fits: list[dict], *names: str) -> dict[tuple, list[dict]]:
+    """Fits by the values that they have under these names, in order of first appearance."""
     groups: dict = {}
     for fit in fits:
-        groups.setdefault(key(fit.drop), []).append(fit)
+        groups.setdefault(tuple(fit[name] for name in names), []).append(fit)
     return groups
 
 
-def median_e(fits: list[Fit]) -> float:
-    return float(np.median([fit.e for fit in fits]))
+def column(fits: list[dict], name: str) -> np.ndarray:
+    return np.array([fit[name] for fit in fits])
 
 
-def spread_e(fits: list[Fit]) -> float:
-    """Robust standard deviation of e over drops."""
-    return SIGMA * float(np.median([abs(fit.e - median_e(fits)) for fit in fits]))
+def median(fits: list[dict], name: str) -> float:
+    return np.median(column(fits, name))
 
 
-def numbers(fits: list[Fit]) -> str:
+def spread(fits: list[dict]) -> float:
+    """Robust standard deviation of e."""
+    return median_abs_deviation(column(fits, "e"), scale="normal")
+
+
+def numbers(fits: list[dict]) -> str:
     """The columns SHARED of a group of drops."""
-    rms = np.sqrt(np.mean(np.concatenate([fit.residual for fit in fits]) ** 2))
-    contacts, rejected, missed = np.sum([(len(fit.index), fit.rejected, fit.missed) for fit in fits], axis=0)
+    rms = 1e3 * np.sqrt(np.mean(np.concatenate([fit["residual"] for fit in fits]) ** 2))
+    contacts, rejected, missed = (column(fits, name).sum() for name in ("contacts", "rejected", "missed"))
     return (
-        f"{len(fits):5d}  {median_e(fits):.4f} {spread_e(fits):8.4f} {np.median([fit.errors[0] for fit in fits]):8.4f}"
-        f" {1e3 * rms:8.1f} {contacts:9d} {rejected:9d} {missed:7d}"
+        f"{len(fits):5d}  {median(fits, 'e'):.4f} {spread(fits):8.4f} {median(fits, 'e_error'):8.4f} {rms:8.1f} "
+        f"{contacts:9d} {rejected:9d} {missed:7d}"
     )
 
 
-def print_tables(fits: list[Fit]) -> None:
+def print_tables(fits: list[dict]) -> None:
     print(f"\n{'ball':12s} {'drop cm':>7s}  {SHARED}   H cm (H/drop)")
-    for (ball, nominal), group in sorted(grouped(fits, lambda drop: (drop.ball, drop.nominal)).items()):
-        height = np.median([fit.height for fit in group])
-        print(f"{ball:12s} {100 * nominal:7g}  {numbers(group)}   {100 * height:6.1f} ({height / nominal:.3f})")
+    for (ball, nominal), group in sorted(grouped(fits, "ball", "drop_height_cm").items()):
+        height = median(group, "height_cm")
+        print(f"{ball:12s} {nominal:7g}  {numbers(group)}   {height:6.1f} ({height / nominal:.3f})")
     print(f"\n{'ball':12s} {'':7s}  {SHARED}   ratio of successive intervals")
-    for ball, group in grouped(fits, lambda drop: drop.ball).items():
-        intervals = [np.diff(fit.drop.times) for fit in group]
-        ratio = np.median(np.concatenate([x[1:] / x[:-1] for x in intervals]))
-        print(f"{ball:12s} {'':7s}  {numbers(group)}   {ratio:.4f}")
-    print(LEGEND)
+    for (ball,), group in grouped(fits, "ball").items():
+        ratios = [np.diff(fit["times"])[1:] / np.diff(fit["times"])[:-1] for fit in group]
+        print(f"{ball:12s} {'':7s}  {numbers(group)}   {np.median(np.concatenate(ratios)):.4f}")
+    print("\ne, H: medians over the drops; spread: robust standard deviation over the drops; std.err.: median standard")
+    print(
+        "error of one drop, numerical error included; rejected: recorded, not simulated; missed: simulated, not recorded"
+    )
 
 
-def print_remarks(fits: list[Fit], unusable: list) -> None:
+def print_remarks(fits: list[dict], unusable: list) -> None:
     """What a reader must know to judge the tables."""
-    for ball, group in grouped(fits, lambda drop: drop.ball).items():
-        heights = grouped(group, lambda drop: drop.nominal)
+    for (ball,), group in grouped(fits, "ball").items():
+        heights = grouped(group, "drop_height_cm")
         low, high = min(heights), max(heights)
-        fall = median_e(heights[low]) - median_e(heights[high])
-        if fall > max(NOTABLE_FALL, 2 * spread_e(heights[low]), 2 * spread_e(heights[high])):
+        fall = median(heights[low], "e") - median(heights[high], "e")
+        if fall > max(FALL, CLEAR * spread(heights[low]), CLEAR * spread(heights[high])):
             print(
-                f"{ball}: e falls by {fall:.3f} from drops of {100 * low:g} cm to {100 * high:g} cm. A constant e in "
-                "vacuo cannot do that;\n    air drag, which the model leaves out, lowers the apparent e of fast light balls."
+                f"{ball}: e falls by {fall:.3f} from drops of {low[0]:g} cm to {high[0]:g} cm. A constant e in vacuo cannot do"
             )
+            print("    that; air drag, which the model leaves out, lowers the apparent e of fast light balls.")
     for drop, why in unusable:
         print(f"not used: {drop.label}: {why}")
-    for group in grouped(fits, lambda drop: (drop.ball, drop.nominal)).values():
-        usual = np.median([fit.height for fit in group])
-        for fit in group:
-            off, off_if_missed = abs(fit.height / usual - 1), abs(fit.height / (usual * fit.e**2) - 1)
-            if len(group) > 2 and off_if_missed < off / 3:
-                print(
-                    f"first contact missed? {fit.drop.label}: H = {100 * fit.height:.1f} cm is e^2 times that of its "
-                    f"neighbours ({100 * usual:.1f} cm)"
-                )
     for fit in fits:
-        if fit.trouble:
-            print(f"poor fit: {fit.drop.label}: {fit.trouble}")
-    h = 1e3 * np.array([fit.by_step[:, 0] for fit in fits])
-    moved = np.abs([fit.e - fit.by_step[-1, 1] for fit in fits])
-    check = 1e3 * np.array([fit.closed_form for fit in fits])
-    print(
-        f"steps h = {h.min():.2f}..{h.max():.2f} ms; extrapolation to h = 0 moved e from its value at the finest step by "
-        f"{np.median(moved):.1e} (median), {moved.max():.1e} (largest)\ncheck: extrapolated contact times differ from "
-        f"those of the closed form in vacuo by {np.median(check):.2f} ms (median over drops of the largest difference), "
-        f"{check.max():.2f} ms (largest)"
-    )
+        if fit["status"] != "ok":
+            print(f"{LABEL.format(**fit)}: {fit['status']}")
+    h, moved = 1e3 * column(fits, "by_step")[..., 0], np.abs(column(fits, "e_moved_by_extrapolation"))
+    moves = f"{np.median(moved):.1e} (median), {moved.max():.1e} (largest)"
+    print(f"steps h = {h.min():.2f}..{h.max():.2f} ms; extrapolation from the finest to h = 0 moved e by {moves}")
+    off = column(fits, "closed_form_difference_ms")
+    print("check: extrapolated contact times differ from those of the closed form in vacuo by")
+    print(f"    {np.median(off):.2f} ms (median over drops of the largest difference), {off.max():.2f} ms (largest)")
 
 
-def print_truth(fits: list[Fit]) -> None:
+def print_truth(fits: list[dict]) -> None:
     """Fits against the truth, where that is known."""
-    known = [fit for fit in fits if fit.drop.truth]
+    known = [fit for fit in fits if np.isfinite(fit["truth"][0])]
     if known:
-        print(f"\n{'drop':28s} {'e':>7s} {'true':>7s} {'error/s.e.':>10s}   {'H cm':>7s} {'true':>7s} {'error/s.e.':>10s}")
+        print(f"\n{'drop':28s} {'e':>7s} {'true':>7s} error/s.e.   {'H cm':>7s} {'true':>7s} error/s.e.")
     for fit in known:
-        e, height = fit.drop.truth
-        z = (np.array([fit.e, fit.height]) - [e, height]) / fit.errors
-        print(
-            f"{fit.drop.label:28s} {fit.e:7.4f} {e:7.4f} {z[0]:10.1f}   "
-            f"{100 * fit.height:7.2f} {100 * height:7.2f} {z[1]:10.1f}"
-        )
+        e, height, (true_e, true_height) = fit["e"], fit["height_cm"], fit["truth"]
+        z, z_height = (e - true_e) / fit["e_error"], (height - true_height) / fit["height_error_cm"]
+        print(f"{LABEL.format(**fit):28s} {e:7.4f} {true_e:7.4f} {z:10.1f}   ", end="")
+        print(f"{height:7.2f} {true_height:7.2f} {z_height:10.1f}")
 
 
-def write_csv(path: Path, fits: list[Fit], unusable: list) -> None:
-    """A row for every drop of the file."""
-    with open(path, "w", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(HEADER.split(","))
-        for fit in fits:
-            state = f"poor: {fit.trouble}" if fit.trouble else "ok"
-            values = [fit.e, fit.errors[0], 100 * fit.height, 100 * fit.errors[1], 1e3 * fit.rms, 1e3 * fit.scale]
-            values += [fit.first[0], 100 * fit.first[1], *(fit.by_step * [1e3, 1, 100]).ravel()]
-            values += [fit.e - fit.by_step[-1, 1], 1e3 * fit.closed_form]
-            counts = [len(fit.index), fit.rejected, fit.missed]
-            table.writerow([*fit.drop.names, state, *counts, *[f"{value:.6g}" for value in values]])
-        for drop, why in unusable:
-            table.writerow([*drop.names, f"not used: {why}", len(drop.times)])
-
-
-def write_npz(path: Path, fits: list[Fit], settings: dict) -> None:
-    """The fits as arrays, a row for each; contacts padded to one length with NaN and -2."""
-
-    def padded(arrays, fill):
-        width = max(len(array) for array in arrays)
-        return [np.pad(array, (0, width - len(array)), constant_values=fill) for array in arrays]
-
-    names = ("e", "height", "covariance", "by_step", "rms")
-    np.savez(
-        path,
-        ball=[fit.drop.ball for fit in fits],
-        nominal=[fit.drop.nominal for fit in fits],
-        drop=[fit.drop.number for fit in fits],
-        times=padded([fit.drop.times for fit in fits], np.nan),
-        contact=padded([fit.index for fit in fits], -2),
-        round1=[fit.first for fit in fits],
-        settings=json.dumps(settings),
-        **{name: [getattr(fit, name) for fit in fits] for name in names},
-    )
+def write(out: Path, fits: list[dict], unusable: list, settings: str) -> None:
+    """fits.csv: numbers and names, a row for every drop of the file. results.npz: arrays as well, padded with NaN."""
+    names = [name for name, value in fits[0].items() if np.ndim(value) == 0]
+    others = [vars(drop) | {"status": f"not used: {why}", "contacts": len(drop.times)} for drop, why in unusable]
+    with open(out / "fits.csv", "w", newline="") as file:
+        table = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        for row in fits + others:
+            table.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    arrays = {name: column(fits, name) for name in (*names, "truth", "covariance", "by_step")}
+    for name in ("times", "index", "residual"):
+        length = max(len(fit[name]) for fit in fits)
+        arrays[name] = np.array([np.append(fit[name], [np.nan] * (length - len(fit[name]))) for fit in fits])
+    np.savez(out / "results.npz", settings=settings, **arrays)

@@ -6,17 +6,9 @@ import numpy as np
 import jaximpact as ji
 
 GRAVITY = 9.81  # [m/s^2]
-ROWS = 512  # saved rows of a trajectory: 10 or more for every flight that the data can show
-FLAT = 1e-7  # rows that differ by less [horizon] show one contact: round-off is below it, a flight far above
-SHORTEST = 3.5  # rows of a usable flight: from there on two equal rows, which make a level, are certain
-
-
-def gravity(t, q, v, args):
-    return -args["g"] * jnp.ones_like(q)
-
-
-def floor(t, q, args):
-    return q
+ROWS = 512  # saved rows of a trajectory: 10 for a flight of 0.1 s in 5 s, the shortest that is recorded
+FLAT = 1e-7  # rows that differ by less [horizon] show one contact: round-off is far below, a flight far above
+SHORTEST = 3.5  # rows of a usable flight: a level needs 2 equal ones, and those beside a contact may be off
 
 
 def next_contact(t, q, v, args):
@@ -24,9 +16,6 @@ def next_contact(t, q, v, args):
     g = args["g"]
     v = v[0] - 0.5 * args["h"] * g
     return t + (v + jnp.sqrt(jnp.maximum(v**2 + 2 * g * q[0], 0))) / g
-
-
-BALL = ji.Problem(gravity, floor)
 
 
 def simulate(e: np.ndarray, height: np.ndarray, horizon: np.ndarray, steps: tuple[int, ...]) -> np.ndarray:
@@ -37,10 +26,11 @@ def simulate(e: np.ndarray, height: np.ndarray, horizon: np.ndarray, steps: tupl
     positions lie on a parabola exactly, so the time of the *next* contact, saved ROWS times, is a staircase whose
     levels are the contact times.
     """
+    ball = ji.Problem(lambda t, q, v, args: -args["g"] * jnp.ones_like(q), lambda t, q, args: q)
     found = []
     for count in steps:
         solution = ji.ensemble(
-            BALL,
+            ball,
             height.reshape(-1, 1),
             np.zeros((height.size, 1)),
             t1=1.0,
@@ -69,17 +59,8 @@ def levels(staircase: np.ndarray) -> np.ndarray:
     return found
 
 
-def lattice(count: int) -> np.ndarray:
-    """Points (2, count) spread evenly over [-1, 1]^2, no two with the same coordinate (Kronecker's sequence).
-
-    The phase of an impact within its step changes the rebound by O(h); with no two lanes alike it averages out.
-    """
-    ratio = 1.32471795724474602596  # root of x^3 = x + 1
-    return 2 * ((0.5 + np.outer([1 / ratio, 1 / ratio**2], np.arange(count))) % 1) - 1
-
-
 def to_zero(values: np.ndarray, steps: tuple[int, ...]) -> np.ndarray:
     """Values (len(steps), ...) at h ~ 1/steps extrapolated linearly to h = 0, weights 1/h^2: their scatter is O(h)."""
-    h = 1 / np.asarray(steps, float)
-    design = np.stack([np.ones_like(h), h], axis=1)
-    return np.tensordot(np.linalg.pinv(design / h[:, None])[0] / h, values, axes=1)
+    n = np.array(steps)
+    design = np.stack([n, np.ones_like(n)], axis=1)  # a + b h, divided by h
+    return np.tensordot(np.linalg.pinv(design)[0] * n, values, axes=1)
