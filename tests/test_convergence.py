@@ -53,11 +53,12 @@ def parameters():
     """The default suite holds every case with the exact projection, and one case of every problem with the others."""
     for entry, name, label, projection in COMBINATIONS:
         main = projection == "active-set" or (
-            name == next(iter(entry.cases)) and label in ("paoli-schatzman", "maury") and len(entry.case(name).q0) < 20
+            name == next(iter(entry.cases))
+            and label == next(iter(entry.case(name).orders))
+            and entry.case(name).q0.size < 20
         )
-        long = entry.cases[name].q0.size > 20 and projection != "active-set"
         marks = [pytest.mark.xdist_group(entry.name)]  # cases of one problem share compiled code
-        marks += [] if main and not long else [pytest.mark.slow]
+        marks += [] if main else [pytest.mark.slow]
         yield pytest.param(entry, name, label, projection, id=f"{entry.name}-{name}-{label}-{projection}", marks=marks)
 
 
