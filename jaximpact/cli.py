@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import shlex
 import sys
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,16 @@ from .catalogue import Case, Entry, entries, get
 from .ensemble import ensemble
 from .integrate import Solution, count_steps, solve
 from .names import PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name, suggestion
+from .output import (
+    aligned,
+    file_list,
+    motion_columns,
+    print_facts,
+    summary_columns,
+    write_arrays,
+    write_csv,
+    write_json,
+)
 from .plots import ROUND_OFF, plot_convergence, plot_ensemble, plot_motion
 from .status import FAILURES, summarise
 from .validate import JaximpactWarning
@@ -194,7 +202,7 @@ def _list(options) -> int:
         rows: list[tuple[str, ...]] = [("id", "name", "title", "cases", "schemes")]
         for entry in entries():
             rows.append((entry.id, entry.name, entry.title, ", ".join(entry.cases), _entry_schemes(entry)))
-        print(_columns(rows))
+        print(aligned(rows))
         return 0
     rows = [("id", "name", "case", "d", "m", "e", "t1 [s]", "exact", "impacts", "schemes")]
     for entry in entries():
@@ -203,7 +211,7 @@ def _list(options) -> int:
             impacts = "" if case.impacts is None else f"{len(case.impacts)}"
             fitting = "all" if len(_applicable(entry, case)) == len(SCHEMES) else "not maury"
             rows.append((entry.id, entry.name, name, *size, _yes(case.exact), impacts, fitting))
-    print(_columns(rows))
+    print(aligned(rows))
     return 0
 
 
@@ -223,7 +231,7 @@ def _show(options) -> int:
         rows: list[tuple[str, ...]] = [("scheme", "position", "velocity", "impulse")]
         for label in _applicable(entry, case):
             rows.append((label, *_expected(case, label).values()))
-        print(textwrap.indent(_columns(rows), "  ") + "\n")
+        print(textwrap.indent(aligned(rows), "  ") + "\n")
     print("Orders predicted as h -> 0: position in the sup norm, velocity in L1, total impulse; '-' where none is.")
     print(f"\nrun it:  jaximpact run {entry.name} --case {shlex.quote(next(iter(entry.cases)))}")
     return 0
@@ -295,7 +303,7 @@ def _run(options) -> int:
         if exact is None:
             facts["position error"] = f"exact motion not known{_why_unknown(case, t1, e)}"
         gaps = jax.vmap(lambda t, q: entry.problem.gaps(t, q, case.args)) if len(q0) > 1 else None
-        files = [_write_arrays(out / "motion.npz", solution), _write_csv(out / "motion.csv", _motion_columns(solution))]
+        files = [write_arrays(out / "motion.npz", solution), write_csv(out / "motion.csv", motion_columns(solution))]
         files += _picture(lambda: plot_motion(solution, out / "motion.png", title=heading, exact=exact, gaps=gaps))
     else:
         heading += f", {options.ensemble} motions"
@@ -306,8 +314,8 @@ def _run(options) -> int:
         settings |= {"save": save, "ensemble": options.ensemble, "spread": options.spread, "seed": options.seed}
         solution, seconds = _timed(lambda: ensemble(entry.problem, q0, v0, save=save, **common))
         facts = _ensemble_facts(solution) | remarks
-        files = [_write_arrays(out / "ensemble.npz", solution, q0=q0, v0=v0)]
-        files += [_write_csv(out / "summary.csv", _summary_columns(solution, q0, v0))]
+        files = [write_arrays(out / "ensemble.npz", solution, q0=q0, v0=v0)]
+        files += [write_csv(out / "summary.csv", summary_columns(solution, q0, v0))]
         swept = {"initial q [unit of q]": q0[:, 0], "initial v [unit of q / s]": v0[:, 0]}
         if not np.all(solution.failed):
             files += _picture(lambda: plot_ensemble(solution, out / "ensemble.png", title=heading, swept=swept))
@@ -315,14 +323,14 @@ def _run(options) -> int:
     facts["status"] = solution.describe_status() or "OK"
     rate = (options.ensemble or 1) * steps / seconds["run"]
     files.append(out / "run.json")
-    _write_json(files[-1], options, {"settings": settings, "results": facts, "seconds": seconds, "files": files})
+    write_json(files[-1], options.line, {"settings": settings, "results": facts, "seconds": seconds, "files": files})
     print(heading)
     timing = f"{seconds['compile']:.2f} s compiling, {seconds['run']:.3g} s running, {rate:.3g} steps/s"
     failed = np.atleast_1d(np.asarray(solution.status)) & int(FAILURES)
     if np.any(failed):
         # the decoded status goes to stderr
         facts["status"] = ", ".join(line.partition(":")[0] for line in facts["status"].splitlines())
-    _print_facts(facts | {"time": timing, "written": _files(files)})
+    print_facts(facts | {"time": timing, "written": file_list(files)})
     if np.any(failed):
         print(f"jaximpact: {summarise(failed, np.asarray(solution.failed_at))}", file=sys.stderr)
         return 1
@@ -426,7 +434,7 @@ def _converge(options) -> int:
     expected = _expected(case, options.scheme) if unchanged else dict.fromkeys(observed, "-")
     measured = ("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
-    files = [_write_csv(out / "convergence.csv", columns)]
+    files = [write_csv(out / "convergence.csv", columns)]
     files += _picture(lambda: plot_convergence(result, out / "convergence.png", title=heading))
     files.append(out / "convergence.json")
     settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "scheme": options.scheme}
@@ -438,7 +446,7 @@ def _converge(options) -> int:
         "seconds": seconds,
         "files": files,
     }
-    _write_json(files[-1], options, content)
+    write_json(files[-1], options.line, content)
     print(heading)
     print(result.table())
     if exact is None:
@@ -449,9 +457,9 @@ def _converge(options) -> int:
         rounding = np.max(columns[label]) < ROUND_OFF
         word = "exact" if rounding else f"{value:.2f}" if np.isfinite(value) else "-"
         rows.append((label, word, expected[label]))
-    print(_columns(rows))
+    print(aligned(rows))
     print()
-    _print_facts({"time": f"{seconds:.2f} s", "written": _files(files)})
+    print_facts({"time": f"{seconds:.2f} s", "written": file_list(files)})
     return 0
 
 
@@ -515,26 +523,6 @@ def _timed(compute: Callable[[], Solution]) -> tuple[Solution, dict[str, float]]
     return solution, {"compile": compile_time, "run": running}
 
 
-def _motion_columns(solution: Solution) -> dict[str, np.ndarray]:
-    columns = {"t": np.asarray(solution.t)}
-    for name in ("q", "v", "z", "impulse"):
-        columns |= _spread(name, np.asarray(getattr(solution, name)))
-    return columns if solution.energy is None else columns | {"energy": np.asarray(solution.energy)}
-
-
-def _summary_columns(solution: Solution, q0: np.ndarray, v0: np.ndarray) -> dict[str, np.ndarray]:
-    columns: dict[str, Any] = {"motion": np.arange(len(q0)), **_spread("q0", q0), **_spread("v0", v0)}
-    for name in ("q", "v", "impulse"):
-        columns |= _spread(name, getattr(solution, name)[:, -1])
-    if solution.energy is not None:
-        columns["energy"] = solution.energy[:, -1]
-    return columns | {name: getattr(solution, name) for name in ("penetration", "residual", "status", "failed_at")}
-
-
-def _spread(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    return {f"{name}[{i}]": values[:, i] for i in range(values.shape[1])}
-
-
 def _folder(options, entry: Entry) -> Path:
     out = options.out or Path("out") / entry.name
     out.mkdir(parents=True, exist_ok=True)
@@ -548,58 +536,6 @@ def _picture(draw: Callable[[], Path]) -> list[Path]:
     except ImportError as error:
         print(f"jaximpact: no picture: {error}", file=sys.stderr)
         return []
-
-
-def _write_arrays(path: Path, solution: Solution, **more) -> Path:
-    arrays: dict[str, Any] = {name: np.asarray(x) for name, x in vars(solution).items() if x is not None}
-    np.savez_compressed(path, **arrays, **more)
-    return path
-
-
-def _write_csv(path: Path, columns: Mapping[str, np.ndarray]) -> Path:
-    table = np.column_stack([np.asarray(x, np.float64) for x in columns.values()])
-    np.savetxt(path, table, fmt="%.17g", delimiter=",", header=",".join(columns), comments="")
-    return path
-
-
-def _write_json(path: Path, options, content: Mapping[str, Any]) -> None:
-    versions = {"jaximpact": __version__, "jax": jax.__version__, "numpy": np.__version__}
-    record = {"command": options.line, "versions": versions | {"python": platform.python_version()}, **content}
-    path.write_text(json.dumps(_plain(record), indent=2) + "\n")
-
-
-def _plain(value):
-    """Numbers, strings, lists and dicts only; what is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(x) for key, x in value.items()}
-    if isinstance(value, list | tuple | np.ndarray | jax.Array):
-        return [_plain(x) for x in value] if np.ndim(value) else _plain(np.asarray(value).item())
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
-
-
-def _print_facts(facts: Mapping[str, Any]) -> None:
-    width = max(map(len, facts))
-    for label, value in facts.items():
-        if isinstance(value, np.ndarray):
-            shown = ", ".join(f"{x:.6g}" for x in value[:8]) + (
-                f", ... ({len(value)} in all)" if len(value) > 8 else ""
-            )
-        else:
-            shown = f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
-        print(f"  {label:<{width}}  " + shown.replace("\n", "\n" + " " * (width + 4)))
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join("  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
-def _files(files: Sequence[Path]) -> str:
-    return ", ".join(str(path) if path is files[0] else path.name for path in files)
 
 
 def _yes(value) -> str:

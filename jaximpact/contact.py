@@ -43,10 +43,6 @@ class Metric(NamedTuple):
         scale = jnp.broadcast_to(self.matrix, (x.shape[0],))
         return x / (scale if x.ndim == 1 else scale[:, None])
 
-    def norm(self, x: Array) -> Array:
-        """sqrt(x' M x)."""
-        return jnp.sqrt(x @ self.times(x))
-
     def positive(self) -> Array:
         """Whether M is positive definite here."""
         if self.matrix is None:
@@ -131,6 +127,23 @@ def gap_rate(problem: Problem, t, q: Array, args) -> Array:
     """Partial time derivative of the gaps at fixed q, (m,)."""
     t = jnp.asarray(t, q.dtype)
     return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
+
+
+class Touch(NamedTuple):
+    """Which constraints a state touches, violates, and leaves the admissible set through, up to round-off: (m,) each."""
+
+    touching: Array
+    violated: Array
+    outward: Array
+
+
+def touch(contacts: Contacts, rate: Array, q: Array, v: Array) -> Touch:
+    """Compare gaps and their rates d/dt f(t, q) with the round-off of what they are made of."""
+    eps = 1e3 * jnp.finfo(q.dtype).eps
+    magnitude = jnp.abs(contacts.jacobian)
+    distance, speed = eps * (1 + magnitude @ jnp.abs(q)), eps * (1 + magnitude @ jnp.abs(v))
+    touching = contacts.gap <= distance
+    return Touch(touching, contacts.gap < -distance, touching & (rate < -speed))
 
 
 def acceleration(problem: Problem, metric: Metric, t, q: Array, v: Array, args) -> Array:

@@ -126,24 +126,19 @@ def ensemble(
             "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
         )
     plan = plan._replace(length=None, ragged=bool(np.any(counts != counts[0])))
-    leaves, structure = jax.tree.flatten(data.args)
 
     result: Solution | None = None
-    work = divide(counts, chunk or _automatic_chunk(first_lane(data, axes), plan))
+    work = divide(counts, chunk or _automatic_chunk(pick(data, axes, 0), plan))
     show = (sys.stderr.isatty() and len(work) > 1) if progress is None else progress
     with tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{lanes} motions") as bar:
         for members, padded in work:
-
-            def take(x, axis, padded=padded):
-                return x if axis is None else x[padded]
-
-            inputs = Inputs(take(data.t0, axes.t0), take(data.h, axes.h), take(data.e, axes.e), None)
+            some = pick(data, axes, padded)
+            inputs = Inputs(some.t0, some.h, some.e, None)
             length = jnp.asarray(counts[padded].max(), jnp.int32)
             steps = jnp.asarray(counts[padded], jnp.int32) if plan.ragged else length
-            q0, v0, t1 = take(data.q0, axes.q0), take(data.v0, axes.v0), take(data.t1, axes.t1)
-            chosen = tuple(take(x, axis) for x, axis in zip(leaves, axes.args, strict=True))
-            lane = Lane(q0, v0, t1, steps, length, times, inputs)
-            found = _run(data.problem, scheme, projection, lane, chosen, plan, axes, structure)
+            lane = Lane(some.q0, some.v0, some.t1, steps, length, times, inputs)
+            leaves, structure = jax.tree.flatten(some.args)
+            found = _run(data.problem, scheme, projection, lane, tuple(leaves), plan, axes, structure)
             found = jax.tree.map(np.asarray, found)
             if result is None:
                 result = jax.tree.map(lambda x: np.empty((lanes, *x.shape[1:]), x.dtype), found)
@@ -188,15 +183,15 @@ def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]
     ]
 
 
-def first_lane(data: Data, axes: Axes) -> Data:
-    """The arguments of lane 0."""
+def pick(data: Data, axes: Axes, which) -> Data:
+    """The arguments of one lane (a number) or of some (a slice or numbers); shared ones as they are."""
 
-    def first(x, axis):
-        return x[0] if axis == 0 else x
+    def of(x, axis):
+        return x if axis is None else x[which]
 
     leaves, structure = jax.tree.flatten(data.args)
-    args = jax.tree.unflatten(structure, [first(x, axis) for x, axis in zip(leaves, axes.args, strict=True)])
-    values = {name: first(getattr(data, name), getattr(axes, name)) for name in ("q0", "v0", "t0", "t1", "h", "e")}
+    args = jax.tree.unflatten(structure, [of(x, axis) for x, axis in zip(leaves, axes.args, strict=True)])
+    values = {name: of(getattr(data, name), getattr(axes, name)) for name in ("q0", "v0", "t0", "t1", "h", "e")}
     return data._replace(args=args, **values)
 
 
@@ -279,7 +274,7 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
     check_times(t0, t1, h)
     check_restitution(e)
     data = Data(problem, q0, v0, t0, t1, h, e, args)
-    one = first_lane(data, axes)
+    one = pick(data, axes, 0)
     check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
     if axes.e == 0:
         for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
@@ -289,20 +284,15 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
 
 def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:
     """Admissible start and positive mass of every lane."""
-    leaves, structure = jax.tree.flatten(data.args)
+    kind = (axes.q0, axes.v0, axes.t0, axes.args)
     parts = []
     for begin in range(0, lanes, LARGEST):
-        part = slice(begin, min(begin + LARGEST, lanes))
-
-        def lane(x, axis, part=part):
-            return x[part] if axis == 0 else x
-
-        chosen = tuple(lane(x, axis) for x, axis in zip(leaves, axes.args, strict=True))
-        states = (lane(data.q0, axes.q0), lane(data.v0, axes.v0), lane(data.t0, axes.t0))
-        kind = (axes.q0, axes.v0, axes.t0, axes.args)
-        found = _reports(data.problem, *states, chosen, kind, structure, part.stop - part.start)
+        end = min(begin + LARGEST, lanes)
+        some = pick(data, axes, slice(begin, end))
+        leaves, structure = jax.tree.flatten(some.args)
+        found = _reports(data.problem, some.q0, some.v0, some.t0, tuple(leaves), kind, structure, end - begin)
         parts.append(jax.tree.map(np.asarray, found))
-    report = Report._make(np.concatenate(x) for x in zip(*parts, strict=True))
-    remark = judge(report, data.q0.dtype, lanes=True)
+    report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    remark = judge(report, lanes=True)
     if remark:
         warnings.warn(remark, JaximpactWarning, stacklevel=3)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .contact import Metric, gap_rate, linearise
+from .contact import Metric, gap_rate, linearise, touch
 from .problem import Problem
 from .projection.active_set import ActiveSet
 from .projection.base import Projection, as_status, project_velocity
@@ -156,13 +156,11 @@ def start(problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v
     """
     t0, _, _, args = inputs
     contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
-    eps = 1e3 * jnp.finfo(q0.dtype).eps
-    touching = contacts.gap <= eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q0))
-    contacts = contacts.masked(touching)
-    velocity = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
-    found = project_velocity(projection, contacts, jnp.where(touching, velocity, 1))
-    outward = jnp.any(touching & (velocity < -eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(v0))))
-    return v0 + found.jump, found.impulse, found.status | as_status(outward, Status.START_VELOCITY_PROJECTED)
+    rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
+    at = touch(contacts, rate, q0, v0)
+    found = project_velocity(projection, contacts.masked(at.touching), jnp.where(at.touching, rate, 1))
+    status = found.status | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
+    return v0 + found.jump, found.impulse, status
 
 
 def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: Lane, plan: Plan) -> Solution:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .contact import Metric, gap_rate, linearise
+from .contact import Metric, Touch, gap_rate, linearise, touch
 from .problem import Problem
 
 
@@ -213,15 +213,15 @@ def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
 
 
 class Report(NamedTuple):
-    """Facts about a start: gaps, their rates, what holds of mass, Lagrangian and force, the size of what gaps are made of."""
+    """Facts about a start: gaps, their rates, which are touched, what holds of mass, Lagrangian and force."""
 
     gap: Array
     rate: Array
+    touch: Touch
     positive: Array
     symmetric: Array
     lagrangian: Array
     finite: Array
-    size: Array
 
 
 def start_report(problem: Problem, q0, v0, t0, args) -> Report:
@@ -229,7 +229,6 @@ def start_report(problem: Problem, q0, v0, t0, args) -> Report:
     contacts = linearise(problem, metric, t0, q0, args)
     rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
     force = problem.generalised_force(t0, q0, v0, args)
-    size = 1 + jnp.abs(contacts.jacobian) @ jnp.abs(q0)
     symmetric, quadratic = jnp.array(True), jnp.array(True)
     matrix = metric.matrix
     if matrix is not None and matrix.ndim == 2:
@@ -241,7 +240,8 @@ def start_report(problem: Problem, q0, v0, t0, args) -> Report:
             other = jax.hessian(lagrangian, argnums=2)(t0 + 1, q0, v0 + 1, args)
             quadratic = jnp.all(jnp.abs(other - matrix) <= small)
     finite = jnp.all(jnp.isfinite(force))
-    return Report(contacts.gap, rate, metric.positive(), symmetric, quadratic, finite, size)
+    at = touch(contacts, rate, q0, v0)
+    return Report(contacts.gap, rate, at, metric.positive(), symmetric, quadratic, finite)
 
 
 _report = jax.jit(start_report)
@@ -264,11 +264,15 @@ def check_start(data: Data) -> str | None:
         return None
     with jax.ensure_compile_time_eval():
         report = _report(data.problem, data.q0, data.v0, data.t0, data.args)
-    return judge(jax.tree.map(lambda x: np.asarray(x)[None], report), data.q0.dtype, lanes=False)
+    return judge(jax.tree.map(lambda x: np.asarray(x)[None], report), lanes=False)
 
 
-def judge(report: Report, dtype, *, lanes: bool) -> str | None:
+def judge(report: Report, *, lanes: bool) -> str | None:
     """Errors and remarks of a batch of start reports (leading axis: lanes)."""
+
+    def worst(mask, value):
+        lane, constraint = np.unravel_index(np.argmin(np.where(mask, value, np.inf)), mask.shape)
+        return int(lane), int(constraint)
 
     def which(i):
         return f" of trajectory {i}" if lanes else ""
@@ -291,17 +295,14 @@ def judge(report: Report, dtype, *, lanes: bool) -> str | None:
     if not np.all(np.isfinite(report.gap)):
         i = int(np.argmin(np.all(np.isfinite(report.gap), axis=1)))
         raise ValueError(f"constraints are not finite at q0{which(i)}: check constraints(t0, q0, args)")
-    eps = 1e3 * float(jnp.finfo(dtype).eps)
-    excess = report.gap + eps * report.size
-    if np.any(excess < 0):
-        i, a = map(int, np.unravel_index(np.argmin(excess), excess.shape))
+    if np.any(report.touch.violated):
+        i, a = worst(report.touch.violated, report.gap)
         raise ValueError(
             f"q0{which(i)} is not admissible: constraint {a} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
             "that much into the admissible set (every gap >= 0)"
         )
-    outward = (report.gap <= eps * report.size) & (report.rate < -eps * (1 + np.abs(report.rate).max(initial=0)))
-    if np.any(outward):
-        i, a = map(int, np.unravel_index(np.argmin(np.where(outward, report.rate, np.inf)), outward.shape))
+    if np.any(report.touch.outward):
+        i, a = worst(report.touch.outward, report.rate)
         return (
             f"v0{which(i)} points out of the admissible set: constraint {a} is active and its gap would change at "
             f"{report.rate[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"

@@ -20,6 +20,7 @@ LAYERS = [
     ["analysis"],
     ["plots"],  # drawn on request by Convergence.plot: the one import upwards, inside that method
     ["__init__"],
+    ["output"],  # knows the version, as the command line does
     ["cli"],
     ["__main__"],
 ]

@@ -92,7 +92,7 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
         return t_new, jnp.where(index == k, -beta[k] / p, beta_new)
 
     def body(carry):
-        count, t, beta, active, r, theta, _, _ = carry
+        count, t, beta, active, r, _, _ = carry
         # choose what enters: the largest violation in the metric of the constraint
         violation = jnp.where(active, 0.0, -beta) / jnp.sqrt(diagonal)
         r = jnp.where(r < 0, jnp.argmax(violation), r)
@@ -104,26 +104,23 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
         curvature = column[r]
         full = jnp.where(curvature > 64 * eps * diagonal[r], -beta[r] / curvature, jnp.inf)
         blocked = ratio[leaving] < full
-        theta_new = jnp.maximum(theta, jnp.minimum(full, ratio[leaving]))
-        stuck = ~jnp.isfinite(theta_new)
+        stuck = ~jnp.isfinite(jnp.minimum(full, ratio[leaving]))
         k = jnp.where(blocked, leaving, r)
         t_new, beta_new = pivot(t, beta, k)
         active_new = active.at[k].set(~blocked)
         r_new = jnp.where(blocked, r, -1)
-        theta_new = jnp.where(blocked, theta_new, 0.0)
         violated = stuck & (-beta[r] > jnp.sqrt(eps) * size)
         t, beta = jnp.where(stuck, t, t_new), jnp.where(stuck, beta, beta_new)
-        active, theta = jnp.where(stuck, active, active_new), jnp.where(stuck, theta, theta_new)
+        active = jnp.where(stuck, active, active_new)
         unfinished = (r_new >= 0) | jnp.any(~active & (beta < -threshold))
-        return count + 1, t, beta, active, r_new, theta, unfinished & ~stuck, violated
+        return count + 1, t, beta, active, r_new, unfinished & ~stuck, violated
 
     def going(carry):
         count, *_, unfinished, _ = carry
         return unfinished & (count < limit)
 
     none = jnp.array(-1, index.dtype)
-    zero, no = jnp.zeros((), b.dtype), jnp.array(False)
-    start = (jnp.zeros((), jnp.int32), a, b, jnp.zeros(m, bool), none, zero, jnp.any(b < -threshold), no)
+    start = (jnp.zeros((), jnp.int32), a, b, jnp.zeros(m, bool), none, jnp.any(b < -threshold), jnp.array(False))
     count, t, beta, active, *_, infeasible = lax.while_loop(going, body, start)
     impulse = jnp.where(active, beta, 0.0)
     # one step of refinement with the tableau's inverse of A on the active set

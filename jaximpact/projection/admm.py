@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..contact import Contacts
-from .base import Impulses, complementarity
+from .base import Impulses, complementarity, unit_scaling
 
 
 @jax.tree_util.register_dataclass
@@ -37,10 +37,7 @@ class ADMM:
     relaxation: float = 1.6
 
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
-        diagonal = contacts.diagonal()
-        present = diagonal > 0
-        root = jnp.sqrt(jnp.where(present, diagonal, 1))
-        scale = jnp.where(present, 1 / root, 0)
+        diagonal, present, root, scale = unit_scaling(contacts)
         a = scale[:, None] * contacts.delassus() * scale[None, :]
         b = jnp.where(present, offset * scale, 1)
         eps = jnp.finfo(b.dtype).eps

@@ -70,6 +70,17 @@ def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
     return jnp.max(jnp.abs(jnp.minimum(velocity, diagonal * impulse)), initial=0.0)
 
 
+def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
+    """Scaling of the Delassus matrix to a unit diagonal: diagonal, whether a constraint has a gradient, root, 1/root.
+
+    Constraints masked out have root 1 and scale 0.
+    """
+    diagonal = contacts.diagonal()
+    present = diagonal > 0
+    root = jnp.sqrt(jnp.where(present, diagonal, 1))
+    return diagonal, present, root, jnp.where(present, 1 / root, 0)
+
+
 def as_status(condition: Array, bit: Status) -> Array:
     """``bit`` where the condition holds, else 0."""
     return jnp.where(condition, int(bit), 0).astype(jnp.int32)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..contact import Contacts
-from .base import Impulses, complementarity
+from .base import Impulses, complementarity, unit_scaling
 
 
 @jax.tree_util.register_dataclass
@@ -35,9 +35,7 @@ class ProjectedGradient:
     max_iterations: int = field(default=5000, metadata={"static": True})
 
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
-        diagonal = contacts.diagonal()
-        present = diagonal > 0
-        scale = jnp.where(present, 1 / jnp.sqrt(jnp.where(present, diagonal, 1)), 0)
+        diagonal, present, root, scale = unit_scaling(contacts)
 
         def delassus(x):
             return scale * contacts.velocity(contacts.jump(scale * x))
@@ -47,8 +45,7 @@ class ProjectedGradient:
 
         def residual(x, ax):
             # A x + b back in gap velocities; impulse times diagonal likewise
-            back = jnp.where(present, jnp.sqrt(jnp.where(present, diagonal, 1)), 1)
-            return complementarity(jnp.where(present, back * (ax + b), offset), scale * x, diagonal)
+            return complementarity(jnp.where(present, root * (ax + b), offset), scale * x, diagonal)
 
         def body(carry):
             count, x, ax, y, ay, bound, weight, _ = carry

@@ -1,0 +1,87 @@
+"""What the command line leaves: columns of numbers, files, and text on the terminal."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import __version__
+from .integrate import Solution
+
+
+def motion_columns(solution: Solution) -> dict[str, np.ndarray]:
+    columns = {"t": np.asarray(solution.t)}
+    for name in ("q", "v", "z", "impulse"):
+        columns |= by_component(name, np.asarray(getattr(solution, name)))
+    return columns if solution.energy is None else columns | {"energy": np.asarray(solution.energy)}
+
+
+def summary_columns(solution: Solution, q0: np.ndarray, v0: np.ndarray) -> dict[str, np.ndarray]:
+    columns: dict[str, Any] = {"motion": np.arange(len(q0)), **by_component("q0", q0), **by_component("v0", v0)}
+    for name in ("q", "v", "impulse"):
+        columns |= by_component(name, getattr(solution, name)[:, -1])
+    if solution.energy is not None:
+        columns["energy"] = solution.energy[:, -1]
+    return columns | {name: getattr(solution, name) for name in ("penetration", "residual", "status", "failed_at")}
+
+
+def by_component(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    return {f"{name}[{i}]": values[:, i] for i in range(values.shape[1])}
+
+
+def write_arrays(path: Path, solution: Solution, **more) -> Path:
+    arrays: dict[str, Any] = {name: np.asarray(x) for name, x in vars(solution).items() if x is not None}
+    np.savez_compressed(path, **arrays, **more)
+    return path
+
+
+def write_csv(path: Path, columns: Mapping[str, np.ndarray]) -> Path:
+    table = np.column_stack([np.asarray(x, np.float64) for x in columns.values()])
+    np.savetxt(path, table, fmt="%.17g", delimiter=",", header=",".join(columns), comments="")
+    return path
+
+
+def write_json(path: Path, command: str, content: Mapping[str, Any]) -> None:
+    versions = {"jaximpact": __version__, "jax": jax.__version__, "numpy": np.__version__}
+    record = {"command": command, "versions": versions | {"python": platform.python_version()}, **content}
+    path.write_text(json.dumps(plain(record), indent=2) + "\n")
+
+
+def plain(value):
+    """Numbers, strings, lists and dicts only; what is not finite becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(x) for key, x in value.items()}
+    if isinstance(value, list | tuple | np.ndarray | jax.Array):
+        return [plain(x) for x in value] if np.ndim(value) else plain(np.asarray(value).item())
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float) else str(value)
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    width = max(map(len, facts))
+    for label, value in facts.items():
+        if isinstance(value, np.ndarray):
+            shown = ", ".join(f"{x:.6g}" for x in value[:8]) + (
+                f", ... ({len(value)} in all)" if len(value) > 8 else ""
+            )
+        else:
+            shown = f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
+        print(f"  {label:<{width}}  " + shown.replace("\n", "\n" + " " * (width + 4)))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def file_list(files: Sequence[Path]) -> str:
+    return ", ".join(str(path) if path is files[0] else path.name for path in files)
