@@ -5,7 +5,7 @@ from .ensemble import ensemble
 from .integrate import Save, Solution, solve
 from .problem import Problem
 from .projection import ADMM, ActiveSet, ProjectedGradient
-from .schemes import Maury, MoreauJean, PaoliSchatzman
+from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .status import Status
 from .validate import JaximpactWarning
 
@@ -15,6 +15,7 @@ __all__ = [
     "ADMM",
     "ActiveSet",
     "Convergence",
+    "EventCorrected",
     "Hypotheses",
     "JaximpactWarning",
     "Maury",

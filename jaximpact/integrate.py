@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +20,11 @@ from .projection.active_set import ActiveSet
 from .projection.base import Projection, as_status, project_velocity
 from .schemes.base import Inputs, Scheme
 from .schemes.paoli_schatzman import PaoliSchatzman
+from .sensitivity import begin, corrected_step, end, synchronous, undifferentiated
 from .status import FAILURES, Status, describe, summarise
 from .validate import JaximpactWarning, canonical, check_start, is_traced
+
+SENSITIVITIES = ("corrected", "discrete", "none")
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,8 @@ class Lane(NamedTuple):
 class Plan(NamedTuple):
     """Everything that shapes the loop: static, one trace for each.
 
-    ``length`` None: as many steps as ``Lane.length`` says, one trace for any number, no reverse mode.
+    ``length`` None: as many steps as ``Lane.length`` says, one trace for any number, no reverse mode. ``sensitivity``
+    as in `solve`.
     """
 
     length: int | None
@@ -87,6 +92,7 @@ class Plan(NamedTuple):
     every: int | None
     rows: int
     function: Callable | None
+    sensitivity: str = "none"
 
 
 class Row(NamedTuple):
@@ -167,10 +173,11 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     """One motion, a pure function of one lane's arrays: batch it from outside with `jax.vmap`."""
     inputs = lane.inputs
     t0, h, _, args = inputs
+    corrected = plan.sensitivity == "corrected" and not scheme.exact_derivative and problem.constraints is not None
 
     v0, jolt, status = start(problem, projection, inputs, lane.q0, lane.v0)
     state, info = scheme.init(problem, projection, inputs, lane.q0, v0)
-    initial = Row(lane.q0, v0, lane.q0, jolt, jnp.zeros_like(v0), jnp.zeros_like(jolt))
+    initial = Row(lane.q0, v0, lane.q0, jolt, jnp.zeros_like(v0), jolt)
     # step number at or after each saved time, and the first of the times that share a step
     index = _step_at_or_after(lane.times, t0, h)
     first = jnp.searchsorted(index, index).astype(index.dtype)
@@ -180,7 +187,12 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         if plan.function is None:
             return row
         t = inputs.time(k) if plan.every is not None else jnp.take(lane.times, pointer, mode="clip")
-        return evaluate(plan.function, t, row.q - (inputs.time(k) - t) * row.chord, row.v, args)
+        return evaluate(plan.function, t, row.q - (inputs.time(k) - t) * row.chord, in_time(t, row).v, args)
+
+    def in_time(t, row):
+        if not corrected:
+            return row
+        return row._replace(v=synchronous(problem, scheme, inputs, t, row.q, row.v, row.impulse, row.last))
 
     def slot(k, pointer):
         # where step k goes: the spare last row if nowhere
@@ -231,26 +243,37 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
 
     def body(carry, k):
-        state, row, measures, buffer, pointer = carry
-        state_new, info = scheme.step(problem, projection, inputs, state)
+        state, row, measures, buffer, pointer, history = carry
+        if corrected:
+            state_new, info, history_new = corrected_step(problem, scheme, projection, inputs, state, history)
+        else:
+            (state_new, info), history_new = scheme.step(problem, projection, inputs, state), history
         row_new, measures_new = account(k, state_new, info, row, measures)
         live = True
         if plan.ragged:
             live = k <= lane.steps
-            new, old = (state_new, row_new, measures_new), (state, row, measures)
-            state_new, row_new, measures_new = jax.tree.map(lambda x, y: jnp.where(live, x, y), new, old)
+            new, old = (state_new, row_new, measures_new, history_new), (state, row, measures, history)
+            state_new, row_new, measures_new, history_new = jax.tree.map(lambda x, y: jnp.where(live, x, y), new, old)
         buffer, pointer = record(buffer, k, row_new, pointer, live)
-        return (state_new, row_new, measures_new, buffer, pointer), None
+        return (state_new, row_new, measures_new, buffer, pointer, history_new), None
 
-    carry = (state, row, measures, buffer, pointer)
+    history = None
+    if corrected:
+        history, remark = begin(problem, inputs, lane.q0, v0, info)
+        measures = (*measures[:3], measures[3] | remark, measures[4])
+    carry = (state, row, measures, buffer, pointer, history)
     first_step = jnp.asarray(scheme.starts_at + 1, jnp.int32)
     if plan.length is None:
         carry = lax.fori_loop(first_step, lane.length + 1, lambda k, carry: body(carry, k)[0], carry)
     else:
-        carry, _ = lax.scan(body, carry, jnp.arange(scheme.starts_at + 1, plan.length + 1, dtype=jnp.int32))
-    _, row, measures, buffer, _ = carry
+        numbers = jnp.arange(scheme.starts_at + 1, plan.length + 1, dtype=jnp.int32)
+        carry = _scan(body, carry, numbers) if plan.sensitivity == "none" else _scan_in_segments(body, carry, numbers)
+    state, row, measures, buffer, _, history = carry
+    if corrected:
+        remark = end(problem, inputs, lane.steps, state, history)
+        measures = (*measures[:3], measures[3] | remark, measures[4])
 
-    final = _interpolate(row, inputs.time(lane.steps) - lane.t1, h)
+    final = in_time(lane.t1, _interpolate(row, inputs.time(lane.steps) - lane.t1, h))
     final_value = final if plan.function is None else evaluate(plan.function, lane.t1, final.q, final.v, args)
     rows = jax.tree.map(lambda b: b[: plan.rows], buffer)
     if plan.every is not None:
@@ -260,6 +283,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         if plan.function is None and plan.rows:
             rows = jax.tree.map(lambda b: b[first], rows)
             rows = jax.vmap(_interpolate, in_axes=(0, 0, None))(rows, inputs.time(index) - times, h)
+    if plan.rows and plan.function is None:
+        rows = jax.vmap(in_time)(times, rows)
     if plan.rows:
         rows = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), rows, final_value)
     else:
@@ -271,7 +296,29 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     energies = None
     if energy is not None:
         energies = jax.vmap(lambda t, q, v: jnp.asarray(energy(t, q, v, args), q.dtype))(kept_times, kept.q, kept.v)
-    return Solution(times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
+    solution = Solution(times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
+    return undifferentiated(solution) if plan.sensitivity == "none" else solution
+
+
+def _scan(body, carry, numbers):
+    return lax.scan(body, carry, numbers)[0]
+
+
+def _scan_in_segments(body, carry, numbers):
+    """The same, with memory for reverse mode that grows with the square root of the number of steps.
+
+    Only the state between segments is kept; a segment is computed again when its derivative is taken.
+    """
+    count = len(numbers)
+    root = math.isqrt(count)
+    if count < 32:
+        return _scan(body, carry, numbers)
+    # a length that divides the count spares a second copy of the step
+    length = next((k for i in range(root // 2) for k in (root - i, root + i) if count % k == 0), root)
+    whole = count - count % length
+    segment = jax.checkpoint(partial(_scan, body), prevent_cse=False)
+    carry = _scan(lambda c, ks: (segment(c, ks), None), carry, numbers[:whole].reshape(-1, length))
+    return _scan(body, carry, numbers[whole:]) if whole < count else carry
 
 
 def evaluate(function: Callable, t, q, v, args):
@@ -315,12 +362,18 @@ def solve(
     args: Any = None,
     e=None,
     save: Any = "all",
+    sensitivity: str = "corrected",
 ) -> Solution:
     """Integrate one motion from (q0, v0) at t0 to t1.
 
     Steps of size h are made until the last lands at or beyond t1; the last row of the solution is the state at t1,
-    interpolated between the two steps around it where t1 - t0 is no multiple of h. Differentiable and vmappable with
-    respect to q0, v0, args, e and, with ``steps`` in place of h, t0 and t1; numbers that are traced are not checked. One trace serves all numbers of the same shapes and the same count of steps.
+    interpolated between the two steps around it where t1 - t0 is no multiple of h. One trace serves all numbers of the
+    same shapes and the same count of steps.
+
+    Differentiable, in forward and reverse mode, and vmappable with respect to q0, v0, args, e, numbers the problem's
+    functions close over and, with ``steps`` in place of h, t0 and t1; numbers that are traced are not checked. By
+    default derivatives converge, as h -> 0, to those of the motion, across impacts too; the status says where they
+    are not to be trusted (`Status`, DERIVATIVE_...).
 
     Args:
         problem: the mechanical system.
@@ -333,6 +386,9 @@ def solve(
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.
         save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
+        sensitivity: the derivative of the solution. "corrected", of the motion, to O(h): the discrete map's on smooth
+            pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
+            across impacts, whatever h); "none", differentiation raises. The values are the same in all three.
 
     Returns:
         A `Solution`. Nothing raises inside the computation: see its ``status`` and ``raise_if_failed()``.
@@ -350,6 +406,9 @@ def solve(
         warnings.warn(remark, JaximpactWarning, stacklevel=2)
     number = int(steps) if steps is not None else _count(data)
     plan, times = make_plan(Save.of(save), data, number)
+    if sensitivity not in SENSITIVITIES:
+        raise ValueError(f"sensitivity={sensitivity!r}: choose one of {', '.join(map(repr, SENSITIVITIES))}")
+    plan = plan._replace(sensitivity=sensitivity)
     count = jnp.asarray(number, jnp.int32)
     lane = Lane(data.q0, data.v0, data.t1, count, count, times, Inputs(data.t0, data.h, data.e, data.args))
     return run(data.problem, scheme, projection, lane, plan)

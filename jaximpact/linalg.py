@@ -68,6 +68,22 @@ def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
     return x, regular
 
 
+def solve_masked(a: Array, b: Array, active: Array) -> Array:
+    """Solve a x = b in the rows and columns ``active`` (n,) of a positive semidefinite matrix; x is 0 in the others.
+
+    Rows that depend on those before them get x = 0 up to round-off.
+    """
+    n = b.shape[0]
+    a = jnp.where(active[:, None] & active[None, :], a, jnp.eye(n, dtype=a.dtype))
+    b = jnp.where(active, b, 0)
+    if n == 0:
+        return b
+    if n > UNROLL:
+        return jnp.where(active, solve(a + jnp.diag(64 * jnp.finfo(a.dtype).eps * jnp.diagonal(a)), b), 0)
+    x, _ = eliminate([[a[i, j] for j in range(n)] for i in range(n)], [b[i] for i in range(n)])
+    return jnp.stack(x)
+
+
 def solve(a: Array, b: Array) -> Array:
     """Solve a x = b for a general (n, n) matrix and b of shape (n,) or (n, k)."""
     return jnp.linalg.solve(a, b)

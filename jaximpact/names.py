@@ -7,7 +7,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from .projection import ADMM, ActiveSet, ProjectedGradient, Projection
-from .schemes import Maury, MoreauJean, PaoliSchatzman, Scheme
+from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman, Scheme
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {
     "paoli-schatzman": lambda: PaoliSchatzman(),
@@ -15,6 +15,7 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "maury": lambda: Maury(),
     "maury-half-kick": lambda: Maury(half_kick=True),
     "moreau-jean": lambda: MoreauJean(),
+    "event-corrected": lambda: EventCorrected(),
 }
 PROJECTIONS: dict[str, Callable[[], Projection]] = {
     "active-set": lambda: ActiveSet(),

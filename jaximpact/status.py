@@ -17,6 +17,10 @@ class Status(enum.IntFlag):
     NON_FINITE = 8
     FIXED_POINT_NOT_CONVERGED = 16
     START_VELOCITY_PROJECTED = 32
+    DERIVATIVE_GRAZING = 64
+    DERIVATIVE_SIMULTANEOUS = 128
+    DERIVATIVE_AT_END = 256
+    DERIVATIVE_ZENO = 512
 
 
 # What the user can do about each bit; bits outside FAILURES are remarks.
@@ -33,8 +37,16 @@ CAUSES = {
     "take a smaller h",
     Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint and was projected onto "
     "the admissible velocities (as an inelastic impact at t0)",
+    Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed at a normal velocity too small, for this h, to be told from "
+    "none: near grazing the derivative diverges; take a smaller h, or trust no derivative of this motion",
+    Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) contacts that are not orthogonal struck within one step: at a "
+    "simultaneous impact the motion is not differentiable; a smaller h tells whether they coincide",
+    Status.DERIVATIVE_AT_END: "(derivatives only) an impact lies within a step or two of t0 or t1: at the time of an impact the "
+    "state has no derivative; move t1, or take a smaller h",
+    Status.DERIVATIVE_ZENO: "(derivatives only) infinitely many impacts accumulated (bounces died out): the derivative behind "
+    "that point is of first order at best",
 }
-FAILURES = ~Status.START_VELOCITY_PROJECTED & 63
+FAILURES = Status(31)
 
 
 def describe(bits: int) -> str:

@@ -13,7 +13,7 @@ LAYERS = [
     ["contact"],
     ["projection"],
     ["schemes"],
-    ["validate", "names"],
+    ["validate", "names", "sensitivity"],
     ["integrate"],
     ["ensemble"],
     ["catalogue"],

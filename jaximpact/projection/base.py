@@ -65,6 +65,41 @@ class Projection(Protocol):
         ...
 
 
+class Frozen(NamedTuple):
+    """A projection already known, as a function whose derivative is wanted with the closed contacts kept closed.
+
+    ``closed`` (m,) contacts that stay closed, their ``impulse`` (m,), and the admissible ``point`` Z (d,). In place of
+    a method in a scheme's step it gives the derivative of the projection onto {f_a = 0, a closed}, by one Newton step
+    from the known solution, and the free step's where nothing is closed.
+    """
+
+    closed: Array
+    impulse: Array
+    point: Array
+
+    def velocity(self, contacts: Contacts, offset: Array) -> Projected:
+        """As `project_velocity`."""
+        return self._found(contacts, contacts.delassus(), offset + contacts.velocity(contacts.jump(self.impulse)))
+
+    def position(
+        self, problem: Problem, metric: Metric, time, base: Array, increment: Array, scale, args, normal: str
+    ) -> Projected:
+        """As `project_position`."""
+        target = base + increment
+        z = target + lax.stop_gradient(self.point - target)
+        rows = jacobian(problem, time, z, args)[1]
+        normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else rows
+        contacts = Contacts(jnp.zeros_like(self.impulse), normals, metric.solve(normals.T))
+        z = base + (increment + scale * contacts.jump(self.impulse))
+        return self._found(contacts, rows @ contacts.response, problem.gaps(time, z, args) / scale)
+
+    def _found(self, contacts: Contacts, matrix: Array, velocity: Array) -> Projected:
+        change = linalg.solve_masked(matrix, -velocity, self.closed & (jnp.diagonal(matrix) > 0))
+        impulse = self.impulse + (change - lax.stop_gradient(change))
+        zero = jnp.zeros((), jnp.int32)
+        return Projected(contacts.jump(impulse), impulse, jnp.zeros((), impulse.dtype), zero, zero)
+
+
 def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
     """Natural residual of 0 <= L _|_ w >= 0 as a velocity: max |min(w, A_aa L)|."""
     return jnp.max(jnp.abs(jnp.minimum(velocity, diagonal * impulse)), initial=0.0)
@@ -133,6 +168,8 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
     m, d = contacts.jacobian.shape
     if m == 0:
         return nothing(d, m, offset.dtype)
+    if isinstance(method, Frozen):
+        return method.velocity(contacts, offset)
 
     def solve(_, guess):
         start = jnp.maximum(method.tolerance, _floor(contacts, jnp.zeros(d, offset.dtype), offset))
@@ -184,6 +221,8 @@ def project_position(
     m = problem.count(time, base, args)
     if m == 0:
         return nothing(d, m, dtype)
+    if isinstance(method, Frozen):
+        return method.position(problem, metric, time, base, increment, scale, args, normal)
     fixed_normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else None
 
     def linearise(jump):

@@ -53,13 +53,24 @@ class Info(NamedTuple):
 class Scheme(Protocol):
     """A time-stepping scheme. ``init`` may already make the first step: ``starts_at`` is the n it ends with.
 
-    Initial velocities reach ``init`` admissible: see `integrate.start`.
+    Initial velocities reach ``init`` admissible: see `integrate.start`. What sensitivities need to know: whether an
+    impact takes two active steps (``rebounds``), by how many steps the velocity lags behind the end of its step, and
+    whether the derivative of a step is already right across impacts (``exact_derivative``).
     """
 
     starts_at: ClassVar[int]
+    rebounds: ClassVar[bool]
+    exact_derivative: ClassVar[bool]
+
+    @property
+    def velocity_lag(self) -> float: ...
 
     def validate(self, problem: Problem, e, m: int) -> None:
         """Raise ValueError, on the host, where the scheme does not cover the problem."""
+        ...
+
+    def impact_phase(self, e) -> Array:
+        """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
         ...
 
     def init(

@@ -40,6 +40,8 @@ class Maury:
     nodes: int = field(default=3, metadata={"static": True})
 
     starts_at: ClassVar[int] = 0
+    rebounds: ClassVar[bool] = True
+    exact_derivative: ClassVar[bool] = False
 
     def validate(self, problem: Problem, e, m: int) -> None:
         if not isinstance(e, jax.core.Tracer) and np.any(np.asarray(e) != 0):
@@ -47,6 +49,14 @@ class Maury:
                 f"restitution is {np.max(np.asarray(e)):g}, but Maury treats inelastic impacts only: set it to 0, or use "
                 "PaoliSchatzman or MoreauJean"
             )
+
+    @property
+    def velocity_lag(self) -> float:
+        return 0.5 if self.half_kick else 0.0
+
+    def impact_phase(self, e) -> Array:
+        """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
+        return jnp.asarray(0.5)
 
     def init(
         self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array

@@ -40,6 +40,9 @@ class MoreauJean:
     newton: int = field(default=2, metadata={"static": True})
 
     starts_at: ClassVar[int] = 0
+    rebounds: ClassVar[bool] = False
+    exact_derivative: ClassVar[bool] = False
+    velocity_lag: ClassVar[float] = 0
 
     def validate(self, problem: Problem, e, m: int) -> None:
         if not 0 <= self.theta <= 1:
@@ -48,6 +51,11 @@ class MoreauJean:
             raise ValueError(f"MoreauJean(newton={self.newton!r}): at least one iteration is needed")
         if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
             raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
+
+    def impact_phase(self, e) -> Array:
+        """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
+        # measured: early for inelastic contacts, in the middle for elastic ones
+        return jnp.mean(e / (1 + e))
 
     def init(
         self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array

@@ -24,7 +24,7 @@ from jax import Array, lax
 from .. import linalg
 from ..contact import Metric, acceleration
 from ..problem import Problem
-from ..projection.base import Projection, as_status, project_position
+from ..projection.base import Frozen, Projection, as_status, project_position
 from ..projection.geodesic import project_geodesic
 from ..status import Status
 from .base import Info, Inputs, State, info_of, mean_acceleration
@@ -69,6 +69,9 @@ class PaoliSchatzman:
     fixed_point_count: int = field(default=30, metadata=static)
 
     starts_at: ClassVar[int] = 1
+    rebounds: ClassVar[bool] = True
+    exact_derivative: ClassVar[bool] = False
+    velocity_lag: ClassVar[float] = 0.5
 
     def validate(self, problem: Problem, e, m: int) -> None:
         for name, allowed in CHOICES.items():
@@ -84,6 +87,10 @@ class PaoliSchatzman:
             raise ValueError(f"PaoliSchatzman(metric='geodesic') needs exactly one constraint, the problem has {m}")
         if self.metric == "geodesic" and self.normal == "explicit":
             raise ValueError("PaoliSchatzman(metric='geodesic') takes normals at Z: use normal='implicit'")
+
+    def impact_phase(self, e) -> Array:
+        """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
+        return jnp.asarray(0.5)
 
     def init(
         self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
@@ -133,7 +140,7 @@ class PaoliSchatzman:
         return acceleration(problem, metric, t, q, v, args)
 
     def _project(self, problem, projection, metric, time, base, increment, scale, args):
-        if self.metric == "geodesic":
+        if self.metric == "geodesic" and not isinstance(projection, Frozen):
             return project_geodesic(projection, problem, time, base, increment, scale, args)
         return project_position(projection, problem, metric, time, base, increment, scale, args, self.normal)
 

@@ -1,0 +1,325 @@
+"""An event-locating scheme of second order whose plain derivative is that of the motion, across impacts too.
+
+A step follows, from event to event, the cubic path whose acceleration varies linearly between its two ends,
+
+    q(s) = q + s v + s^2 (a/2 + s (a_r - a)/(6 r)),     a_r = acceleration at (t + r, q + r v + r^2 a/2, v + r a),
+
+r being what is left of the step and a the acceleration with the persistent contacts' reaction. An impact ends it where
+a gap f(t + s, q(s)) vanishes; that time is differentiated by the implicit function theorem, and with it everything that
+an impact does to a derivative (the saltation matrix) follows from automatic differentiation. A release ends it where the
+linearly varying multiplier of a persistent contact vanishes.
+
+Reference: M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958), for
+the derivative at an impact. The scheme is this project's own: no convergence theorem covers it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .. import linalg
+from ..contact import Contacts, Metric, acceleration, gap_rate, linearise, touch
+from ..problem import Problem
+from ..projection.base import Projection, as_status, complementarity
+from ..status import Status
+from .base import Info, Inputs, no_step
+
+
+class EventState(NamedTuple):
+    """Step number n (t = t0 + n h), position q (d,), velocity v (d,) at t, persistent contacts closed (m,) bool."""
+
+    n: Array
+    q: Array
+    v: Array
+    closed: Array
+
+
+class _Progress(NamedTuple):
+    """Where a step has come: time since its start, state, and what is reported of it."""
+
+    elapsed: Array
+    q: Array
+    v: Array
+    closed: Array
+    impulse: Array
+    residual: Array
+    events: Array
+    status: Array
+
+
+class _View(NamedTuple):
+    """One state: contacts, free acceleration (d,), first and second derivative of the gaps (m,) without acceleration."""
+
+    contacts: Contacts
+    free: Array
+    rate: Array
+    bias: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EventCorrected:
+    """Second order in position, velocity and their derivatives where impacts are isolated and transversal.
+
+    A contact becomes persistent when it would leave slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
+    closes it: through an accumulation of impacts position is second order, velocity and derivatives are first order.
+    Contacts that meet at once are treated one after the other, which is exact where their gradients are orthogonal.
+
+    Attributes:
+        impacts: events (impacts and releases) located in one step. What still penetrates at its end is put back onto
+            its surface and reflected there: nothing is lost, but that step is first order.
+        newton: Newton iterations for the time of an impact, from the root of the gap's Taylor polynomial.
+    """
+
+    impacts: int = field(default=2, metadata={"static": True})
+    newton: int = field(default=4, metadata={"static": True})
+
+    starts_at: ClassVar[int] = 0
+
+    def validate(self, problem: Problem, e, m: int) -> None:
+        for name in ("impacts", "newton"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"EventCorrected({name}={getattr(self, name)!r}): at least one is needed")
+        if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
+            raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
+
+    def init(self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array) -> tuple[Any, Info]:
+        t0, _, _, args = inputs
+        contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+        rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
+        # touching and not opening; the first step releases those that the acceleration opens
+        leaving = touch(contacts, -rate, q0, v0)
+        closed = leaving.touching & ~leaving.outward
+        return EventState(jnp.zeros((), jnp.int32), q0, v0, closed), no_step(q0, v0, closed.shape[0])
+
+    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+        _, h, _, _ = inputs
+        n, q, v, closed = state
+        m = closed.shape[0]
+        zero = jnp.zeros((), q.dtype)
+        none = jnp.zeros((), jnp.int32)
+        progress = _Progress(zero, q, v, closed, jnp.zeros(m, q.dtype), zero, none, none)
+
+        def advance(progress, last):
+            moved = lambda p: self._segment(problem, projection, inputs, inputs.time(n), p, last)
+            return lax.cond(progress.elapsed < h, moved, lambda p: p, progress), None
+
+        count = self.impacts if m else 0
+        progress, _ = lax.scan(advance, progress, jnp.arange(count + 1) == count)
+        info = Info(
+            progress.q, (progress.q - q) / h, progress.impulse, progress.residual, progress.events, progress.status
+        )
+        return EventState(n + 1, progress.q, progress.v, progress.closed), info
+
+    def _segment(self, problem, projection, inputs, start, progress, last) -> _Progress:
+        """Follow the path to the next event, or to the end of the step, and treat what happens there."""
+        _, h, _, args = inputs
+        elapsed, q, v, closed, impulse, residual, events, status = progress
+        t, r = start + elapsed, h - elapsed
+
+        # the path: accelerations at its two ends with the reaction of the contacts that push at its start
+        contacts, free, rate, bias = _view(problem, t, q, v, args)
+        push, pushing, stays, failure = _persist(projection, contacts, free, bias, closed)
+        closed = closed & stays
+        a = free + contacts.jump(push)
+        there = _view(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
+        push_end = _hold(there.contacts, -(there.contacts.velocity(there.free) + there.bias), pushing)
+        change = there.free + there.contacts.jump(push_end) - a
+
+        def along(s, x):
+            """Gaps and their rates (m,) at time s of the path."""
+            t, r, q, v, a, change, args = x
+            position = lambda s: q + s * (v + s * (0.5 * a + (s / _nonzero(r) / 6) * change))
+            return jax.jvp(lambda s: problem.gaps(t + s, position(s), args), (s,), (jnp.ones_like(s),))
+
+        # the first event on it: an impact, or the release where a multiplier, linear in time, becomes negative
+        path = (t, r, q, v, a, change, args)
+        allowed = 64 * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
+        frozen = lax.stop_gradient(path)
+        penetrating = ~closed & (along(frozen[1], frozen)[0] < -allowed)
+        taylor = contacts.gap, rate, 0.5 * (contacts.velocity(a) + bias)
+        hits, which, hit_time = self._impact(along, path, taylor, closed, penetrating, allowed)
+        loose = pushing & (there.contacts.diagonal() * push_end < -_noise(there.contacts, there.free, there.bias))
+        release = jnp.where(loose, r * push / jnp.where(loose, push - push_end, 1), 2 * h)
+        release_time = jnp.min(release, initial=jnp.inf)
+        releases = jnp.any(loose) & ~last & ~(hits & (hit_time <= release_time))
+        hits = hits & ~last & ~releases
+        s = jnp.where(hits, hit_time, jnp.where(releases, release_time, r))
+        ratio = s / _nonzero(r)
+        q = q + s * (v + s * (0.5 * a + (ratio / 6) * change))
+        v = v + s * (a + (0.5 * ratio) * change)
+        impulse = impulse + s * (push + (0.5 * ratio) * (push_end - push))
+
+        candidates = jnp.where(last, penetrating, which & hits)
+        slack = jnp.where(last, jnp.inf, allowed)
+        q, v, closed, jolt, error, failed = self._arrive(
+            problem, projection, inputs, t + s, q, v, closed, candidates, slack
+        )
+        left = releases & (release <= release_time + 1e-9 * h)
+        return _Progress(
+            jnp.where(hits | releases, elapsed + s, h),
+            q,
+            v,
+            closed & ~left,
+            impulse + jolt,
+            jnp.maximum(residual, error),
+            events + (hits | releases).astype(jnp.int32),
+            status | failure | failed,
+        )
+
+    def _arrive(self, problem, projection, inputs, t, q, v, closed, candidates, slack):
+        """At an end of the path: persistent contacts back onto their surface, the impact law for those that hit.
+
+        Returns position, velocity, persistent contacts, impulse, KKT residual and status.
+        """
+        _, h, e, args = inputs
+        metric = Metric.at(problem, q, args)
+        contacts = linearise(problem, metric, t, q, args)
+        rate = contacts.velocity(v) + gap_rate(problem, t, q, args)
+        hit = candidates & (contacts.gap <= slack + 1e-6 * h * jnp.abs(rate))
+        q = q + contacts.jump(_hold(contacts, -contacts.gap, closed | hit))
+        tangent = _hold(contacts, -rate, closed)
+        v = v + contacts.jump(tangent)
+        rate = rate + contacts.delassus() @ tangent
+        involved = (closed | hit) & jnp.any(hit)
+        lands = hit & _sticks(
+            problem, projection, inputs, *lax.stop_gradient((t, q, v, metric, contacts, rate)), involved
+        )
+        offset = rate * (1 + jnp.where(hit & ~lands, e, 0))
+        jolt, _, failed = _react(projection, contacts, offset, involved)
+        v = v + contacts.jump(jolt)
+        after = rate + contacts.delassus() @ jolt
+        opened = involved & (after > _noise(contacts, v, rate))
+        defect = jnp.where(involved, after - rate + offset, 0)
+        error = complementarity(lax.stop_gradient(defect), lax.stop_gradient(jolt), contacts.diagonal())
+        status = failed | as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
+        return q, v, (closed | lands) & ~opened, tangent + jolt, error, status
+
+    def _impact(self, along, path, taylor, closed, penetrating, allowed):
+        """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
+
+        The time is found with all derivatives stopped; one more Newton step, with the slope held fixed, gives it the
+        derivative of the implicit function.
+        """
+        if closed.shape[0] == 0:
+            return jnp.array(False), closed, path[1]
+        frozen = lax.stop_gradient(path)
+        r = frozen[1]
+        (c, b, a), allowed = lax.stop_gradient((taylor, allowed))
+        c = jnp.maximum(c, 0)
+        # a gap that closes and opens again within the path does not penetrate at its end
+        dips = ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
+        candidates = penetrating | dips
+        exists = jnp.any(candidates)
+        inward = b < 0
+        root = jnp.sqrt(jnp.maximum(b * b - 4 * a * c, 0))
+        falls = ~inward & (a < 0)
+        first = jnp.where(inward, 2 * c / jnp.where(inward, root - b, 1), (b + root) / jnp.where(falls, -2 * a, 1))
+        first = jnp.where(inward | falls, first, r)
+        s = jnp.clip(jnp.min(jnp.where(candidates, first, r)), 0, r)
+
+        def newton(s, gap, slope):
+            return jnp.where(candidates & (slope < 0), s - gap / jnp.where(slope < 0, slope, -1), jnp.inf)
+
+        def improve(_, bracket):
+            s, low, high = bracket
+            gap, slope = along(s, frozen)
+            beyond = jnp.any(candidates & ((gap < 0) | (inward & (slope >= 0))))
+            low, high = jnp.where(beyond, low, s), jnp.where(beyond, s, high)
+            s = jnp.min(newton(s, gap, slope))
+            return jnp.where((s >= low) & (s <= high), s, 0.5 * (low + high)), low, high
+
+        s, _, _ = lax.stop_gradient(lax.fori_loop(0, self.newton, improve, (s, jnp.zeros_like(r), r)))
+        gap, slope = along(s, path)
+        slope = lax.stop_gradient(slope)
+        contact = jnp.arange(b.shape[0]) == jnp.argmin(newton(s, lax.stop_gradient(gap), slope))
+        speed = jnp.sum(jnp.where(contact, -slope, 0))
+        # the time of a grazing contact has no derivative
+        transversal = exists & (speed > jnp.sum(jnp.where(contact, 16 * allowed, 0)))
+        late = jnp.where(transversal, jnp.sum(jnp.where(contact, gap, 0)) / jnp.where(transversal, speed, 1), 0)
+        value = jnp.clip(s + lax.stop_gradient(late), 0, r)
+        return exists, contact, value + (late - lax.stop_gradient(late))
+
+
+def _sticks(problem, projection, inputs, t, q, v, metric, contacts, rate, involved) -> Array:
+    """Whether contacts (m,) persist after an inelastic impact, and the elastic one is too slow to be resolved by h."""
+    _, h, e, args = lax.stop_gradient(inputs)
+    v = v + contacts.jump(_react(projection, contacts, rate, involved)[0])
+    free = acceleration(problem, metric, t, q, v, args)
+    bias = _rates(problem, t, q, v, args)[1]
+    slow = -e * rate <= 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(bias))
+    return slow & _persist(projection, contacts, free, bias, involved)[2]
+
+
+def _nonzero(x: Array) -> Array:
+    """x, or 1 where it is zero."""
+    return jnp.where(x == 0, 1, x)
+
+
+def _noise(contacts: Contacts, x: Array, gap_rate: Array) -> Array:
+    """Round-off (m,) of gap velocities (or accelerations) G x + gap_rate."""
+    eps = 1e3 * jnp.finfo(x.dtype).eps
+    return eps * (jnp.abs(contacts.jacobian) @ jnp.abs(x) + jnp.abs(gap_rate))
+
+
+def _rates(problem: Problem, t, q: Array, v: Array, args) -> tuple[Array, Array]:
+    """First and second derivative of the gaps (m,) along the motion with constant velocity v."""
+    zero, one = jnp.zeros_like(t), jnp.ones_like(t)
+
+    def rate(s):
+        return jax.jvp(lambda s: problem.gaps(t + s, q + s * v, args), (s,), (one,))[1]
+
+    return jax.jvp(rate, (zero,), (one,))
+
+
+def _view(problem: Problem, t, q: Array, v: Array, args) -> _View:
+    metric = Metric.at(problem, q, args)
+    free = acceleration(problem, metric, t, q, v, args)
+    return _View(linearise(problem, metric, t, q, args), free, *_rates(problem, t, q, v, args))
+
+
+def _hold(contacts: Contacts, target: Array, held: Array) -> Array:
+    """Impulses (m,) of the held contacts that change their gap velocities by ``target``, of least norm if dependent."""
+    if held.shape[0] == 0:
+        return target
+    matrix = contacts.delassus()
+    diagonal = jnp.diagonal(matrix)
+    held = held & (diagonal > 0)
+    target = jnp.where(held, target, 0)
+    matrix = jnp.where(held[:, None] & held[None, :], matrix, 0) + jnp.diag(jnp.where(held, 0, 1).astype(target.dtype))
+    # regular also where contacts depend on each other; one refinement makes up for it
+    shift = jnp.where(held, 16 * jnp.finfo(target.dtype).eps * diagonal, 0)
+    factor = linalg.cholesky(matrix + jnp.diag(shift))
+    impulse = linalg.cholesky_solve(factor, target)
+    return impulse + linalg.cholesky_solve(factor, target - matrix @ impulse)
+
+
+def _react(projection: Projection, contacts: Contacts, offset: Array, touching: Array) -> tuple[Array, Array, Array]:
+    """Impulses 0 <= L _|_ G M^-1 G' L + offset >= 0 of the touching contacts (m,), which of them push, and status.
+
+    The projection only chooses those that push; the impulses are differentiated with that choice frozen.
+    """
+    if touching.shape[0] == 0:
+        return offset, touching, jnp.zeros((), jnp.int32)
+    frozen, b = lax.stop_gradient((contacts.masked(touching), jnp.where(touching, offset, 1)))
+    floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(jnp.where(touching, b, 0)), initial=0.0)
+    tolerance = jnp.maximum(projection.tolerance, floor)
+    found = projection.solve(frozen, b, tolerance)
+    pushing = touching & (frozen.diagonal() * lax.stop_gradient(found.impulse) > tolerance)
+    return _hold(contacts, -offset, pushing), pushing, found.status
+
+
+def _persist(projection: Projection, contacts: Contacts, free: Array, bias: Array, closed: Array):
+    """Contact forces of the closed contacts at the level of accelerations.
+
+    Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status.
+    """
+    normal = contacts.velocity(free) + bias
+    push, pushing, status = _react(projection, contacts, normal, closed)
+    opening = normal + contacts.delassus() @ push > _noise(contacts, free, bias)
+    return push, pushing, closed & (pushing | ~opening), status

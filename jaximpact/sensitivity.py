@@ -1,0 +1,243 @@
+"""Derivatives of a step that are right across impacts: the published step, with a corrected tangent.
+
+Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time on the data: an
+error that no step size cures. Here a step's values are left alone and its derivative is that of
+
+    the saltation of its impacts, then the scheme's own step with the contacts that stay closed frozen,
+
+    dt* = -(G dq + f_theta dtheta)/f',    dx+ = D_R dx- + R_theta dtheta + (D_R F- + d_t R - F+) dt*,
+
+with R the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after, and f' the gap
+velocity. The saltation is taken within the step where the scheme's impacts lie on average (`Scheme.impact_phase`). A
+step without impact has the derivative of the discrete map itself.
+
+References:
+    M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
+    R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from . import linalg
+from .contact import Contacts, Metric, acceleration, linearise, touch
+from .problem import Problem
+from .projection.base import Frozen, Projection, as_status
+from .schemes.base import Info, Inputs, Scheme, State
+from .status import Status
+
+FREE, STRUCK, REBOUND, CLOSED = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
+IMPACTS = 3  # impacts of different contacts that are resolved within one step
+ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
+
+
+@jax.custom_jvp
+def graft(value, surrogate):
+    """``value``, with the derivative of ``surrogate``."""
+    return value
+
+
+@graft.defjvp
+def _(primals, tangents):
+    return primals[0], tangents[1]
+
+
+def graft_tree(value, surrogate):
+    """`graft` for every floating leaf of a pytree."""
+    return jax.tree.map(lambda x, y: graft(x, y) if jnp.issubdtype(x.dtype, jnp.floating) else x, value, surrogate)
+
+
+@jax.custom_jvp
+def undifferentiated(value):
+    """``value``; differentiating it is an error."""
+    return value
+
+
+@undifferentiated.defjvp
+def _(primals, tangents):
+    raise ValueError(
+        "solve(sensitivity='none') has no derivative: use sensitivity='corrected' (right across impacts) or 'discrete'"
+    )
+
+
+class History(NamedTuple):
+    """What each contact (m,) did in the last step, whether it ever struck, and the number () of the last impact's step."""
+
+    last: Array
+    struck: Array
+    latest: Array
+
+
+class Instant(NamedTuple):
+    """Contacts at one instant: linearised constraints, gap velocities f' (m,), gap accelerations f'' (m,) without contact
+    forces, the threshold (m,) under which a gap velocity is no impact, and the acceleration (d,) without contact forces."""
+
+    contacts: Contacts
+    rate: Array
+    second: Array
+    threshold: Array
+    acceleration: Array
+
+
+def total_rate(problem: Problem, t, q, v, args) -> Array:
+    """Gap velocities G v + f_t, (m,)."""
+    return jax.jvp(lambda s, x: problem.gaps(s, x, args), (t, q), (jnp.ones_like(t), v))[1]
+
+
+def observe(problem: Problem, h, t, q, v, args) -> Instant:
+    """The contacts at (t, q, v); constants for differentiation."""
+    h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
+    metric = Metric.at(problem, q, args)
+    contacts = linearise(problem, metric, t, q, args)
+    a = acceleration(problem, metric, t, q, v, args)
+    rate, second = jax.jvp(lambda s, x, w: total_rate(problem, s, x, w, args), (t, q, v), (jnp.ones_like(t), v, a))
+    normal = contacts.velocity(a)
+    threshold = 2 * h * (jnp.abs(normal) + jnp.abs(second - normal))
+    return lax.stop_gradient(Instant(contacts, rate, second, threshold, a))
+
+
+def held(matrix: Array, offset: Array, closed: Array, always: Array) -> tuple[Array, Array]:
+    """Forces or impulses (m,) with A L + offset = 0 at the closed contacts, less those that pull unless ``always``.
+
+    Returns them and the contacts that act.
+    """
+    acting = closed & (always | (linalg.solve_masked(matrix, -offset, closed) > 0))
+    return linalg.solve_masked(matrix, -offset, acting), acting
+
+
+class Salted(NamedTuple):
+    """A state carried across the impacts of a step and back: q, v (d,), contacts closed (m,), impulses (m,)."""
+
+    q: Array
+    v: Array
+    closed: Array
+    impulse: Array
+
+
+def saltate(
+    problem: Problem, inputs: Inputs, t, q, v, here: Instant, impact: Array, closed: Array
+) -> tuple[Salted, Array]:
+    """The state at one instant, with the derivative of crossing the impacts in the order of arrival.
+
+    The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
+    the contacts already closed. Returned too is the acceleration behind the impacts (d,).
+    """
+    _, h, e, args = inputs
+    m = impact.shape[0]
+    index, none = jnp.arange(m), jnp.zeros(m, bool)
+    e = jnp.broadcast_to(e, (m,))
+    impulse = jnp.zeros(m, q.dtype)
+    delassus = here.contacts.delassus()
+    force, _ = held(delassus, here.second, closed, none)
+    a = here.acceleration + here.contacts.jump(force)
+    for _ in range(min(m, IMPACTS)):
+        # the contact reached first, of those that still approach
+        impact = impact & (here.rate < -0.25 * here.threshold)
+        speed = jnp.where(impact, -here.rate, 1)
+        this = impact & (index == jnp.argmin(jnp.where(impact, here.contacts.gap / speed, jnp.inf)))
+        some = jnp.any(this)
+        impact = impact & ~this
+        # the instant of impact: this one in value, dt* in derivative
+        gap = problem.gaps(t, q, args)
+        delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / speed, 0))
+        t_hit, q_hit, v_hit = t + delay, q + delay * v, v + delay * a
+        # the impact law there, closed contacts reacting
+        contacts = linearise(problem, Metric.at(problem, q_hit, args), t_hit, q_hit, args)
+        approach = total_rate(problem, t_hit, q_hit, v_hit, args)
+        approach = jnp.where(this, (1 + e) * approach, approach)
+        percussion, acting = held(contacts.delassus(), approach, this | closed, this)
+        v_after = v_hit + contacts.jump(percussion)
+        # the motion after it, in which an inelastic contact may stay
+        here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
+        force_after, staying = held(delassus, here.second, acting & (~this | (e <= 0)), none)
+        a_after = here.acceleration + here.contacts.jump(force_after)
+        impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
+        closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
+        q = jnp.where(some, q_hit - delay * v_after, q)
+        v = jnp.where(some, v_after - delay * a_after, v)
+        a = jnp.where(some, a_after, a)
+    return Salted(q, v, closed, impulse), a
+
+
+def begin(problem: Problem, inputs: Inputs, q0: Array, v0: Array, info: Info) -> tuple[History, Array]:
+    """History of the contacts at the scheme's first state; status bits."""
+    t0, _, _, args = inputs
+    contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+    rate = total_rate(problem, t0, q0, v0, args)
+    touching = touch(contacts, rate, q0, v0).touching
+    active = info.impulse > 0
+    last = jnp.where(touching & (active | (rate <= 0)), CLOSED, FREE).astype(jnp.int32)
+    early = jnp.any(active & ~touching)
+    return History(last, jnp.zeros_like(touching), jnp.full((), -3, jnp.int32)), as_status(
+        early, Status.DERIVATIVE_AT_END
+    )
+
+
+def corrected_step(
+    problem: Problem, scheme: Scheme, projection: Projection, inputs: Inputs, state: State, history: History
+) -> tuple[State, Info, History]:
+    """`scheme.step` with the corrected derivative."""
+    new, info = scheme.step(problem, projection, *lax.stop_gradient((inputs, state)))
+    _, h, e, args = inputs
+    n, q, v = state
+    t = inputs.time(n)
+    middle = lax.stop_gradient(scheme.impact_phase(e) * h)
+    a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
+    t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
+    here = observe(problem, h, t_mid, q_mid, v_mid, args)
+
+    active = lax.stop_gradient(info.impulse) > 0
+    rebound = active & (history.last == STRUCK) & scheme.rebounds
+    impact = active & ~rebound & (here.rate < -here.threshold)
+    closed = active & ~rebound & (jnp.abs(here.rate) <= here.threshold)
+
+    salted, a_after = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, closed)
+    crossed = jnp.any(impact)
+    back = state._replace(
+        q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * a_after, v)
+    )
+    known = lax.stop_gradient(jnp.where(closed, info.impulse, 0))
+    frozen: Any = Frozen(salted.closed, known, lax.stop_gradient(info.z))
+    surrogate, surrogate_info = scheme.step(problem, frozen, inputs, back)
+    surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
+
+    entering = closed & (history.last == FREE)
+    zeno = entering & history.struck & (e > 0)
+    several = jnp.sum(impact) > 1
+    cosines = jnp.abs(here.contacts.angles()) * ~jnp.eye(impact.shape[0], dtype=bool)
+    oblique = jnp.any((cosines > ORTHOGONAL) & impact[:, None] & impact[None, :])
+    status = (
+        info.status
+        | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
+        | as_status(jnp.any(entering & ~zeno), Status.DERIVATIVE_GRAZING)
+        | as_status(several & (oblique | (jnp.sum(impact) > IMPACTS)), Status.DERIVATIVE_SIMULTANEOUS)
+    )
+    last = jnp.where(impact, STRUCK, jnp.where(rebound, REBOUND, jnp.where(closed, CLOSED, FREE)))
+    latest = jnp.where(crossed, new.n, history.latest).astype(jnp.int32)
+    history = History(last.astype(jnp.int32), history.struck | impact, latest)
+    return graft_tree(new, surrogate), graft_tree(info, surrogate_info)._replace(status=status), history
+
+
+def synchronous(problem: Problem, scheme: Scheme, inputs: Inputs, t, q, v, impulse, last):
+    """A velocity reported at t, with the derivative of the velocity at t after a first impact.
+
+    Velocities over a step are those of its middle: after an impact, between contacts, the derivative is that of
+    v + h/2 a. Before the first contact it stays that of the discrete map.
+    """
+    _, h, _, args = inputs
+    a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
+    apart = jnp.any(impulse > 0) & ~jnp.any(last > 0)
+    return graft(v, v + jnp.where(apart, lax.stop_gradient(scheme.velocity_lag * h) * a, 0))
+
+
+def end(problem: Problem, inputs: Inputs, steps, state: State, history: History) -> Array:
+    """Status bits: whether an impact lies within a step or two of the end, seen by the scheme or not yet."""
+    t = inputs.time(state.n)
+    here = observe(problem, inputs.h, t, state.q, state.v, inputs.args)
+    soon = (here.rate < -here.threshold) & (here.contacts.gap + inputs.h * here.rate < 0)
+    return as_status(jnp.any(soon) | (history.latest > steps - 2), Status.DERIVATIVE_AT_END)
