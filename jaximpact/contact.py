@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from . import linalg
 from .problem import Problem, mass_times
@@ -39,7 +39,7 @@ class Metric(NamedTuple):
         if self.inverse is not None:
             return self.inverse @ x
         if self.factor is not None:
-            return linalg.cholesky_solve(self.factor, x)
+            return linalg.spd_solve(self.matrix, self.factor, x)
         scale = jnp.broadcast_to(self.matrix, (x.shape[0],))
         return x / (scale if x.ndim == 1 else scale[:, None])
 
@@ -58,7 +58,7 @@ class Metric(NamedTuple):
         if mass is None:
             return cls(None)
         mass = jnp.asarray(mass, q.dtype)
-        return cls(mass, linalg.cholesky(mass)) if mass.ndim == 2 else cls(mass)
+        return cls(mass, linalg.cholesky(lax.stop_gradient(mass))) if mass.ndim == 2 else cls(mass)
 
     @classmethod
     def from_iteration_matrix(cls, matrix: Array) -> Metric:

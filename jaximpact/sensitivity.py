@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from . import linalg
-from .contact import Contacts, Metric, acceleration, linearise, touch
+from .contact import Contacts, Metric, acceleration, gap_rate, linearise, touch
 from .problem import Problem
 from .projection.base import Frozen, Projection, as_status
 from .schemes.base import Info, Inputs, Scheme, State
@@ -148,7 +148,7 @@ def saltate(
         t_hit, q_hit, v_hit = t + delay, q + delay * v, v + delay * a
         # the impact law there, closed contacts reacting
         contacts = linearise(problem, Metric.at(problem, q_hit, args), t_hit, q_hit, args)
-        approach = total_rate(problem, t_hit, q_hit, v_hit, args)
+        approach = contacts.velocity(v_hit) + gap_rate(problem, t_hit, q_hit, args)
         approach = jnp.where(this, (1 + e) * approach, approach)
         percussion, acting = held(contacts.delassus(), approach, this | closed, this)
         v_after = v_hit + contacts.jump(percussion)
@@ -209,8 +209,8 @@ def corrected_step(
     entering = closed & (history.last == FREE)
     zeno = entering & history.struck & (e > 0)
     several = jnp.sum(impact) > 1
-    cosines = jnp.abs(here.contacts.angles()) * ~jnp.eye(impact.shape[0], dtype=bool)
-    oblique = jnp.any((cosines > ORTHOGONAL) & impact[:, None] & impact[None, :])
+    pairs = impact[:, None] & impact[None, :] & ~jnp.eye(impact.shape[0], dtype=bool)
+    oblique = jnp.any((jnp.abs(here.contacts.angles()) > ORTHOGONAL) & pairs)
     status = (
         info.status
         | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)

@@ -87,11 +87,13 @@ class Frozen(NamedTuple):
         """As `project_position`."""
         target = base + increment
         z = target + lax.stop_gradient(self.point - target)
-        rows = jacobian(problem, time, z, args)[1]
+        gap, rows = jacobian(problem, time, z, args)
         normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else rows
-        contacts = Contacts(jnp.zeros_like(self.impulse), normals, metric.solve(normals.T))
-        z = base + (increment + scale * contacts.jump(self.impulse))
-        return self._found(contacts, rows @ contacts.response, problem.gaps(time, z, args) / scale)
+        contacts = Contacts(gap, normals, metric.solve(normals.T))
+        # z again, now with the derivative of the jump that the known impulse makes
+        shift = scale * contacts.jump(self.impulse)
+        gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))
+        return self._found(contacts, rows @ contacts.response, gap / scale)
 
     def _found(self, contacts: Contacts, matrix: Array, velocity: Array) -> Projected:
         change = linalg.solve_masked(matrix, -velocity, self.closed & (jnp.diagonal(matrix) > 0))

@@ -80,6 +80,13 @@ class EventCorrected:
     newton: int = field(default=4, metadata={"static": True})
 
     starts_at: ClassVar[int] = 0
+    rebounds: ClassVar[bool] = False
+    exact_derivative: ClassVar[bool] = True
+    velocity_lag: ClassVar[float] = 0.0
+
+    def impact_phase(self, e) -> Array:
+        """Not used: the derivative of a step needs no correction."""
+        return jnp.zeros(())
 
     def validate(self, problem: Problem, e, m: int) -> None:
         for name in ("impacts", "newton"):

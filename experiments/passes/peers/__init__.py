@@ -1,0 +1,1 @@
+"""Other simulators, one adapter a file; see the README beside this folder for what an adapter holds."""

@@ -1,0 +1,74 @@
+"""brax: free spheres above a plane or each other, in its spring, positional and generalized pipelines.
+
+The spring and positional pipelines have a restitution ("elasticity"); the generalized one has none and is given the
+cases without bounce. Every other setting is brax's default; double precision; differentiated as brax is: jax through
+`pipeline.step` in `lax.scan`.
+"""
+
+import jax
+import jax.numpy as jnp
+from brax.generalized import pipeline as generalized
+from brax.io import mjcf
+from brax.positional import pipeline as positional
+from brax.spring import pipeline as spring
+
+PACKAGES = ("brax", "mujoco-mjx")
+HOW = "pipeline.step in lax.scan, default settings, elasticity = e; jax.jacfwd"
+RADIUS = 0.1
+PIPELINES = {"spring": spring, "positional": positional, "generalized": generalized}
+
+PLANE = '<geom type="plane" size="9 9 1" friction="0 0 0"/>'
+SPHERE = f'<body><freejoint/><geom type="sphere" size="{RADIUS}" mass="1" friction="0 0 0"/></body>'
+
+
+def system(*elements: str):
+    return mjcf.loads(f"<mujoco><option gravity='0 0 0'/><worldbody>{''.join(elements)}</worldbody></mujoco>")
+
+
+def march(pipeline, sys, places, velocities, steps):
+    """Spheres of given places and velocities (n, 3) after some steps, the same."""
+    count = places.shape[0]
+    upright = jnp.broadcast_to(jnp.array([1.0, 0.0, 0.0, 0.0]), (count, 4))
+    q = jnp.concatenate([places, upright], axis=1).ravel()
+    qd = jnp.concatenate([velocities, jnp.zeros((count, 3))], axis=1).ravel()
+    state = pipeline.init(sys, q, qd)
+    state, _ = jax.lax.scan(lambda s, _: (pipeline.step(sys, s, jnp.zeros(0)), None), state, None, length=steps)
+    return state.q.reshape(count, 7)[:, :3], state.qd.reshape(count, 6)[:, :3]
+
+
+def motions(variant: str):
+    pipeline = PIPELINES[variant]
+    floor, pair = system(PLANE, SPHERE), system(SPHERE, SPHERE)
+
+    def settings(sys, e, g, h):
+        sys = sys.replace(elasticity=jnp.broadcast_to(e, sys.elasticity.shape), gravity=jnp.stack([0 * g, 0 * g, -g]))
+        return sys.tree_replace({"opt.timestep": h, "opt.gravity": sys.gravity})
+
+    def ball(theta, t1, steps):
+        y0, v0, e, g, wall = theta
+        sys = settings(floor, e, g, t1 / steps)
+        up = jnp.array([[0.0, 0.0, 1.0]])
+        sys = sys.replace(geom_pos=jnp.concatenate([(wall - RADIUS) * up, sys.geom_pos[1:]]))
+        q, v = march(pipeline, sys, y0 * up, v0 * up, steps)
+        return jnp.stack([q[0, 2], v[0, 2]])
+
+    def off_wall(theta, t1, steps):
+        y0, v0, e, wall = theta
+        return ball(jnp.stack([y0, v0, e, 0 * e, wall]), t1, steps)
+
+    def hop(theta, t1, steps):
+        y0, v0, e, f, wall = theta
+        return ball(jnp.stack([y0, v0, e, -f, wall]), t1, steps)
+
+    def two_balls(theta, t1, steps):
+        x1, x2, v1, v2, e, r = theta
+        sys = settings(pair, e, 0 * e, t1 / steps)
+        sys = sys.replace(geom_size=jnp.broadcast_to(r, sys.geom_size.shape))
+        along = jnp.array([[1.0, 0.0, 0.0]])
+        q, v = march(pipeline, sys, jnp.stack([x1, x2])[:, None] * along, jnp.stack([v1, v2])[:, None] * along, steps)
+        return jnp.concatenate([q[:, 0], v[:, 0]])
+
+    if pipeline is generalized:
+        return {"hop1d": hop}
+    bounces = dict.fromkeys(("grav1d", "grav1d-once", "ball-e0.8", "ball-e0.5"), ball)
+    return bounces | {"hop1d": hop, "two-balls": two_balls, "off-wall": off_wall}
