@@ -206,15 +206,16 @@ def corrected_step(
     surrogate, surrogate_info = scheme.step(problem, frozen, inputs, back)
     surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
 
-    entering = closed & (history.last == FREE)
+    entering = closed & (history.last != CLOSED)
     zeno = entering & history.struck & (e > 0)
+    grazing = entering & (history.last == FREE) & ~zeno
     several = jnp.sum(impact) > 1
     pairs = impact[:, None] & impact[None, :] & ~jnp.eye(impact.shape[0], dtype=bool)
     oblique = jnp.any((jnp.abs(here.contacts.angles()) > ORTHOGONAL) & pairs)
     status = (
         info.status
         | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
-        | as_status(jnp.any(entering & ~zeno), Status.DERIVATIVE_GRAZING)
+        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
         | as_status(several & (oblique | (jnp.sum(impact) > IMPACTS)), Status.DERIVATIVE_SIMULTANEOUS)
     )
     last = jnp.where(impact, STRUCK, jnp.where(rebound, REBOUND, jnp.where(closed, CLOSED, FREE)))

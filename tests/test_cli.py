@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaximpact
-from jaximpact import Maury, MoreauJean, PaoliSchatzman, plots
+from jaximpact import EventCorrected, Maury, MoreauJean, PaoliSchatzman, plots
 from jaximpact.catalogue import entries, get
 from jaximpact.cli import main
 from jaximpact.names import PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name
@@ -46,7 +46,12 @@ def ball(tmp_path_factory):
 
 
 def test_names_make_schemes_and_projections():
-    kinds = {"paoli-schatzman": PaoliSchatzman, "maury": Maury, "moreau-jean": MoreauJean}
+    kinds = {
+        "paoli-schatzman": PaoliSchatzman,
+        "maury": Maury,
+        "moreau-jean": MoreauJean,
+        "event-corrected": EventCorrected,
+    }
     for name, make in SCHEMES.items():
         assert isinstance(make(), next(kind for stem, kind in kinds.items() if name.startswith(stem)))
         assert scheme_from_name(name) == make()
