@@ -24,6 +24,7 @@ from .sensitivity import begin, corrected_step, end, synchronous, undifferentiat
 from .status import FAILURES, Status, describe, summarise
 from .validate import JaximpactWarning, canonical, check_start, is_traced
 
+SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
 SENSITIVITIES = ("corrected", "discrete", "none")
 
 
@@ -305,13 +306,14 @@ def _scan(body, carry, numbers):
 
 
 def _scan_in_segments(body, carry, numbers):
-    """The same, with memory for reverse mode that grows with the square root of the number of steps.
+    """The same, with little memory for reverse mode.
 
-    Only the state between segments is kept; a segment is computed again when its derivative is taken.
+    Only the states between segments are kept, and their number is about the square root of the number of steps; a
+    segment is computed again when its derivative is taken.
     """
     count = len(numbers)
     root = math.isqrt(count)
-    if count < 32:
+    if count < SEGMENTED:
         return _scan(body, carry, numbers)
     # a length that divides the count spares a second copy of the step
     length = next((k for i in range(root // 2) for k in (root - i, root + i) if count % k == 0), root)

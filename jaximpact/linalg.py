@@ -56,7 +56,11 @@ def _(primals, tangents):
     a, factor, b = primals
     da, _, db = tangents
     x = spd_solve(a, factor, b)
-    return x, spd_solve(a, factor, db - da @ x)
+    change = db - da @ x
+    if a.shape[0] > UNROLL:
+        return x, spd_solve(a, factor, change)
+    # a product, where reverse mode would transpose the substitutions entry by entry
+    return x, spd_solve(a, factor, jnp.eye(a.shape[0], dtype=a.dtype)) @ change
 
 
 def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
