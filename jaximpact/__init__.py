@@ -3,6 +3,7 @@
 from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
 from .ensemble import ensemble
 from .integrate import Save, Solution, solve
+from .jacobians import Sensitivities, sensitivities
 from .problem import Problem
 from .projection import ADMM, ActiveSet, ProjectedGradient
 from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
@@ -24,10 +25,12 @@ __all__ = [
     "Problem",
     "ProjectedGradient",
     "Save",
+    "Sensitivities",
     "Solution",
     "Status",
     "check_hypotheses",
     "convergence",
     "ensemble",
+    "sensitivities",
     "solve",
 ]

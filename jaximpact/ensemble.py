@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -64,10 +65,14 @@ def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axe
         inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
         return trajectory(problem, scheme, projection, lane._replace(inputs=inputs), plan)
 
-    steps = 0 if plan.ragged else None
+    return jax.vmap(one, in_axes=lane_axes(axes, plan))(lane, leaves)
+
+
+def lane_axes(axes: Axes, plan: Plan) -> tuple:
+    """The in_axes of `jax.vmap` for a Lane without args, and for the leaves of args."""
     inputs = Inputs._make((axes.t0, axes.h, axes.e, None))
-    lane_axes = Lane._make((axes.q0, axes.v0, axes.t1, steps, None, None, inputs))
-    return jax.vmap(one, in_axes=(lane_axes, axes.args))(lane, leaves)
+    lane = Lane._make((axes.q0, axes.v0, axes.t1, 0 if plan.ragged else None, None, None, inputs))
+    return lane, axes.args
 
 
 def ensemble(
@@ -108,8 +113,46 @@ def ensemble(
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
-    scheme = PaoliSchatzman() if scheme is None else scheme
-    projection = ActiveSet() if projection is None else projection
+    batch = prepare(
+        problem,
+        q0,
+        v0,
+        t0,
+        t1,
+        h,
+        e,
+        args,
+        args_axes,
+        scheme or PaoliSchatzman(),
+        projection or ActiveSet(),
+        save,
+        chunk,
+    )
+    plan = batch.plan._replace(length=None)
+
+    def call(lane: Lane, leaves: tuple, structure) -> Solution:
+        return _run(batch.data.problem, batch.scheme, batch.projection, lane, leaves, plan, batch.axes, structure)
+
+    return in_chunks(batch, call, progress)
+
+
+class Batch(NamedTuple):
+    """A checked batch: its data, which of them carry a lane axis, the number of steps of each lane, and its chunks."""
+
+    data: Data
+    axes: Axes
+    scheme: Scheme
+    projection: Projection
+    counts: np.ndarray
+    plan: Plan
+    times: Any
+    chunks: list[tuple[np.ndarray, np.ndarray]]
+
+
+def prepare(
+    problem, q0, v0, t0, t1, h, e, args, args_axes, scheme: Scheme, projection: Projection, save, chunk: int | None
+) -> Batch:
+    """Check the arguments of a batch and divide it into chunks."""
     save = Save.of(save)
     check_methods(scheme, projection)
     data, axes, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
@@ -125,27 +168,31 @@ def ensemble(
         raise ValueError(
             "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
         )
-    plan = plan._replace(length=None, ragged=bool(np.any(counts != counts[0])))
+    plan = plan._replace(ragged=bool(np.any(counts != counts[0])))
+    chunks = divide(counts, chunk or _automatic_chunk(pick(data, axes, 0), plan))
+    return Batch(data, axes, scheme, projection, counts, plan, times, chunks)
 
-    result: Solution | None = None
-    work = divide(counts, chunk or _automatic_chunk(pick(data, axes, 0), plan))
-    show = (sys.stderr.isatty() and len(work) > 1) if progress is None else progress
+
+def in_chunks(batch: Batch, call: Callable, progress: bool | None):
+    """``call(lane, leaves of args, their structure)`` for every chunk; its results, lane by lane, as numpy arrays."""
+    data, axes, counts, plan = batch.data, batch.axes, batch.counts, batch.plan
+    lanes = len(counts)
+    result: Any = None
+    show = (sys.stderr.isatty() and len(batch.chunks) > 1) if progress is None else progress
     with tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{lanes} motions") as bar:
-        for members, padded in work:
+        for members, padded in batch.chunks:
             some = pick(data, axes, padded)
             inputs = Inputs(some.t0, some.h, some.e, None)
             length = jnp.asarray(counts[padded].max(), jnp.int32)
             steps = jnp.asarray(counts[padded], jnp.int32) if plan.ragged else length
-            lane = Lane(some.q0, some.v0, some.t1, steps, length, times, inputs)
+            lane = Lane(some.q0, some.v0, some.t1, steps, length, batch.times, inputs)
             leaves, structure = jax.tree.flatten(some.args)
-            found = _run(data.problem, scheme, projection, lane, tuple(leaves), plan, axes, structure)
-            found = jax.tree.map(np.asarray, found)
+            found = jax.tree.map(np.asarray, call(lane, tuple(leaves), structure))
             if result is None:
                 result = jax.tree.map(lambda x: np.empty((lanes, *x.shape[1:]), x.dtype), found)
             for target, source in zip(jax.tree.leaves(result), jax.tree.leaves(found), strict=True):
                 target[members] = source[: len(members)]
             bar.update(int(counts[members].sum()))
-    assert result is not None
     return result
 
 

@@ -47,6 +47,7 @@ CAUSES = {
     "that point is of first order at best",
 }
 FAILURES = Status(31)
+DOUBTS = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_SIMULTANEOUS | Status.DERIVATIVE_AT_END | Status.DERIVATIVE_ZENO
 
 
 def describe(bits: int) -> str:

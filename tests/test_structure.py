@@ -16,6 +16,7 @@ LAYERS = [
     ["validate", "names", "sensitivity"],
     ["integrate"],
     ["ensemble"],
+    ["jacobians"],
     ["catalogue"],
     ["analysis"],
     ["plots"],  # drawn on request by Convergence.plot: the one import upwards, inside that method

@@ -1,0 +1,199 @@
+"""Dense Jacobians of motions, one or many at once, by the cheaper mode of automatic differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .ensemble import Axes, in_chunks, lane_axes, prepare
+from .integrate import SENSITIVITIES, Lane, Plan, Solution, trajectory
+from .problem import Problem
+from .projection.active_set import ActiveSet
+from .projection.base import Projection
+from .schemes.base import Scheme
+from .schemes.paoli_schatzman import PaoliSchatzman
+from .status import DOUBTS, FAILURES, describe
+
+NAMES = ("q0", "v0", "e", "args", "t0", "t1")
+
+
+@dataclass(frozen=True)
+class Sensitivities:
+    """Outputs of motions and their Jacobians, numpy arrays; a batch adds a leading axis B to each.
+
+    Attributes:
+        value: the outputs, a dict or other pytree.
+        jacobian: for each output a dict: name in ``wrt`` -> derivative of shape (*output, *input); for "args" a pytree
+            like args, None where a leaf is not a real number.
+        status: `Status` bits of each motion; those named DERIVATIVE_... say where not to trust the Jacobian.
+        mode: "forward" or "reverse".
+    """
+
+    value: Any
+    jacobian: Any
+    status: np.ndarray
+    mode: str
+
+    @property
+    def trusted(self) -> np.ndarray:
+        """Whether the motion succeeded and nothing is known against its derivative."""
+        return (self.status & int(FAILURES | DOUBTS)) == 0
+
+    def describe_status(self) -> str:
+        """The status bits set in any motion, in words."""
+        return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
+
+
+def state(solution: Solution) -> dict:
+    """The default outputs: positions and velocities of the saved rows, without the row axis if there is one row only."""
+    rows = 0 if solution.q.shape[0] == 1 else slice(None)
+    return {"q": solution.q[rows], "v": solution.v[rows]}
+
+
+def sensitivities(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    t1,
+    h,
+    wrt=("q0", "v0"),
+    output: Callable[[Solution], Any] = state,
+    t0=0.0,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    args: Any = None,
+    args_axes: Any = None,
+    e=None,
+    save: Any = "final",
+    sensitivity: str = "corrected",
+    mode: str | None = None,
+    chunk: int | None = None,
+    progress: bool | None = None,
+) -> Sensitivities:
+    """Jacobians of what a motion, or each motion of a batch, gives, with respect to what it was given.
+
+    Args:
+        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress: as in `ensemble`;
+            where nothing carries a lane axis it is one motion, and results have no lane axis.
+        wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
+            "t1" the number of steps is kept, h stretches with t1 - t0.
+        output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
+            (d,) at t1, or (k, d) with saved rows. Keep the function: another one compiles anew.
+        sensitivity: "corrected" or "discrete", as in `solve`.
+        mode: "forward", "reverse", or by default the cheaper one: forward where inputs do not outnumber outputs.
+
+    Returns:
+        `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de.
+
+    Raises:
+        ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
+    """
+    wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    unknown = [name for name in wrt if name not in NAMES]
+    if unknown or not wrt:
+        raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")
+    if "args" in wrt and args is None:
+        raise ValueError("wrt names 'args', but args is None: hand the problem's numbers over in args")
+    if sensitivity not in SENSITIVITIES[:2]:
+        raise ValueError(f"sensitivity={sensitivity!r}: choose 'corrected' or 'discrete'")
+    if mode not in (None, "forward", "reverse"):
+        raise ValueError(f"mode={mode!r}: choose 'forward', 'reverse' or None")
+    if not callable(output):
+        raise TypeError("output must be a function output(solution) -> pytree of arrays")
+    carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
+    single = not any(carried) and all(
+        np.ndim(x) <= rank for x, rank in ((q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (0.0 if e is None else e, 0))
+    )
+    q0 = np.asarray(q0)[None] if single else q0
+    batch = prepare(
+        problem,
+        q0,
+        v0,
+        t0,
+        t1,
+        h,
+        e,
+        args,
+        args_axes,
+        scheme or PaoliSchatzman(),
+        projection or ActiveSet(),
+        save,
+        chunk,
+    )
+    plan = batch.plan._replace(sensitivity=sensitivity)
+
+    def call(lane: Lane, leaves: tuple, structure):
+        nonlocal mode
+        choice = (batch.axes, structure, wrt, output)
+        if mode is None:
+            inputs, outputs = jax.eval_shape(
+                partial(_sizes, *choice, plan=plan), batch.data.problem, *batch[2:4], lane, leaves
+            )
+            mode = "forward" if inputs.size <= outputs.size + 1 else "reverse"
+        # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
+        steps = plan._replace(length=None if mode == "forward" else int(lane.length))
+        return _differentiate(batch.data.problem, *batch[2:4], lane, leaves, *choice, steps, mode)
+
+    (jacobian, (value, status)) = in_chunks(batch, call, progress)
+    if single:
+        jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
+    assert mode is not None
+    return Sensitivities(value, jacobian, status, mode)
+
+
+def _motion(problem, scheme, projection, lane: Lane, leaves, structure, wrt, output, plan: Plan):
+    """A function of the chosen inputs of one lane, and their values."""
+    real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+    args = jax.tree.unflatten(structure, [leaf if r else None for leaf, r in zip(leaves, real, strict=True)])
+    inputs = lane.inputs
+    values = {"q0": lane.q0, "v0": lane.v0, "e": inputs.e, "args": args, "t0": inputs.t0, "t1": lane.t1}
+    chosen = {name: values[name] for name in wrt}
+
+    def motion(chosen):
+        now = values | chosen
+        numbers = iter(jax.tree.leaves(now["args"]))
+        full = jax.tree.unflatten(
+            structure, [next(numbers) if r else leaf for leaf, r in zip(leaves, real, strict=True)]
+        )
+        stretch = (now["t1"] - now["t0"]) / (lane.t1 - inputs.t0)
+        moved = lane._replace(q0=now["q0"], v0=now["v0"], t1=now["t1"])
+        moved = moved._replace(inputs=inputs._replace(t0=now["t0"], h=inputs.h * stretch, e=now["e"], args=full))
+        solution = trajectory(problem, scheme, projection, moved, plan)
+        value = jax.tree.map(jnp.asarray, output(solution))
+        return value, (value, solution.status)
+
+    return motion, chosen
+
+
+def _sizes(axes: Axes, structure, wrt, output, problem, scheme, projection, lane, leaves, *, plan):
+    """Arrays as large as the inputs and the outputs of one lane."""
+
+    def one(lane, leaves):
+        motion, chosen = _motion(
+            problem, scheme, projection, lane, leaves, structure, wrt, output, plan._replace(length=None)
+        )
+        value, _ = motion(chosen)
+        return tuple(jnp.zeros(sum(x.size for x in jax.tree.leaves(tree))) for tree in (chosen, value))
+
+    sizes = jax.vmap(one, in_axes=lane_axes(axes, plan))(lane, leaves)
+    return jax.tree.map(lambda x: x[0], sizes)
+
+
+@partial(jax.jit, static_argnames=("axes", "structure", "wrt", "output", "plan", "mode"))
+def _differentiate(
+    problem, scheme, projection, lane, leaves, axes: Axes, structure, wrt, output, plan: Plan, mode: str
+):
+    transform = jax.jacfwd if mode == "forward" else jax.jacrev
+
+    def one(lane, leaves):
+        motion, chosen = _motion(problem, scheme, projection, lane, leaves, structure, wrt, output, plan)
+        return transform(motion, has_aux=True)(chosen)
+
+    return jax.vmap(one, in_axes=lane_axes(axes, plan))(lane, leaves)
