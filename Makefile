@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo test test-slow lint figures clean
+.PHONY: setup demo test test-slow lint figures passes clean
 
 setup: $(VENV)/.ready
 
@@ -32,6 +32,13 @@ lint: setup
 
 figures: setup
 	$(BIN)/python experiments/convergence.py --out $(OUT)/convergence
+	$(BIN)/python experiments/tangents.py --out $(OUT)/tangents
+	$(BIN)/python experiments/bounce_to_target.py --out $(OUT)/bounce_to_target
+	$(BIN)/python experiments/bounces_by_gradient.py $(if $(DATA),--data $(DATA)) --out $(OUT)/bounces_by_gradient
+
+passes: setup
+	$(BIN)/python -m pip install --quiet '.[peers]'
+	$(BIN)/python experiments/passes.py --out $(OUT)/passes
 
 clean:
 	rm -rf $(VENV) $(OUT) .pytest_cache .ruff_cache .mypy_cache

@@ -10,7 +10,7 @@ from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .status import Status
 from .validate import JaximpactWarning
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "ADMM",

@@ -207,6 +207,50 @@ def plot_ensemble(solution: Solution, path, *, title: str = "", swept: Mapping[s
     return _write(figure, path, title)
 
 
+def plot_derivatives(
+    t, derivatives: Mapping[str, Mapping[str, Any]], path, *, impacts: Any = (), title: str = ""
+) -> Path:
+    """Draw derivatives along a motion, tangents or adjoints: one panel for each, one curve for each way to compute it.
+
+    Args:
+        t: times (k,) [s].
+        derivatives: panel -> label -> values (k,); the first label is drawn thick and sets the
+            scale, the others on top of it.
+        path: the picture to write.
+        impacts: times of impacts, grey lines.
+        title: heading.
+    """
+    t = np.asarray(t)
+    figure = _figure(8.0, 0.7 + 1.9 * len(derivatives))
+    axes = figure.subplots(len(derivatives), sharex=True, squeeze=False)[:, 0]
+    for ax, (name, curves) in zip(axes, derivatives.items(), strict=True):
+        for i, (label, values) in enumerate(curves.items()):
+            values = np.asarray(values)
+            if values.shape != t.shape:
+                raise ValueError(
+                    f"derivatives[{name!r}][{label!r}] must have the shape of t, {t.shape}, got {values.shape}"
+                )
+            width, colour = (3.5, "#c8c8c8") if i == 0 else (1.4, COLOURS[(i - 1) % len(COLOURS)])
+            ax.plot(t, values, color=colour, lw=width, label=label)
+        _mark(ax, np.asarray(impacts))
+        _style(ax)
+        ax.set_ylabel(name)
+        # the first curve sets the scale; what leaves it is named, not hidden
+        first, *others = (np.asarray(values) for values in curves.values())
+        margin = 0.6 * (np.ptp(first) or 1.0)
+        low, high = first.min() - margin, first.max() + margin
+        beyond = [x for values in others for x in (values.min(), values.max()) if not low <= x <= high]
+        if beyond:
+            ax.set_ylim(low, high)
+            note = f"off the scale, up to {max(beyond, key=abs):.3g}"
+            ax.annotate(note, (0.99, 0.93), xycoords="axes fraction", ha="right", fontsize=8.5, color=DARK)
+    axes[0].legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)
+    axes[-1].set_xlabel("time t [s]")
+    axes[-1].set_xlim(t[0], t[-1])
+    figure.align_ylabels()
+    return _write(figure, path, title)
+
+
 def _figure(width: float, height: float):
     """A figure of matplotlib's object interface: no window, no global state."""
     try:

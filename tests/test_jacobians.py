@@ -1,0 +1,84 @@
+"""`sensitivities`: both modes and `jax.jacfwd` agree, a batch is its lanes, and bad arguments are named."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+
+BALL = ji.Problem(lambda t, q, v, args: -args["g"] * jnp.ones_like(q), lambda t, q, args: q - args["wall"])
+ARGS = {"g": 9.81, "wall": 0.05}
+MOTION = {"q0": [1.0], "v0": [-1.3], "t1": 1.3, "e": 0.7, "args": ARGS}
+
+
+def last(solution):
+    return {"q": solution.q[-1], "impulse": solution.impulse[-1]}
+
+
+def test_modes_and_solve_agree():
+    wrt = ("q0", "e", "args")
+    found = {
+        mode: ji.sensitivities(BALL, **MOTION, h=1e-2, wrt=wrt, output=last, mode=mode) for mode in ("forward", None)
+    }
+    # four inputs, two outputs: reverse is cheaper
+    assert [one.mode for one in found.values()] == ["forward", "reverse"]
+    direct = jax.jacfwd(
+        lambda x: last(ji.solve(BALL, x["q0"], [-1.3], t1=1.3, h=1e-2, e=x["e"], args=x["args"], save="final"))
+    )({"q0": jnp.array([1.0]), "e": 0.7, "args": jax.tree.map(jnp.asarray, ARGS)})
+    for one in found.values():
+        assert one.trusted
+        # sums of some hundred rounded terms, differently ordered
+        assert jax.tree.all(
+            jax.tree.map(lambda x, y: bool(np.allclose(x, y, rtol=1e-10, atol=1e-10)), one.jacobian, direct)
+        )
+    assert found["forward"].jacobian["impulse"]["args"]["wall"].shape == (1,)
+
+
+def test_batch_is_its_lanes_and_chunks_change_nothing():
+    heights, steps = np.array([[0.9], [1.0], [1.1], [1.2], [1.3]]), np.array([1e-2, 1e-2, 7e-3, 1e-2, 7e-3])
+    call = lambda q0, h, **more: ji.sensitivities(BALL, **(MOTION | {"q0": q0}), h=h, wrt=("e", "q0"), **more)
+    batch = call(heights, steps)
+    assert batch.jacobian["v"]["q0"].shape == (5, 1, 1)
+    again = call(heights, steps, chunk=3)
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool(np.array_equal(x, y)), again.jacobian, batch.jacobian))
+    one = call(heights[2], steps[2])
+    # other vector lengths may round differently
+    assert jax.tree.all(jax.tree.map(lambda x, y: bool(np.allclose(x, y[2], rtol=1e-12)), one.jacobian, batch.jacobian))
+
+
+def test_times():
+    found = ji.sensitivities(BALL, **MOTION, h=1e-3, wrt=("t0", "t1"))
+    # an autonomous system: d/dt1 = -d/dt0 is (v, a), v = -1.0226569 by hand; impacts are up to 2 h late, each bounce: 4 g h
+    assert np.isclose(found.jacobian["q"]["t1"], -1.0226569, atol=0.04)
+    assert np.isclose(found.jacobian["v"]["t1"], -9.81, rtol=0.04)
+    assert np.allclose(found.jacobian["q"]["t0"], -found.jacobian["q"]["t1"], rtol=1e-9)
+
+
+def test_saved_rows_give_the_tangent_along_the_motion():
+    found = ji.sensitivities(BALL, **MOTION, h=1e-3, wrt="q0", save=[0.1, 0.2])
+    assert found.jacobian["q"]["q0"].shape == (3, 1, 1)
+    # before the first impact a ball raised by dq flies dq higher
+    assert np.allclose(found.jacobian["q"]["q0"][:2, 0, 0], 1, rtol=1e-12)
+
+
+def test_status_names_a_motion_that_ends_at_an_impact():
+    fall = (-1.3 + np.sqrt(1.3**2 + 2 * 9.81 * 0.95)) / 9.81  # v0 = -1.3 from 0.95 above the wall
+    found = ji.sensitivities(BALL, **(MOTION | {"t1": fall}), h=1e-3, wrt="q0")
+    assert not found.trusted
+    assert "DERIVATIVE_AT_END" in found.describe_status()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"wrt": "mass"}, "wrt="),
+        ({"wrt": ()}, "wrt="),
+        ({"wrt": "args", "args": None}, "args is None"),
+        ({"mode": "backward"}, "mode="),
+        ({"sensitivity": "none"}, "sensitivity="),
+    ],
+)
+def test_bad_arguments_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        ji.sensitivities(BALL, **(MOTION | {"h": 1e-2} | change))
