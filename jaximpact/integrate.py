@@ -383,7 +383,7 @@ def solve(
         v0: initial velocity (d,); where it points out of the admissible set it is projected, with a warning.
         t1: final time > t0 [s].
         h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps.
-        scheme: `PaoliSchatzman()` (default), `Maury()` or `MoreauJean()`.
+        scheme: `PaoliSchatzman()` (default), `Maury()`, `MoreauJean()` or `EventCorrected()`.
         projection: `ActiveSet()` (default), `ProjectedGradient()` or `ADMM()`.
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.
