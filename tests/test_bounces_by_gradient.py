@@ -84,6 +84,7 @@ def fitted(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_simulated_contacts_and_their_derivatives_are_those_of_the_exact_law(fitted):
     drops = 12  # and as many contacts as in the fit: compiled there
     count = np.load(fitted / "results.npz")["model"].shape[1]
@@ -105,6 +106,7 @@ def test_simulated_contacts_and_their_derivatives_are_those_of_the_exact_law(fit
     np.testing.assert_allclose(found[3, 2:], 1 - first, atol=3e-4)
 
 
+@pytest.mark.slow
 def test_recovers_restitution_and_drag_from_far_away(fitted):
     found = {row["ball"]: {k: float(v) for k, v in row.items() if k != "ball"} for row in rows(fitted / "balls.csv")}
     start = np.load(fitted / "results.npz")["history"][0]
@@ -122,6 +124,7 @@ def test_recovers_restitution_and_drag_from_far_away(fitted):
         assert SCATTER / 2 < row["scatter"] < 2 * SCATTER
 
 
+@pytest.mark.slow
 def test_drag_explains_that_ratios_depend_on_speed(fitted):
     light = next(row for row in rows(fitted / "balls.csv") if row["ball"] == "light")
     slope = {key: float(value) for key, value in light.items() if "drag" in key}
@@ -130,6 +133,7 @@ def test_drag_explains_that_ratios_depend_on_speed(fitted):
     assert slope["left_low_with_drag"] < 0 < slope["left_high_with_drag"]
 
 
+@pytest.mark.slow
 def test_results_are_complete(fitted):
     assert len(rows(fitted / "drops.csv")) == 12
     arrays = np.load(fitted / "results.npz")

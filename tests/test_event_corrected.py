@@ -134,6 +134,7 @@ def test_two_walls_hit_at_once():
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_release_at_a_time_that_depends_on_parameters():
     """Force t - c holds a resting ball until t = c: q = (t - c)^3/6; exact, as multiplier and path are polynomials."""
     lift = ji.Problem(lambda t, q, v, args: jnp.stack([t - args]), lambda t, q, args: q, restitution=0.5)
@@ -228,6 +229,7 @@ def read_cases():
         yield name, float(head.split()[2]), p, state, jacobian
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not CASES.exists(), reason="the reference Jacobians are not at hand")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_reference_cases(name):
@@ -245,6 +247,7 @@ def test_reference_cases(name):
 # invariants and modes of use
 
 
+@pytest.mark.slow
 def test_forward_is_reverse_and_float32_is_finite():
     """A batch from e = 0 to e = 1, at rest and bouncing: both modes agree, and float32 gives the same gradient."""
 
@@ -263,6 +266,7 @@ def test_forward_is_reverse_and_float32_is_finite():
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3)  # round-off, 1e-7, of each of 50 steps, amplified
 
 
+@pytest.mark.slow
 def test_lanes_are_single_runs():
     heights = np.linspace(0.1, 1.0, 7)[:, None]
     options = {"t1": 1.0, "h": 0.01, "args": {"g": 9.81}, "e": 0.6, "scheme": SCHEME}
@@ -297,6 +301,7 @@ def test_energy_at_unit_restitution():
     assert abs(s.energy[-1] / 2 - 1) <= 20 * 2 * 0.02**3  # a relative error of (w h)^3 per unit of phase
 
 
+@pytest.mark.slow
 def test_sliding_on_a_moving_curved_wall_stays_on_it():
     """A bead inside a disk that grows and shakes: gap and gap velocity vanish to round-off after it has landed."""
     shape = lambda t, q, args: jnp.stack([(1 + 0.1 * jnp.sin(t)) ** 2 - (q[0] - 0.2 * jnp.sin(2 * t)) ** 2 - q[1] ** 2])
@@ -308,6 +313,7 @@ def test_sliding_on_a_moving_curved_wall_stays_on_it():
     assert np.all(np.diff(np.asarray(s.impulse)[landed, 0]) > 0)
 
 
+@pytest.mark.slow
 def test_plank_lands_on_dependent_contacts():
     """Four contacts under a plank with three coordinates, e = 1/2: it comes to rest flat, sliding on at its speed."""
     feet = lambda t, q, args: q[1] + jnp.sin(q[2]) * jnp.array([-1.0, -0.3, 0.3, 1.0])

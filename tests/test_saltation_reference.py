@@ -116,6 +116,7 @@ def shared_rows():
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "state", "jacobian"), shared_rows())
 def test_nine_decimals(name, state, jacobian):
     exact = cases.get(name).exact()
