@@ -97,7 +97,8 @@ def observe(problem: Problem, h, t, q, v, args) -> Instant:
     a = acceleration(problem, metric, t, q, v, args)
     rate, second = jax.jvp(lambda s, x, w: total_rate(problem, s, x, w, args), (t, q, v), (jnp.ones_like(t), v, a))
     normal = contacts.velocity(a)
-    threshold = 2 * h * (jnp.abs(normal) + jnp.abs(second - normal))
+    noise = 1e3 * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(v))
+    threshold = 2 * h * (jnp.abs(normal) + jnp.abs(second - normal)) + noise
     return lax.stop_gradient(Instant(contacts, rate, second, threshold, a))
 
 

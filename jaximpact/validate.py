@@ -264,6 +264,9 @@ def check_start(data: Data) -> str | None:
         return None
     with jax.ensure_compile_time_eval():
         report = _report(data.problem, data.q0, data.v0, data.t0, data.args)
+    if is_traced(report):
+        # numbers that the problem's functions close over are not known
+        return None
     return judge(jax.tree.map(lambda x: np.asarray(x)[None], report), lanes=False)
 
 

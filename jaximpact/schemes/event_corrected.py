@@ -239,7 +239,9 @@ class EventCorrected:
             beyond = jnp.any(candidates & ((gap < 0) | (inward & (slope >= 0))))
             low, high = jnp.where(beyond, low, s), jnp.where(beyond, s, high)
             s = jnp.min(newton(s, gap, slope))
-            return jnp.where((s >= low) & (s <= high), s, 0.5 * (low + high)), low, high
+            # a converged step may leave the bracket by rounding: that is no reason to bisect
+            inside = (s >= low - 1e-6 * r) & (s <= high + 1e-6 * r)
+            return jnp.where(inside, jnp.clip(s, low, high), 0.5 * (low + high)), low, high
 
         s, _, _ = lax.stop_gradient(lax.fori_loop(0, self.newton, improve, (s, jnp.zeros_like(r), r)))
         gap, slope = along(s, path)
