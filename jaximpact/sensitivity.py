@@ -195,16 +195,22 @@ def corrected_step(
     active = lax.stop_gradient(info.impulse) > 0
     rebound = active & (history.last == STRUCK) & scheme.rebounds
     impact = active & ~rebound & (here.rate < -here.threshold)
-    closed = active & ~rebound & (jnp.abs(here.rate) <= here.threshold)
+    slow = jnp.abs(here.rate) <= here.threshold
+    # a contact that leaves may still get a small impulse: closed are those that the forces press
+    closed = held(here.contacts.delassus(), here.second, active & ~rebound & slow, jnp.zeros_like(active))[1]
+    # those closed before an impact; it may open them, and then they have no impulse in this step
+    before = closed | ((history.last == CLOSED) & ~impact & slow)
 
-    salted, a_after = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, closed)
+    salted, a_after = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, before)
     crossed = jnp.any(impact)
     back = state._replace(
         q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * a_after, v)
     )
-    known = lax.stop_gradient(jnp.where(closed, info.impulse, 0))
-    frozen: Any = Frozen(salted.closed, known, lax.stop_gradient(info.z))
-    surrogate, surrogate_info = scheme.step(problem, frozen, inputs, back)
+    # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
+    lasting = closed & ~crossed & ~jnp.any(rebound)
+    known = lax.stop_gradient(jnp.where(lasting, info.impulse, 0))
+    frozen: Any = Frozen(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
+    surrogate, surrogate_info = scheme.step(problem, frozen, inputs._replace(e=jnp.zeros_like(e)), back)
     surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
 
     entering = closed & (history.last != CLOSED)

@@ -178,6 +178,7 @@ def draw(seed: int, e: float, d: int, second: str) -> Case:
 
     start = kinematics(args, 0.0, q0, v0)
     assume(np.all((start.gap > MARGIN) | touched))
+    assume(np.all((start.second < 0) | ~touched))  # pressed, so that it lasts
     try:
         exact = reference(PROBLEM, q0, v0, T1, args, e, most_impacts=1)
     except RuntimeError:  # further impacts
