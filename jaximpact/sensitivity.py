@@ -195,13 +195,15 @@ def corrected_step(
     active = lax.stop_gradient(info.impulse) > 0
     rebound = active & (history.last == STRUCK) & scheme.rebounds
     impact = active & ~rebound & (here.rate < -here.threshold)
-    slow = jnp.abs(here.rate) <= here.threshold
-    # a contact that leaves may still get a small impulse: closed are those that the forces press
-    closed = held(here.contacts.delassus(), here.second, active & ~rebound & slow, jnp.zeros_like(active))[1]
-    # those closed before an impact; it may open them, and then they have no impulse in this step
-    before = closed | ((history.last == CLOSED) & ~impact & slow)
+    # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
+    # lasts, or that an impact opens in this very step, may get none
+    slow = ~impact & ~rebound & (jnp.abs(here.rate) <= here.threshold)
+    lasted = history.last == CLOSED
+    pressed = held(here.contacts.delassus(), here.second, slow & (active | lasted), jnp.zeros_like(active))[1]
+    closed = slow & active & (lasted | pressed)
+    resting = closed | pressed
 
-    salted, a_after = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, before)
+    salted, a_after = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, resting)
     crossed = jnp.any(impact)
     back = state._replace(
         q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * a_after, v)
@@ -213,9 +215,8 @@ def corrected_step(
     surrogate, surrogate_info = scheme.step(problem, frozen, inputs._replace(e=jnp.zeros_like(e)), back)
     surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
 
-    entering = closed & (history.last != CLOSED)
-    zeno = entering & history.struck & (e > 0)
-    grazing = entering & (history.last == FREE) & ~zeno
+    zeno = resting & (history.last != CLOSED) & history.struck & (e > 0)
+    grazing = slow & active & (history.last == FREE) & ~zeno
     several = jnp.sum(impact) > 1
     pairs = impact[:, None] & impact[None, :] & ~jnp.eye(impact.shape[0], dtype=bool)
     oblique = jnp.any((jnp.abs(here.contacts.angles()) > ORTHOGONAL) & pairs)
@@ -225,7 +226,7 @@ def corrected_step(
         | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
         | as_status(several & (oblique | (jnp.sum(impact) > IMPACTS)), Status.DERIVATIVE_SIMULTANEOUS)
     )
-    last = jnp.where(impact, STRUCK, jnp.where(rebound, REBOUND, jnp.where(closed, CLOSED, FREE)))
+    last = jnp.where(impact, STRUCK, jnp.where(rebound, REBOUND, jnp.where(resting, CLOSED, FREE)))
     latest = jnp.where(crossed, new.n, history.latest).astype(jnp.int32)
     history = History(last.astype(jnp.int32), history.struck | impact, latest)
     return graft_tree(new, surrogate), graft_tree(info, surrogate_info)._replace(status=status), history

@@ -251,6 +251,8 @@ def check(d: int, second: list[str], count: int, schemes: tuple):
         second=st.sampled_from(second),
     )
     def one(seed, e, second):
+        # lasting contact with e near 1 chatters, and no derivative follows that: documented, not covered
+        assume(second != "touched" or e <= 0.9)
         case = draw(seed, e, d, second)
         for scheme in schemes:
             if e == 0 or not isinstance(scheme, ji.Maury):
