@@ -152,6 +152,7 @@ def test_release_at_a_time_that_depends_on_parameters():
     np.testing.assert_allclose(jacobian, [-((2 - c) ** 2) / 2, -(2 - c), c], atol=1e-11)
 
 
+@pytest.mark.slow
 def test_impact_opens_another_contact():
     """Pressed against x = 0 and sliding up, a particle meets x - y + 1 = 0, which throws it off both.
 
@@ -277,6 +278,7 @@ def test_lanes_are_single_runs():
             np.testing.assert_allclose(getattr(batch, name)[k], getattr(single, name), atol=1e-13)
 
 
+@pytest.mark.slow
 def test_zeno_ball_comes_to_rest():
     """e = 1/2: it rests on the floor, exactly, and the impulses account for every change of momentum."""
     s = final(BALL, [1.0], [0.0], t1=3.0, h=1e-2, args={"g": 9.81}, e=0.5, save="all").raise_if_failed()

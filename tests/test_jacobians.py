@@ -35,6 +35,7 @@ def test_modes_and_solve_agree():
     assert found["forward"].jacobian["impulse"]["args"]["wall"].shape == (1,)
 
 
+@pytest.mark.slow
 def test_batch_is_its_lanes_and_chunks_change_nothing():
     heights, steps = np.array([[0.9], [1.0], [1.1], [1.2], [1.3]]), np.array([1e-2, 1e-2, 7e-3, 1e-2, 7e-3])
     call = lambda q0, h, **more: ji.sensitivities(BALL, **(MOTION | {"q0": q0}), h=h, wrt=("e", "q0"), **more)

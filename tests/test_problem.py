@@ -81,12 +81,12 @@ def test_forms_of_the_mass_agree(given):
 
 
 def test_numbers_are_leaves():
-    """Restitution and a numeric mass can be differentiated through the problem itself."""
+    """Restitution and a numeric mass can be differentiated through the problem itself, here the discrete map."""
     ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q, mass=2.0, restitution=0.5)
     assert len(jax.tree.leaves(ball)) == 2
 
     def height(problem):
-        return ji.solve(problem, [1.0], [0.0], t1=3.0, steps=300, save="final").q[0, 0]
+        return ji.solve(problem, [1.0], [0.0], t1=3.0, steps=300, save="final", sensitivity="discrete").q[0, 0]
 
     slope = jax.grad(height)(ball)
     h = 1e-6

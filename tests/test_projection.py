@@ -145,7 +145,8 @@ def test_derivative_of_geodesic_projection():
     scheme = ji.PaoliSchatzman(metric="geodesic")
 
     def end(x):
-        found = ji.solve(problem, x[:2], x[2:4], t1=1.1, h=0.05, e=0.5, args=x[4], scheme=scheme, save="final")
+        options = {"t1": 1.1, "h": 0.05, "scheme": scheme, "save": "final", "sensitivity": "discrete"}
+        found = ji.solve(problem, x[:2], x[2:4], e=0.5, args=x[4], **options)
         return jnp.concatenate([found.q[0], found.impulse[0]])
 
     x = jnp.array([0.5385, 1.1903, 0.65, -1.5172, 1.0])

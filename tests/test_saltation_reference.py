@@ -45,6 +45,7 @@ def test_one_bounce_by_hand():
     assert found.jacobian["e"][:, 0] == pytest.approx((u * (0.9 - (v + u) / g), u), abs=SOLVED)
 
 
+@pytest.mark.slow
 def test_sliding_into_a_ramp():
     """A point slides on a floor into a ramp (e = 0): the floor lets go, and it climbs at v cos(a) - g sin(a) t."""
 
@@ -67,6 +68,7 @@ def test_sliding_into_a_ramp():
     np.testing.assert_allclose(found.jacobian["g"][:, 0], by_g, atol=SOLVED)
 
 
+@pytest.mark.slow
 def test_central_differences():
     case = cases.get("dpend")
     found = reference(case.problem, case.q0, case.v0, case.t1, case.args, case.e)

@@ -126,7 +126,7 @@ def test_discrete_derivative(scheme, projection):
     def end(x):
         found = ji.solve(
             BALL, x[:1], x[1:2], t1=1.0, steps=60, e=0.0, args={"g": x[2], "floor": x[3]}, scheme=scheme,
-            projection=projection, save="final",
+            projection=projection, save="final", sensitivity="discrete",
         )  # fmt: skip
         return jnp.concatenate([found.q[0], found.v[0], found.impulse[0]])
 
