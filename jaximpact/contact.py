@@ -129,6 +129,16 @@ def gap_rate(problem: Problem, t, q: Array, args) -> Array:
     return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
 
 
+def gap_rates(problem: Problem, t, q: Array, v: Array, args) -> tuple[Array, Array]:
+    """First and second derivative of the gaps (m,) along the motion with constant velocity v."""
+    zero, one = jnp.zeros_like(t), jnp.ones_like(t)
+
+    def rate(s):
+        return jax.jvp(lambda s: problem.gaps(t + s, q + s * v, args), (s,), (one,))[1]
+
+    return jax.jvp(rate, (zero,), (one,))
+
+
 class Touch(NamedTuple):
     """Which constraints a state touches, violates, and leaves the admissible set through, up to round-off: (m,) each."""
 

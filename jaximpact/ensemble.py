@@ -19,10 +19,8 @@ from tqdm import tqdm
 
 from .integrate import Lane, Plan, Save, Solution, count_steps, evaluate, make_plan, trajectory
 from .problem import Problem
-from .projection.active_set import ActiveSet
 from .projection.base import Projection
 from .schemes.base import Inputs, Scheme
-from .schemes.paoli_schatzman import PaoliSchatzman
 from .validate import (
     Data,
     JaximpactWarning,
@@ -32,9 +30,9 @@ from .validate import (
     cast_numbers,
     check_finite,
     check_functions,
-    check_methods,
     check_restitution,
     check_times,
+    choose_methods,
     judge,
     real_array,
     split_restitution,
@@ -113,21 +111,7 @@ def ensemble(
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
-    batch = prepare(
-        problem,
-        q0,
-        v0,
-        t0,
-        t1,
-        h,
-        e,
-        args,
-        args_axes,
-        scheme or PaoliSchatzman(),
-        projection or ActiveSet(),
-        save,
-        chunk,
-    )
+    batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
     plan = batch.plan._replace(length=None)
 
     def call(lane: Lane, leaves: tuple, structure) -> Solution:
@@ -149,12 +133,10 @@ class Batch(NamedTuple):
     chunks: list[tuple[np.ndarray, np.ndarray]]
 
 
-def prepare(
-    problem, q0, v0, t0, t1, h, e, args, args_axes, scheme: Scheme, projection: Projection, save, chunk: int | None
-) -> Batch:
+def prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk: int | None) -> Batch:
     """Check the arguments of a batch and divide it into chunks."""
     save = Save.of(save)
-    check_methods(scheme, projection)
+    scheme, projection = choose_methods(scheme, projection)
     data, axes, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
     _check_lanes(data, axes, lanes)
     if chunk is not None and (not isinstance(chunk, int | np.integer) or chunk < 1):

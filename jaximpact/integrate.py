@@ -16,13 +16,11 @@ from jax import Array, lax
 
 from .contact import Metric, gap_rate, linearise, touch
 from .problem import Problem
-from .projection.active_set import ActiveSet
 from .projection.base import Projection, as_status, project_velocity
 from .schemes.base import Inputs, Scheme
-from .schemes.paoli_schatzman import PaoliSchatzman
 from .sensitivity import begin, corrected_step, end, synchronous, undifferentiated
 from .status import FAILURES, Status, describe, summarise
-from .validate import JaximpactWarning, canonical, check_start, is_traced
+from .validate import JaximpactWarning, canonical, check_start, choose_methods, is_traced
 
 SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
 SENSITIVITIES = ("corrected", "discrete", "none")
@@ -400,9 +398,8 @@ def solve(
 
     Reference: the schemes' own files; the limit as h -> 0 is the measure differential inclusion of Paoli (2010), (P1)-(P4).
     """
-    scheme = PaoliSchatzman() if scheme is None else scheme
-    projection = ActiveSet() if projection is None else projection
-    data = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme, projection)
+    scheme, projection = choose_methods(scheme, projection)
+    data = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme)
     remark = check_start(data)
     if remark:
         warnings.warn(remark, JaximpactWarning, stacklevel=2)

@@ -12,12 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .ensemble import Axes, in_chunks, lane_axes, prepare
-from .integrate import SENSITIVITIES, Lane, Plan, Solution, trajectory
+from .integrate import Lane, Plan, Solution, trajectory
 from .problem import Problem
-from .projection.active_set import ActiveSet
 from .projection.base import Projection
 from .schemes.base import Scheme
-from .schemes.paoli_schatzman import PaoliSchatzman
 from .status import DOUBTS, FAILURES, describe
 
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
@@ -101,7 +99,7 @@ def sensitivities(
         raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")
     if "args" in wrt and args is None:
         raise ValueError("wrt names 'args', but args is None: hand the problem's numbers over in args")
-    if sensitivity not in SENSITIVITIES[:2]:
+    if sensitivity not in ("corrected", "discrete"):
         raise ValueError(f"sensitivity={sensitivity!r}: choose 'corrected' or 'discrete'")
     if mode not in (None, "forward", "reverse"):
         raise ValueError(f"mode={mode!r}: choose 'forward', 'reverse' or None")
@@ -112,34 +110,19 @@ def sensitivities(
         np.ndim(x) <= rank for x, rank in ((q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (0.0 if e is None else e, 0))
     )
     q0 = np.asarray(q0)[None] if single else q0
-    batch = prepare(
-        problem,
-        q0,
-        v0,
-        t0,
-        t1,
-        h,
-        e,
-        args,
-        args_axes,
-        scheme or PaoliSchatzman(),
-        projection or ActiveSet(),
-        save,
-        chunk,
-    )
+    batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
     plan = batch.plan._replace(sensitivity=sensitivity)
+    system = (batch.data.problem, batch.scheme, batch.projection)
 
     def call(lane: Lane, leaves: tuple, structure):
         nonlocal mode
         choice = (batch.axes, structure, wrt, output)
         if mode is None:
-            inputs, outputs = jax.eval_shape(
-                partial(_sizes, *choice, plan=plan), batch.data.problem, *batch[2:4], lane, leaves
-            )
+            inputs, outputs = jax.eval_shape(partial(_sizes, *choice, plan=plan), *system, lane, leaves)
             mode = "forward" if inputs.size <= outputs.size + 1 else "reverse"
         # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
         steps = plan._replace(length=None if mode == "forward" else int(lane.length))
-        return _differentiate(batch.data.problem, *batch[2:4], lane, leaves, *choice, steps, mode)
+        return _differentiate(*system, lane, leaves, *choice, steps, mode)
 
     (jacobian, (value, status)) = in_chunks(batch, call, progress)
     if single:

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from . import linalg
-from .contact import Contacts, Metric, acceleration, gap_rate, linearise, touch
+from .contact import Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
 from .problem import Problem
 from .projection.base import Frozen, Projection, as_status
 from .schemes.base import Info, Inputs, Scheme, State
@@ -84,22 +84,17 @@ class Instant(NamedTuple):
     acceleration: Array
 
 
-def total_rate(problem: Problem, t, q, v, args) -> Array:
-    """Gap velocities G v + f_t, (m,)."""
-    return jax.jvp(lambda s, x: problem.gaps(s, x, args), (t, q), (jnp.ones_like(t), v))[1]
-
-
 def observe(problem: Problem, h, t, q, v, args) -> Instant:
     """The contacts at (t, q, v); constants for differentiation."""
     h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
     metric = Metric.at(problem, q, args)
     contacts = linearise(problem, metric, t, q, args)
     a = acceleration(problem, metric, t, q, v, args)
-    rate, second = jax.jvp(lambda s, x, w: total_rate(problem, s, x, w, args), (t, q, v), (jnp.ones_like(t), v, a))
+    rate, bias = gap_rates(problem, t, q, v, args)
     normal = contacts.velocity(a)
     noise = 1e3 * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(v))
-    threshold = 2 * h * (jnp.abs(normal) + jnp.abs(second - normal)) + noise
-    return lax.stop_gradient(Instant(contacts, rate, second, threshold, a))
+    threshold = 2 * h * (jnp.abs(normal) + jnp.abs(bias)) + noise
+    return lax.stop_gradient(Instant(contacts, rate, normal + bias, threshold, a))
 
 
 def held(matrix: Array, offset: Array, closed: Array, always: Array) -> tuple[Array, Array]:
@@ -112,21 +107,21 @@ def held(matrix: Array, offset: Array, closed: Array, always: Array) -> tuple[Ar
 
 
 class Salted(NamedTuple):
-    """A state carried across the impacts of a step and back: q, v (d,), contacts closed (m,), impulses (m,)."""
+    """A state carried across the impacts of a step: q, v and the acceleration behind them (d,), contacts then closed
+    (m,), impulses (m,)."""
 
     q: Array
     v: Array
+    a: Array
     closed: Array
     impulse: Array
 
 
-def saltate(
-    problem: Problem, inputs: Inputs, t, q, v, here: Instant, impact: Array, closed: Array
-) -> tuple[Salted, Array]:
+def saltate(problem: Problem, inputs: Inputs, t, q, v, here: Instant, impact: Array, closed: Array) -> Salted:
     """The state at one instant, with the derivative of crossing the impacts in the order of arrival.
 
     The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
-    the contacts already closed. Returned too is the acceleration behind the impacts (d,).
+    the contacts already closed.
     """
     _, h, e, args = inputs
     m = impact.shape[0]
@@ -162,14 +157,14 @@ def saltate(
         q = jnp.where(some, q_hit - delay * v_after, q)
         v = jnp.where(some, v_after - delay * a_after, v)
         a = jnp.where(some, a_after, a)
-    return Salted(q, v, closed, impulse), a
+    return Salted(q, v, a, closed, impulse)
 
 
 def begin(problem: Problem, inputs: Inputs, q0: Array, v0: Array, info: Info) -> tuple[History, Array]:
     """History of the contacts at the scheme's first state; status bits."""
     t0, _, _, args = inputs
     contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
-    rate = total_rate(problem, t0, q0, v0, args)
+    rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
     touching = touch(contacts, rate, q0, v0).touching
     active = info.impulse > 0
     last = jnp.where(touching & (active | (rate <= 0)), CLOSED, FREE).astype(jnp.int32)
@@ -203,10 +198,10 @@ def corrected_step(
     closed = slow & active & (lasted | pressed)
     resting = closed | pressed
 
-    salted, a_after = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, resting)
+    salted = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, resting)
     crossed = jnp.any(impact)
     back = state._replace(
-        q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * a_after, v)
+        q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
     )
     # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
     lasting = closed & ~crossed & ~jnp.any(rebound)

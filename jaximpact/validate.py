@@ -16,6 +16,8 @@ from jax import Array
 
 from .contact import Metric, Touch, gap_rate, linearise, touch
 from .problem import Problem
+from .projection.active_set import ActiveSet
+from .schemes.paoli_schatzman import PaoliSchatzman
 
 
 class JaximpactWarning(UserWarning):
@@ -91,8 +93,10 @@ def canonical_state(q0, v0):
     return q0.astype(dtype), v0.astype(dtype)
 
 
-def check_methods(scheme, projection) -> None:
-    """Schemes and projections are instances, not classes or names."""
+def choose_methods(scheme, projection) -> tuple[Any, Any]:
+    """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
+    scheme = PaoliSchatzman() if scheme is None else scheme
+    projection = ActiveSet() if projection is None else projection
     for name, value, method, example in (
         ("scheme", scheme, "step", "PaoliSchatzman()"),
         ("projection", projection, "solve", "ActiveSet()"),
@@ -101,6 +105,7 @@ def check_methods(scheme, projection) -> None:
             raise TypeError(f"{name} must be an instance: write {value.__name__}(), not {value.__name__}")
         if not hasattr(value, method):
             raise TypeError(f"{name} must be a {name} such as {example}, got {value!r}")
+    return scheme, projection
 
 
 def check_finite(**values) -> None:
@@ -128,11 +133,10 @@ def check_restitution(e) -> None:
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
 
 
-def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme, projection) -> Data:
+def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme) -> Data:
     """Arguments of one trajectory as arrays of one dtype, checked."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
-    check_methods(scheme, projection)
     q0, v0 = canonical_state(q0, v0)
     if q0.ndim != 1 or q0.shape[0] == 0:
         raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")

@@ -66,7 +66,7 @@ def test_equals_a_loop_of_solve(scheme):
             )
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", [np.float64, pytest.param(np.float32, marks=pytest.mark.slow)])
 def test_chunking_changes_nothing(dtype):
     given = options()
     given |= {"q0": given["q0"].astype(dtype), "v0": given["v0"].astype(dtype)}

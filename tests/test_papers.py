@@ -36,7 +36,11 @@ def polar_wall():
     return problem, case, 3.0
 
 
-@pytest.mark.parametrize(("paper", "name", "case_name", "scheme", "order"), PAPERS, ids=lambda x: str(x)[:20])
+@pytest.mark.parametrize(
+    ("paper", "name", "case_name", "scheme", "order"),
+    [pytest.param(*p, marks=pytest.mark.slow if p[1] == "polar-wall" else ()) for p in PAPERS],
+    ids=lambda x: str(x)[:20],
+)
 def test_scheme_of_the_paper(paper, name, case_name, scheme, order):
     if name == "polar-wall":
         problem, case, t1 = polar_wall()

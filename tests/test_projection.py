@@ -137,6 +137,7 @@ def test_derivative(method, normal):
     np.testing.assert_allclose(forward, differences, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_derivative_of_geodesic_projection():
     problem = ji.Problem.from_lagrangian(
         lambda t, q, v, args: 0.5 * (v[0] ** 2 + q[0] ** 2 * v[1] ** 2),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
+pytestmark = pytest.mark.xdist_group("readme")  # the examples run once
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 

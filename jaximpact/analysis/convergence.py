@@ -16,11 +16,9 @@ import numpy as np
 
 from ..integrate import Lane, Plan, Solution, run
 from ..problem import Problem
-from ..projection.active_set import ActiveSet
 from ..projection.base import Projection
 from ..schemes.base import Inputs, Scheme
-from ..schemes.paoli_schatzman import PaoliSchatzman
-from ..validate import JaximpactWarning, canonical, check_start
+from ..validate import JaximpactWarning, canonical, check_start, choose_methods
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 
@@ -141,8 +139,7 @@ def convergence(
         raise ValueError("impulse goes with exact: without an exact motion the finest run is the reference of both")
     if phases < 1:
         raise ValueError(f"phases must be at least 1, got {phases}")
-    scheme = PaoliSchatzman() if scheme is None else scheme
-    projection = ActiveSet() if projection is None else projection
+    scheme, projection = choose_methods(scheme, projection)
     bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
     runs = sweep(problem, q0, v0, t0, t1, [n for band in bands for n in band], scheme, projection, args, e)
 
@@ -169,7 +166,7 @@ def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> Itera
     """Every step of one motion for each number of steps, one trace for all of them."""
     plan = Plan(None, False, 1, max(counts), None)
     for n in counts:
-        data = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme, projection)
+        data = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
         remark = check_start(data) if n == counts[0] else None
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import linalg
-from ..contact import Contacts, Metric, acceleration, gap_rate, linearise, touch
+from ..contact import Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
 from ..problem import Problem
 from ..projection.base import Projection, as_status, complementarity
 from ..status import Status
@@ -260,7 +260,7 @@ def _sticks(problem, projection, inputs, t, q, v, metric, contacts, rate, involv
     _, h, e, args = lax.stop_gradient(inputs)
     v = v + contacts.jump(_react(projection, contacts, rate, involved)[0])
     free = acceleration(problem, metric, t, q, v, args)
-    bias = _rates(problem, t, q, v, args)[1]
+    bias = gap_rates(problem, t, q, v, args)[1]
     slow = -e * rate <= 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(bias))
     return slow & _persist(projection, contacts, free, bias, involved)[2]
 
@@ -276,20 +276,10 @@ def _noise(contacts: Contacts, x: Array, gap_rate: Array) -> Array:
     return eps * (jnp.abs(contacts.jacobian) @ jnp.abs(x) + jnp.abs(gap_rate))
 
 
-def _rates(problem: Problem, t, q: Array, v: Array, args) -> tuple[Array, Array]:
-    """First and second derivative of the gaps (m,) along the motion with constant velocity v."""
-    zero, one = jnp.zeros_like(t), jnp.ones_like(t)
-
-    def rate(s):
-        return jax.jvp(lambda s: problem.gaps(t + s, q + s * v, args), (s,), (one,))[1]
-
-    return jax.jvp(rate, (zero,), (one,))
-
-
 def _view(problem: Problem, t, q: Array, v: Array, args) -> _View:
     metric = Metric.at(problem, q, args)
     free = acceleration(problem, metric, t, q, v, args)
-    return _View(linearise(problem, metric, t, q, args), free, *_rates(problem, t, q, v, args))
+    return _View(linearise(problem, metric, t, q, args), free, *gap_rates(problem, t, q, v, args))
 
 
 def _hold(contacts: Contacts, target: Array, held: Array) -> Array:
