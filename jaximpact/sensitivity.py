@@ -33,6 +33,7 @@ from .status import Status
 
 FREE, STRUCK, REBOUND, CLOSED = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
+RELEASES = 3  # contacts that let go one after the other when forces are looked for; then all that pull
 ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
 
 
@@ -100,9 +101,12 @@ def observe(problem: Problem, h, t, q, v, args) -> Instant:
 def held(matrix: Array, offset: Array, closed: Array, always: Array) -> tuple[Array, Array]:
     """Forces or impulses (m,) with A L + offset = 0 at the closed contacts, less those that pull unless ``always``.
 
-    Returns them and the contacts that act.
+    Returns them and the contacts that act. Of several that pull the strongest lets go first: without it another may push.
     """
-    acting = closed & (always | (linalg.solve_masked(matrix, -offset, closed) > 0))
+    acting = closed
+    for left in reversed(range(min(closed.shape[0], RELEASES))):
+        pull = jnp.where(acting & ~always, -linalg.solve_masked(matrix, -offset, acting), -jnp.inf)
+        acting = acting & ~((pull >= 0) & ((pull >= jnp.max(pull)) | (left == 0)))
     return linalg.solve_masked(matrix, -offset, acting), acting
 
 
@@ -117,11 +121,14 @@ class Salted(NamedTuple):
     impulse: Array
 
 
-def saltate(problem: Problem, inputs: Inputs, t, q, v, here: Instant, impact: Array, closed: Array) -> Salted:
+def saltate(
+    problem: Problem, inputs: Inputs, t, q, v, here: Instant, impact: Array, closed: Array, reacting: Array
+) -> Salted:
     """The state at one instant, with the derivative of crossing the impacts in the order of arrival.
 
     The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
-    the contacts already closed.
+    the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
+    contacts without an impulse in this step are struck in the next one.
     """
     _, h, e, args = inputs
     m = impact.shape[0]
@@ -146,7 +153,7 @@ def saltate(problem: Problem, inputs: Inputs, t, q, v, here: Instant, impact: Ar
         contacts = linearise(problem, Metric.at(problem, q_hit, args), t_hit, q_hit, args)
         approach = contacts.velocity(v_hit) + gap_rate(problem, t_hit, q_hit, args)
         approach = jnp.where(this, (1 + e) * approach, approach)
-        percussion, acting = held(contacts.delassus(), approach, this | closed, this)
+        percussion, acting = held(contacts.delassus(), approach, this | reacting, this)
         v_after = v_hit + contacts.jump(percussion)
         # the motion after it, in which an inelastic contact may stay
         here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
@@ -198,7 +205,7 @@ def corrected_step(
     closed = slow & active & (lasted | pressed)
     resting = closed | pressed
 
-    salted = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, resting)
+    salted = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, resting, slow & active)
     crossed = jnp.any(impact)
     back = state._replace(
         q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)

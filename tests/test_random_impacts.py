@@ -228,7 +228,9 @@ def measure(scheme, case: Case) -> list[float]:
             theta, case.touched, jnp.asarray(steps)
         )
         assert not int(status) & int(FAILURES)
-        errors.append(relative_error(jacobian, case.jacobian))
+        # at e = 0 a contact struck while another is closed has no derivative by e: with e > 0 both may bounce
+        kink = [2 * case.q0.size] if case.e == 0 and np.any(case.touched) else []
+        errors.append(relative_error(np.delete(jacobian, kink, 1), np.delete(case.jacobian, kink, 1)))
     return errors
 
 
