@@ -11,6 +11,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+DONE = pytest.StashKey[list]()  # tests that this process has run
+
 
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error")
@@ -21,3 +23,12 @@ def _drop_compiled_code():
     """Compiled code of one file is of no use to the next, and it is memory."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture(autouse=True)
+def _drop_compiled_code_of_long_files(request):
+    """A process has a limited number of memory maps, and every compiled program takes some."""
+    done = request.session.stash.setdefault(DONE, [0])
+    done[0] += 1
+    if done[0] % 40 == 0:
+        jax.clear_caches()
