@@ -6,6 +6,8 @@ round-off and the KKT tolerance: each contact step may leave a velocity error of
 rounding units of the largest velocity, both carried along for the remaining time.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -50,10 +52,13 @@ COMBINATIONS = [
 
 
 def parameters():
-    """The default suite holds every case with the exact projection, and one case of every problem with the others."""
+    """The default suite holds every case with the exact projection, and one case of every problem with one of the others."""
+    names = [entry.name for entry in catalogue.entries()]
+    other = dict(zip(names, itertools.cycle([p for p in PROJECTIONS if p != "active-set"]), strict=False))
     for entry, name, label, projection in COMBINATIONS:
         main = projection == "active-set" or (
-            name == next(iter(entry.cases))
+            projection == other[entry.name]
+            and name == next(iter(entry.cases))
             and label == next(iter(entry.case(name).orders))
             and entry.case(name).q0.size < 20
         )
