@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from tqdm import tqdm
 
-from .integrate import Lane, Plan, Save, Solution, count_steps, evaluate, make_plan, trajectory
+from .integrate import Lane, Plan, Save, Solution, count_steps, evaluate, is_scalar, make_plan, motion
 from .problem import Problem
 from .projection.base import Projection
 from .schemes.base import Inputs, Scheme
@@ -42,6 +43,8 @@ WORK = 1.3  # the total work of a call is at most this multiple of the sum of it
 SPREAD = 1.15  # lanes of one chunk differ in their number of steps by at most this factor
 MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
 SHORT_VECTORS = (2, 4, 8)
+BLOCK = 256  # lanes of a small system advanced together
+VECTOR = 16  # lanes of the widest vector instruction
 LARGEST = 4096  # lanes in one automatic chunk
 
 
@@ -61,9 +64,36 @@ class Axes(NamedTuple):
 def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axes: Axes, structure) -> Solution:
     def one(lane, leaves):
         inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
-        return trajectory(problem, scheme, projection, lane._replace(inputs=inputs), plan)
+        return motion(problem, scheme, projection, lane._replace(inputs=inputs), plan)
 
-    return jax.vmap(one, in_axes=lane_axes(axes, plan))(lane, leaves)
+    return over_lanes(one, lane_axes(axes, plan), plan)(lane, leaves)
+
+
+def over_lanes(one: Callable, axes: tuple, plan: Plan) -> Callable:
+    """``one`` for all lanes; those of small systems in blocks that stay in the processor's cache.
+
+    Blocks are whole vectors of lanes, filled up with the last lane: every lane runs the same instructions.
+    """
+    batched = jax.vmap(one, in_axes=axes)
+    if not plan.scalar:
+        return batched
+
+    def blocks(*operands):
+        none = lambda x: x is None
+        carried = jax.tree.map(lambda axis, x: None if axis is None else x, axes, operands, is_leaf=none)
+        lanes = jax.tree.leaves(carried)[0].shape[0]
+        count = -(-lanes // BLOCK)
+        size = -(-lanes // (count * VECTOR)) * VECTOR
+        which = jnp.minimum(jnp.arange(count * size), lanes - 1).reshape(count, size)
+
+        def block(members):
+            some = jax.tree.map(lambda axis, x: x if axis is None else x[members], axes, operands, is_leaf=none)
+            return batched(*some)
+
+        found = block(which[0]) if count == 1 else lax.map(block, which)
+        return jax.tree.map(lambda x: x.reshape(count * size, *x.shape[(count > 1) + 1 :])[:lanes], found)
+
+    return blocks
 
 
 def lane_axes(axes: Axes, plan: Plan) -> tuple:
@@ -89,6 +119,7 @@ def ensemble(
     save: Any = "final",
     chunk: int | None = None,
     progress: bool | None = None,
+    layout: str = "auto",
 ) -> Solution:
     """Integrate B motions at once; B is the common length of the lane axes.
 
@@ -103,6 +134,8 @@ def ensemble(
         save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".
         chunk: lanes computed at once; by default what keeps the saved rows of a chunk under 256 MB.
         progress: show a progress bar; by default on a terminal, for more than one chunk.
+        layout: as in `solve`; by default "auto": "scalar" for up to eight coordinates and constraints and 1e7 or more
+            trajectory-steps in all.
 
     Returns:
         A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; where they became
@@ -111,7 +144,7 @@ def ensemble(
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
-    batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
+    batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, layout)
     plan = batch.plan._replace(length=None)
 
     def call(lane: Lane, leaves: tuple, structure) -> Solution:
@@ -133,7 +166,9 @@ class Batch(NamedTuple):
     chunks: list[tuple[np.ndarray, np.ndarray]]
 
 
-def prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk: int | None) -> Batch:
+def prepare(
+    problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk: int | None, layout
+) -> Batch:
     """Check the arguments of a batch and divide it into chunks."""
     save = Save.of(save)
     scheme, projection = choose_methods(scheme, projection)
@@ -150,8 +185,10 @@ def prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, 
         raise ValueError(
             "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
         )
-    plan = plan._replace(ragged=bool(np.any(counts != counts[0])))
-    chunks = divide(counts, chunk or _automatic_chunk(pick(data, axes, 0), plan))
+    one = pick(data, axes, 0)
+    d, m = one.q0.shape[0], one.problem.count(one.t0, one.q0, one.args)
+    plan = plan._replace(ragged=bool(np.any(counts != counts[0])), scalar=is_scalar(layout, d, m, counts.sum()))
+    chunks = divide(counts, chunk or _automatic_chunk(one, m, plan))
     return Batch(data, axes, scheme, projection, counts, plan, times, chunks)
 
 
@@ -224,10 +261,9 @@ def pick(data: Data, axes: Axes, which) -> Data:
     return data._replace(args=args, **values)
 
 
-def _automatic_chunk(one: Data, plan: Plan) -> int:
+def _automatic_chunk(one: Data, m: int, plan: Plan) -> int:
     """Lanes whose saved rows fit MEMORY."""
-    d, m = one.q0.shape[0], one.problem.count(one.t0, one.q0, one.args)
-    row = (4 * d + 2 * m + 2) * one.q0.dtype.itemsize
+    row = (4 * one.q0.shape[0] + 2 * m + 2) * one.q0.dtype.itemsize
     function = plan.function
     if function is not None:
         kept = jax.eval_shape(lambda: evaluate(function, one.t0, one.q0, one.v0, one.args))

@@ -17,12 +17,16 @@ from jax import Array, lax
 from .contact import Metric, gap_rate, linearise, touch
 from .problem import Problem
 from .projection.base import Projection, as_status, project_velocity
-from .schemes.base import Inputs, Scheme
+from .scalarise import scalarise
+from .schemes.base import Inputs, Scheme, no_step
 from .sensitivity import begin, corrected_step, end, synchronous, undifferentiated
 from .status import FAILURES, Status, describe, summarise
 from .validate import JaximpactWarning, canonical, check_start, choose_methods, is_traced
 
 SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
+LAYOUTS = ("auto", "scalar", "array")
+MUCH_WORK = 1e7  # trajectory-steps from which their longer compilation pays
+SMALL_SYSTEM = 8  # coordinates and constraints up to which separate numbers are faster
 SENSITIVITIES = ("corrected", "discrete", "none")
 
 
@@ -83,7 +87,7 @@ class Plan(NamedTuple):
     """Everything that shapes the loop: static, one trace for each.
 
     ``length`` None: as many steps as ``Lane.length`` says, one trace for any number, no reverse mode. ``sensitivity``
-    as in `solve`.
+    as in `solve`; ``scalar``: small arrays as separate numbers.
     """
 
     length: int | None
@@ -92,6 +96,12 @@ class Plan(NamedTuple):
     rows: int
     function: Callable | None
     sensitivity: str = "none"
+    scalar: bool = False
+
+    @property
+    def lean(self) -> bool:
+        """Whether whole steps are made at kept rows only: not where derivatives, or all rows, or lanes of their own want more."""
+        return self.sensitivity == "none" and not self.ragged and self.every != 1
 
 
 class Row(NamedTuple):
@@ -179,8 +189,9 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     initial = Row(lane.q0, v0, lane.q0, jolt, jnp.zeros_like(v0), jolt)
     # step number at or after each saved time, and the first of the times that share a step
     index = _step_at_or_after(lane.times, t0, h)
-    first = jnp.searchsorted(index, index).astype(index.dtype)
-    after = jnp.searchsorted(index, index, side="right").astype(index.dtype)
+    if not plan.lean:
+        first = jnp.searchsorted(index, index).astype(index.dtype)
+        after = jnp.searchsorted(index, index, side="right").astype(index.dtype)
 
     def content(k, row, pointer):
         if plan.function is None:
@@ -201,7 +212,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         return jnp.where(hit, pointer, plan.rows), jnp.where(hit, jnp.take(after, pointer, mode="clip"), pointer)
 
     def record(buffer, k, row, pointer, live=True):
-        if plan.rows == 0:
+        if plan.rows == 0 or plan.lean:
             return buffer, pointer
         where, pointer_new = slot(k, pointer)
         where = jnp.where(live, where, plan.rows)
@@ -209,36 +220,41 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         buffer = jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, where, 0), buffer, value)
         return buffer, jnp.where(live, pointer_new, pointer)
 
-    def account(k, state, info, row, measures):
-        """Accumulate what is reported of the whole motion."""
+    def account(k, state, info, measures):
+        """Accumulate what is reported of the whole motion: of a state, and of the step k that led to it or leaves it."""
         penetration, residual, iterations, status, failed_at = measures
-        t = inputs.time(k)
+        t = inputs.time(state.n)
         gaps = problem.gaps(t, state.q, args)
-        finite = jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
-        new = status | info.status | as_status(~finite, Status.NON_FINITE)
+        lost = as_status(~finite(state), Status.NON_FINITE)
+        new = status | info.status | lost
         failing = ((new & int(FAILURES)) != 0) & ((status & int(FAILURES)) == 0)
-        measures = (
+        return (
             jnp.maximum(penetration, jnp.max(-gaps, initial=0.0)),
             jnp.maximum(residual, info.residual),
             iterations + info.iterations,
             new,
-            jnp.where(failing, t, failed_at),
+            jnp.where(failing, jnp.where(lost > 0, t, inputs.time(k)), failed_at),
         )
-        impulse = jnp.where(finite, row.impulse + info.impulse, jnp.nan)
-        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse), measures
+
+    def finite(state):
+        return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
+
+    def row_of(state, info, impulse):
+        impulse = jnp.where(finite(state), impulse + info.impulse, jnp.nan)
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse)
 
     zero = jnp.zeros((), lane.q0.dtype)
     measures = (zero, zero, jnp.zeros((), jnp.int32), status, jnp.full_like(zero, jnp.nan))
     # kept rows, and a spare one for steps that are not kept
     buffer = None
-    if plan.rows:
+    if plan.rows and not plan.lean:
         shape = jax.eval_shape(lambda row: content(0, row, 0), initial)
         buffer = jax.tree.map(lambda x: jnp.zeros((plan.rows + 1, *x.shape), x.dtype), shape)
     buffer, pointer = record(buffer, 0, initial, jnp.zeros((), index.dtype))
-    row, measures = account(scheme.starts_at, state, info, initial, measures)
-    if scheme.starts_at == 0:
-        row = initial
-    else:
+    measures = account(scheme.starts_at, state, info, measures)
+    row = initial
+    if scheme.starts_at > 0:
+        row = row_of(state, info, initial.impulse)
         buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
 
     def body(carry, k):
@@ -247,7 +263,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
             state_new, info, history_new = corrected_step(problem, scheme, projection, inputs, state, history)
         else:
             (state_new, info), history_new = scheme.step(problem, projection, inputs, state), history
-        row_new, measures_new = account(k, state_new, info, row, measures)
+        row_new, measures_new = row_of(state_new, info, row.impulse), account(k, state_new, info, measures)
         live = True
         if plan.ragged:
             live = k <= lane.steps
@@ -256,19 +272,49 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         buffer, pointer = record(buffer, k, row_new, pointer, live)
         return (state_new, row_new, measures_new, buffer, pointer, history_new), None
 
+    def lean(k, carry):
+        """The same where nothing is kept of the step and nothing differentiated."""
+        state, impulse, measures = carry
+        new, info = scheme.step(problem, projection, inputs, state)
+        return new, impulse + info.impulse, account(k, state, info, measures)
+
+    def kept_row(carry, target, i):
+        """Steps up to number ``target``, and what is kept of that one for the i-th saved time."""
+        state, row, measures = carry
+        ahead = target > state.n
+        last = (state, row.impulse, measures)
+        state_before, impulse, measures_before = lax.fori_loop(state.n + 1, target, lean, last)
+        new, info = scheme.step(problem, projection, inputs, state_before)
+        fresh = new, row_of(new, info, impulse), account(target, state_before, info, measures_before)
+        carry = jax.tree.map(lambda x, y: jnp.where(ahead, x, y), fresh, carry)
+        row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), initial, carry[1])
+        return carry, content(target, row, i)
+
     history = None
     if corrected:
         history, remark = begin(problem, inputs, lane.q0, v0, info)
         measures = (*measures[:3], measures[3] | remark, measures[4])
-    carry = (state, row, measures, buffer, pointer, history)
     first_step = jnp.asarray(scheme.starts_at + 1, jnp.int32)
-    if plan.length is None:
-        carry = lax.fori_loop(first_step, lane.length + 1, lambda k, carry: body(carry, k)[0], carry)
+    length = lane.length if plan.length is None else plan.length
+    if plan.lean:
+        now = (state, row, measures)
+        if plan.rows:
+            numbers = jnp.arange(plan.rows, dtype=jnp.int32)
+            kept = numbers * plan.every if plan.every is not None else index
+            now, buffer = lax.scan(lambda now, x: kept_row(now, *x), now, (kept, numbers))
+        (state, row, measures), _ = kept_row(now, length, plan.rows)
+        measures = account(length, state, no_step(state.q, state.v, len(row.impulse)), measures)
     else:
-        numbers = jnp.arange(scheme.starts_at + 1, plan.length + 1, dtype=jnp.int32)
-        carry = _scan(body, carry, numbers) if plan.sensitivity == "none" else _scan_in_segments(body, carry, numbers)
-    state, row, measures, buffer, _, history = carry
-    if corrected:
+        carry = (state, row, measures, buffer, pointer, history)
+        if plan.length is None:
+            carry = lax.fori_loop(first_step, length + 1, lambda k, carry: body(carry, k)[0], carry)
+        else:
+            numbers = jnp.arange(scheme.starts_at + 1, plan.length + 1, dtype=jnp.int32)
+            carry = (
+                _scan(body, carry, numbers) if plan.sensitivity == "none" else _scan_in_segments(body, carry, numbers)
+            )
+        state, row, measures, buffer, _, history = carry
+    if history is not None:
         remark = end(problem, inputs, lane.steps, state, history)
         measures = (*measures[:3], measures[3] | remark, measures[4])
 
@@ -280,7 +326,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     else:
         times = lane.times
         if plan.function is None and plan.rows:
-            rows = jax.tree.map(lambda b: b[first], rows)
+            rows = rows if plan.lean else jax.tree.map(lambda b: b[first], rows)
             rows = jax.vmap(_interpolate, in_axes=(0, 0, None))(rows, inputs.time(index) - times, h)
     if plan.rows and plan.function is None:
         rows = jax.vmap(in_time)(times, rows)
@@ -338,7 +384,30 @@ def _interpolate(row: Row, back, h) -> Row:
     return row._replace(q=row.q - back * row.chord, impulse=row.impulse - (back / h) * row.last)
 
 
-run = partial(jax.jit, static_argnames=("plan",))(trajectory)
+def motion(problem: Problem, scheme: Scheme, projection: Projection, lane: Lane, plan: Plan) -> Solution:
+    """`trajectory` in the plan's layout."""
+    if not plan.scalar:
+        return trajectory(problem, scheme, projection, lane, plan)
+    unknown: list[str] = []
+    found = scalarise(partial(trajectory, problem, scheme, projection, plan=plan), unknown.append)(lane)
+    if unknown:
+        warnings.warn(
+            f"no elementwise rule for {', '.join(sorted(set(unknown)))} in the problem's functions or the projection: done on arrays, more "
+            "slowly; layout='array' may be faster",
+            JaximpactWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def is_scalar(layout: str, d: int, m: int, work: float = np.inf) -> bool:
+    """Whether a layout means separate numbers; "auto" does for small systems and much work (trajectory-steps)."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r}: choose one of {', '.join(map(repr, LAYOUTS))}")
+    return layout == "scalar" or (layout == "auto" and max(d, m) <= SMALL_SYSTEM and work >= MUCH_WORK)
+
+
+run = partial(jax.jit, static_argnames=("plan",))(motion)
 
 
 def count_steps(t0, t1, h, eps: float) -> np.ndarray:
@@ -363,6 +432,7 @@ def solve(
     e=None,
     save: Any = "all",
     sensitivity: str = "corrected",
+    layout: str = "array",
 ) -> Solution:
     """Integrate one motion from (q0, v0) at t0 to t1.
 
@@ -389,6 +459,9 @@ def solve(
         sensitivity: the derivative of the solution. "corrected", of the motion, to O(h): the discrete map's on smooth
             pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
             across impacts, whatever h); "none", differentiation raises. The values are the same in all three.
+        layout: "array", or "scalar": every small array held as separate numbers, which compiles longer and runs
+            several times faster under `jax.vmap`; "auto", "scalar" up to eight coordinates and constraints. Equal to
+            a few ulp a step.
 
     Returns:
         A `Solution`. Nothing raises inside the computation: see its ``status`` and ``raise_if_failed()``.
@@ -407,7 +480,8 @@ def solve(
     plan, times = make_plan(Save.of(save), data, number)
     if sensitivity not in SENSITIVITIES:
         raise ValueError(f"sensitivity={sensitivity!r}: choose one of {', '.join(map(repr, SENSITIVITIES))}")
-    plan = plan._replace(sensitivity=sensitivity)
+    m = data.problem.count(data.t0, data.q0, data.args)
+    plan = plan._replace(sensitivity=sensitivity, scalar=is_scalar(layout, data.q0.shape[0], m))
     count = jnp.asarray(number, jnp.int32)
     lane = Lane(data.q0, data.v0, data.t1, count, count, times, Inputs(data.t0, data.h, data.e, data.args))
     return run(data.problem, scheme, projection, lane, plan)

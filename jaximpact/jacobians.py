@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .ensemble import Axes, in_chunks, lane_axes, prepare
-from .integrate import Lane, Plan, Solution, trajectory
+from .integrate import Lane, Plan, Solution, motion
 from .problem import Problem
 from .projection.base import Projection
 from .schemes.base import Scheme
@@ -74,11 +74,12 @@ def sensitivities(
     mode: str | None = None,
     chunk: int | None = None,
     progress: bool | None = None,
+    layout: str = "array",
 ) -> Sensitivities:
     """Jacobians of what a motion, or each motion of a batch, gives, with respect to what it was given.
 
     Args:
-        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress: as in `ensemble`;
+        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress, layout: as in `ensemble`;
             where nothing carries a lane axis it is one motion, and results have no lane axis.
         wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
@@ -110,7 +111,7 @@ def sensitivities(
         np.ndim(x) <= rank for x, rank in ((q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (0.0 if e is None else e, 0))
     )
     q0 = np.asarray(q0)[None] if single else q0
-    batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
+    batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, layout)
     plan = batch.plan._replace(sensitivity=sensitivity)
     system = (batch.data.problem, batch.scheme, batch.projection)
 
@@ -139,7 +140,7 @@ def _motion(problem, scheme, projection, lane: Lane, leaves, structure, wrt, out
     values = {"q0": lane.q0, "v0": lane.v0, "e": inputs.e, "args": args, "t0": inputs.t0, "t1": lane.t1}
     chosen = {name: values[name] for name in wrt}
 
-    def motion(chosen):
+    def function(chosen):
         now = values | chosen
         numbers = iter(jax.tree.leaves(now["args"]))
         full = jax.tree.unflatten(
@@ -148,21 +149,21 @@ def _motion(problem, scheme, projection, lane: Lane, leaves, structure, wrt, out
         stretch = (now["t1"] - now["t0"]) / (lane.t1 - inputs.t0)
         moved = lane._replace(q0=now["q0"], v0=now["v0"], t1=now["t1"])
         moved = moved._replace(inputs=inputs._replace(t0=now["t0"], h=inputs.h * stretch, e=now["e"], args=full))
-        solution = trajectory(problem, scheme, projection, moved, plan)
+        solution = motion(problem, scheme, projection, moved, plan)
         value = jax.tree.map(jnp.asarray, output(solution))
         return value, (value, solution.status)
 
-    return motion, chosen
+    return function, chosen
 
 
 def _sizes(axes: Axes, structure, wrt, output, problem, scheme, projection, lane, leaves, *, plan):
     """Arrays as large as the inputs and the outputs of one lane."""
 
     def one(lane, leaves):
-        motion, chosen = _motion(
+        function, chosen = _motion(
             problem, scheme, projection, lane, leaves, structure, wrt, output, plan._replace(length=None)
         )
-        value, _ = motion(chosen)
+        value, _ = function(chosen)
         return tuple(jnp.zeros(sum(x.size for x in jax.tree.leaves(tree))) for tree in (chosen, value))
 
     sizes = jax.vmap(one, in_axes=lane_axes(axes, plan))(lane, leaves)
@@ -176,7 +177,7 @@ def _differentiate(
     transform = jax.jacfwd if mode == "forward" else jax.jacrev
 
     def one(lane, leaves):
-        motion, chosen = _motion(problem, scheme, projection, lane, leaves, structure, wrt, output, plan)
-        return transform(motion, has_aux=True)(chosen)
+        function, chosen = _motion(problem, scheme, projection, lane, leaves, structure, wrt, output, plan)
+        return transform(function, has_aux=True)(chosen)
 
     return jax.vmap(one, in_axes=lane_axes(axes, plan))(lane, leaves)

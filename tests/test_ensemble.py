@@ -74,7 +74,14 @@ def test_chunking_changes_nothing(dtype):
     for chunk in (1, 5, 8):
         parts = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, chunk=chunk, **given)
         for name in FIELDS:
-            np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=f"{name}, chunk {chunk}")
+            # a lane alone compiles to scalar instructions: rounding units of numbers of order one, over 200 steps
+            np.testing.assert_allclose(
+                getattr(parts, name),
+                getattr(whole, name),
+                rtol=0,
+                atol=200 * np.finfo(dtype).eps,
+                err_msg=f"{name}, chunk {chunk}",
+            )
 
 
 def test_different_steps():
@@ -110,13 +117,13 @@ def test_work_stays_near_the_sum_of_steps(seed):
 
 def test_one_trace_for_a_sweep_over_h():
     calls = []
-    original = module.trajectory
+    original = module.motion
 
     def counted(*args):
         calls.append(1)
         return original(*args)
 
-    module.trajectory = counted
+    module.motion = counted
     module._run.clear_cache()
     try:
         problem = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
@@ -125,7 +132,7 @@ def test_one_trace_for_a_sweep_over_h():
         # shared h and h by lane are two traces; another h or number of steps is none
         assert len(calls) == 2
     finally:
-        module.trajectory = original
+        module.motion = original
 
 
 def test_a_lane_that_blows_up_does_not_touch_the_others():

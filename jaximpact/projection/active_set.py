@@ -39,6 +39,9 @@ class ActiveSet:
     tolerance: float = 1e-12
     max_linearisations: int = 50
 
+    def direct(self, m: int) -> bool:
+        return m <= ENUMERATE
+
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
         if offset.shape[0] <= ENUMERATE:
             return enumerate_sets(contacts.delassus(), offset)

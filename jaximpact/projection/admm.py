@@ -36,6 +36,9 @@ class ADMM:
     max_iterations: int = field(default=2000, metadata={"static": True})
     relaxation: float = 1.6
 
+    def direct(self, m: int) -> bool:
+        return False
+
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)
         a = scale[:, None] * contacts.delassus() * scale[None, :]

@@ -17,10 +17,12 @@ from typing import NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.extend.core import Literal
 from jax.flatten_util import ravel_pytree
 
 from .. import linalg
 from ..contact import Contacts, Metric, jacobian
+from ..lanes import once
 from ..problem import Problem
 from ..status import Status
 
@@ -59,6 +61,10 @@ class Projection(Protocol):
 
     @property
     def max_linearisations(self) -> int: ...
+
+    def direct(self, m: int) -> bool:
+        """Whether ``solve`` is straight-line arithmetic, exact to round-off, for m constraints."""
+        ...
 
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
         """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``."""
@@ -174,13 +180,19 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
         return method.velocity(contacts, offset)
 
     def solve(_, guess):
-        start = jnp.maximum(method.tolerance, _floor(contacts, jnp.zeros(d, offset.dtype), offset))
-        found = method.solve(contacts, offset, start)
-        jump = contacts.jump(found.impulse)
-        residual = complementarity(contacts.velocity(jump) + offset, found.impulse, contacts.diagonal())
-        tolerance = jnp.maximum(method.tolerance, _floor(contacts, jnp.abs(jump), offset))
-        status = found.status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
-        return (jump, found.impulse), (residual, found.iterations.astype(offset.dtype), status.astype(offset.dtype))
+        def work(_):
+            start = jnp.maximum(method.tolerance, _floor(contacts, jnp.zeros(d, offset.dtype), offset))
+            found = method.solve(contacts, offset, start)
+            jump = contacts.jump(found.impulse)
+            residual = complementarity(contacts.velocity(jump) + offset, found.impulse, contacts.diagonal())
+            tolerance = jnp.maximum(method.tolerance, _floor(contacts, jnp.abs(jump), offset))
+            status = found.status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
+            return (jump, found.impulse), (residual, found.iterations.astype(offset.dtype), status.astype(offset.dtype))
+
+        zero = jnp.zeros((), offset.dtype)
+        if method.direct(m):
+            return work(None)
+        return once(work, ~jnp.all(offset >= 0), (guess, (zero, zero, zero)))
 
     def residual(x):
         jump, impulse = x
@@ -241,35 +253,51 @@ def project_position(
         size = (jnp.abs(base) + jnp.abs(increment)) / scale + jnp.abs(jump)
         return residual, jnp.maximum(method.tolerance, _floor(contacts, size, contacts.gap))
 
-    def solve(_, guess):
-        def body(carry):
-            k, jump, _, contacts, _, tolerance, iterations, _ = carry
-            found = method.solve(contacts, contacts.gap - contacts.velocity(jump), 0.25 * tolerance)
-            jump = contacts.jump(found.impulse)
-            contacts = linearise(jump)
-            residual, tolerance = check(contacts, jump, found.impulse)
-            return (
-                k + 1,
-                jump,
-                found.impulse,
-                contacts,
-                residual,
-                tolerance,
-                iterations + found.iterations,
-                found.status,
-            )
+    def improved(contacts, jump, tolerance):
+        found = method.solve(contacts, contacts.gap - contacts.velocity(jump), 0.25 * tolerance)
+        return contacts.jump(found.impulse), found.impulse, found.iterations, found.status
 
-        def unfinished(carry):
-            k, *_, residual, tolerance, _, _ = carry
-            return (k < method.max_linearisations) & (residual > tolerance)
+    direct = method.direct(m)
+    if direct and _flat(lambda x: jacobian(problem, time, x, args)[1], base):
 
-        jump, impulse = guess
-        contacts = linearise(jump)
-        zero = jnp.zeros((), jnp.int32)
-        carry = (zero, jump, impulse, contacts, *check(contacts, jump, impulse), zero, zero)
-        _, jump, impulse, _, residual, tolerance, iterations, status = lax.while_loop(unfinished, body, carry)
-        status = status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
-        return (jump, impulse), (residual, iterations.astype(dtype), status.astype(dtype))
+        def solve(_, guess):
+            """One linearisation, exact for constraints affine in q."""
+            contacts = linearise(guess[0])
+            jump, impulse, iterations, status = improved(contacts, guess[0], jnp.asarray(method.tolerance, dtype))
+            residual, tolerance = check(contacts._replace(gap=gaps(point(jump)) / scale), jump, impulse)
+            status = status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
+            return (jump, impulse), (residual, iterations.astype(dtype), status.astype(dtype))
+
+    else:
+
+        def solve(_, guess):
+            """Linearisations until the residual is small, none where W is admissible. Little is carried: in a batch of
+            small systems computing contacts again costs less than storing them."""
+
+            def body(carry):
+                k, jump, impulse, _, _, iterations, status = carry
+                contacts = linearise(jump)
+                residual, tolerance = check(contacts, jump, impulse)
+                done = residual <= tolerance
+                old = (jump, impulse, jnp.zeros((), jnp.int32), status)
+                if direct:
+                    better = improved(contacts, jump, tolerance)
+                    jump, impulse, more, status = jax.tree.map(lambda x, y: jnp.where(done, x, y), old, better)
+                else:
+                    jump, impulse, more, status = once(lambda _: improved(contacts, jump, tolerance), ~done, old)
+                return k + 1, jump, impulse, residual, done, iterations + more, status
+
+            def unfinished(carry):
+                k, *_, done, _, _ = carry
+                return (k <= method.max_linearisations) & ~done
+
+            jump, impulse = guess
+            admissible = jnp.all(gaps(base + increment) >= 0)
+            zero = jnp.zeros((), jnp.int32)
+            carry = (zero, jump, impulse, jnp.zeros((), dtype), admissible, zero, zero)
+            _, jump, impulse, residual, done, iterations, status = lax.while_loop(unfinished, body, carry)
+            status = status | as_status(~done, Status.PROJECTION_NOT_CONVERGED)
+            return (jump, impulse), (residual, iterations.astype(dtype), status.astype(dtype))
 
     def residual(x):
         jump, impulse = x
@@ -281,6 +309,16 @@ def project_position(
 
     guess = (jnp.zeros(d, dtype), jnp.zeros(m, dtype))
     return _unpack(implicit_root(residual, solve, guess))
+
+
+def _flat(function: Callable, x: Array) -> bool:
+    """Whether ``function`` is seen not to depend on x."""
+    jaxpr = jax.make_jaxpr(function)(x).jaxpr
+    moving = set(jaxpr.invars)
+    for eqn in jaxpr.eqns:
+        if any(v in moving for v in eqn.invars if not isinstance(v, Literal)):
+            moving |= set(eqn.outvars)
+    return not any(v in moving for v in jaxpr.outvars if not isinstance(v, Literal))
 
 
 def _unpack(found) -> Projected:

@@ -34,6 +34,9 @@ class ProjectedGradient:
     max_linearisations: int = 50
     max_iterations: int = field(default=5000, metadata={"static": True})
 
+    def direct(self, m: int) -> bool:
+        return False
+
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)
 
