@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo test test-slow lint figures passes clean
+.PHONY: setup demo test test-slow lint figures passes bench clean
 
 setup: $(VENV)/.ready
 
@@ -39,6 +39,10 @@ figures: setup
 passes: setup
 	$(BIN)/python -m pip install --quiet '.[peers]'
 	$(BIN)/python experiments/passes.py --out $(OUT)/passes
+
+bench: setup
+	$(BIN)/python -m pip install --quiet '.[bench]'
+	$(BIN)/python experiments/benchmarks/run.py --out $(OUT)/benchmarks
 
 clean:
 	rm -rf $(VENV) $(OUT) .pytest_cache .ruff_cache .mypy_cache

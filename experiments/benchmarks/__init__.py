@@ -1,0 +1,1 @@
+"""The parts of the benchmark: systems, and the baselines that jaximpact is timed against."""

@@ -1,0 +1,1 @@
+"""Handwritten loops of the scheme that jaximpact uses by default, for the systems of ``works``."""

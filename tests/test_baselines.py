@@ -1,0 +1,161 @@
+"""The baselines of the benchmark compute the same motions as jaximpact, step by step."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
+
+from benchmarks import works
+from benchmarks.baselines import native
+
+# Both sides solve curved projections to a gap velocity of 2e-11 or better, flat ones to round-off; over these motions a
+# difference grows by less than a factor of a hundred.
+FLAT, CURVED = 1e-10, 1e-8
+
+# The second link all but parallel to the wall: joint and tip hit it in one step.
+FLAT_HIT = replace(
+    works.DOUBLE,
+    initial=lambda lanes: (
+        np.tile([np.arcsin(0.3) - 0.02, -0.01], (lanes, 1)),
+        np.stack([np.full(lanes, 2.0), np.linspace(0.8, 1.2, lanes)], axis=1),
+    ),
+)
+
+
+def differences(run, work, lanes, steps):
+    """Largest difference from jaximpact's positions and velocities, after a fourth and after all of the steps."""
+    q0, v0 = work.initial(lanes)
+    times = work.h * np.array([steps // 4, steps])
+    numbers = {"h": work.h, "e": work.restitution, "args": work.args}
+    exact = ji.ensemble(work.problem, q0, v0, t1=times[-1], save=times, **numbers)
+    assert not np.any(exact.failed)
+    assert np.all(np.any(exact.impulse[:, -1] > 0, axis=1)), "every lane is to meet a stop"
+    worst = 0.0
+    for i, count in enumerate((steps // 4, steps)):
+        q, v = run(work, q0, v0, count)
+        worst = max(worst, np.abs(q - exact.q[:, i]).max(), np.abs(v - exact.v[:, i]).max())
+    return worst
+
+
+@pytest.mark.parametrize("work", works.WORKS.values(), ids=works.WORKS.keys())
+def test_starts_are_admissible(work):
+    q0, v0 = work.initial(5)
+    assert q0.shape == v0.shape and q0.dtype == v0.dtype == np.float64
+    for q in q0:
+        assert np.min(work.problem.gaps(0.0, jnp.asarray(q), work.args)) > 0
+    np.testing.assert_array_equal(q0, work.initial(5)[0])
+
+
+# handwritten SIMD -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    if native.compiler() is None:
+        pytest.skip("no C++ compiler")
+    return native.Native(tmp_path_factory.mktemp("native"))
+
+
+@pytest.mark.parametrize(
+    ("work", "tolerance"),
+    [(works.BALL, FLAT), (works.DOUBLE, CURVED), (FLAT_HIT, CURVED)],
+    ids=["ball", "double", "flat hit"],
+)
+def test_native(compiled, work, tolerance):
+    assert differences(compiled.run, work, 5, work.steps) < tolerance
+
+
+@pytest.mark.parametrize("work", [works.BALL, works.DOUBLE], ids=lambda work: work.name)
+def test_native_lanes(compiled, work):
+    """Blocks, threads and the scalar code for one lane give one motion, up to what the compiler fuses."""
+    q0, v0 = work.initial(131)
+    q, v = compiled.run(work, q0, v0)
+    for x, y in zip(compiled.run(work, q0, v0, threads=2), (q, v), strict=True):
+        np.testing.assert_array_equal(x, y)
+    q1, v1 = compiled.run(work, q0[-1:], v0[-1:])
+    assert max(np.abs(q1 - q[-1:]).max(), np.abs(v1 - v[-1:]).max()) < CURVED
+
+
+@pytest.mark.parametrize("work", [works.BALL, works.DOUBLE], ids=lambda work: work.name)
+def test_native_float32(compiled, work):
+    """1000 steps add up round-off of 6e-8 and grow it tenfold at most; where an impact moves by a step, so does q."""
+    q0, v0 = work.initial(200)
+    q, v = compiled.run(work, q0, v0)
+    single, _ = compiled.run(work, q0.astype(np.float32), v0.astype(np.float32))
+    error = np.abs(single - q).max(axis=1)
+    assert single.dtype == np.float32
+    assert np.median(error) < 1e-3
+    assert np.max(error) < 4 * work.h * np.abs(v).max()
+
+
+def test_native_bad_input(compiled):
+    q0, v0 = works.BALL.initial(2)
+    with pytest.raises(ValueError, match="links-2"):
+        compiled.run(works.WORKS["links-2"], q0, v0)
+    with pytest.raises(ValueError, match="dtype"):
+        compiled.run(works.BALL, q0, v0.astype(np.float32))
+    with pytest.raises(ValueError, match="shape"):
+        compiled.run(works.BALL, q0[:, 0], v0[:, 0])
+    with pytest.raises(ValueError, match="coordinates"):
+        compiled.run(works.DOUBLE, q0, v0)
+
+
+# numba ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def loops():
+    pytest.importorskip("numba")
+    from benchmarks.baselines import numba_loops
+
+    return numba_loops
+
+
+# collisions of disks multiply a difference by the ratio of flight to radius: few of them
+@pytest.mark.parametrize(
+    ("work", "steps", "tolerance"),
+    [
+        (works.BALL, 1000, FLAT),
+        (works.DOUBLE, 1000, CURVED),
+        (FLAT_HIT, 1000, CURVED),
+        (works.WORKS["links-2"], 1000, FLAT),
+        (works.WORKS["links-4"], 300, CURVED),
+        (works.WORKS["bar-64"], 1000, FLAT),
+        (works.WORKS["gas-16"], 100, CURVED),
+        (works.WORKS["pile-16"], 60, CURVED),
+    ],
+    ids=["ball", "double", "flat hit", "links-2", "links-4", "bar-64", "gas-16", "pile-16"],
+)
+def test_numba(loops, work, steps, tolerance):
+    assert differences(loops.run, work, 2, steps) < tolerance
+
+
+def test_numba_pile_comes_to_rest(loops):
+    """Inelastic disks on a floor end at rest, without overlap beyond the projection's 1e-11 times h, inside the box."""
+    work = works.WORKS["pile-64"]
+    q, v = loops.run(work, *work.initial(1))
+    assert np.min(work.problem.gaps(0.0, jnp.asarray(q[0]), work.args)) > -1e-13
+    assert np.abs(v).max() < 1e-9
+
+
+def test_numba_gas_keeps_its_energy(loops):
+    """Every collision conserves it up to the rotation of the normal over a step; walls exactly."""
+    work = works.WORKS["gas-64"]
+    q0, v0 = work.initial(1)
+    _, v = loops.run(work, q0, v0)
+    assert not np.allclose(v, v0)
+    np.testing.assert_allclose(np.sum(v**2), np.sum(v0**2), rtol=0.05)
+
+
+def test_numba_bad_input(loops):
+    with pytest.raises(ValueError, match="shape"):
+        loops.run(works.BALL, np.ones(3), np.ones(3))
