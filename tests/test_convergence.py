@@ -52,9 +52,9 @@ COMBINATIONS = [
 
 
 def parameters():
-    """The default suite holds every case with the exact projection, and one case of every problem with one of the others."""
+    """The default suite holds every case with the exact projection, and one case of every other problem with one of the others."""
     names = [entry.name for entry in catalogue.entries()]
-    other = dict(zip(names, itertools.cycle([p for p in PROJECTIONS if p != "active-set"]), strict=False))
+    other = dict(zip(names, itertools.cycle(["projected-gradient", None, "admm", None]), strict=False))
     for entry, name, label, projection in COMBINATIONS:
         main = projection == "active-set" or (
             projection == other[entry.name]

@@ -121,7 +121,9 @@ def test_vmap_is_a_loop(scheme):
 
 @SCHEMES
 @pytest.mark.parametrize(
-    "projection", [ji.ActiveSet(), ji.ProjectedGradient(), ji.ADMM()], ids=lambda p: type(p).__name__
+    "projection",
+    [ji.ActiveSet(), ji.ProjectedGradient(), pytest.param(ji.ADMM(), marks=pytest.mark.slow)],
+    ids=lambda p: type(p).__name__,
 )
 def test_discrete_derivative(scheme, projection):
     """Derivative of the computed map, forward and reverse, against differences, through persistent contact."""
