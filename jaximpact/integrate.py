@@ -100,8 +100,9 @@ class Plan(NamedTuple):
 
     @property
     def lean(self) -> bool:
-        """Whether whole steps are made at kept rows only: not where derivatives, or all rows, or lanes of their own want more."""
-        return self.sensitivity == "none" and not self.ragged and self.every != 1
+        """Whether whole steps are made at kept rows only, as ensembles do: another program, with roundings of its own, and
+        not for derivatives, all rows, or lanes of different numbers of steps."""
+        return self.length is None and self.sensitivity == "none" and not self.ragged and self.every != 1
 
 
 class Row(NamedTuple):
