@@ -461,8 +461,8 @@ def solve(
             pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
             across impacts, whatever h); "none", differentiation raises. The values are the same in all three.
         layout: "array", or "scalar": every small array held as separate numbers, which compiles longer and runs
-            several times faster under `jax.vmap`; "auto", "scalar" up to eight coordinates and constraints. Equal to
-            a few ulp a step.
+            faster under `jax.vmap`; "auto", "scalar" up to eight coordinates and constraints. Equal to a few ulp a
+            step.
 
     Returns:
         A `Solution`. Nothing raises inside the computation: see its ``status`` and ``raise_if_failed()``.

@@ -79,8 +79,9 @@ def sensitivities(
     """Jacobians of what a motion, or each motion of a batch, gives, with respect to what it was given.
 
     Args:
-        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress, layout: as in `ensemble`;
-            where nothing carries a lane axis it is one motion, and results have no lane axis.
+        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress, layout: as in
+            `ensemble`, but layout "array" by default; where nothing carries a lane axis it is one motion, and results
+            have no lane axis.
         wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
         output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},

@@ -445,8 +445,6 @@ def scatter(eqn, inputs):
     if not all(map(known, indices.flat)):
         return None
     where = np.array(list(indices.flat), eqn.invars[1].aval.dtype).reshape(indices.shape)
-    params = {k: v for k, v in eqn.params.items() if k not in ("update_jaxpr", "update_consts")}
-    params |= {"update_jaxpr": None, "update_consts": ()}
     found = operand.copy()
     flat = found.reshape(-1)
     add = eqn.primitive.name == "scatter-add"
@@ -457,7 +455,7 @@ def scatter(eqn, inputs):
         with jax.ensure_compile_time_eval():
             landed = lax.scatter_add(
                 jnp.zeros(operand.shape, np.float32), jnp.asarray(where), jnp.asarray(mark.reshape(updates.shape)),
-                params["dimension_numbers"], mode=params["mode"],
+                eqn.params["dimension_numbers"], mode=eqn.params["mode"],
             )  # fmt: skip
         for i in np.flatnonzero(np.asarray(landed)):
             flat[i] = _plus(flat[i], value) if add else value
@@ -478,25 +476,26 @@ def platform_index(eqn, inputs):
 # sums and products
 
 
-def _plus(x, y):
-    if known(x) and known(y):
-        return x + y
-    simple = _add(x, y)
-    return lax.add(x, y) if simple is None else simple
+def _operation(primitive, folded, simplify=lambda x, y: None):
+    """A binary operation on scalars, done now where both are known."""
+
+    def run(x, y):
+        if known(x) and known(y):
+            return folded(x, y)
+        simple = simplify(x, y)
+        return primitive(x, y) if simple is None else simple
+
+    return run
 
 
-def _times(x, y):
-    if known(x) and known(y):
-        return x * y
-    simple = _mul(x, y)
-    return lax.mul(x, y) if simple is None else simple
-
-
-def _minus(x, y):
-    if known(x) and known(y):
-        return x - y
-    simple = _sub(x, y)
-    return lax.sub(x, y) if simple is None else simple
+_plus = _operation(lax.add, np.add, _add)
+_minus = _operation(lax.sub, np.subtract, _sub)
+_times = _operation(lax.mul, np.multiply, _mul)
+_over = _operation(lax.div, np.divide, _div)
+_largest = _operation(lax.max, np.maximum)
+_smallest = _operation(lax.min, np.minimum)
+_both = _operation(lax.bitwise_and, np.bitwise_and, _and)
+_either = _operation(lax.bitwise_or, np.bitwise_or, _or)
 
 
 def _total(entries, dtype):
@@ -546,20 +545,6 @@ def _reducer(combine, start):
         ]
 
     return rule
-
-
-def _choose(primitive, folded):
-    return lambda x, y: folded(x, y) if known(x) and known(y) else primitive(x, y)
-
-
-def _both(x, y):
-    simple = _and(x, y)
-    return lax.bitwise_and(x, y) if simple is None else simple
-
-
-def _either(x, y):
-    simple = _or(x, y)
-    return lax.bitwise_or(x, y) if simple is None else simple
 
 
 def _arg(better):
@@ -618,13 +603,6 @@ def sort(eqn, inputs):
 
 def _sqrt(x):
     return np.sqrt(x) if known(x) else lax.sqrt(x)
-
-
-def _over(x, y):
-    if known(x) and known(y):
-        return x / y
-    simple = _div(x, y)
-    return lax.div(x, y) if simple is None else simple
 
 
 def cholesky(eqn, inputs):
@@ -731,16 +709,16 @@ RULES: dict[str, Callable] = dict.fromkeys(MOVED, move) | {
     "dot_general": dot_general,
     "reduce_sum": _reducer(_plus, 0),
     "reduce_prod": _reducer(_times, 1),
-    "reduce_max": _reducer(_choose(lax.max, np.maximum), None),
-    "reduce_min": _reducer(_choose(lax.min, np.minimum), None),
+    "reduce_max": _reducer(_largest, None),
+    "reduce_min": _reducer(_smallest, None),
     "reduce_and": _reducer(_both, True),
     "reduce_or": _reducer(_either, False),
     "argmin": _arg(lambda x, y: x < y),
     "argmax": _arg(lambda x, y: x > y),
     "cumsum": _cumulative(_plus),
     "cumprod": _cumulative(_times),
-    "cummax": _cumulative(_choose(lax.max, np.maximum)),
-    "cummin": _cumulative(_choose(lax.min, np.minimum)),
+    "cummax": _cumulative(_largest),
+    "cummin": _cumulative(_smallest),
     "sort": sort,
     "cholesky": cholesky,
     "triangular_solve": triangular_solve,
@@ -840,11 +818,7 @@ def checkpoint(eqn, inputs, on_whole):
 
 
 def custom_jvp(eqn, inputs, on_whole):
-    return with_own_derivative(eqn, inputs, on_whole, partial(evaluate, eqn.params["call_jaxpr"], on_whole=on_whole))
-
-
-def with_own_derivative(eqn, inputs, on_whole, compute):
-    """``compute``, with the derivative of the primitive itself: its rule is traced in its turn."""
+    """A function with a derivative of its own keeps it: the rule is traced in its turn."""
     layout, out = Layout(inputs), Layout.of(eqn.outvars)
     avals = [v.aval for v in eqn.invars]
     real = [jnp.issubdtype(a.dtype, jnp.floating) for a in avals]
@@ -852,7 +826,7 @@ def with_own_derivative(eqn, inputs, on_whole, compute):
 
     @jax.custom_jvp
     def function(*flat):
-        return out.flat(compute(layout.values_of(flat)))
+        return out.flat(evaluate(eqn.params["call_jaxpr"], layout.values_of(flat), on_whole))
 
     def rule(values, changes):
         """Outputs and tangents of the primitive, those of real numbers only."""
