@@ -6,9 +6,12 @@ fit memory. The host loop over chunks drives the progress bar; a lane's numbers 
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -43,9 +46,13 @@ WORK = 1.3  # the total work of a call is at most this multiple of the sum of it
 SPREAD = 1.15  # lanes of one chunk differ in their number of steps by at most this factor
 MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
 SHORT_VECTORS = (2, 4, 8)
-BLOCK = 256  # lanes of a small system advanced together
+BLOCK = 2048  # lanes of a small system advanced together on a CPU: their state stays in its cache
 VECTOR = 16  # lanes of the widest vector instruction
-LARGEST = 4096  # lanes in one automatic chunk
+LARGEST = 16384  # lanes in one automatic chunk
+AMBIENT = (
+    "jax_enable_x64", "jax_default_device", "jax_default_matmul_precision", "jax_numpy_dtype_promotion",
+    "jax_numpy_rank_promotion", "jax_debug_nans", "jax_debug_infs", "jax_disable_jit", "jax_log_compiles",
+)  # fmt: skip
 
 
 class Axes(NamedTuple):
@@ -60,7 +67,7 @@ class Axes(NamedTuple):
     args: tuple
 
 
-@partial(jax.jit, static_argnames=("plan", "axes", "structure"))
+@partial(jax.jit, static_argnames=("plan", "axes", "structure"), compiler_options={"xla_cpu_prefer_vector_width": 512})
 def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axes: Axes, structure) -> Solution:
     def one(lane, leaves):
         inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
@@ -70,12 +77,12 @@ def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axe
 
 
 def over_lanes(one: Callable, axes: tuple, plan: Plan) -> Callable:
-    """``one`` for all lanes; those of small systems in blocks that stay in the processor's cache.
+    """``one`` for all lanes; those of small systems on a CPU in blocks that stay in its cache.
 
     Blocks are whole vectors of lanes, filled up with the last lane: every lane runs the same instructions.
     """
     batched = jax.vmap(one, in_axes=axes)
-    if not plan.scalar:
+    if not (plan.scalar and plan.few):
         return batched
 
     def blocks(*operands):
@@ -187,9 +194,32 @@ def prepare(
         )
     one = pick(data, axes, 0)
     d, m = one.q0.shape[0], one.problem.count(one.t0, one.q0, one.args)
-    plan = plan._replace(ragged=bool(np.any(counts != counts[0])), scalar=is_scalar(layout, d, m, counts.sum()))
-    chunks = divide(counts, chunk or _automatic_chunk(one, m, plan))
+    scalar = is_scalar(layout, d, m, counts.sum())
+    plan = plan._replace(ragged=bool(np.any(counts != counts[0])), scalar=scalar, few=jax.default_backend() == "cpu")
+    chunks = divide(counts, chunk or min(_automatic_chunk(one, m, plan), -(-lanes // workers())))
     return Batch(data, axes, scheme, projection, counts, plan, times, chunks)
+
+
+class Here(Executor):
+    """Calls at once, in this thread."""
+
+    def submit(self, function, /, *args, **kwargs):
+        future: Future = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def workers() -> int:
+    """Threads that compute chunks: one for each core of a CPU, which a loop over small arrays does not share by itself.
+
+    One where this thread has settings of jax that other threads would not see (`with jax.enable_x64(...)` and the like).
+    """
+    if jax.default_backend() != "cpu":
+        return 1
+    mine = [getattr(jax.config, name) for name in AMBIENT]
+    with ThreadPoolExecutor(1) as pool:
+        theirs = pool.submit(lambda: [getattr(jax.config, name) for name in AMBIENT]).result()
+    return len(os.sched_getaffinity(0)) if mine == theirs and hasattr(os, "sched_getaffinity") else 1
 
 
 def in_chunks(batch: Batch, call: Callable, progress: bool | None):
@@ -198,20 +228,35 @@ def in_chunks(batch: Batch, call: Callable, progress: bool | None):
     lanes = len(counts)
     result: Any = None
     show = (sys.stderr.isatty() and len(batch.chunks) > 1) if progress is None else progress
-    with tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{lanes} motions") as bar:
-        for members, padded in batch.chunks:
-            some = pick(data, axes, padded)
-            inputs = Inputs(some.t0, some.h, some.e, None)
-            length = jnp.asarray(counts[padded].max(), jnp.int32)
-            steps = jnp.asarray(counts[padded], jnp.int32) if plan.ragged else length
-            lane = Lane(some.q0, some.v0, some.t1, steps, length, batch.times, inputs)
-            leaves, structure = jax.tree.flatten(some.args)
-            found = jax.tree.map(np.asarray, call(lane, tuple(leaves), structure))
+
+    def begin(pool: Executor, padded) -> Future:
+        some = pick(data, axes, padded)
+        inputs = Inputs(some.t0, some.h, some.e, None)
+        length = jnp.asarray(counts[padded].max(), jnp.int32)
+        steps = jnp.asarray(counts[padded], jnp.int32) if plan.ragged else length
+        lane = Lane(some.q0, some.v0, some.t1, steps, length, batch.times, inputs)
+        leaves, structure = jax.tree.flatten(some.args)
+        return pool.submit(lambda: jax.tree.map(np.asarray, call(lane, tuple(leaves), structure)))
+
+    threads = workers()
+    bar = tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{lanes} motions")
+    pool = ThreadPoolExecutor(threads) if threads > 1 else Here()
+    try:
+        ahead = deque((members, begin(pool, padded)) for members, padded in batch.chunks[:threads])
+        for i in range(len(batch.chunks)):
+            members, future = ahead.popleft()
+            found = future.result()
+            if i + threads < len(batch.chunks):
+                following, padded = batch.chunks[i + threads]
+                ahead.append((following, begin(pool, padded)))
             if result is None:
                 result = jax.tree.map(lambda x: np.empty((lanes, *x.shape[1:]), x.dtype), found)
             for target, source in zip(jax.tree.leaves(result), jax.tree.leaves(found), strict=True):
                 target[members] = source[: len(members)]
             bar.update(int(counts[members].sum()))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        bar.close()
     return result
 
 
@@ -222,14 +267,15 @@ def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]
     as the total work, padding included, stays within WORK times the sum of the steps.
     """
     order = np.argsort(-counts, kind="stable")
+    ascending = -counts[order]
     parts, first = [], 0
-    for i in range(1, len(order) + 1):
-        if i == len(order) or counts[order[i]] * SPREAD < counts[order[first]]:
-            group = order[first:i]
-            for part in np.array_split(group, -(-len(group) // chunk)):
-                # whole short vectors are compiled to other roundings: keep a lane apart, so that chunks never matter
-                parts += [part[:-1], part[-1:]] if len(part) in SHORT_VECTORS else [part]
-            first = i
+    while first < len(order):
+        last = int(np.searchsorted(ascending, ascending[first] / SPREAD, side="right"))
+        group = order[first:last]
+        for part in np.array_split(group, -(-len(group) // chunk)):
+            # whole short vectors are compiled to other roundings: keep a lane apart, so that chunks never matter
+            parts += [part[:-1], part[-1:]] if len(part) in SHORT_VECTORS else [part]
+        first = last
     sizes = np.array([len(part) for part in parts])
     lengths = np.array([counts[part[0]] for part in parts])
 

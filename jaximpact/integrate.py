@@ -15,8 +15,9 @@ import numpy as np
 from jax import Array, lax
 
 from .contact import Metric, gap_rate, linearise, touch
+from .lanes import few
 from .problem import Problem
-from .projection.base import Projection, as_status, project_velocity
+from .projection.base import Projection, Untouched, as_status, is_straight, project_velocity
 from .scalarise import scalarise
 from .schemes.base import Inputs, Scheme, no_step
 from .sensitivity import begin, corrected_step, end, synchronous, undifferentiated
@@ -87,7 +88,8 @@ class Plan(NamedTuple):
     """Everything that shapes the loop: static, one trace for each.
 
     ``length`` None: as many steps as ``Lane.length`` says, one trace for any number, no reverse mode. ``sensitivity``
-    as in `solve`; ``scalar``: small arrays as separate numbers.
+    as in `solve`; ``scalar``: small arrays as separate numbers; ``few``: lanes that need no projection are advanced
+    without it, all at once, and the others a few at a time (`lanes.few`), on processors that can branch.
     """
 
     length: int | None
@@ -97,12 +99,14 @@ class Plan(NamedTuple):
     function: Callable | None
     sensitivity: str = "none"
     scalar: bool = False
+    few: bool = False
 
     @property
     def lean(self) -> bool:
-        """Whether whole steps are made at kept rows only, as ensembles do: another program, with roundings of its own, and
-        not for derivatives, all rows, or lanes of different numbers of steps."""
-        return self.length is None and self.sensitivity == "none" and not self.ragged and self.every != 1
+        """Whether steps are made whole only where something happens or is kept: another program, with roundings of its own,
+        and not for derivatives, all rows, or lanes of different numbers of steps."""
+        whole = self.length is not None or self.sensitivity != "none" or self.ragged or self.every == 1
+        return self.few and not whole
 
 
 class Row(NamedTuple):
@@ -221,11 +225,12 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         buffer = jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, where, 0), buffer, value)
         return buffer, jnp.where(live, pointer_new, pointer)
 
-    def account(k, state, info, measures):
+    def account(k, state, info, measures, problem=problem, inputs=inputs):
         """Accumulate what is reported of the whole motion: of a state, and of the step k that led to it or leaves it."""
+        # the problem and the inputs of a lane are arguments: see `lanes.few`
         penetration, residual, iterations, status, failed_at = measures
         t = inputs.time(state.n)
-        gaps = problem.gaps(t, state.q, args)
+        gaps = problem.gaps(t, state.q, inputs.args)
         lost = as_status(~finite(state), Status.NON_FINITE)
         new = status | info.status | lost
         failing = ((new & int(FAILURES)) != 0) & ((status & int(FAILURES)) == 0)
@@ -273,21 +278,41 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         buffer, pointer = record(buffer, k, row_new, pointer, live)
         return (state_new, row_new, measures_new, buffer, pointer, history_new), None
 
-    def lean(k, carry):
-        """The same where nothing is kept of the step and nothing differentiated."""
-        state, impulse, measures = carry
-        new, info = scheme.step(problem, projection, inputs, state)
-        return new, impulse + info.impulse, account(k, state, info, measures)
+    straight = plan.lean and (not scheme.projects or is_straight(projection, problem, t0, lane.q0, args))
+
+    def lean(carry, target):
+        """A step towards number ``target``: for all lanes without what is rare, and whole for the few that need it, or keep it.
+
+        Rare are impulses, unless the projection is straight-line arithmetic, larger penetrations than before, failures.
+        """
+        state, row, measures = carry
+        penetration, residual, iterations, *_ = measures
+        k = state.n + 1
+        gaps = problem.gaps(inputs.time(state.n), state.q, args)
+        new, info = scheme.step(problem, projection if straight else Untouched(), inputs, state)
+        calm = (info.status == 0) & finite(new) & (k < target)
+        if straight:
+            penetration = jnp.maximum(penetration, jnp.max(-gaps, initial=0.0))
+            residual = jnp.maximum(residual, info.residual)
+        else:
+            calm &= jnp.all(gaps >= -penetration)
+
+        def whole(value, operands):
+            measures = value[2]
+            k, state, impulse, iterations, problem, scheme, projection, inputs = operands
+            new, info = scheme.step(problem, projection, inputs, state)
+            measures = account(k, state, info, (*measures[:2], iterations, *measures[3:]), problem, inputs)
+            return new[1:], row_of(new, info, impulse), measures
+
+        measures = (penetration, residual, iterations + info.iterations, *measures[3:])
+        value = (new[1:], row._replace(impulse=row.impulse + info.impulse), measures)
+        operands = (k, state, row.impulse, iterations, problem, scheme, projection, inputs)
+        rest, row, measures = few(whole, ~calm, value, operands)
+        return type(state)(k, *rest), row, measures
 
     def kept_row(carry, target, i):
         """Steps up to number ``target``, and what is kept of that one for the i-th saved time."""
-        state, row, measures = carry
-        ahead = target > state.n
-        last = (state, row.impulse, measures)
-        state_before, impulse, measures_before = lax.fori_loop(state.n + 1, target, lean, last)
-        new, info = scheme.step(problem, projection, inputs, state_before)
-        fresh = new, row_of(new, info, impulse), account(target, state_before, info, measures_before)
-        carry = jax.tree.map(lambda x, y: jnp.where(ahead, x, y), fresh, carry)
+        carry = lax.while_loop(lambda carry: carry[0].n < target, partial(lean, target=target), carry)
         row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), initial, carry[1])
         return carry, content(target, row, i)
 
@@ -298,12 +323,12 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     first_step = jnp.asarray(scheme.starts_at + 1, jnp.int32)
     length = lane.length if plan.length is None else plan.length
     if plan.lean:
-        now = (state, row, measures)
-        if plan.rows:
-            numbers = jnp.arange(plan.rows, dtype=jnp.int32)
-            kept = numbers * plan.every if plan.every is not None else index
-            now, buffer = lax.scan(lambda now, x: kept_row(now, *x), now, (kept, numbers))
-        (state, row, measures), _ = kept_row(now, length, plan.rows)
+        numbers = jnp.arange(plan.rows + 1, dtype=jnp.int32)
+        kept = numbers * plan.every if plan.every is not None else jnp.append(index, length)
+        kept = kept.at[-1].set(length)
+        (state, row, measures), buffer = lax.scan(
+            lambda now, x: kept_row(now, *x), (state, row, measures), (kept, numbers)
+        )
         measures = account(length, state, no_step(state.q, state.v, len(row.impulse)), measures)
     else:
         carry = (state, row, measures, buffer, pointer, history)

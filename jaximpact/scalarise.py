@@ -21,6 +21,8 @@ from jax import lax
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Literal
 
+from .lanes import few
+
 SMALL = 512  # arrays of up to this many entries are held as separate numbers
 
 Value = Any  # an object array of scalars (known ones are numpy's), or a whole jax array
@@ -883,7 +885,24 @@ def linear_solve(eqn, inputs, on_whole):
     return layout.values_of(flat)
 
 
+def custom_vmap(eqn, inputs, on_whole):
+    """The control flow of `lanes`."""
+    if not hasattr(eqn.params["rule"], "few"):
+        return [split(x) for x in bind(eqn, [whole(x) for x in inputs])]
+    constants, (pending, value, operands) = jax.tree.unflatten(eqn.params["in_tree"], range(len(inputs)))
+    of = lambda tree: [inputs[i] for i in jax.tree.leaves(tree)]
+    layout, given = Layout(of(value), keep_known=False), Layout(of(operands))
+    always = objects((), [np.True_])
+
+    def work(value, operands):
+        values = [*of(constants), always, *layout.values_of(value), *given.values_of(operands)]
+        return layout.flat(evaluate(eqn.params["call"], values, on_whole))
+
+    return layout.values_of(few(work, whole(inputs[pending]), layout.flat(), given.flat()))
+
+
 CONTROL: dict[str, Callable] = {
+    "custom_vmap_call": custom_vmap,
     "while": while_loop,
     "scan": scan,
     "cond": cond,

@@ -9,8 +9,8 @@ import jaximpact as ji
 ROOT = Path(ji.__file__).parent
 # layers from the ground up; a module may import from lower layers, and from its own package
 LAYERS = [
-    ["linalg", "status", "problem", "lanes", "scalarise"],
-    ["contact"],
+    ["linalg", "status", "problem", "lanes"],
+    ["contact", "scalarise"],
     ["projection"],
     ["schemes"],
     ["validate", "names", "sensitivity"],

@@ -26,6 +26,8 @@ from ..lanes import once
 from ..problem import Problem
 from ..status import Status
 
+PENDING = 1 << 30  # status bit, never reported: a projection is needed
+
 
 class Impulses(NamedTuple):
     """Solution of one linearised problem: impulse (m,), iterations (), status bits ()."""
@@ -108,6 +110,27 @@ class Frozen(NamedTuple):
         return Projected(contacts.jump(impulse), impulse, jnp.zeros((), impulse.dtype), zero, zero)
 
 
+class Untouched(NamedTuple):
+    """A projection that makes no impulse and says, by the status bit PENDING, where one is needed.
+
+    In place of a method in a scheme's step it gives the step of a motion far from its constraints, at the cost of a
+    look at the gaps.
+    """
+
+    def velocity(self, contacts: Contacts, offset: Array) -> Projected:
+        """As `project_velocity`."""
+        m, d = contacts.jacobian.shape
+        return nothing(d, m, offset.dtype)._replace(status=as_status(~jnp.all(offset >= 0), PENDING))
+
+    def position(
+        self, problem: Problem, metric: Metric, time, base: Array, increment: Array, scale, args, normal: str
+    ) -> Projected:
+        """As `project_position`."""
+        gaps = problem.gaps(time, base + increment, args)
+        none = nothing(len(base), len(gaps), base.dtype)
+        return none._replace(status=as_status(~jnp.all(gaps >= 0), PENDING))
+
+
 def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
     """Natural residual of 0 <= L _|_ w >= 0 as a velocity: max |min(w, A_aa L)|."""
     return jnp.max(jnp.abs(jnp.minimum(velocity, diagonal * impulse)), initial=0.0)
@@ -124,7 +147,7 @@ def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
     return diagonal, present, root, jnp.where(present, 1 / root, 0)
 
 
-def as_status(condition: Array, bit: Status) -> Array:
+def as_status(condition: Array, bit: int) -> Array:
     """``bit`` where the condition holds, else 0."""
     return jnp.where(condition, int(bit), 0).astype(jnp.int32)
 
@@ -176,7 +199,7 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
     m, d = contacts.jacobian.shape
     if m == 0:
         return nothing(d, m, offset.dtype)
-    if isinstance(method, Frozen):
+    if isinstance(method, Frozen | Untouched):
         return method.velocity(contacts, offset)
 
     def solve(_, guess):
@@ -190,9 +213,11 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
             return (jump, found.impulse), (residual, found.iterations.astype(offset.dtype), status.astype(offset.dtype))
 
         zero = jnp.zeros((), offset.dtype)
+        pending = ~jnp.all(offset >= 0)
         if method.direct(m):
-            return work(None)
-        return once(work, ~jnp.all(offset >= 0), (guess, (zero, zero, zero)))
+            found, (error, iterations, status) = work(None)
+            return found, (error, jnp.where(pending, iterations, 0), status)
+        return once(work, pending, (guess, (zero, zero, zero)))
 
     def residual(x):
         jump, impulse = x
@@ -235,7 +260,7 @@ def project_position(
     m = problem.count(time, base, args)
     if m == 0:
         return nothing(d, m, dtype)
-    if isinstance(method, Frozen):
+    if isinstance(method, Frozen | Untouched):
         return method.position(problem, metric, time, base, increment, scale, args, normal)
     fixed_normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else None
 
@@ -258,7 +283,7 @@ def project_position(
         return contacts.jump(found.impulse), found.impulse, found.iterations, found.status
 
     direct = method.direct(m)
-    if direct and _flat(lambda x: jacobian(problem, time, x, args)[1], base):
+    if is_straight(method, problem, time, base, args):
 
         def solve(_, guess):
             """One linearisation, exact for constraints affine in q."""
@@ -309,6 +334,11 @@ def project_position(
 
     guess = (jnp.zeros(d, dtype), jnp.zeros(m, dtype))
     return _unpack(implicit_root(residual, solve, guess))
+
+
+def is_straight(method: Projection, problem: Problem, time, q: Array, args) -> bool:
+    """Whether a projection is straight-line arithmetic, with nothing to iterate: few constraints, seen to be affine in q."""
+    return method.direct(problem.count(time, q, args)) and _flat(lambda x: jacobian(problem, time, x, args)[1], q)
 
 
 def _flat(function: Callable, x: Array) -> bool:

@@ -55,12 +55,14 @@ class Scheme(Protocol):
 
     Initial velocities reach ``init`` admissible: see `integrate.start`. What sensitivities need to know: whether an
     impact takes two active steps (``rebounds``), by how many steps the velocity lags behind the end of its step, and
-    whether the derivative of a step is already right across impacts (``exact_derivative``).
+    whether the derivative of a step is already right across impacts (``exact_derivative``). ``projects``: all impulses of a step come
+    from `project_position` or `project_velocity`, so that a step that needs none can go without (`Untouched`).
     """
 
     starts_at: ClassVar[int]
     rebounds: ClassVar[bool]
     exact_derivative: ClassVar[bool]
+    projects: ClassVar[bool]
 
     @property
     def velocity_lag(self) -> float: ...

@@ -82,6 +82,7 @@ class EventCorrected:
     starts_at: ClassVar[int] = 0
     rebounds: ClassVar[bool] = False
     exact_derivative: ClassVar[bool] = True
+    projects: ClassVar[bool] = False
     velocity_lag: ClassVar[float] = 0.0
 
     def impact_phase(self, e) -> Array:

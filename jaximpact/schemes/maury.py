@@ -42,6 +42,7 @@ class Maury:
     starts_at: ClassVar[int] = 0
     rebounds: ClassVar[bool] = True
     exact_derivative: ClassVar[bool] = False
+    projects: ClassVar[bool] = True
 
     def validate(self, problem: Problem, e, m: int) -> None:
         if not isinstance(e, jax.core.Tracer) and np.any(np.asarray(e) != 0):

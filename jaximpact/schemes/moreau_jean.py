@@ -42,6 +42,7 @@ class MoreauJean:
     starts_at: ClassVar[int] = 0
     rebounds: ClassVar[bool] = False
     exact_derivative: ClassVar[bool] = False
+    projects: ClassVar[bool] = True
     velocity_lag: ClassVar[float] = 0
 
     def validate(self, problem: Problem, e, m: int) -> None:

@@ -24,7 +24,7 @@ from jax import Array, lax
 from .. import linalg
 from ..contact import Metric, acceleration
 from ..problem import Problem
-from ..projection.base import Frozen, Projection, as_status, project_position
+from ..projection.base import Frozen, Projection, Untouched, as_status, project_position
 from ..projection.geodesic import project_geodesic
 from ..status import Status
 from .base import Info, Inputs, State, info_of, mean_acceleration
@@ -71,6 +71,7 @@ class PaoliSchatzman:
     starts_at: ClassVar[int] = 1
     rebounds: ClassVar[bool] = True
     exact_derivative: ClassVar[bool] = False
+    projects: ClassVar[bool] = True
     velocity_lag: ClassVar[float] = 0.5
 
     def validate(self, problem: Problem, e, m: int) -> None:
@@ -140,7 +141,7 @@ class PaoliSchatzman:
         return acceleration(problem, metric, t, q, v, args)
 
     def _project(self, problem, projection, metric, time, base, increment, scale, args):
-        if self.metric == "geodesic" and not isinstance(projection, Frozen):
+        if self.metric == "geodesic" and not isinstance(projection, Frozen | Untouched):
             return project_geodesic(projection, problem, time, base, increment, scale, args)
         return project_position(projection, problem, metric, time, base, increment, scale, args, self.normal)
 

@@ -1,0 +1,122 @@
+"""Work on few lanes, or none, is the same as work on all of them and a selection."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import lanes
+from jaximpact.scalarise import scalarise
+from jaximpact.status import Status
+
+LANES = 3 * lanes.FEW + 5
+
+
+def heron(value, operands):
+    """Square roots by iteration: a loop of its own, of a length that differs between lanes."""
+    x, (count,) = value
+    target, start = operands
+
+    def better(carry):
+        k, y = carry
+        return k + 1, 0.5 * (y + target / y)
+
+    k, root = jax.lax.while_loop(
+        lambda c: jnp.max(jnp.abs(c[1] ** 2 - target)) > 1e-9 * jnp.max(target), better, (0, start)
+    )
+    return root + 0 * x, (count + k,)
+
+
+def selected(pending, value, operands):
+    return jax.tree.map(lambda new, old: jnp.where(pending, new, old), heron(value, operands), value)
+
+
+def batch(lanes_, seed=0):
+    random = np.random.default_rng(seed)
+    value = random.normal(size=(lanes_, 2)), (np.arange(lanes_),)
+    return value, (random.uniform(1, 100, (lanes_, 2)), np.ones(2))
+
+
+AXES = (0, 0, (0, None))
+
+
+@pytest.mark.parametrize("apply", [lambda f: f, scalarise], ids=["arrays", "numbers"])
+@pytest.mark.parametrize("count", [0, 1, LANES // lanes.MANY, LANES // lanes.MANY + 1, LANES])
+def test_few(count, apply):
+    value, operands = batch(LANES)
+    pending = np.zeros(LANES, bool)
+    pending[np.random.default_rng(1).permutation(LANES)[:count]] = True
+    run = jax.jit(jax.vmap(apply(lambda p, v, o: lanes.few(heron, p, v, o)), in_axes=AXES))
+    found = run(pending, value, operands)
+    expected = jax.vmap(selected, in_axes=AXES)(pending, value, operands)
+    # the same arithmetic; compiled for another width it may contract differently
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-14)
+
+
+def test_few_alone_and_in_two_batches():
+    value, operands = batch(6)
+    pending = np.arange(6) % 2 == 0
+    expected = jax.vmap(selected, in_axes=AXES)(pending, value, operands)
+    few = lambda p, v, o: lanes.few(heron, p, v, o)
+    lane = lambda i: few(pending[i], jax.tree.map(lambda x: x[i], value), (operands[0][i], operands[1]))
+    alone = [lane(i) for i in range(6)]
+    fold = lambda x: x.reshape(2, 3, *x.shape[1:])
+    twice = jax.vmap(jax.vmap(few, in_axes=AXES), in_axes=AXES)(
+        fold(pending), jax.tree.map(fold, value), (fold(operands[0]), operands[1])
+    )
+    for i, a in enumerate(jax.tree.leaves(expected)):
+        np.testing.assert_allclose(np.stack([jax.tree.leaves(x)[i] for x in alone]), a, rtol=1e-14)
+        np.testing.assert_allclose(np.reshape(jax.tree.leaves(twice)[i], a.shape), a, rtol=1e-14)
+
+
+@pytest.mark.parametrize("some", [True, False])
+def test_once(some):
+    pending = np.array([False, some, False])
+    x = np.arange(3.0)
+    found = jax.jit(jax.vmap(lambda p, x: lanes.once(lambda x: x + 1, p, x)))(pending, x)
+    np.testing.assert_array_equal(found, x + pending)
+
+
+def test_work_of_one_lane_is_done_for_no_other():
+    """The number of rounds of a batch tells: 40 pending lanes of 1000 take two."""
+    rounds = []
+
+    def work(value, operands):
+        jax.debug.callback(lambda _: rounds.append(1), value)
+        return value + 1
+
+    pending = np.arange(1000) % 25 == 0
+    found = jax.vmap(lambda p, x: lanes.few(work, p, x, ()))(pending, np.zeros(1000))
+    jax.block_until_ready(found)
+    np.testing.assert_array_equal(found, pending)
+    assert len(rounds) == -(-pending.sum() // lanes.FEW) * lanes.FEW
+
+
+@pytest.mark.parametrize("layout", ["array", "scalar"])
+def test_lanes_that_rest_bounce_fly_and_fail(layout):
+    """Lanes of every kind in one batch: each is as it is alone, and no inner status bit is reported."""
+
+    def force(t, q, v, args):
+        # one lane leaves the domain of its force
+        return -9.81 + 1e-300 * jnp.log(args - t)
+
+    def walls(t, q, args):
+        return jnp.stack([q[0] + 0.1 * q[0] ** 2, 50 - q[0]])
+
+    problem = ji.Problem(lambda t, q, v, args: force(t, q, v, args) * jnp.ones_like(q), walls)
+    n = 80
+    q0 = np.where(np.arange(n) % 4 == 0, 0.0, np.linspace(0.1, 30, n))[:, None]
+    limit = np.where(np.arange(n) == 7, 0.5, 9.0)
+    given = {"t1": 1.0, "h": 0.01, "e": 0.5}
+    found = ji.ensemble(problem, q0, np.zeros((n, 1)), args=limit, args_axes=0, layout=layout, **given)
+    assert set(np.flatnonzero(found.failed)) == {7} and found.failed_at[7] == pytest.approx(0.5, abs=0.02)
+    assert np.all(found.status < 2 * max(Status))
+    for i in (0, 4, 5, 6, 7, 40, 79):
+        alone = ji.solve(problem, q0[i], np.zeros(1), args=limit[i], sensitivity="none", save="final", **given)
+        for name in ("q", "v", "z", "impulse", "penetration", "residual", "iterations", "status", "failed_at"):
+            # equal but for roundings: 100 steps of velocities up to 10
+            np.testing.assert_allclose(
+                getattr(found, name)[i], getattr(alone, name), rtol=1e-11, atol=1e-11, err_msg=name
+            )
