@@ -82,6 +82,14 @@ def over_lanes(one: Callable, axes: tuple, plan: Plan) -> Callable:
     Blocks are whole vectors of lanes, filled up with the last lane: every lane runs the same instructions.
     """
     batched = jax.vmap(one, in_axes=axes)
+
+    def chosen(operands, which):
+        return jax.tree.map(
+            lambda axis, x: x if axis is None else x[which], axes, operands, is_leaf=lambda axis: axis is None
+        )
+
+    if plan.alone:
+        return lambda *operands: jax.tree.map(lambda x: x[None], one(*chosen(operands, 0)))
     if not (plan.scalar and plan.few):
         return batched
 
@@ -94,8 +102,7 @@ def over_lanes(one: Callable, axes: tuple, plan: Plan) -> Callable:
         which = jnp.minimum(jnp.arange(count * size), lanes - 1).reshape(count, size)
 
         def block(members):
-            some = jax.tree.map(lambda axis, x: x if axis is None else x[members], axes, operands, is_leaf=none)
-            return batched(*some)
+            return batched(*chosen(operands, members))
 
         found = block(which[0]) if count == 1 else lax.map(block, which)
         return jax.tree.map(lambda x: x.reshape(count * size, *x.shape[(count > 1) + 1 :])[:lanes], found)
@@ -195,7 +202,8 @@ def prepare(
     one = pick(data, axes, 0)
     d, m = one.q0.shape[0], one.problem.count(one.t0, one.q0, one.args)
     scalar = is_scalar(layout, d, m, counts.sum())
-    plan = plan._replace(ragged=bool(np.any(counts != counts[0])), scalar=scalar, few=jax.default_backend() == "cpu")
+    ragged, few = bool(np.any(counts != counts[0])), jax.default_backend() == "cpu"
+    plan = plan._replace(ragged=ragged, scalar=scalar, few=few, alone=lanes == 1)
     chunks = divide(counts, chunk or min(_automatic_chunk(one, m, plan), -(-lanes // workers())))
     return Batch(data, axes, scheme, projection, counts, plan, times, chunks)
 

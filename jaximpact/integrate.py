@@ -89,7 +89,8 @@ class Plan(NamedTuple):
 
     ``length`` None: as many steps as ``Lane.length`` says, one trace for any number, no reverse mode. ``sensitivity``
     as in `solve`; ``scalar``: small arrays as separate numbers; ``few``: lanes that need no projection are advanced
-    without it, all at once, and the others a few at a time (`lanes.few`), on processors that can branch.
+    without it, all at once, and the others a few at a time (`lanes.few`), on processors that can branch; ``alone``:
+    there is only one.
     """
 
     length: int | None
@@ -100,6 +101,7 @@ class Plan(NamedTuple):
     sensitivity: str = "none"
     scalar: bool = False
     few: bool = False
+    alone: bool = False
 
     @property
     def lean(self) -> bool:
@@ -280,39 +282,60 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
 
     straight = plan.lean and (not scheme.projects or is_straight(projection, problem, t0, lane.q0, args))
 
-    def lean(carry, target):
-        """A step towards number ``target``: for all lanes without what is rare, and whole for the few that need it, or keep it.
+    def attempt(state, impulse, measures, target):
+        """A step towards number ``target`` without what is rare, and whether it is right.
 
-        Rare are impulses, unless the projection is straight-line arithmetic, larger penetrations than before, failures.
+        Rare are impulses, unless the projection is straight-line arithmetic, larger penetrations than before, failures;
+        and a step that is kept is made whole.
         """
-        state, row, measures = carry
-        penetration, residual, iterations, *_ = measures
-        k = state.n + 1
+        penetration, residual, iterations, *rest = measures
         gaps = problem.gaps(inputs.time(state.n), state.q, args)
         new, info = scheme.step(problem, projection if straight else Untouched(), inputs, state)
-        calm = (info.status == 0) & finite(new) & (k < target)
+        calm = (info.status == 0) & finite(new) & (new.n < target)
         if straight:
             penetration = jnp.maximum(penetration, jnp.max(-gaps, initial=0.0))
             residual = jnp.maximum(residual, info.residual)
         else:
             calm &= jnp.all(gaps >= -penetration)
+        return (new, impulse + info.impulse, (penetration, residual, iterations + info.iterations, *rest)), calm
 
-        def whole(value, operands):
-            measures = value[2]
-            k, state, impulse, iterations, problem, scheme, projection, inputs = operands
-            new, info = scheme.step(problem, projection, inputs, state)
-            measures = account(k, state, info, (*measures[:2], iterations, *measures[3:]), problem, inputs)
-            return new[1:], row_of(new, info, impulse), measures
+    def whole(state, impulse, measures, problem=problem, scheme=scheme, projection=projection, inputs=inputs):
+        new, info = scheme.step(problem, projection, inputs, state)
+        return new, row_of(new, info, impulse), account(state.n + 1, state, info, measures, problem, inputs)
 
-        measures = (penetration, residual, iterations + info.iterations, *measures[3:])
-        value = (new[1:], row._replace(impulse=row.impulse + info.impulse), measures)
-        operands = (k, state, row.impulse, iterations, problem, scheme, projection, inputs)
-        rest, row, measures = few(whole, ~calm, value, operands)
-        return type(state)(k, *rest), row, measures
+    def among_many(carry, target):
+        """A step of all lanes of a batch, made whole for the few that need it."""
+        state, row, measures = carry
+        (new, impulse, measured), calm = attempt(state, row.impulse, measures, target)
+
+        def work(value, operands):
+            # reached so far by those that attempt anything, and more by those that fail it
+            state, impulse, iterations, *system = operands
+            penetration, residual, _, *rest = value[2]
+            new, row, measures = whole(state, impulse, (penetration, residual, iterations, *rest), *system)
+            return new[1:], row, measures
+
+        value = (new[1:], row._replace(impulse=impulse), measured)
+        operands = (state, row.impulse, measures[2], problem, scheme, projection, inputs)
+        rest, row, measures = few(work, ~calm, value, operands)
+        return type(state)(new.n, *rest), row, measures
+
+    def alone(carry, target):
+        """Steps of one lane until one has to be made whole, and that one: a loop small enough to be fast."""
+        state, row, measures = carry
+
+        def advance(carry):
+            found, calm = attempt(*carry[0], target)
+            return jax.tree.map(lambda new, old: jnp.where(calm, new, old), found, carry[0]), calm
+
+        start = (state, row.impulse, measures), jnp.asarray(True)
+        now, _ = lax.while_loop(lambda carry: carry[1], advance, start)
+        return whole(*now)
 
     def kept_row(carry, target, i):
         """Steps up to number ``target``, and what is kept of that one for the i-th saved time."""
-        carry = lax.while_loop(lambda carry: carry[0].n < target, partial(lean, target=target), carry)
+        advance = partial(alone if plan.alone else among_many, target=target)
+        carry = lax.while_loop(lambda carry: carry[0].n < target, advance, carry)
         row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), initial, carry[1])
         return carry, content(target, row, i)
 
