@@ -49,6 +49,7 @@ SHORT_VECTORS = (2, 4, 8)
 BLOCK = 2048  # lanes of a small system advanced together on a CPU: their state stays in its cache
 VECTOR = 16  # lanes of the widest vector instruction
 LARGEST = 16384  # lanes in one automatic chunk
+COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
 AMBIENT = (
     "jax_enable_x64", "jax_default_device", "jax_default_matmul_precision", "jax_numpy_dtype_promotion",
     "jax_numpy_rank_promotion", "jax_debug_nans", "jax_debug_infs", "jax_disable_jit", "jax_log_compiles",
@@ -67,19 +68,19 @@ class Axes(NamedTuple):
     args: tuple
 
 
-@partial(jax.jit, static_argnames=("plan", "axes", "structure"), compiler_options={"xla_cpu_prefer_vector_width": 512})
+@partial(jax.jit, static_argnames=("plan", "axes", "structure"), compiler_options=COMPILE)
 def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axes: Axes, structure) -> Solution:
     def one(lane, leaves):
         inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
         return motion(problem, scheme, projection, lane._replace(inputs=inputs), plan)
 
-    return over_lanes(one, lane_axes(axes, plan), plan)(lane, leaves)
+    return over_lanes(one, lane_axes(axes, plan), plan, BLOCK)(lane, leaves)
 
 
-def over_lanes(one: Callable, axes: tuple, plan: Plan) -> Callable:
+def over_lanes(one: Callable, axes: tuple, plan: Plan, most: int) -> Callable:
     """``one`` for all lanes; those of small systems on a CPU in blocks that stay in its cache.
 
-    Blocks are whole vectors of lanes, filled up with the last lane: every lane runs the same instructions.
+    Blocks are of at most ``most`` lanes, in whole vectors, filled up with the last lane: every lane runs the same instructions.
     """
     batched = jax.vmap(one, in_axes=axes)
 
@@ -97,7 +98,7 @@ def over_lanes(one: Callable, axes: tuple, plan: Plan) -> Callable:
         none = lambda x: x is None
         carried = jax.tree.map(lambda axis, x: None if axis is None else x, axes, operands, is_leaf=none)
         lanes = jax.tree.leaves(carried)[0].shape[0]
-        count = -(-lanes // BLOCK)
+        count = -(-lanes // most)
         size = -(-lanes // (count * VECTOR)) * VECTOR
         which = jnp.minimum(jnp.arange(count * size), lanes - 1).reshape(count, size)
 

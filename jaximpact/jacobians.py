@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .ensemble import Axes, in_chunks, lane_axes, prepare
+from .ensemble import COMPILE, Axes, in_chunks, lane_axes, over_lanes, prepare
 from .integrate import Lane, Plan, Solution, motion
 from .problem import Problem
 from .projection.base import Projection
@@ -171,7 +171,10 @@ def _sizes(axes: Axes, structure, wrt, output, problem, scheme, projection, lane
     return jax.tree.map(lambda x: x[0], sizes)
 
 
-@partial(jax.jit, static_argnames=("axes", "structure", "wrt", "output", "plan", "mode"))
+BLOCK = 256  # lanes of a small system differentiated together: their states stay in the cache
+
+
+@partial(jax.jit, static_argnames=("axes", "structure", "wrt", "output", "plan", "mode"), compiler_options=COMPILE)
 def _differentiate(
     problem, scheme, projection, lane, leaves, axes: Axes, structure, wrt, output, plan: Plan, mode: str
 ):
@@ -181,4 +184,4 @@ def _differentiate(
         function, chosen = _motion(problem, scheme, projection, lane, leaves, structure, wrt, output, plan)
         return transform(function, has_aux=True)(chosen)
 
-    return jax.vmap(one, in_axes=lane_axes(axes, plan))(lane, leaves)
+    return over_lanes(one, lane_axes(axes, plan), plan, BLOCK)(lane, leaves)

@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-FEW = 32  # lanes gathered at a time
-MANY = 8  # a batch is worked on as a whole if more than 1/MANY of its lanes are pending
+FEW = 64  # lanes gathered at a time
 
 
 @custom_vmap
@@ -60,16 +59,8 @@ def few(work: Callable, pending: Array, value, operands):
         axes = jax.tree.map(lambda b: 0 if b else None, batched[2])
         every = jax.vmap(masked.fun, in_axes=(0, 0, axes))
 
-        def whole_batch(carry):
-            many, pending, value = carry
-            # masked by what the loop carries, or the compiler would do this work ahead of the loop, needed or not
-            given = jax.tree.map(lambda x: jnp.where(many, x, jnp.zeros_like(x)), operands)
-            return jnp.zeros_like(many), jnp.zeros_like(pending), every(pending, value, given)
-
         def go(carry):
             pending, value = carry
-            many = jnp.sum(pending) > size // MANY
-            _, pending, value = lax.while_loop(lambda carry: carry[0], whole_batch, (many, pending, value))
             marked, where = lax.top_k(pending.astype(jnp.float32), min(FEW, size))
 
             def take(x, b=True):
