@@ -18,10 +18,11 @@ from jax.scipy.linalg import cho_solve
 from .. import linalg
 from ..contact import SMALL, Contacts
 from ..status import Status
-from .base import Impulses, as_status, complementarity
+from .base import Impulses, as_status
 
 ENUMERATE = 3
 GUESSES = 6  # active sets tried by factorisation before pivots
+SPARE = 8  # contacts of a working set that they leave open
 PROXIMAL = 1e-7  # regularisation of the fallback, relative to the diagonal of the Delassus matrix
 PROXIMAL_STEPS = 20
 
@@ -53,8 +54,8 @@ class ActiveSet:
         return m <= ENUMERATE
 
     def working_set(self, m: int, d: int) -> int:
-        """Constraints solved for together: at most d of them have independent gradients."""
-        return min(m, max(24, d + 16))
+        """Constraints solved for together: at most d have independent gradients; crystals of spheres close some more."""
+        return min(m, max(24, d + d // 2))
 
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
         return self.solve_from(contacts, offset, tolerance, jnp.zeros_like(offset))
@@ -66,83 +67,78 @@ class ActiveSet:
         if m <= ENUMERATE:
             return enumerate_sets(a, offset)
         zero = jnp.zeros((), jnp.int32)
-        start = Attempt(impulse, jnp.full((), jnp.inf, offset.dtype), zero, zero)
+        start = Attempt(impulse, jnp.zeros((), bool), zero, zero)
         if m > SMALL:
-            start = guess(a, offset, tolerance, start, min(m, d))
+            start = guess(a, offset, tolerance, start, max(d, m - SPARE))
         return pivot_and_refine(a, offset, tolerance, start)
 
 
 class Attempt(NamedTuple):
-    """Impulses (m,), their KKT residual, iterations spent and status bits."""
+    """Impulses (m,), whether they solve the problem, iterations spent and status bits."""
 
     impulse: Array
-    residual: Array
+    solved: Array
     iterations: Array
     status: Array
 
 
-def residual_of(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
-    """KKT residual of impulses x >= 0, zero within the tolerance or round-off."""
-    found = complementarity(a @ x + b, x, jnp.diagonal(a))
-    limit = jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(a) @ x + jnp.abs(b)))
-    return jnp.where(found <= limit, 0.0, found)
+def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
+    """Whether impulses x >= 0 leave a KKT residual within the tolerance, or round-off."""
+    residual = jnp.abs(jnp.minimum(a @ x + b, jnp.diagonal(a) * x))
+    return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
 
 
-def guess(a: Array, b: Array, tolerance: Array, start: Attempt, rank: int) -> Attempt:
+def guess(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
     """Primal-dual active sets (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)), a few.
 
-    Not sure to converge, and with dependent gradients more contacts than ``rank`` may stay closed: the residual is then
-    left positive.
+    Unsolved where they do not converge, and where more contacts than ``most`` are closed: pivots close independent ones
+    only, which leaves room in the working set for others.
     """
-    eps = jnp.finfo(b.dtype).eps
-    diagonal = jnp.maximum(jnp.diagonal(a), jnp.finfo(b.dtype).tiny)
-    shift = 1e-11 * diagonal if b.dtype == jnp.float64 else 64 * eps * diagonal
+    # regularised against dependent gradients; each factorisation corrects the impulses of the one before
+    shift = jnp.maximum(1e-12, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
 
     def body(carry):
         closed, now = carry
         both = closed[:, None] & closed[None, :]
-        factor = lax.linalg.cholesky(
-            jnp.where(both, a, 0) + jnp.diag(jnp.where(closed, shift, 1)), symmetrize_input=False
-        )
-        x = cho_solve((factor, True), jnp.where(closed, -b, 0))
-        x = x - cho_solve((factor, True), jnp.where(closed, a @ x + b, 0))
+        matrix = jnp.where(both, a, 0) + jnp.diag(jnp.where(closed, shift, 1))
+        factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+        x = jnp.where(closed, now.impulse, 0)
+        change = cho_solve((factor, True), jnp.where(closed, a @ x + b, 0))
+        x = x - change
         impulse = jnp.maximum(x, 0)
-        residual = residual_of(a, b, impulse, tolerance)
-        residual = jnp.where(jnp.sum(impulse > 0) <= rank, residual, jnp.inf)
+        solved = solves(a, b, impulse, tolerance) & (jnp.sum(impulse > 0) <= most)
         closed = jnp.where(closed, x > 0, a @ x + b < -tolerance)
-        return closed, Attempt(impulse, residual, now.iterations + 1, now.status)
+        return closed, Attempt(impulse, solved, now.iterations + 1, now.status)
 
     def going(carry):
         _, now = carry
-        return ~(now.residual <= 0) & (now.iterations < GUESSES)
+        return ~now.solved & (now.iterations < GUESSES)
 
     # without impulses to start from: contacts that are violated, or as good as touching
-    near = b < 0.1 * jnp.max(-b)
-    closed = jnp.where(jnp.any(start.impulse > 0), start.impulse > 0, near)
+    known = start.impulse > 0
+    closed = jnp.where(jnp.any(known), known, b < 0.1 * jnp.max(-b))
     return lax.while_loop(going, body, (closed, start))[1]
 
 
 def pivot_and_refine(a: Array, b: Array, tolerance: Array, start: Attempt) -> Impulses:
-    """The dual active set method where the start is no solution, then as a proximal iteration while its residual is not.
+    """The dual active set method where the start is no solution, then as a proximal iteration while its result is none.
 
     The proximal problem, A + r I for A and b - r x for b, has no dependent gradients.
     """
-    diagonal = jnp.diagonal(a)
-    eps = jnp.finfo(b.dtype).eps
-    shift = jnp.maximum(PROXIMAL, 64 * eps) * diagonal
+    shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
 
     def body(carry):
         k, now = carry
         r = jnp.where(k == 0, 0.0, shift)
         found = dual_active_set(a + jnp.diag(r), b - r * now.impulse, tolerance)
         refined = as_status(k > 0, Status.PROJECTION_REFINED)
-        residual = residual_of(a, b, found.impulse, tolerance)
-        return k + 1, Attempt(found.impulse, residual, now.iterations + found.iterations, found.status | refined)
+        solved = solves(a, b, found.impulse, tolerance)
+        return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status | refined)
 
     def going(carry):
         k, now = carry
         feasible = (now.status & int(Status.INFEASIBLE)) == 0
-        return ~(now.residual <= 0) & (k <= PROXIMAL_STEPS) & feasible
+        return ~now.solved & (k <= PROXIMAL_STEPS) & feasible
 
     _, found = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), start))
     return Impulses(found.impulse, found.iterations, found.status)

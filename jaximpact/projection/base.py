@@ -167,13 +167,15 @@ def _floor(contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
     return 32 * eps * jnp.max(jnp.abs(contacts.jacobian) @ size + jnp.abs(gap_velocity), initial=0.0)
 
 
-def _tolerance(method: Projection, residual: Array, contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
+def _tolerance(
+    method: Projection, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array
+) -> Array:
     """The method's tolerance, raised to round-off; where the residual meets the first, the second is not worked out."""
 
     def raised(_):
         return jnp.maximum(method.tolerance, _floor(contacts, size, gap_velocity))
 
-    if size.shape[0] <= SMALL:
+    if residual is None or size.shape[0] <= SMALL:
         return raised(None)
     asked = jnp.asarray(method.tolerance, size.dtype)
     return lax.cond(residual > asked, raised, lambda _: asked, None)
@@ -265,7 +267,7 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
     def improved(now: Iterate) -> Iterate:
         chosen = Selection.of(method, now)
         part, start = contacts.take(chosen.rows), chosen.take(offset)
-        tolerance = _tolerance(method, jnp.inf, part, jnp.abs(now.jump), start)
+        tolerance = _tolerance(method, None, part, jnp.abs(now.jump), start)
         found = _solve(method, part, start, tolerance, chosen.take(now.impulse))
         jump, impulse = part.jump(found.impulse), chosen.spread(found.impulse)
         gap = contacts.velocity(jump) + offset
@@ -334,28 +336,47 @@ def project_position(
             f, matrix = chosen.take(gaps(point(jump))), chosen.take(fixed_normals)
         return Contacts(f / scale, matrix, metric.solve(matrix.T))
 
-    def tolerance(contacts, jump, residual):
+    def tolerance(contacts, jump, residual=None):
         size = (jnp.abs(base) + jnp.abs(increment)) / scale + jnp.abs(jump)
         return _tolerance(method, residual, contacts, size, contacts.gap)
+
+    def corrected(now: Iterate, pulled: Array, contacts: Contacts, chosen: Selection) -> tuple[Iterate, Array]:
+        """With these gradients from where ``now`` is; ``pulled`` (d,) is the jump its impulses make with those there."""
+        impulse = chosen.take(now.impulse)
+        offset = chosen.take(now.gap) + contacts.velocity(pulled - contacts.jump(impulse) - now.jump)
+        asked = tolerance(contacts._replace(gap=chosen.take(now.gap)), now.jump)
+        found = _solve(method, contacts, offset, 0.25 * asked, impulse)
+        jump, impulse = pulled + contacts.jump(found.impulse - impulse), chosen.spread(found.impulse)
+        if flat or fixed_normals is not None:
+            f, pulled = gaps(point(jump)), jump
+        else:
+            f, pull = jax.vjp(gaps, point(jump))
+            pulled = metric.solve(pull(impulse)[0])
+        gap = f / scale
+        own = chosen.spread(contacts.diagonal() * found.impulse)
+        residual = jnp.maximum(jnp.max(jnp.abs(pulled - jump)), jnp.max(jnp.abs(jnp.minimum(gap, own))))
+        done = residual <= tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
+        return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status), pulled
 
     def improved(now: Iterate) -> Iterate:
         chosen = Selection.of(method, now)
         contacts = linearise(now.jump, chosen)
-        offset = contacts.gap - contacts.velocity(now.jump)
-        found = _solve(
-            method, contacts, offset, 0.25 * tolerance(contacts, now.jump, jnp.inf), chosen.take(now.impulse)
-        )
-        jump, impulse = contacts.jump(found.impulse), chosen.spread(found.impulse)
-        if flat or fixed_normals is not None:
-            f, mismatch = gaps(point(jump)), 0.0
-        else:
-            f, pull = jax.vjp(gaps, point(jump))
-            mismatch = jnp.max(jnp.abs(metric.solve(pull(impulse)[0]) - jump))
-        gap = f / scale
-        own = chosen.spread(contacts.diagonal() * found.impulse)
-        residual = jnp.maximum(mismatch, jnp.max(jnp.abs(jnp.minimum(gap, own))))
-        done = residual <= tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
-        return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status)
+        pulled = contacts.jump(chosen.take(now.impulse))
+        if not (m > SMALL and hasattr(method, "solve_from")):
+            return corrected(now, pulled, contacts, chosen)[0]
+
+        # gradients are dear: kept while each correction leaves less than a tenth of the residual
+        def body(carry):
+            now, pulled, _ = carry
+            new, pulled = corrected(now, pulled, contacts, chosen)
+            return new._replace(iterations=now.iterations + new.iterations), pulled, now.residual
+
+        def going(carry):
+            now, _, before = carry
+            return ~now.done & (now.residual < 0.1 * before)
+
+        start = now._replace(iterations=jnp.zeros_like(now.iterations))
+        return lax.while_loop(going, body, (start, pulled, jnp.full_like(now.residual, jnp.inf)))[0]
 
     def solve(_, guess):
         start = Iterate.start(d, gaps(base + increment) / scale)
