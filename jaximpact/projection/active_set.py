@@ -53,9 +53,11 @@ class ActiveSet:
     def direct(self, m: int) -> bool:
         return m <= ENUMERATE
 
-    def working_set(self, m: int, d: int) -> int:
-        """Constraints solved for together: at most d have independent gradients; crystals of spheres close some more."""
-        return min(m, max(24, d + d // 2))
+    def working_sets(self, m: int, d: int) -> tuple[int, ...]:
+        """Constraints solved for together: at most d have independent gradients, and crystals of spheres close some more;
+        a few where few are closed."""
+        size = min(m, max(24, d + d // 2))
+        return (16, size) if size > 32 else (size,)
 
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
         return self.solve_from(contacts, offset, tolerance, jnp.zeros_like(offset))

@@ -198,20 +198,29 @@ class Iterate(NamedTuple):
         none = jnp.zeros_like(gap)
         return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
 
-    def until_done(self, improved: Callable[[Iterate], Iterate], limit) -> Iterate:
+    def until_done(self, improved: Callable[[Iterate, int], Iterate], limit, sizes: tuple[int, ...]) -> Iterate:
         """Improved while not done, ``limit`` times more than once at most; not at all where no gap is violated. Little is
-        carried: in a batch of small systems computing contacts again costs less than storing them."""
+        carried: in a batch of small systems computing contacts again costs less than storing them.
 
-        def body(carry):
-            k, now = carry
-            new = improved(now)
-            return k + 1, new._replace(iterations=now.iterations + new.iterations)
+        The working sets have the last of the ``sizes``, or a smaller one, to begin with, where half of that is enough for
+        what is violated or as good as touching.
+        """
+        now = self
+        near = jnp.sum(self.gap < 0.1 * jnp.max(-self.gap))
+        for size in sizes:
+            tries = limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1)
 
-        def going(carry):
-            k, now = carry
-            return (k <= limit) & ~now.done
+            def body(carry, size=size):
+                k, now = carry
+                new = improved(now, size)
+                return k + 1, new._replace(iterations=now.iterations + new.iterations)
 
-        return lax.while_loop(going, body, (jnp.zeros((), jnp.int32), self))[1]
+            def going(carry, tries=tries):
+                k, now = carry
+                return (k <= tries) & ~now.done
+
+            now = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), now))[1]
+        return now
 
     def packed(self):
         """As `implicit_root` wants it: root, and the rest as floats."""
@@ -227,10 +236,9 @@ class Selection(NamedTuple):
     m: int
 
     @classmethod
-    def of(cls, method: Projection, now: Iterate) -> Selection:
-        """Those of the method's working set: first what carries an impulse, then what has the least gap."""
-        m, d = now.gap.shape[0], now.jump.shape[0]
-        size = method.working_set(m, d) if hasattr(method, "working_set") else m
+    def of(cls, now: Iterate, size: int) -> Selection:
+        """``size`` of them, most likely to be closed: first what carries an impulse, then what has the least gap."""
+        m = now.gap.shape[0]
         if size >= m:
             return cls(None, m)
         # single precision is enough to choose, and much quicker to sort
@@ -243,6 +251,11 @@ class Selection(NamedTuple):
     def spread(self, x: Array) -> Array:
         """(m,), zero in what was left out."""
         return x if self.rows is None else jnp.zeros(self.m, x.dtype).at[self.rows].set(x, unique_indices=True)
+
+
+def working_sets(method: Projection, m: int, d: int) -> tuple[int, ...]:
+    """How many of m contacts a method is given together, increasing: all of them where it does not say."""
+    return method.working_sets(m, d) if hasattr(method, "working_sets") else (m,)
 
 
 def _solve(method: Projection, contacts: Contacts, offset: Array, tolerance: Array, impulse: Array) -> Impulses:
@@ -264,23 +277,25 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
     if isinstance(method, Frozen):
         return method.velocity(contacts, offset)
 
-    def improved(now: Iterate) -> Iterate:
-        chosen = Selection.of(method, now)
+    def improved(now: Iterate, size: int) -> Iterate:
+        chosen = Selection.of(now, size)
         part, start = contacts.take(chosen.rows), chosen.take(offset)
         tolerance = _tolerance(method, None, part, jnp.abs(now.jump), start)
         found = _solve(method, part, start, tolerance, chosen.take(now.impulse))
         jump, impulse = part.jump(found.impulse), chosen.spread(found.impulse)
         gap = contacts.velocity(jump) + offset
         residual = complementarity(gap, impulse, contacts.diagonal())
-        done = residual <= _tolerance(method, residual, contacts, jnp.abs(jump), offset)
+        # impulses along nearly dependent gradients are larger than the jump that they add up to
+        size = jnp.abs(part.response) @ found.impulse
+        done = residual <= _tolerance(method, residual, contacts, size, offset)
         return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status)
 
     def solve(_, guess):
         start = Iterate.start(d, offset)
         if method.direct(m):
-            return improved(start).packed()
-        whole = Selection.of(method, start).rows is None
-        return start.until_done(improved, 0 if whole else method.max_linearisations).packed()
+            return improved(start, m).packed()
+        sizes = working_sets(method, m, d)
+        return start.until_done(improved, 0 if sizes[-1] == m else method.max_linearisations, sizes).packed()
 
     def residual(x):
         jump, impulse = x
@@ -329,24 +344,28 @@ def project_position(
     fixed_normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else None
     flat = _flat(lambda x: jacobian(problem, time, x, args)[1], base)
 
-    def linearise(jump, chosen):
+    def linearise(now: Iterate, chosen: Selection) -> Contacts:
         if fixed_normals is None:
-            f, matrix = jacobian(problem, time, point(jump), args, chosen.rows)
+            matrix = jacobian(problem, time, point(now.jump), args, chosen.rows)[1]
         else:
-            f, matrix = chosen.take(gaps(point(jump))), chosen.take(fixed_normals)
-        return Contacts(f / scale, matrix, metric.solve(matrix.T))
+            matrix = chosen.take(fixed_normals)
+        return Contacts(chosen.take(now.gap), matrix, metric.solve(matrix.T))
 
     def tolerance(contacts, jump, residual=None):
         size = (jnp.abs(base) + jnp.abs(increment)) / scale + jnp.abs(jump)
         return _tolerance(method, residual, contacts, size, contacts.gap)
 
-    def corrected(now: Iterate, pulled: Array, contacts: Contacts, chosen: Selection) -> tuple[Iterate, Array]:
-        """With these gradients from where ``now`` is; ``pulled`` (d,) is the jump its impulses make with those there."""
-        impulse = chosen.take(now.impulse)
-        offset = chosen.take(now.gap) + contacts.velocity(pulled - contacts.jump(impulse) - now.jump)
-        asked = tolerance(contacts._replace(gap=chosen.take(now.gap)), now.jump)
-        found = _solve(method, contacts, offset, 0.25 * asked, impulse)
-        jump, impulse = pulled + contacts.jump(found.impulse - impulse), chosen.spread(found.impulse)
+    def corrected(
+        now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
+    ) -> tuple[Iterate, Array]:
+        """With gradients from where ``now`` is; or from before, ``pulled`` (d,) being the jump its impulses make now."""
+        contacts, impulse = contacts._replace(gap=chosen.take(now.gap)), chosen.take(now.impulse)
+        change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
+        offset = contacts.gap + contacts.velocity(change)
+        found = _solve(method, contacts, offset, 0.25 * tolerance(contacts, now.jump), impulse)
+        impulse = found.impulse if pulled is None else found.impulse - impulse
+        jump = contacts.jump(impulse) if pulled is None else pulled + contacts.jump(impulse)
+        impulse = chosen.spread(found.impulse)
         if flat or fixed_normals is not None:
             f, pulled = gaps(point(jump)), jump
         else:
@@ -358,17 +377,16 @@ def project_position(
         done = residual <= tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
         return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status), pulled
 
-    def improved(now: Iterate) -> Iterate:
-        chosen = Selection.of(method, now)
-        contacts = linearise(now.jump, chosen)
-        pulled = contacts.jump(chosen.take(now.impulse))
-        if not (m > SMALL and hasattr(method, "solve_from")):
-            return corrected(now, pulled, contacts, chosen)[0]
+    def improved(now: Iterate, size: int) -> Iterate:
+        chosen = Selection.of(now, size)
+        contacts = linearise(now, chosen)
+        if m <= SMALL or not hasattr(method, "solve_from"):
+            return corrected(now, contacts, chosen)[0]
 
         # gradients are dear: kept while each correction leaves less than a tenth of the residual
         def body(carry):
             now, pulled, _ = carry
-            new, pulled = corrected(now, pulled, contacts, chosen)
+            new, pulled = corrected(now, contacts, chosen, pulled)
             return new._replace(iterations=now.iterations + new.iterations), pulled, now.residual
 
         def going(carry):
@@ -376,14 +394,15 @@ def project_position(
             return ~now.done & (now.residual < 0.1 * before)
 
         start = now._replace(iterations=jnp.zeros_like(now.iterations))
+        pulled = contacts.jump(chosen.take(now.impulse))
         return lax.while_loop(going, body, (start, pulled, jnp.full_like(now.residual, jnp.inf)))[0]
 
     def solve(_, guess):
         start = Iterate.start(d, gaps(base + increment) / scale)
         if method.direct(m) and flat:
             # one linearisation is exact for constraints affine in q
-            return improved(start).packed()
-        return start.until_done(improved, method.max_linearisations).packed()
+            return improved(start, m).packed()
+        return start.until_done(improved, method.max_linearisations, working_sets(method, m, d)).packed()
 
     def residual(x):
         jump, impulse = x
