@@ -53,6 +53,10 @@ class Projection(Protocol):
 
     ``tolerance`` is the KKT residual asked for [velocity]; it is raised to the round-off floor where that is larger.
     ``max_linearisations`` bounds the SQP iterations around a curved constraint.
+
+    Two more methods may be there. ``solve_from(contacts, offset, tolerance, impulse)`` is ``solve`` started from known
+    impulses (m,); above eight constraints the gradients are then kept for several corrections. ``working_sets(m, d)``
+    gives increasing numbers of constraints: only so many, the likely ones, are handed to the method, and all are checked.
     """
 
     @property
@@ -286,8 +290,8 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
         gap = contacts.velocity(jump) + offset
         residual = complementarity(gap, impulse, contacts.diagonal())
         # impulses along nearly dependent gradients are larger than the jump that they add up to
-        size = jnp.abs(part.response) @ found.impulse
-        done = residual <= _tolerance(method, residual, contacts, size, offset)
+        parts = jnp.abs(part.response) @ found.impulse
+        done = residual <= _tolerance(method, residual, contacts, parts, offset)
         return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status)
 
     def solve(_, guess):
