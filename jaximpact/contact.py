@@ -16,6 +16,8 @@ from jax import Array, lax
 from . import linalg
 from .problem import Problem, mass_times
 
+SMALL = 8  # coordinates up to which tangents are pushed through all at once
+
 
 class Metric(NamedTuple):
     """Kinetic metric <x, y> = x' M y at one configuration.
@@ -98,6 +100,10 @@ class Contacts(NamedTuple):
         scale = 1 / jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(matrix.dtype).tiny))
         return matrix * scale[:, None] * scale[None, :]
 
+    def take(self, rows: Array | None) -> Contacts:
+        """The contacts ``rows`` (k,), or all."""
+        return self if rows is None else Contacts(self.gap[rows], self.jacobian[rows], self.response[:, rows])
+
     def masked(self, active: Array) -> Contacts:
         """The same with the gradients of the other constraints put to zero."""
         return self._replace(
@@ -105,16 +111,21 @@ class Contacts(NamedTuple):
         )
 
 
-def jacobian(problem: Problem, t, q: Array, args) -> tuple[Array, Array]:
-    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q)."""
+def jacobian(problem: Problem, t, q: Array, args, rows: Array | None = None) -> tuple[Array, Array]:
+    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q); with ``rows`` (k,) of these constraints only."""
 
     def gaps(x):
         f = problem.gaps(t, x, args)
-        return f, f
+        return f if rows is None else f[rows]
 
-    transform = jax.jacrev if problem.count(t, q, args) < q.shape[0] else jax.jacfwd
-    matrix, f = transform(gaps, has_aux=True)(q)
-    return f, matrix
+    d, m = q.shape[0], problem.count(t, q, args) if rows is None else rows.shape[0]
+    if m < d or d <= SMALL:
+        transform = jax.jacrev if m < d else jax.jacfwd
+        matrix, f = transform(lambda x: (gaps(x),) * 2, has_aux=True)(q)
+        return f, matrix
+    # one tangent after the other: a batch of them gathers and sorts by index, many times slower
+    f, tangent = jax.linearize(gaps, q)
+    return f, lax.map(tangent, jnp.eye(d, dtype=q.dtype)).T
 
 
 def linearise(problem: Problem, metric: Metric, t, q: Array, args) -> Contacts:

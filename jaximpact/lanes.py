@@ -1,7 +1,7 @@
 """Control flow that a lane shares with the batch it is part of.
 
-`jax.vmap` turns the branch of a lane into work for all lanes and a selection. Where the work is much and needed
-seldom, the batch should branch as a whole (`once`), or only the lanes that need it should be worked on (`few`).
+`jax.vmap` turns the branch of a lane into work for all lanes and a selection. Where the work is much and needed by few,
+only those should be worked on.
 """
 
 from __future__ import annotations
@@ -14,29 +14,6 @@ from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 FEW = 64  # lanes gathered at a time
-
-
-@custom_vmap
-def any_lane(condition: Array) -> Array:
-    """Whether the condition () holds in any lane of the batch: one answer for all of them."""
-    return condition
-
-
-@any_lane.def_vmap
-def _(size, batched, condition):
-    return any_lane(jnp.any(condition, axis=0) if batched[0] else condition), False
-
-
-def once(work: Callable, pending: Array, value):
-    """``work(value)`` where ``pending``, else ``value``; not to be differentiated.
-
-    In a batch the work is skipped if no lane is pending.
-    """
-
-    def some(value):
-        return jax.tree.map(lambda new, old: jnp.where(pending, new, old), work(value), value)
-
-    return lax.cond(any_lane(pending), some, lambda value: value, value)
 
 
 def few(work: Callable, pending: Array, value, operands):

@@ -21,6 +21,7 @@ class Status(enum.IntFlag):
     DERIVATIVE_SIMULTANEOUS = 128
     DERIVATIVE_AT_END = 256
     DERIVATIVE_ZENO = 512
+    PROJECTION_REFINED = 1024
 
 
 # What the user can do about each bit; bits outside FAILURES are remarks.

@@ -1,4 +1,4 @@
-"""Work on few lanes, or none, is the same as work on all of them and a selection."""
+"""Work on few lanes is the same as work on all of them and a selection."""
 
 import jax
 import jax.numpy as jnp
@@ -69,14 +69,6 @@ def test_few_alone_and_in_two_batches():
     for i, a in enumerate(jax.tree.leaves(expected)):
         np.testing.assert_allclose(np.stack([jax.tree.leaves(x)[i] for x in alone]), a, rtol=1e-14)
         np.testing.assert_allclose(np.reshape(jax.tree.leaves(twice)[i], a.shape), a, rtol=1e-14)
-
-
-@pytest.mark.parametrize("some", [True, False])
-def test_once(some):
-    pending = np.array([False, some, False])
-    x = np.arange(3.0)
-    found = jax.jit(jax.vmap(lambda p, x: lanes.once(lambda x: x + 1, p, x)))(pending, x)
-    np.testing.assert_array_equal(found, x + pending)
 
 
 def test_work_of_one_lane_is_done_for_no_other():

@@ -21,8 +21,7 @@ from jax.extend.core import Literal
 from jax.flatten_util import ravel_pytree
 
 from .. import linalg
-from ..contact import Contacts, Metric, jacobian
-from ..lanes import once
+from ..contact import SMALL, Contacts, Metric, jacobian
 from ..problem import Problem
 from ..status import Status
 
@@ -56,6 +55,10 @@ class Projection(Protocol):
 
     ``tolerance`` is the KKT residual asked for [velocity]; it is raised to the round-off floor where that is larger.
     ``max_linearisations`` bounds the SQP iterations around a curved constraint.
+
+    Two more methods may be there. ``solve_from(contacts, offset, tolerance, impulse)`` is ``solve`` started from known
+    impulses (m,); above eight constraints the gradients are then kept for several corrections. ``working_sets(m, d)``
+    gives increasing numbers of constraints: only so many, the likely ones, are handed to the method, and all are checked.
     """
 
     @property
@@ -191,10 +194,109 @@ def _floor(contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
     return 32 * eps * jnp.max(jnp.abs(contacts.jacobian) @ size + jnp.abs(gap_velocity), initial=0.0)
 
 
+def _tolerance(
+    method: Projection, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array
+) -> Array:
+    """The method's tolerance, raised to round-off; where the residual meets the first, the second is not worked out."""
+
+    def raised(_):
+        return jnp.maximum(method.tolerance, _floor(contacts, size, gap_velocity))
+
+    if residual is None or size.shape[0] <= SMALL:
+        return raised(None)
+    asked = jnp.asarray(method.tolerance, size.dtype)
+    return lax.cond(residual > asked, raised, lambda _: asked, None)
+
+
+class Iterate(NamedTuple):
+    """What one linearised problem leaves to the next: ``gap`` (m,) are all gap velocities, under ``jump``."""
+
+    jump: Array
+    impulse: Array
+    gap: Array
+    residual: Array
+    done: Array
+    iterations: Array
+    status: Array
+
+    @classmethod
+    def start(cls, d: int, gap: Array) -> Iterate:
+        zero = jnp.zeros((), jnp.int32)
+        none = jnp.zeros_like(gap)
+        return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
+
+    def until_done(self, improved: Callable[[Iterate, int], Iterate], limit, sizes: tuple[int, ...]) -> Iterate:
+        """Improved while not done, ``limit`` times more than once at most; not at all where no gap is violated. Little is
+        carried: in a batch of small systems computing contacts again costs less than storing them.
+
+        The working sets have the last of the ``sizes``, or a smaller one, to begin with, where half of that is enough for
+        what is violated or as good as touching.
+        """
+        now = self
+        near = jnp.sum(self.gap < 0.1 * jnp.max(-self.gap))
+        for size in sizes:
+            tries = limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1)
+
+            def body(carry, size=size):
+                k, now = carry
+                new = improved(now, size)
+                return k + 1, new._replace(iterations=now.iterations + new.iterations)
+
+            def going(carry, tries=tries):
+                k, now = carry
+                return (k <= tries) & ~now.done
+
+            now = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), now))[1]
+        return now
+
+    def packed(self):
+        """As `implicit_root` wants it: root, and the rest as floats."""
+        dtype = self.gap.dtype
+        status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
+        return (self.jump, self.impulse), (self.residual, self.iterations.astype(dtype), status.astype(dtype))
+
+
+class Selection(NamedTuple):
+    """The contacts a linearised problem is solved for: ``rows`` of all m, or None for all of them."""
+
+    rows: Array | None
+    m: int
+
+    @classmethod
+    def of(cls, now: Iterate, size: int) -> Selection:
+        """``size`` of them, most likely to be closed: first what carries an impulse, then what has the least gap."""
+        m = now.gap.shape[0]
+        if size >= m:
+            return cls(None, m)
+        # single precision is enough to choose, and much quicker to sort
+        rank = jnp.where(now.impulse > 0, jnp.inf, -now.gap).astype(jnp.float32)
+        return cls(lax.top_k(rank, size)[1], m)
+
+    def take(self, x: Array) -> Array:
+        return x if self.rows is None else x[self.rows]
+
+    def spread(self, x: Array) -> Array:
+        """(m,), zero in what was left out."""
+        return x if self.rows is None else jnp.zeros(self.m, x.dtype).at[self.rows].set(x, unique_indices=True)
+
+
+def working_sets(method: Projection, m: int, d: int) -> tuple[int, ...]:
+    """How many of m contacts a method is given together, increasing: all of them where it does not say."""
+    return method.working_sets(m, d) if hasattr(method, "working_sets") else (m,)
+
+
+def _solve(method: Projection, contacts: Contacts, offset: Array, tolerance: Array, impulse: Array) -> Impulses:
+    """One linearised problem, started from known impulses where the method can."""
+    if hasattr(method, "solve_from"):
+        return method.solve_from(contacts, offset, tolerance, impulse)
+    return method.solve(contacts, offset, tolerance)
+
+
 def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> Projected:
     """Solve 0 <= L _|_ A L + offset >= 0 once: the projection onto a polyhedral set of velocities.
 
-    ``offset`` (m,) is the gap velocity without impulses.
+    ``offset`` (m,) is the gap velocity without impulses. A method with a working set is asked again, for more contacts,
+    while one that was left out is violated.
     """
     m, d = contacts.jacobian.shape
     if m == 0:
@@ -202,22 +304,26 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
     if isinstance(method, Frozen | Untouched):
         return method.velocity(contacts, offset)
 
-    def solve(_, guess):
-        def work(_):
-            start = jnp.maximum(method.tolerance, _floor(contacts, jnp.zeros(d, offset.dtype), offset))
-            found = method.solve(contacts, offset, start)
-            jump = contacts.jump(found.impulse)
-            residual = complementarity(contacts.velocity(jump) + offset, found.impulse, contacts.diagonal())
-            tolerance = jnp.maximum(method.tolerance, _floor(contacts, jnp.abs(jump), offset))
-            status = found.status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
-            return (jump, found.impulse), (residual, found.iterations.astype(offset.dtype), status.astype(offset.dtype))
+    def improved(now: Iterate, size: int) -> Iterate:
+        chosen = Selection.of(now, size)
+        part, start = contacts.take(chosen.rows), chosen.take(offset)
+        tolerance = _tolerance(method, None, part, jnp.abs(now.jump), start)
+        found = _solve(method, part, start, tolerance, chosen.take(now.impulse))
+        jump, impulse = part.jump(found.impulse), chosen.spread(found.impulse)
+        gap = contacts.velocity(jump) + offset
+        residual = complementarity(gap, impulse, contacts.diagonal())
+        # impulses along nearly dependent gradients are larger than the jump that they add up to
+        parts = jnp.abs(part.response) @ found.impulse
+        done = residual <= _tolerance(method, residual, contacts, parts, offset)
+        return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status)
 
-        zero = jnp.zeros((), offset.dtype)
-        pending = ~jnp.all(offset >= 0)
+    def solve(_, guess):
+        start = Iterate.start(d, offset)
         if method.direct(m):
-            found, (error, iterations, status) = work(None)
-            return found, (error, jnp.where(pending, iterations, 0), status)
-        return once(work, pending, (guess, (zero, zero, zero)))
+            found = improved(start, m)
+            return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).packed()
+        sizes = working_sets(method, m, d)
+        return start.until_done(improved, 0 if sizes[-1] == m else method.max_linearisations, sizes).packed()
 
     def residual(x):
         jump, impulse = x
@@ -242,7 +348,8 @@ def project_position(
     """Project W = base + increment onto f(time, .) >= 0 in a frozen metric; Z = W + scale * jump.
 
     The unknowns are the jump and the impulse, not Z: nothing of the size of Z is subtracted, which keeps float32
-    usable and the residual in velocity units (``scale`` is a time, h/(1+e)).
+    usable and the residual in velocity units (``scale`` is a time, h/(1+e)). A method with a working set sees the
+    constraints that may become active, chosen again for each linearisation; all gaps are checked.
 
     Args:
         normal: "implicit", M (Z - W) = scale * G(Z)' L as in the papers: the metric projection; or "explicit",
@@ -263,66 +370,67 @@ def project_position(
     if isinstance(method, Frozen | Untouched):
         return method.position(problem, metric, time, base, increment, scale, args, normal)
     fixed_normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else None
+    flat = _flat(lambda x: jacobian(problem, time, x, args)[1], base)
 
-    def linearise(jump):
-        z = point(jump)
-        if normal == "explicit":
-            f, matrix = gaps(z), fixed_normals
+    def linearise(now: Iterate, chosen: Selection) -> Contacts:
+        if fixed_normals is None:
+            matrix = jacobian(problem, time, point(now.jump), args, chosen.rows)[1]
         else:
-            f, matrix = jacobian(problem, time, z, args)
-        return Contacts(f / scale, matrix, metric.solve(matrix.T))
+            matrix = chosen.take(fixed_normals)
+        return Contacts(chosen.take(now.gap), matrix, metric.solve(matrix.T))
 
-    def check(contacts, jump, impulse):
-        mismatch = jnp.max(jnp.abs(contacts.jump(impulse) - jump))
-        residual = jnp.maximum(mismatch, complementarity(contacts.gap, impulse, contacts.diagonal()))
+    def tolerance(contacts, jump, residual=None):
         size = (jnp.abs(base) + jnp.abs(increment)) / scale + jnp.abs(jump)
-        return residual, jnp.maximum(method.tolerance, _floor(contacts, size, contacts.gap))
+        return _tolerance(method, residual, contacts, size, contacts.gap)
 
-    def improved(contacts, jump, tolerance):
-        found = method.solve(contacts, contacts.gap - contacts.velocity(jump), 0.25 * tolerance)
-        return contacts.jump(found.impulse), found.impulse, found.iterations, found.status
+    def corrected(
+        now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
+    ) -> tuple[Iterate, Array]:
+        """With gradients from where ``now`` is; or from before, ``pulled`` (d,) being the jump its impulses make now."""
+        contacts, impulse = contacts._replace(gap=chosen.take(now.gap)), chosen.take(now.impulse)
+        change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
+        offset = contacts.gap + contacts.velocity(change)
+        found = _solve(method, contacts, offset, 0.25 * tolerance(contacts, now.jump), impulse)
+        impulse = found.impulse if pulled is None else found.impulse - impulse
+        jump = contacts.jump(impulse) if pulled is None else pulled + contacts.jump(impulse)
+        impulse = chosen.spread(found.impulse)
+        if flat or fixed_normals is not None:
+            f, pulled = gaps(point(jump)), jump
+        else:
+            f, pull = jax.vjp(gaps, point(jump))
+            pulled = metric.solve(pull(impulse)[0])
+        gap = f / scale
+        own = chosen.spread(contacts.diagonal() * found.impulse)
+        residual = jnp.maximum(jnp.max(jnp.abs(pulled - jump)), jnp.max(jnp.abs(jnp.minimum(gap, own))))
+        done = residual <= tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
+        return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status), pulled
 
-    direct = method.direct(m)
-    if is_straight(method, problem, time, base, args):
+    def improved(now: Iterate, size: int) -> Iterate:
+        chosen = Selection.of(now, size)
+        contacts = linearise(now, chosen)
+        if m <= SMALL or not hasattr(method, "solve_from"):
+            return corrected(now, contacts, chosen)[0]
 
-        def solve(_, guess):
-            """One linearisation, exact for constraints affine in q."""
-            contacts = linearise(guess[0])
-            jump, impulse, iterations, status = improved(contacts, guess[0], jnp.asarray(method.tolerance, dtype))
-            residual, tolerance = check(contacts._replace(gap=gaps(point(jump)) / scale), jump, impulse)
-            status = status | as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
-            return (jump, impulse), (residual, iterations.astype(dtype), status.astype(dtype))
+        # gradients are dear: kept while each correction leaves less than a tenth of the residual
+        def body(carry):
+            now, pulled, _ = carry
+            new, pulled = corrected(now, contacts, chosen, pulled)
+            return new._replace(iterations=now.iterations + new.iterations), pulled, now.residual
 
-    else:
+        def going(carry):
+            now, _, before = carry
+            return ~now.done & (now.residual < 0.1 * before)
 
-        def solve(_, guess):
-            """Linearisations until the residual is small, none where W is admissible. Little is carried: in a batch of
-            small systems computing contacts again costs less than storing them."""
+        start = now._replace(iterations=jnp.zeros_like(now.iterations))
+        pulled = contacts.jump(chosen.take(now.impulse))
+        return lax.while_loop(going, body, (start, pulled, jnp.full_like(now.residual, jnp.inf)))[0]
 
-            def body(carry):
-                k, jump, impulse, _, _, iterations, status = carry
-                contacts = linearise(jump)
-                residual, tolerance = check(contacts, jump, impulse)
-                done = residual <= tolerance
-                old = (jump, impulse, jnp.zeros((), jnp.int32), status)
-                if direct:
-                    better = improved(contacts, jump, tolerance)
-                    jump, impulse, more, status = jax.tree.map(lambda x, y: jnp.where(done, x, y), old, better)
-                else:
-                    jump, impulse, more, status = once(lambda _: improved(contacts, jump, tolerance), ~done, old)
-                return k + 1, jump, impulse, residual, done, iterations + more, status
-
-            def unfinished(carry):
-                k, *_, done, _, _ = carry
-                return (k <= method.max_linearisations) & ~done
-
-            jump, impulse = guess
-            admissible = jnp.all(gaps(base + increment) >= 0)
-            zero = jnp.zeros((), jnp.int32)
-            carry = (zero, jump, impulse, jnp.zeros((), dtype), admissible, zero, zero)
-            _, jump, impulse, residual, done, iterations, status = lax.while_loop(unfinished, body, carry)
-            status = status | as_status(~done, Status.PROJECTION_NOT_CONVERGED)
-            return (jump, impulse), (residual, iterations.astype(dtype), status.astype(dtype))
+    def solve(_, guess):
+        start = Iterate.start(d, gaps(base + increment) / scale)
+        if method.direct(m) and flat:
+            # one linearisation is exact for constraints affine in q
+            return improved(start, m).packed()
+        return start.until_done(improved, method.max_linearisations, working_sets(method, m, d)).packed()
 
     def residual(x):
         jump, impulse = x

@@ -37,7 +37,15 @@ class ProjectedGradient:
     def direct(self, m: int) -> bool:
         return False
 
+    def working_sets(self, m: int, d: int) -> tuple[int, ...]:
+        """Constraints solved for together: of dependent ones more than d may carry impulses."""
+        return (min(m, max(64, 4 * d)),)
+
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
+        return self.solve_from(contacts, offset, tolerance, jnp.zeros_like(offset))
+
+    def solve_from(self, contacts: Contacts, offset: Array, tolerance: Array, impulse: Array) -> Impulses:
+        """As ``solve``, started from the impulses (m,) of a similar problem."""
         diagonal, present, root, scale = unit_scaling(contacts)
 
         def delassus(x):
@@ -72,7 +80,9 @@ class ProjectedGradient:
         def going(carry):
             return (carry[-1] > tolerance) & (carry[0] < self.max_iterations)
 
-        zero, one = jnp.zeros_like(b), jnp.ones((), b.dtype)
-        start = (jnp.zeros((), jnp.int32), zero, zero, zero, zero, one, one, residual(zero, zero))
+        one = jnp.ones((), b.dtype)
+        x = root * impulse
+        ax = delassus(x)
+        start = (jnp.zeros((), jnp.int32), x, ax, x, ax, one, one, residual(x, ax))
         count, x, *_ = lax.while_loop(going, body, start)
         return Impulses(scale * x, count, jnp.zeros((), jnp.int32))

@@ -1,0 +1,140 @@
+"""Projections of medium size: hard active sets, working sets, and what happens where pivots miss the tolerance."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+
+import jaximpact as ji
+from jaximpact.contact import Contacts, Metric, jacobian
+from jaximpact.projection import active_set, project_position, project_velocity
+from jaximpact.status import FAILURES, Status
+
+
+def gradients(rng, kind, d, m):
+    """Gradients (m, d): in general position, positive combinations of a few, within 1e-12 to 1e-3 of a few, or repeated."""
+    few = rng.normal(size=(max(1, min(m // 2, d)), d))
+    repeated = few[np.arange(m) % len(few)]
+    return {
+        "general": rng.normal(size=(m, d)),
+        "dependent": np.concatenate([few, np.abs(rng.normal(size=(m - len(few), len(few)))) @ few]),
+        "nearly dependent": repeated + 10.0 ** rng.uniform(-12, -3, (m, 1)) * rng.normal(size=(m, d)),
+        "repeated": repeated * rng.uniform(0.1, 10, (m, 1)),
+    }[kind]
+
+
+def reference(jacobian, inverse_mass, v):
+    """Velocity jump from the dual, the non-negative least squares problem min |R G' L + R^-T v|, M^-1 = R' R."""
+    root = np.linalg.cholesky(inverse_mass).T
+    impulse, _ = nnls(root @ jacobian.T, -np.linalg.solve(root.T, v), maxiter=10_000)
+    return inverse_mass @ jacobian.T @ impulse
+
+
+@pytest.mark.parametrize(("d", "m"), [(2, 4), (3, 6), (12, 20), (16, 40)])
+def test_hard_active_sets(d, m):
+    kinds = ("general", "dependent", "nearly dependent", "repeated")
+    rng = np.random.default_rng(m)
+    matrices, inverses, velocities = [], [], rng.normal(size=(4 * 15, d))
+    for kind in kinds:
+        for _ in range(15):
+            root = rng.normal(size=(d, d))
+            matrices.append(gradients(rng, kind, d, m))
+            inverses.append(np.linalg.inv(root @ root.T + d * np.eye(d)))
+
+    def project(matrix, inverse, v):
+        offset = matrix @ v
+        return project_velocity(ji.ActiveSet(), Contacts(offset, matrix, inverse @ matrix.T), offset)
+
+    found = jax.jit(jax.vmap(project))(np.stack(matrices), np.stack(inverses), velocities)
+    assert not np.any(found.status & int(FAILURES))
+    assert np.all(found.impulse >= 0)
+    for matrix, inverse, v, jump in zip(matrices, inverses, velocities, np.asarray(found.jump), strict=True):
+        # the tolerance of 1e-12 over the smallest eigenvalue, above 1e-4, of an active block of independent gradients
+        np.testing.assert_allclose(jump, reference(matrix, inverse, v), atol=1e-8)
+
+
+def spoil(monkeypatch, a, always):
+    """Make the pivots miss the tolerance, as round-off may: for the matrix a, or always."""
+    exact = active_set.dual_active_set
+
+    def spoilt(matrix, b, tolerance):
+        found = exact(matrix, b, tolerance)
+        wrong = always | (jnp.trace(matrix) == jnp.trace(a))
+        return found._replace(impulse=jnp.where(wrong, 1.001 * found.impulse, found.impulse))
+
+    monkeypatch.setattr(active_set, "dual_active_set", spoilt)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_refined_where_pivots_miss_the_tolerance(monkeypatch, always):
+    rng = np.random.default_rng(0)
+    matrix, v = jnp.asarray(rng.normal(size=(6, 8))), jnp.asarray(rng.normal(size=8))
+    offset = matrix @ v
+    contacts = Contacts(offset, matrix, matrix.T)
+    right = project_velocity(ji.ActiveSet(), contacts, offset)
+    spoil(monkeypatch, contacts.delassus(), always)
+    found = project_velocity(ji.ActiveSet(), contacts, offset)
+    assert int(right.status) == 0
+    assert int(found.status) & Status.PROJECTION_REFINED
+    assert bool(int(found.status) & Status.PROJECTION_NOT_CONVERGED) == always
+    if not always:
+        # eigenvalues of the Delassus matrix are of order one
+        np.testing.assert_allclose(found.jump, right.jump, atol=1e-11)
+
+
+class AllTogether:
+    """The exact method without its working sets, and without a start from known impulses: the bare protocol."""
+
+    tolerance, max_linearisations = 1e-12, 50
+
+    def direct(self, m):
+        return False
+
+    def solve(self, contacts, offset, tolerance):
+        return ji.ActiveSet().solve(contacts, offset, tolerance)
+
+
+def disks_gaps(t, q, args):
+    centre = q.reshape(-1, 2)
+    i, j = np.triu_indices(q.size // 2, 1)
+    return jnp.concatenate([jnp.linalg.norm(centre[i] - centre[j], axis=1) - 0.2, q - 0.1, 0.9 - q])
+
+
+DISKS = ji.Problem(lambda t, q, v, args: jnp.zeros_like(q), disks_gaps)
+
+
+@pytest.mark.parametrize("method", [ji.ActiveSet(), ji.ProjectedGradient()], ids=["active-set", "projected-gradient"])
+def test_working_sets_find_the_projection_on_all_constraints(method):
+    """Sixteen disks in a box, from one overlap to a crowd of more than the smaller working set."""
+    rng = np.random.default_rng(1)
+    column, row = np.meshgrid(np.arange(4), np.arange(4))
+    lattice = np.stack([column.ravel(), row.ravel()], axis=1) * 0.202 + 0.197
+    scale, base = jnp.asarray(1e-2), jnp.asarray(lattice.ravel())
+
+    def project(method, move):
+        metric, time = Metric(None), jnp.asarray(0.0)
+        return project_position(method, DISKS, metric, time, base, move, scale, None)
+
+    counts = []
+    for squeeze in (0.0, 0.02, 0.05):
+        move = squeeze * (0.5 - base) + 0.002 * rng.uniform(-1, 1, 32)
+        found, whole = (jax.jit(lambda x, m=m: project(m, x))(move) for m in (method, AllTogether()))
+        assert int(found.status) == int(whole.status) == 0
+        # both residuals [velocity] are below round-off of 1/scale, multiplied by the Delassus matrix's condition
+        np.testing.assert_allclose(found.jump, whole.jump, atol=1e-9)
+        assert float(jnp.min(DISKS.gaps(0.0, base + move + scale * found.jump, None))) >= -1e-13
+        counts.append(int(np.sum(found.impulse > 0)))
+    assert counts[0] < 8 < 16 < counts[-1]
+
+
+def test_rows_of_the_jacobian():
+    """One tangent after the other gives what automatic differentiation gives at once."""
+    q = jnp.asarray(np.random.default_rng(2).uniform(size=12))
+    exact = jax.jacfwd(lambda q: disks_gaps(0.0, q, None))(q)
+    rows = jnp.array([3, 0, 20, 38])
+    for chosen, wanted in ((None, exact), (rows, exact[rows])):
+        f, matrix = jax.jit(lambda q, chosen=chosen: jacobian(DISKS, 0.0, q, None, chosen))(q)
+        # the same products and quotients, perhaps fused otherwise
+        np.testing.assert_allclose(matrix, wanted, rtol=1e-14, atol=1e-15)
+        np.testing.assert_allclose(f, disks_gaps(0.0, q, None) if chosen is None else disks_gaps(0.0, q, None)[rows])
