@@ -26,11 +26,13 @@ class Accuracy:
 
     def of(self, mode: str, result) -> dict:
         """Fields of a row."""
+        if mode == "value":
+            return {}
         if mode != "forward":
             return {"error": self.error_of_derivative(mode, result)}
         q = np.asarray(result[0], float)
         self.first = q if self.first is None else self.first
-        return {"difference": largest(q - self.first), "error": self.error(q)}
+        return {"difference": float(np.abs(q - self.first).max()), "error": self.error(q)}
 
     def error(self, q) -> float | None:
         if not isolated(self.work):
@@ -41,7 +43,7 @@ class Accuracy:
                 work.problem, self.q0, self.v0, np.array([work.t1]), work.restitution, work.args
             )
             self._motion = found[0][:, 0]
-        return largest(np.asarray(q)[:LANES] - self._motion)
+        return largest(np.asarray(q)[:LANES] - self._motion, self._motion)
 
     def error_of_derivative(self, mode: str, result) -> float | None:
         if not isolated(self.work):
@@ -50,11 +52,17 @@ class Accuracy:
         if mode not in self._derivatives:
             directions = np.eye(2 * d) if mode == "vjp" else np.repeat([[1.0, 0.0]], d, axis=1)
             self._derivatives[mode] = reference.derivative(
-                work.problem, self.q0[:DERIVATIVES], self.v0[:DERIVATIVES], work.t1, work.restitution, work.args, directions
+                work.problem,
+                self.q0[:DERIVATIVES],
+                self.v0[:DERIVATIVES],
+                work.t1,
+                work.restitution,
+                work.args,
+                directions,
             )
         exact = self._derivatives[mode]
         error = np.abs(np.asarray(result, float)[:DERIVATIVES] - exact).max(axis=1) / np.abs(exact).max(axis=1)
-        error = error[np.isfinite(error)]
+        error = error[~np.isnan(exact).any(axis=1)]
         return float(np.median(error)) if error.size else None
 
 
@@ -63,8 +71,7 @@ def isolated(work) -> bool:
     return work.name in ("ball", "double-pendulum", "links-2")
 
 
-def largest(x) -> float | None:
-    """The largest magnitude among finite numbers; None where there are none."""
-    x = np.abs(np.asarray(x, float))
-    x = x[np.isfinite(x)]
-    return float(x.max()) if x.size else None
+def largest(x, reference) -> float | None:
+    """The largest magnitude of the lanes x (lanes, d) that have a reference; None where none has."""
+    x = x[~np.isnan(reference).any(axis=1)]
+    return float(np.abs(x).max()) if x.size else None

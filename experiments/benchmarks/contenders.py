@@ -1,4 +1,4 @@
-"""What is timed in one row of the benchmark: programs that compute the same motions, or the same derivatives.
+"""What is timed side by side: programs that compute the same motions, or the same derivatives.
 
 Values: a handwritten SIMD loop, a numba loop, plain JAX, and `jaximpact.ensemble` in its layouts and in both precisions.
 Derivatives: `jax.jvp` and `jax.value_and_grad` of sum(q(t1)) + sum(v(t1)) through `jaximpact.solve`, and through plain
@@ -26,15 +26,15 @@ except ImportError:
     numba_loops = None
 
 SMALL = 8  # coordinates up to which there is a scalar layout
-MANY = 1000  # lanes from which all cores are worth a row
+MANY = 10_000  # lanes from which all cores are worth a row
 # where plain JAX takes minutes: left to --full, and hours: left out
 SLOW = {("double-pendulum", 10_000), ("links-4", 1000), ("links-6", 1000), ("pile-16", 1)}
 
 
 @dataclass(frozen=True)
 class Contender:
-    """``run(cores)`` gives (q, v) at t1, (lanes, d) each, for mode "forward"; the derivative (lanes, k) for "jvp" and
-    "vjp", where k is 1 and 2 d. ``memory()``: bytes of temporaries of the compiled program."""
+    """``run(cores)`` gives (q, v) at t1, (lanes, d) each, for mode "forward"; the sum (lanes, 1) for "value", its
+    derivative (lanes, k) for "jvp" and "vjp", where k is 1 and 2 d. ``memory()``: bytes of temporaries of the compiled program."""
 
     label: str
     run: Callable[[int], tuple | np.ndarray]
@@ -48,25 +48,28 @@ def values(work, lanes: int, libraries: Native | None, full: bool) -> list[Conte
     """Contenders that compute the final states; the first that runs in float64 is what the others are compared with."""
     q0, v0 = work.initial(lanes)
     single = q0.astype(np.float32), v0.astype(np.float32)
-    found = []
+    found: list[Contender] = []
+    many = lanes >= MANY
     if libraries is not None and work.name in PARAMETERS:
         label = "C++ SIMD" if lanes > 1 else "C++"
         native = lambda q, v: lambda cores: libraries.run(work, q, v, threads=cores)
-        found.append(Contender(label, native(q0, v0), parallel=True))
+        found.append(Contender(label, native(q0, v0), parallel=many))
         if lanes > 1:
-            found.append(Contender(label, native(*single), dtype="float32", parallel=True))
+            found.append(Contender(label, native(*single), dtype="float32", parallel=many))
     if numba_loops is not None:
         found.append(Contender("numba", lambda cores: numba_loops.run(work, q0, v0)))
     if has_plain(work, lanes, full):
         plain = jax.jit(plain_jax.simulator(work))
-        found.append(Contender("plain JAX", lambda cores: jax.block_until_ready(plain(q0, v0)), parallel=full))
+        found.append(Contender("plain JAX", lambda cores: jax.block_until_ready(plain(q0, v0)), parallel=full and many))
     layouts = ("scalar", "array") if q0.shape[1] <= SMALL else ("array",)
+    if lanes == 1:  # an ensemble of one costs its preparation
+        found += [Contender(f"solve, {layout}", single_motion(work, q0[0], v0[0], layout)) for layout in layouts]
     for layout in layouts:
         best = layout == layouts[0]
-        found.append(Contender(f"ensemble, {layout}", ensemble(work, q0, v0, layout), parallel=best or full))
+        found.append(Contender(f"ensemble, {layout}", ensemble(work, q0, v0, layout), parallel=many and (best or full)))
         if (best and lanes > 1) or full:
             run = ensemble(work, *single, layout)
-            found.append(Contender(f"ensemble, {layout}", run, dtype="float32", parallel=best or full))
+            found.append(Contender(f"ensemble, {layout}", run, dtype="float32", parallel=many and (best or full)))
     return found
 
 
@@ -86,8 +89,21 @@ def ensemble(work, q0, v0, layout: str) -> Callable:
     return run
 
 
+def single_motion(work, q0, v0, layout: str) -> Callable:
+    """`solve` compiled for one motion."""
+
+    def end(q, v):
+        s = ji.solve(work.problem, q, v, t1=work.t1, steps=work.steps, e=work.restitution, args=work.args, save="final",
+                     sensitivity="none", layout=layout)  # fmt: skip
+        return s.q, s.v
+
+    compiled = compiler(end, q0, v0)
+    return lambda cores: jax.block_until_ready(compiled()(q0, v0))
+
+
 def derivatives(work, lanes: int, full: bool) -> list[Contender]:
-    """Contenders that differentiate the summed final state with respect to the initial one, all lanes at once."""
+    """Contenders that differentiate the summed final state with respect to the initial one, all lanes at once; with
+    them, in mode "value", those that compute that sum alone."""
     q0, v0 = map(jnp.asarray, work.initial(lanes))
 
     def end_of(layout):
@@ -108,9 +124,9 @@ def derivatives(work, lanes: int, full: bool) -> list[Contender]:
     ends = {f"solve, {layout}": end_of(layout) for layout in layouts}
     m = work.problem.count(0.0, q0[0], work.args)
     found = []
-    for mode, transform in {"jvp": forward, "vjp": reverse}.items():
-        plain_too = has_plain(work, lanes, full) and (mode == "jvp" or m <= plain_jax.ENUMERATE)
-        for label, end in (({"plain JAX": plain} if plain_too else {}) | ends).items():
+    for mode, transform in {"value": value, "jvp": forward, "vjp": reverse}.items():
+        plain_too = has_plain(work, lanes, full) and (mode != "vjp" or m <= plain_jax.ENUMERATE)
+        for label, end in (ends | ({"plain JAX": plain} if plain_too else {})).items():
             compiled = compiler(transform(end), q0, v0)
             run = lambda cores, compiled=compiled: np.asarray(compiled()(q0, v0))
             memory = lambda compiled=compiled: compiled().memory_analysis().temp_size_in_bytes
@@ -122,6 +138,10 @@ def derivatives(work, lanes: int, full: bool) -> list[Contender]:
 def compiler(function, *inputs):
     """A function that returns the compiled program, which it makes when first called."""
     return cache(lambda: jax.jit(function).lower(*inputs).compile())
+
+
+def value(end):
+    return lambda q, v: end(q, v)[:, None]
 
 
 # lanes do not see each other: a derivative of the sum over lanes is that of every lane

@@ -17,11 +17,8 @@ IMPACTS = 100
 TOUCHING = 1e-9  # a gap [m] in which a contact counts as closed
 
 
-def event_located(problem, q0, v0, times, e, args, args_of=None) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and velocities (lanes, k, d) at increasing ``times`` (k,), from q0 and v0 (lanes, d) at t = 0.
-
-    ``args_of(args, lane)`` gives a lane its own parameters.
-    """
+def event_located(problem, q0, v0, times, e, args) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and velocities (lanes, k, d) at increasing ``times`` (k,), from q0 and v0 (lanes, d) at t = 0."""
 
     @jax.jit
     def field(t, y, args):
@@ -44,31 +41,33 @@ def event_located(problem, q0, v0, times, e, args, args_of=None) -> tuple[np.nda
         response = solve_mass(problem, q, gradient, args)
         return jnp.concatenate([q, v - (1 + e) * rates(t, y, args)[which] / (gradient @ response) * response])
 
-    lanes, d = np.shape(q0)
-    found = np.full((lanes, len(times), 2 * d), np.nan)
-    for lane in range(lanes):
-        own = args if args_of is None else args_of(args, lane)
-        t, y = 0.0, np.concatenate([q0[lane], v0[lane]])
-        events = []
-        for which in range(gaps(t, y, own).shape[0]):
-            events.append(lambda t, y, which=which: float(gaps(t, y, own)[which]))
-            events[-1].terminal, events[-1].direction = True, -1
+    def lane(y, args):
+        """States (k, 2 d) at the times, from y at t = 0."""
+
+        def event(which):
+            function = lambda t, y: float(gaps(t, y, args)[which])
+            function.terminal, function.direction = True, -1
+            return function
+
+        t, found = 0.0, np.full((len(times), y.size), np.nan)
+        events = [event(which) for which in range(gaps(t, y, args).shape[0])]
         for _ in range(IMPACTS):
-            flight = solve_ivp(lambda t, y: np.asarray(field(t, y, own)), (t, times[-1]), y, "DOP853", events=events,
+            flight = solve_ivp(lambda t, y: np.asarray(field(t, y, args)), (t, times[-1]), y, "DOP853", events=events,
                                dense_output=True, rtol=1e-12, atol=1e-12, max_step=0.05)  # fmt: skip
             now = (times >= t) & (times <= flight.t[-1])
             if np.any(now):
-                found[lane, now] = flight.sol(times[now]).T
+                found[now] = flight.sol(times[now]).T
             t, y = flight.t[-1], flight.y[:, -1]
             if flight.status == 0:
-                break
-            closed = np.flatnonzero((np.asarray(gaps(t, y, own)) < TOUCHING) & (np.asarray(rates(t, y, own)) < 0))
+                return found
+            closed = np.flatnonzero((np.asarray(gaps(t, y, args)) < TOUCHING) & (np.asarray(rates(t, y, args)) < 0))
             if closed.size != 1:
                 break
-            y = np.asarray(rebound(t, y, own, closed[0]))
-        if flight.status != 0:
-            found[lane] = np.nan
-    return found[..., :d], found[..., d:]
+            y = np.asarray(rebound(t, y, args, closed[0]))
+        return np.full_like(found, np.nan)
+
+    found = np.stack([lane(np.concatenate([q, v]), args) for q, v in zip(q0, v0, strict=True)])
+    return found[..., : q0.shape[1]], found[..., q0.shape[1] :]
 
 
 def derivative(problem, q0, v0, t1: float, e, args, directions, change: float = 1e-6) -> np.ndarray:

@@ -43,7 +43,9 @@ def processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     if shutil.which("sysctl"):
-        return subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True).stdout.strip()
+        return subprocess.run(
+            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True
+        ).stdout.strip()
     return platform.processor()
 
 
@@ -67,7 +69,18 @@ COLUMNS = {
     "limit by bytes [ns]": lambda row: number(row.get("bytes_limit_ns")),
     "limit by arithmetic [ns]": lambda row: number(row.get("flops_limit_ns")),
 }
-BASIC = ("work", "lanes", "program", "numbers", "cores", "ns per trajectory-step", "ratio", "difference", "error", "compiling")
+BASIC = (
+    "work",
+    "lanes",
+    "program",
+    "numbers",
+    "cores",
+    "ns per trajectory-step",
+    "ratio",
+    "difference",
+    "error",
+    "compiling",
+)
 SECTIONS = {
     "values": ("Values", BASIC),
     "flags": ("Values with `XLA_FLAGS` set", BASIC),
@@ -100,13 +113,15 @@ def section(row: dict) -> str:
 
 
 def with_ratios(rows: list[dict]) -> list[dict]:
-    """Rows with the ratio of their time to that of the first row of the same work, lanes and cores, of values alone."""
+    """Rows with the ratio of their time to that of the first of the same work, lanes and cores: among derivatives the
+    first of those, elsewhere the first of the values."""
     base: dict = {}
     found = []
     for row in rows:
-        key = row["work"], row["lanes"], row.get("cores")
+        kind = section(row)
+        key = kind == "derivatives", row["work"], row["lanes"], row.get("cores")
         if "ns_per_step" in row:
-            if section(row) == "values":
+            if kind in ("values", "derivatives"):
                 base.setdefault(key, row["ns_per_step"])
             if key in base:
                 row = row | {"ratio": row["ns_per_step"] / base[key]}

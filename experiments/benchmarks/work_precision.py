@@ -144,7 +144,9 @@ def scheme_point(motion: Motion, label: str, count: int, rounds: int) -> dict:
         begin = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - begin)
-    return {"method": label, "step": motion.t1 / count} | point(motion, found.q[checked(len(found.q)), -1], seconds, len(found.q))
+    return {"method": label, "step": motion.t1 / count} | point(
+        motion, found.q[checked(len(found.q)), -1], seconds, len(found.q)
+    )
 
 
 def peer_points(motion: Motion, key: str, counts, tolerances, rounds: int, python: str | None) -> list[dict]:

@@ -26,6 +26,7 @@ FLIGHTS = 64  # impacts of a lane, at most
 
 def rigid_bodies(motion, job):
     """The ball by a motion of experiments/passes: (theta, t1, steps) -> (q, v)."""
+
     def one(q, v, args):
         theta = jnp.stack([q[0], v[0], jnp.asarray(job["e"]), args["g"], jnp.zeros(())])
         found = motion(theta, jnp.asarray(job["steps"] * job["h"]), job["steps"])

@@ -47,6 +47,11 @@ def enumerate_sets(a, b):
     return jnp.maximum(x[jnp.nanargmin(violation)], 0)
 
 
+def single(a, b):
+    """The same for one contact."""
+    return jnp.maximum(0, -b / a[0])
+
+
 def gauss_seidel(a, b):
     """The same by projected Gauss-Seidel, one contact after the other, until a sweep changes no gap velocity."""
     diagonal = jnp.diagonal(a)
@@ -80,7 +85,8 @@ def simulator(work, steps: int | None = None):
             gradients = jax.jacfwd(gaps)(z)
             response = solve_mass(mass, gradients.T)
             a, b = gradients @ response, gaps(z) / s - gradients @ jump
-            jump = response @ (enumerate_sets if b.size <= ENUMERATE else gauss_seidel)(a, b)
+            impulses = single if b.size == 1 else enumerate_sets if b.size <= ENUMERATE else gauss_seidel
+            jump = response @ impulses(a, b)
         return jump
 
     def step(state, coefficients):
