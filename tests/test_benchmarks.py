@@ -139,6 +139,22 @@ def test_a_simulator_bounces_a_ball(key):
     assert np.shape(answers[0]["q"]) == (2, 1) and len(answers[0]["seconds"]) == 1
 
 
+@pytest.mark.parametrize("key", ["siconos", "diffrax"])
+def test_a_simulator_swings_a_double_pendulum(key):
+    """Where it is installed, against event location: the error of diffrax's tolerance, a hundred times, and O(h)."""
+    work = works.DOUBLE
+    q0, v0 = work.initial(2)
+    job = {"work": work.name, "q0": q0.tolist(), "v0": v0.tolist(), "e": work.restitution, "args": work.args,
+           "h": work.h, "steps": work.steps, "rounds": 1, "tolerance": 1e-8, "longest": 0.05}  # fmt: skip
+    remark, answers = peers.ask(key, [job, job])
+    if not answers:
+        assert remark.startswith("not installed")
+        pytest.skip(remark)
+    exact, _ = reference.event_located(work.problem, q0, v0, np.array([work.t1]), work.restitution, work.args)
+    for answer in answers:
+        assert np.abs(np.array(answer["q"]) - exact[:, 0]).max() < {"siconos": 3e-2, "diffrax": 1e-6}[key]
+
+
 # error against cost ---------------------------------------------------------------------------------------------------
 
 

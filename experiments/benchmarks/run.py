@@ -35,6 +35,8 @@ ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double
 ALL_DERIVATIVES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double-pendulum:1000", "links-2:100",
                    "links-4:100", "links-6:100", "bar-64:1", "gas-16:1")  # fmt: skip
 PARTS = ("values", "derivatives", "peers", "precision", "flags", "accelerator")
+PEERS = (("ball", "siconos"), ("ball", "mjx"), ("ball", "brax"), ("ball", "diffrax"),
+         ("double-pendulum", "siconos"), ("double-pendulum", "diffrax"))  # fmt: skip
 PEER_LANES = {"siconos": 10, "mjx": 1000, "brax": 1000, "diffrax": 1000}
 # what the documentation advises for values; slow in reverse mode
 FLAGS = ("--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,"
@@ -57,24 +59,24 @@ def measure(item: str, kind: str, options, libraries) -> list[dict]:
     return rows
 
 
-def peer_rows(rounds: int, python: dict[str, str], lanes: dict[str, int] = PEER_LANES) -> list[dict]:
-    """The bouncing ball by other simulators."""
-    work = works.BALL
+def peer_rows(rounds: int, python: dict[str, str]) -> list[dict]:
+    """The works that other simulators can make, by those."""
     rows = []
-    for key, title in peers.TITLES.items():
-        print(f"peers: {title}", file=sys.stderr, flush=True)
-        row = {"section": "peers", "work": work.name, "lanes": lanes[key], "steps": work.steps, "mode": "forward",
+    for name, key in PEERS:
+        work, title, lanes = works.WORKS[name], peers.TITLES[key], PEER_LANES[key]
+        print(f"peers: {name}, {title}", file=sys.stderr, flush=True)
+        row = {"section": "peers", "work": name, "lanes": lanes, "steps": work.steps, "mode": "forward",
                "contender": title, "dtype": "float64"}  # fmt: skip
-        q0, v0 = work.initial(lanes[key])
-        job = {"work": work.name, "q0": q0.tolist(), "v0": v0.tolist(), "e": work.restitution, "args": work.args,
-               "h": work.h, "steps": work.steps, "rounds": rounds, "tolerance": 1e-6, "longest": 0.1}  # fmt: skip
+        q0, v0 = work.initial(lanes)
+        job = {"work": name, "q0": q0.tolist(), "v0": v0.tolist(), "e": work.restitution, "args": work.args,
+               "h": work.h, "steps": work.steps, "rounds": rounds, "tolerance": 1e-6, "longest": 0.05}  # fmt: skip
         with timing.one_core():
             remark, answers = peers.ask(key, [job], python.get(key))
         row["remark"] = remark
         for answer in answers:
             row |= {"cores": 1, "seconds": answer["seconds"], "compile_s": answer["compile_s"]}
-            row["ns_per_step"] = 1e9 * min(answer["seconds"]) / (lanes[key] * work.steps)
-            row["error"] = Accuracy(work, lanes[key]).error(answer["q"])
+            row["ns_per_step"] = 1e9 * min(answer["seconds"]) / (lanes * work.steps)
+            row["error"] = Accuracy(work, lanes).error(answer["q"])
         rows.append(row)
     return rows
 

@@ -95,7 +95,8 @@ def double_pendulum(lanes: int) -> Motion:
     q0, v0 = work.initial(lanes)
     some = checked(lanes)
     q, _ = reference.event_located(work.problem, q0[some], v0[some], np.array([work.t1]), work.restitution, work.args)
-    return Motion("double pendulum", work.name, work.t1, work.restitution, q0, v0, work.args, q[:, 0], longest=0.02)
+    return Motion("double pendulum", work.name, work.t1, work.restitution, q0, v0, work.args, q[:, 0], longest=0.02,
+                  others=("siconos", "diffrax"))  # fmt: skip
 
 
 def inelastic_pendulum(lanes: int) -> Motion:
