@@ -51,7 +51,7 @@ def rows(options) -> list[dict]:
     found = []
     for name, operations in FLOPS.items():
         work = works.WORKS[name]
-        for lanes in options.lanes:
+        for lanes in options.lanes if measured else options.lanes[-1:]:
             for dtype, flops in (("float64", flops64), ("float32", flops32)):
                 moved = 4 * np.dtype(dtype).itemsize * work.initial(1)[0].size
                 row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": work.steps, "mode": "forward",
@@ -68,7 +68,7 @@ def rows(options) -> list[dict]:
 
 def measure(work, lanes: int, dtype: str, options) -> dict:
     q0, v0 = (x.astype(dtype) for x in work.initial(lanes))
-    contender = Contender("", ensemble(work, q0, v0, "scalar"), dtype=dtype)
+    contender = Contender("", ensemble(work, q0, v0, "scalar", chunk=lanes), dtype=dtype)
     [(row, result)] = timing.measure([contender], lanes, work.steps, options.rounds, options.budget, pinned=False)
     return {name: row[name] for name in ("seconds", "ns_per_step", "compile_s")} | {
         "error": Accuracy(work, lanes).error(result[0])

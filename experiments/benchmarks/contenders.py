@@ -34,7 +34,10 @@ SLOW = {("double-pendulum", 10_000), ("links-4", 1000), ("links-6", 1000), ("pil
 @dataclass(frozen=True)
 class Contender:
     """``run(cores)`` gives (q, v) at t1, (lanes, d) each, for mode "forward"; the sum (lanes, 1) for "value", its
-    derivative (lanes, k) for "jvp" and "vjp", where k is 1 and 2 d. ``memory()``: bytes of temporaries of the compiled program."""
+    derivative (lanes, k) for "jvp" and "vjp", where k is 1 and 2 d.
+
+    ``parallel``: to be timed on all cores as well; ``memory()``: bytes of temporaries of the compiled program.
+    """
 
     label: str
     run: Callable[[int], tuple | np.ndarray]
@@ -62,8 +65,9 @@ def values(work, lanes: int, libraries: Native | None, full: bool) -> list[Conte
         plain = jax.jit(plain_jax.simulator(work))
         found.append(Contender("plain JAX", lambda cores: jax.block_until_ready(plain(q0, v0)), parallel=full and many))
     layouts = ("scalar", "array") if q0.shape[1] <= SMALL else ("array",)
-    if lanes == 1:  # an ensemble of one costs its preparation
+    if lanes == 1:
         found += [Contender(f"solve, {layout}", single_motion(work, q0[0], v0[0], layout)) for layout in layouts]
+        layouts = layouts if full else ()  # an ensemble of one costs its preparation
     for layout in layouts:
         best = layout == layouts[0]
         found.append(Contender(f"ensemble, {layout}", ensemble(work, q0, v0, layout), parallel=many and (best or full)))
@@ -79,11 +83,12 @@ def has_plain(work, lanes: int, full: bool) -> bool:
     return not (disks and (lanes > 1 or work.initial(1)[0].size > 32)) and (full or (work.name, lanes) not in SLOW)
 
 
-def ensemble(work, q0, v0, layout: str) -> Callable:
+def ensemble(work, q0, v0, layout: str, chunk: int | None = None) -> Callable:
+    """`jaximpact.ensemble` as a user calls it, checks and transfers included."""
+
     def run(cores):
-        found = ji.ensemble(
-            work.problem, q0, v0, t1=work.t1, h=work.h, e=work.restitution, args=work.args, layout=layout
-        )
+        found = ji.ensemble(work.problem, q0, v0, t1=work.t1, h=work.h, e=work.restitution, args=work.args,
+                            layout=layout, chunk=chunk)  # fmt: skip
         return found.q[:, -1], found.v[:, -1]
 
     return run
@@ -120,7 +125,7 @@ def derivatives(work, lanes: int, full: bool) -> list[Contender]:
         q, v = simulate(q, v)
         return jnp.sum(q, axis=1) + jnp.sum(v, axis=1)
 
-    layouts = ("scalar", "array") if q0.shape[1] <= SMALL else ("array",)
+    layouts = (("scalar", "array") if q0.shape[1] <= SMALL else ("array",))[: None if full else 1]
     ends = {f"solve, {layout}": end_of(layout) for layout in layouts}
     m = work.problem.count(0.0, q0[0], work.args)
     found = []

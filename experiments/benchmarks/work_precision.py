@@ -25,7 +25,7 @@ LANES, ALL_LANES = 256, 1024
 CHECKED = 64  # lanes of which the exact motion is known
 STEPS = (127, 509, 2003, 8009)  # primes: nodes keep clear of special times
 ALL_STEPS = (127, 251, 509, 1009, 2003, 4001, 8009, 16001)
-EVENT_STEPS = 4001  # what locates events need no more
+EVENT_STEPS = 2003  # what locates events needs no more ...
 FINEST = 20_011  # ... but where it is the reference
 TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9, 1e-11)
 OSCILLATOR = {"damping": 0.05, "amplitude": 1.0, "frequency": 2.2, "wall": -0.1}
@@ -119,7 +119,7 @@ def measure(name: str, full: bool, python: dict[str, str], sizes=None) -> list[d
 
     ``sizes`` (lanes, numbers of steps, tolerances, rounds) in place of those of ``full`` or not.
     """
-    usual = (ALL_LANES, ALL_STEPS, TOLERANCES, 5) if full else (LANES, STEPS, TOLERANCES[::2], 2)
+    usual = (ALL_LANES, ALL_STEPS, TOLERANCES, 3) if full else (LANES, STEPS, TOLERANCES[::2], 2)
     lanes, counts, tolerances, rounds = sizes or usual
     motion = MOTIONS[name](lanes)
     points = []

@@ -87,7 +87,7 @@ def main():
     except ImportError as error:
         say(missing=str(error))
         return
-    say(version=getattr(siconos, "__version__", "") or "4")
+    say(version=siconos.version)
     for job in jobs:
         with tempfile.TemporaryDirectory() as folder:
             plugin = build(folder, job["args"]) if job["work"] == "double-pendulum" else ""
