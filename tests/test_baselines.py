@@ -169,18 +169,17 @@ def plain(work, q0, v0, steps):
     return map(np.asarray, jax.jit(plain_jax.simulator(work, steps))(q0, v0))
 
 
-@pytest.mark.parametrize(("work", "steps", "tolerance"), [x for x in SHORT if not x.id.startswith(("gas", "pile"))])
-def test_plain_jax(work, steps, tolerance):
-    assert differences(plain, work, 2, steps) < tolerance
+@pytest.mark.parametrize(("work", "tolerance"), [(works.BALL, FLAT), (works.DOUBLE, CURVED)], ids=["ball", "double"])
+def test_plain_jax(work, tolerance):
+    assert differences(plain, work, 2, work.steps) < tolerance
 
 
-@pytest.mark.parametrize(("name", "steps"), [("gas-16", 100), ("pile-16", 60)])
-def test_plain_jax_disks(loops, name, steps):
-    """One trajectory alone: in a batch the projection is worked out at every step, which takes minutes."""
-    work = works.WORKS[name]
-    q0, v0 = work.initial(1)
+@pytest.mark.parametrize(("work", "steps", "tolerance"), SHORT)
+def test_plain_jax_is_numba(loops, work, steps, tolerance):
+    """Disks alone: in a batch their projection is worked out at every step, which takes minutes."""
+    q0, v0 = work.initial(1 if work.name.startswith(("gas", "pile")) else 2)
     (q, v), (q1, v1) = plain(work, q0, v0, steps), loops.run(work, q0, v0, steps)
-    assert max(np.abs(q - q1).max(), np.abs(v - v1).max()) < CURVED
+    assert max(np.abs(q - q1).max(), np.abs(v - v1).max()) < tolerance
 
 
 # event location -------------------------------------------------------------------------------------------------------
@@ -198,18 +197,16 @@ def test_event_location_finds_the_bounces_of_a_ball():
         np.testing.assert_allclose(np.concatenate([q[lane], v[lane]]), np.concatenate(exact(times)), atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["double-pendulum", "links-2"])
-def test_event_location_is_the_limit_of_a_scheme(name):
-    """`EventCorrected` is second order: a fourth of the step, a sixteenth of the difference or less by half."""
-    work = works.WORKS[name]
+def test_event_location_is_the_limit_of_the_scheme():
+    """`PaoliSchatzman` is first order: an eighth of the step, less than a fourth of the error with its scatter."""
+    work = works.DOUBLE
     q0, v0 = work.initial(4)
     q, _ = reference.event_located(work.problem, q0, v0, np.array([work.t1]), work.restitution, work.args)
     errors = []
-    for h in (4e-3, 1e-3):
-        found = ji.ensemble(work.problem, q0, v0, t1=work.t1, h=h, e=work.restitution, args=work.args,
-                            scheme=ji.EventCorrected())  # fmt: skip
+    for h in (1e-3, 1.25e-4):
+        found = ji.ensemble(work.problem, q0, v0, t1=work.t1, h=h, e=work.restitution, args=work.args)
         errors.append(np.abs(found.q[:, -1] - q[:, 0]).max())
-    assert errors[1] < errors[0] / 8
+    assert errors[1] < errors[0] / 4
 
 
 def test_event_location_gives_derivatives():

@@ -8,6 +8,8 @@ impacts of one contact at a time: a lane that meets anything else becomes NaN.
 
 from __future__ import annotations
 
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,8 +19,9 @@ IMPACTS = 100
 TOUCHING = 1e-9  # a gap [m] in which a contact counts as closed
 
 
-def event_located(problem, q0, v0, times, e, args) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and velocities (lanes, k, d) at increasing ``times`` (k,), from q0 and v0 (lanes, d) at t = 0."""
+@cache
+def programs(problem, e):
+    """Compiled functions of a problem: time derivative of y = (q, v), gaps, their rates, and y after an impact."""
 
     @jax.jit
     def field(t, y, args):
@@ -41,6 +44,14 @@ def event_located(problem, q0, v0, times, e, args) -> tuple[np.ndarray, np.ndarr
         response = solve_mass(problem, q, gradient, args)
         return jnp.concatenate([q, v - (1 + e) * rates(t, y, args)[which] / (gradient @ response) * response])
 
+    return field, gaps, rates, rebound
+
+
+def event_located(problem, q0, v0, times, e, args) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and velocities (lanes, k, d) at increasing ``times`` (k,), from q0 and v0 (lanes, d) at t = 0."""
+
+    field, gaps, rates, rebound = programs(problem, e)
+
     def lane(y, args):
         """States (k, 2 d) at the times, from y at t = 0."""
 
@@ -54,6 +65,8 @@ def event_located(problem, q0, v0, times, e, args) -> tuple[np.ndarray, np.ndarr
         for _ in range(IMPACTS):
             flight = solve_ivp(lambda t, y: np.asarray(field(t, y, args)), (t, times[-1]), y, "DOP853", events=events,
                                dense_output=True, rtol=1e-12, atol=1e-12, max_step=0.05)  # fmt: skip
+            if any(np.min(gaps(t, y, args)) < -TOUCHING for t, y in zip(flight.t, flight.y.T, strict=True)):
+                break  # an impact was missed: it followed another too closely
             now = (times >= t) & (times <= flight.t[-1])
             if np.any(now):
                 found[now] = flight.sol(times[now]).T

@@ -28,7 +28,7 @@ def solve_mass(mass, x):
     if mass is None:
         return x
     if mass.ndim == 1:
-        return (x.T / mass).T
+        return x / mass.reshape(-1, *[1] * (x.ndim - 1))
     return jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(mass), True), x)
 
 
@@ -43,7 +43,7 @@ def enumerate_sets(a, b):
     """Impulses x >= 0 with A x + b >= 0 and x (A x + b) = 0: the active set of least violation."""
     sets = jnp.array(list(itertools.product((False, True), repeat=b.size)))
     x = jax.vmap(closed, in_axes=(None, None, 0))(a, b, sets)
-    violation = jnp.max(jnp.maximum(-(x @ a + b), -jnp.diagonal(a) * x), axis=1)
+    violation = jnp.max(jnp.maximum(-(x @ a + b[None]), -jnp.diagonal(a)[None] * x), axis=1)
     return jnp.maximum(x[jnp.nanargmin(violation)], 0)
 
 
