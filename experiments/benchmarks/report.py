@@ -96,7 +96,8 @@ SECTIONS = {
     ),
 }  # fmt: skip
 LEGEND = """\
-Time is the shortest of several rounds in which the programs of a row run in turn; ratio is to the first program of the \
+Time is the shortest of several rounds in which the programs of one work and number of lanes run in turn, on one core \
+(all threads pinned to it) or on all; other simulators run by themselves, on one core. Ratio is to the first program of the \
 same work, lanes and cores. Difference: largest distance of a final position from the first program's. Error: largest \
 distance of a final position from the motion itself (event location); of a derivative, the median over lanes of its \
 largest error relative to the largest entry. Compiling: first call less a later one.
@@ -123,7 +124,7 @@ def with_ratios(rows: list[dict]) -> list[dict]:
         if "ns_per_step" in row:
             if kind in ("values", "derivatives"):
                 base.setdefault(key, row["ns_per_step"])
-            if key in base:
+            if key in base and "ratio" not in row:  # rows of a process of its own bring theirs
                 row = row | {"ratio": row["ns_per_step"] / base[key]}
         found.append(row)
     return found

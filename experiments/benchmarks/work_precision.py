@@ -38,6 +38,8 @@ SCHEMES: dict[str, Callable[[], Any]] = {
     "EventCorrected": ji.EventCorrected,
 }
 
+METHODS = (*SCHEMES, peers.TITLES["siconos"], peers.TITLES["diffrax"])  # a colour each
+
 
 @dataclass(frozen=True)
 class Motion:
@@ -106,7 +108,7 @@ def inelastic_pendulum(lanes: int) -> Motion:
     some = checked(lanes)
     found = ji.ensemble(work.problem, q0[some], v0[some], t1=work.t1, h=work.t1 / FINEST, e=0.0, args=work.args,
                         scheme=ji.EventCorrected())  # fmt: skip
-    return Motion("double pendulum, e = 0", work.name, work.t1, 0.0, q0, v0, work.args, found.q[:, -1],
+    return Motion("double pendulum", work.name, work.t1, 0.0, q0, v0, work.args, found.q[:, -1],
                   schemes=("PaoliSchatzman", "MoreauJean", "Maury"), others=())  # fmt: skip
 
 
@@ -190,20 +192,25 @@ def draw(points: list[dict], path) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import NullFormatter
 
     from jaximpact.plots import COLOURS
 
     first = points[0]
     figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
-    methods = list(dict.fromkeys(point["method"] for point in points if "error" in point))
-    for colour, marker, method in zip(COLOURS, "osD^vP", methods, strict=False):
-        mine = [point for point in points if point["method"] == method]
-        cost, error = [p["us_per_trajectory"] for p in mine], [p["error"] for p in mine]
-        axes.loglog(cost, error, marker=marker, color=colour, label=method, markersize=5)
-    axes.set_xlabel("time of a trajectory on one core [µs]")
+    for method, colour, marker in zip(METHODS, COLOURS, "osDv^P", strict=True):
+        mine = [point for point in points if point["method"] == method and "error" in point]
+        if mine:
+            cost, error = [p["us_per_trajectory"] for p in mine], [p["error"] for p in mine]
+            axes.loglog(cost, error, marker=marker, color=colour, label=method, markersize=5)
+    # whole decades, so that there are labels enough without those between them
+    low, high = axes.get_xlim()
+    axes.set_xlim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     unit = "m" if first["motion"] in ("ball", "oscillator") else "rad"
-    axes.set_ylabel(f"error of the final position [{unit}]")
-    axes.set_title(f"{first['title']}, e = {first['e']:g}, {first['t1']:g} s: median of {first['lanes']} trajectories")
+    axes.set_xlabel(f"time of a trajectory on one core, {first['lanes']} in a batch [µs]")
+    axes.set_ylabel(f"median error of the final position [{unit}]")
+    axes.set_title(f"{first['title']}, e = {first['e']:g}, over {first['t1']:g} s")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend()
     figure.savefig(path, dpi=150)
