@@ -11,15 +11,17 @@ from pathlib import Path
 
 import jax
 
+import jaximpact as ji
+
 from . import timing
 from .baselines import native
 
-PACKAGES = ("jaximpact", "jax", "jaxlib", "numpy", "scipy", "numba")
+PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "numba")
 
 
 def about() -> dict:
     """Versions, processor and compilers; nothing that changes from run to run."""
-    found = {"cpu": processor(), "machine": platform.machine(), "cores": timing.all_cores(), "device": str(jax.devices()[0]),
+    found = {"jaximpact": ji.__version__, "cpu": processor(), "machine": platform.machine(), "cores": timing.all_cores(), "device": str(jax.devices()[0]),
              "pinned": timing.CAN_PIN, "python": platform.python_version(),
              "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}  # fmt: skip
     compiler = native.compiler()
@@ -98,9 +100,11 @@ SECTIONS = {
 LEGEND = """\
 Time is the shortest of several rounds in which the programs of one work and number of lanes run in turn, on one core \
 (all threads pinned to it) or on all; other simulators run by themselves, on one core. Ratio is to the first program of the \
-same work, lanes and cores. Difference: largest distance of a final position from the first program's. Error: largest \
+same work, lanes and cores. Difference: largest \
+distance of a final position from the first program's, which moves by a step where rounding moves an impact. Error: largest \
 distance of a final position from the motion itself (event location); of a derivative, the median over lanes of its \
-largest error relative to the largest entry. Compiling: first call less a later one.
+largest error relative to the largest entry. Compiling: first call less a later one. A program \
+that chooses its own steps is counted as making those of the work.
 """
 
 
