@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo test test-slow lint figures passes bench clean
+.PHONY: setup demo test test-slow lint figures passes bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -40,9 +40,14 @@ passes: setup
 	$(BIN)/python -m pip install --quiet '.[peers]'
 	$(BIN)/python experiments/passes.py --out $(OUT)/passes
 
-bench: setup
-	$(BIN)/python -m pip install --quiet '.[bench]'
-	$(BIN)/python experiments/benchmarks/run.py --out $(OUT)/benchmarks
+bench bench-full bench-record: setup
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python experiments/benchmarks/run.py $(BENCH)
+
+# PEERS="mjx=venv/bin/python brax=..." names the interpreters of other simulators that are not installed in $(VENV)
+bench: BENCH = --out $(OUT)/benchmarks $(if $(PEERS),--python $(PEERS))
+bench-full: BENCH = --full --out $(OUT)/benchmarks-full $(if $(PEERS),--python $(PEERS))
+bench-record: BENCH = --full --out experiments/benchmarks/results $(if $(PEERS),--python $(PEERS))
 
 clean:
 	rm -rf $(VENV) $(OUT) .pytest_cache .ruff_cache .mypy_cache

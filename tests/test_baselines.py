@@ -6,16 +6,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaximpact as ji
+from jaximpact.catalogue.balls import bounces
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
-from benchmarks import works
-from benchmarks.baselines import native
+from benchmarks import reference, works
+from benchmarks.baselines import native, plain_jax
 
 # Both sides solve curved projections to a gap velocity of 2e-11 or better, flat ones to round-off; over these motions a
 # difference grows by less than a factor of a hundred.
@@ -121,20 +123,19 @@ def loops():
 
 
 # collisions of disks multiply a difference by the ratio of flight to radius: few of them
-@pytest.mark.parametrize(
-    ("work", "steps", "tolerance"),
-    [
-        (works.BALL, 1000, FLAT),
-        (works.DOUBLE, 1000, CURVED),
-        (FLAT_HIT, 1000, CURVED),
-        (works.WORKS["links-2"], 1000, FLAT),
-        (works.WORKS["links-4"], 300, CURVED),
-        (works.WORKS["bar-64"], 1000, FLAT),
-        (works.WORKS["gas-16"], 100, CURVED),
-        (works.WORKS["pile-16"], 60, CURVED),
-    ],
-    ids=["ball", "double", "flat hit", "links-2", "links-4", "bar-64", "gas-16", "pile-16"],
-)
+SHORT = [
+    pytest.param(works.BALL, 1000, FLAT, id="ball"),
+    pytest.param(works.DOUBLE, 1000, CURVED, id="double"),
+    pytest.param(FLAT_HIT, 1000, CURVED, id="flat hit"),
+    pytest.param(works.WORKS["links-2"], 1000, FLAT, id="links-2"),
+    pytest.param(works.WORKS["links-4"], 300, CURVED, id="links-4"),
+    pytest.param(works.WORKS["bar-64"], 1000, FLAT, id="bar-64"),
+    pytest.param(works.WORKS["gas-16"], 100, CURVED, id="gas-16"),
+    pytest.param(works.WORKS["pile-16"], 60, CURVED, id="pile-16"),
+]
+
+
+@pytest.mark.parametrize(("work", "steps", "tolerance"), SHORT)
 def test_numba(loops, work, steps, tolerance):
     assert differences(loops.run, work, 2, steps) < tolerance
 
@@ -159,3 +160,75 @@ def test_numba_gas_keeps_its_energy(loops):
 def test_numba_bad_input(loops):
     with pytest.raises(ValueError, match="shape"):
         loops.run(works.BALL, np.ones(3), np.ones(3))
+
+
+# plain JAX ------------------------------------------------------------------------------------------------------------
+
+
+def plain(work, q0, v0, steps):
+    return map(np.asarray, jax.jit(plain_jax.simulator(work, steps))(q0, v0))
+
+
+@pytest.mark.parametrize(("work", "tolerance"), [(works.BALL, FLAT), (works.DOUBLE, CURVED)], ids=["ball", "double"])
+def test_plain_jax(work, tolerance):
+    assert differences(plain, work, 2, work.steps) < tolerance
+
+
+@pytest.mark.parametrize(("work", "steps", "tolerance"), SHORT)
+def test_plain_jax_is_numba(loops, work, steps, tolerance):
+    """Disks alone: in a batch their projection is worked out at every step, which takes minutes."""
+    q0, v0 = work.initial(1 if work.name.startswith(("gas", "pile")) else 2)
+    (q, v), (q1, v1) = plain(work, q0, v0, steps), loops.run(work, q0, v0, steps)
+    assert max(np.abs(q - q1).max(), np.abs(v - v1).max()) < tolerance
+
+
+# event location -------------------------------------------------------------------------------------------------------
+
+
+def test_event_location_finds_the_bounces_of_a_ball():
+    """Against the closed form, to the integrator's tolerance of 1e-12."""
+    q0, v0 = works.BALL.initial(4)
+    g, e, t1 = works.BALL.args["g"], works.BALL.restitution, works.BALL.t1
+    times = np.array([0.1, 0.7, t1])
+    q, v = reference.event_located(works.BALL.problem, q0, v0, times, e, works.BALL.args)
+    for lane in range(4):
+        exact, impacts = bounces(q0[lane, 0], v0[lane, 0], g, 0.0, e, t1)
+        assert impacts.size > 0
+        np.testing.assert_allclose(np.concatenate([q[lane], v[lane]]), np.concatenate(exact(times)), atol=1e-10)
+
+
+def test_event_location_is_the_limit_of_the_scheme():
+    """`PaoliSchatzman` is first order: an eighth of the step, less than a fourth of the error with its scatter."""
+    work = works.DOUBLE
+    q0, v0 = work.initial(4)
+    q, _ = reference.event_located(work.problem, q0, v0, np.array([work.t1]), work.restitution, work.args)
+    errors = []
+    for h in (1e-3, 1.25e-4):
+        found = ji.ensemble(work.problem, q0, v0, t1=work.t1, h=h, e=work.restitution, args=work.args)
+        errors.append(np.abs(found.q[:, -1] - q[:, 0]).max())
+    assert errors[1] < errors[0] / 4
+
+
+def test_event_location_gives_derivatives():
+    """d(y + v)/d(y0, v0) of a ball after one bounce, by hand: dv/dy0 = (1 + e) g/|v-| and so on."""
+    g, e, t1 = 10.0, 0.5, 0.6
+    ball = replace(works.BALL, args={"g": g})
+    y0, v0 = 1.0, -1.0
+    w = np.sqrt(v0**2 + 2 * g * y0)
+    left = t1 - (v0 + w) / g
+    assert 0 < left < 2 * e * w / g
+    # y = e w s - g s^2/2, v = e w - g s, s = t1 - (v0 + w)/g, dw/dy0 = g/w, dw/dv0 = v0/w
+    exact = []
+    for dw, ds in ((g / w, -1 / w), (v0 / w, -(1 + v0 / w) / g)):
+        exact.append(e * dw * left + (e * w - g * left) * ds + e * dw - g * ds)
+    found = reference.derivative(ball.problem, np.array([[y0]]), np.array([[v0]]), t1, e, ball.args, np.eye(2))
+    np.testing.assert_allclose(found[0], exact, atol=1e-5)  # differences of 1e-12/1e-6, and 1e-12 of truncation
+
+
+def test_event_location_refuses_what_it_cannot_do():
+    """A ball that comes to rest has more impacts than are followed: NaN, and the other lane is none the worse."""
+    q, _ = reference.event_located(
+        works.BALL.problem, np.array([[1.0], [200.0]]), np.zeros((2, 1)), np.array([5.0]), 0.2, works.BALL.args
+    )
+    assert np.isnan(q[0, 0, 0])
+    np.testing.assert_allclose(q[1, 0, 0], 200 - 0.5 * 9.81 * 25, rtol=1e-12)

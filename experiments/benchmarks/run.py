@@ -1,11 +1,12 @@
-"""Time per trajectory-step of jaximpact and of handwritten loops of the same scheme, on the same motions.
+"""Time per trajectory-step of jaximpact, of handwritten loops of the same scheme, and of other simulators.
 
     python experiments/benchmarks/run.py --out out/benchmarks            # a few minutes
+    python experiments/benchmarks/run.py --full                          # everything
     python experiments/benchmarks/run.py --only ball:1000 double-pendulum:1000
 
-Contenders of one row run in turn, several rounds of them, and the shortest time of each counts: on a shared machine
-only ratios within a row are worth comparing. Beside every time stands the largest difference of the final state from
-the first contender's. Written are results.json (with versions and device) and table.md.
+Contenders of one row run in turn, several rounds of them, on one core and on all, and the shortest time of each counts:
+on a shared machine only ratios within a row are worth comparing. Beside every time stands its accuracy. Written are
+results.json (with versions and device), table.md and the pictures of error against cost.
 """
 
 from __future__ import annotations
@@ -13,145 +14,151 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import jaximpact as ji
-from benchmarks import works
+from benchmarks import accelerator, contenders, peers, report, timing, work_precision, works
+from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
 
-ROWS = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
-        "links-2:1000", "bar-64:1", "gas-16:1", "pile-16:1")  # fmt: skip
-ROUNDS = 5
+VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
+          "links-2:1000", "links-4:1000", "bar-64:1", "gas-16:1", "pile-16:1")  # fmt: skip
+DERIVATIVES = ("ball:1000", "double-pendulum:100")
+ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
+              "links-2:1000", "links-4:1000", "links-6:1000", "bar-64:1", "bar-64:100", "bar-256:1", "gas-16:1",
+              "gas-16:100", "pile-16:1", "pile-16:100", "gas-64:1", "pile-64:1")  # fmt: skip
+ALL_DERIVATIVES = ("ball:1", "ball:1000", "double-pendulum:1", "double-pendulum:100",
+                   "double-pendulum:1000", "links-2:100", "links-4:100", "links-6:100", "bar-64:1", "gas-16:1")  # fmt: skip
+PARTS = ("values", "derivatives", "peers", "precision", "flags", "accelerator")
+PEERS = (("ball", "siconos"), ("ball", "mjx"), ("ball", "brax"), ("ball", "diffrax"),
+         ("double-pendulum", "siconos"), ("double-pendulum", "diffrax"))  # fmt: skip
+PEER_LANES = {"siconos": 10, "mjx": 1000, "brax": 1000, "diffrax": 1000}
+# what the documentation advises for values; slow in reverse mode
+FLAGS = ("--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,"
+         "xla_cpu_small_while_loop_byte_threshold=100000000")  # fmt: skip
 
 
-def ensemble(work, q0, v0, layout: str):
-    found = ji.ensemble(work.problem, q0, v0, t1=work.t1, h=work.h, e=work.restitution, args=work.args, layout=layout)
-    return found.q[:, -1], found.v[:, -1]
-
-
-def derivatives(work, q0, v0, kind: str, layout: str):
-    """value and derivative of the summed final state with respect to the initial one, for all lanes at once."""
-
-    def end(q0, v0):
-        s = ji.solve(work.problem, q0, v0, t1=work.t1, steps=work.steps, e=work.restitution, args=work.args, save="final",
-                     layout=layout)  # fmt: skip
-        return jnp.sum(s.q[-1]) + jnp.sum(s.v[-1])
-
-    if kind == "vjp":
-        one = jax.value_and_grad(end, argnums=(0, 1))
+def measure(item: str, kind: str, options, libraries) -> list[dict]:
+    """Rows of one work and number of lanes: values or derivatives."""
+    name, _, lanes = item.partition(":")
+    work, lanes = works.WORKS[name], int(lanes)
+    print(f"{kind}: {name}, {lanes} lanes", file=sys.stderr, flush=True)
+    if kind == "values":
+        those = contenders.values(work, lanes, libraries, options.full)
     else:
-        one = lambda q, v: jax.jvp(end, (q, v), (jnp.ones_like(q), jnp.zeros_like(v)))
-    compiled = jax.jit(jax.vmap(one))
-    return lambda: jax.tree.leaves(jax.block_until_ready(compiled(q0, v0)))[-2:]
-
-
-def contenders(name: str, lanes: int, libraries: native.Native | None) -> dict[str, Callable]:
-    """What runs in one row; every function returns final positions and velocities."""
-    work = works.WORKS[name]
-    q0, v0 = work.initial(lanes)
-    found: dict[str, Callable] = {}
-    if libraries is not None and name in native.PARAMETERS:
-        found["C++ SIMD" if lanes > 1 else "C++"] = partial(libraries.run, work, q0, v0)
-    try:
-        from benchmarks.baselines import numba_loops
-    except ImportError:
-        pass
-    else:
-        found["numba"] = partial(numba_loops.run, work, q0, v0)
-    small = q0.shape[1] <= 8
-    for layout in ("scalar", "array") if small else ("array",):
-        found[f"ensemble, {layout}"] = partial(ensemble, work, q0, v0, layout)
-    if small and 1 < lanes <= 1000:
-        for kind in ("jvp", "vjp"):
-            for layout in ("scalar", "array"):
-                found[f"{kind}, {layout}"] = derivatives(work, jnp.asarray(q0), jnp.asarray(v0), kind, layout)
-    return found
-
-
-def measure(name: str, lanes: int, libraries, rounds: int) -> list[dict]:
-    work = works.WORKS[name]
-    rows, first = [], None
-    runs = contenders(name, lanes, libraries)
-    for label, run in runs.items():
-        begin = time.perf_counter()
-        q, v = map(np.asarray, run())
-        started = time.perf_counter() - begin
-        value = not label.startswith(("jvp", "vjp"))
-        if first is None and value:
-            first = q, v
-        difference = max(np.abs(q - first[0]).max(), np.abs(v - first[1]).max()) if value else None
-        rows.append({"work": name, "lanes": lanes, "steps": work.steps, "contender": label, "first_call_s": started,
-                     "difference": difference, "seconds": []})  # fmt: skip
-    for _ in range(rounds):
-        for row, run in zip(rows, runs.values(), strict=True):
-            begin = time.perf_counter()
-            run()
-            row["seconds"].append(time.perf_counter() - begin)
-    for row in rows:
-        row["ns_per_step"] = 1e9 * min(row["seconds"]) / (lanes * work.steps)
+        those = contenders.derivatives(work, lanes, options.full)
+    accuracy = Accuracy(work, lanes)
+    rows = []
+    for row, result in timing.measure(those, lanes, work.steps, options.rounds, options.budget):
+        rows.append({"work": name} | row | accuracy.of(row["mode"], result))
     return rows
 
 
-def table(rows: list[dict]) -> str:
-    lines = ["| work | lanes | contender | ns per trajectory-step | ratio to the first | difference | first call |"]
-    lines.append("|---|---|---|---|---|---|---|")
-    base: dict = {}
-    for row in rows:
-        ns = row["ns_per_step"]
-        ratio = ns / base.setdefault((row["work"], row["lanes"]), ns)
-        difference = "" if row["difference"] is None else f"{row['difference']:.0e}"
-        lines.append(
-            f"| {row['work']} | {row['lanes']} | {row['contender']} | {ns:.3g} | {ratio:.3g} | {difference} | "
-            f"{row['first_call_s']:.1f} s |"
-        )
-    return "\n".join(lines) + "\n"
+def peer_rows(rounds: int, python: dict[str, str]) -> list[dict]:
+    """The works that other simulators can make, by those."""
+    rows = []
+    for name, key in PEERS:
+        work, title, lanes = works.WORKS[name], peers.TITLES[key], PEER_LANES[key]
+        print(f"peers: {name}, {title}", file=sys.stderr, flush=True)
+        row = {"section": "peers", "work": name, "lanes": lanes, "steps": work.steps, "mode": "forward",
+               "contender": title, "dtype": "float64"}  # fmt: skip
+        q0, v0 = work.initial(lanes)
+        job = {"work": name, "q0": q0.tolist(), "v0": v0.tolist(), "e": work.restitution, "args": work.args,
+               "h": work.h, "steps": work.steps, "rounds": rounds, "tolerance": 1e-6, "longest": 0.05}  # fmt: skip
+        with timing.one_core():
+            remark, answers = peers.ask(key, [job], python.get(key))
+        row["remark"] = remark
+        for answer in answers:
+            row |= {"cores": 1, "seconds": answer["seconds"], "compile_s": answer["compile_s"]}
+            row["ns_per_step"] = 1e9 * min(answer["seconds"]) / (lanes * work.steps)
+            row["error"] = Accuracy(work, lanes).error(answer["q"])
+        rows.append(row)
+    return rows
 
 
-def about() -> dict:
-    found = {"machine": platform.machine(), "cores": os.cpu_count(), "device": str(jax.devices()[0]),
-             "python": platform.python_version(), "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")}  # fmt: skip
-    for package in ("jaximpact", "jax", "jaxlib", "numpy", "numba"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = None
-    return found
+def flag_rows(options) -> list[dict]:
+    """Values of small systems in a process with `FLAGS` set."""
+    items = [item for item in options.only or VALUES if item.split(":")[0] in ("ball", "double-pendulum")]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--parts", "values", "--out", folder, "--only", *items,
+                   "--rounds", str(options.rounds), "--budget", str(options.budget)]  # fmt: skip
+        flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
+        subprocess.run(command, check=True, env=os.environ | {"XLA_FLAGS": flags}, stdout=subprocess.DEVNULL)
+        rows = json.loads((Path(folder) / "results.json").read_text())["rows"]
+    return [row | {"flags": FLAGS} for row in rows if "ensemble" in row["contender"]]
+
+
+def write(folder: Path, rows: list[dict], points: list[dict]) -> str:
+    """Write results, table and pictures into the folder; the table."""
+    rows = report.with_ratios(rows)
+    results = {"about": report.about(), "rows": rows, "precision": points}
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    text = report.table(rows)
+    (folder / "table.md").write_text(text)
+    work_precision.pictures(points, folder)
+    return text
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks"))
-    parser.add_argument("--only", nargs="+", default=ROWS, metavar="WORK:LANES", help="rows to measure")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--full", action="store_true", help="every work, layout, precision and number of cores")
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        choices=PARTS,
+        help="what to measure; by default all but flags, with --full all, with --only the first two",
+    )
+    parser.add_argument("--only", nargs="+", metavar="WORK:LANES", help="rows of values and derivatives to measure")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--budget", type=float, default=2.0, help="seconds after which a contender sits rounds out")
+    parser.add_argument(
+        "--python", nargs="*", default=[], metavar="KEY=PATH", help="interpreter of siconos, mjx, brax, diffrax"
+    )
+    accelerator.add_arguments(parser)
     options = parser.parse_args(arguments)
+    for item in options.only or ():
+        name, _, lanes = item.partition(":")
+        if name not in works.WORKS or not lanes.isdigit() or int(lanes) < 1:
+            parser.error(f"--only {item}: write WORK:LANES with a work of {', '.join(works.WORKS)}")
+    python = dict(item.split("=", 1) if "=" in item else (item, "") for item in options.python)
+    if not all(python.values()) or set(python) - set(peers.TITLES):
+        parser.error(f"--python: write KEY=PATH with a key of {', '.join(peers.TITLES)}")
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    usual = ("values", "derivatives") if options.only else PARTS if options.full else [x for x in PARTS if x != "flags"]
+    parts = options.parts or usual
+
     jax.config.update("jax_enable_x64", True)
     jax.config.update("jax_cpu_enable_async_dispatch", False)
+    options.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
+    points: list[dict] = []
     with tempfile.TemporaryDirectory() as folder:
         libraries = native.Native(folder) if native.compiler() else None
-        for item in options.only:
-            name, _, lanes = item.partition(":")
-            if name not in works.WORKS or not lanes.isdigit():
-                parser.error(f"--only {item}: write WORK:LANES with a work of {', '.join(works.WORKS)}")
-            print(f"{name}, {lanes} lanes", file=sys.stderr, flush=True)
-            rows += measure(name, int(lanes), libraries, options.rounds)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "results.json").write_text(json.dumps({"about": about(), "rows": rows}, indent=1))
-    text = table(rows)
-    (options.out / "table.md").write_text(text)
-    print(text)
+        for kind, few, all_of_them in (("values", VALUES, ALL_VALUES), ("derivatives", DERIVATIVES, ALL_DERIVATIVES)):
+            if kind in parts:
+                for item in options.only or (all_of_them if options.full else few):
+                    rows += measure(item, kind, options, libraries)
+                    write(options.out, rows, points)  # what is done survives an interruption
+                    jax.clear_caches()
+    if "peers" in parts:
+        rows += peer_rows(options.rounds, python)
+    if "flags" in parts:
+        rows += flag_rows(options)
+    if "accelerator" in parts:
+        rows += accelerator.rows(options)
+    if "precision" in parts:
+        for name in work_precision.MOTIONS:
+            print(f"error against cost: {name}", file=sys.stderr, flush=True)
+            points += work_precision.measure(name, options.full, python)
+            jax.clear_caches()
+    print(write(options.out, rows, points))
 
 
 if __name__ == "__main__":

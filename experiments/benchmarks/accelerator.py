@@ -1,0 +1,75 @@
+"""Large ensembles on an accelerator, against what its memory and its arithmetic allow.
+
+    python experiments/benchmarks/run.py --parts accelerator                          # an NVIDIA GPU that is known here
+    python experiments/benchmarks/run.py --parts accelerator --bandwidth 3.3e12 --flops64 3.4e13 --flops32 6.7e13
+
+A step that keeps its state in memory reads and writes q and v: the limit by bytes. One that keeps it in registers is
+limited by its arithmetic alone. Neither is a bound for the other.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from . import timing, works
+from .accuracy import Accuracy
+from .contenders import Contender, ensemble
+
+LANES = (10_000, 100_000, 1_000_000, 10_000_000)
+# operations of a step without contact, counted in the handwritten loops, a sine with its cosine as 30
+FLOPS = {"ball": 6, "double-pendulum": 115, "links-4": 380}
+# peak bandwidth [B/s], and vector operations [1/s] in float64 and float32, from the vendor's data sheets
+KNOWN = {
+    "H100": (3.35e12, 33.5e12, 67e12),
+    "H200": (4.8e12, 33.5e12, 67e12),
+    "A100": (1.555e12, 9.7e12, 19.5e12),
+}
+
+
+def add_arguments(parser) -> None:
+    group = parser.add_argument_group("accelerator")
+    group.add_argument("--lanes", nargs="+", type=int, default=LANES, help="lanes of every work on an accelerator")
+    group.add_argument("--bandwidth", type=float, help="peak bandwidth of its memory [B/s]")
+    group.add_argument("--flops64", type=float, help="peak operations in float64 [1/s]")
+    group.add_argument("--flops32", type=float, help="peak operations in float32 [1/s]")
+    group.add_argument("--any-device", action="store_true", help="measure these rows on a CPU too")
+
+
+def limits(options) -> tuple[float | None, float | None, float | None]:
+    """Bandwidth and operations per second, as given or as known for the device."""
+    kind = jax.devices()[0].device_kind
+    known = next((peaks for name, peaks in KNOWN.items() if name in kind), (None, None, None))
+    given = options.bandwidth, options.flops64, options.flops32
+    return tuple(a if a is not None else b for a, b in zip(given, known, strict=True))
+
+
+def rows(options) -> list[dict]:
+    """A row for every work, number of lanes and precision; without an accelerator they say that they were not measured."""
+    bandwidth, flops64, flops32 = limits(options)
+    measured = options.any_device or jax.default_backend() != "cpu"
+    found = []
+    for name, operations in FLOPS.items():
+        work = works.WORKS[name]
+        for lanes in options.lanes if measured else options.lanes[-1:]:
+            for dtype, flops in (("float64", flops64), ("float32", flops32)):
+                moved = 4 * np.dtype(dtype).itemsize * work.initial(1)[0].size
+                row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": work.steps, "mode": "forward",
+                       "contender": "ensemble, scalar", "dtype": dtype, "device": jax.devices()[0].device_kind,
+                       "bytes_limit_ns": 1e9 * moved / bandwidth if bandwidth else None,
+                       "flops_limit_ns": 1e9 * operations / flops if flops else None}  # fmt: skip
+                if measured:
+                    row |= measure(work, lanes, dtype, options)
+                else:
+                    row["remark"] = "not measured"
+                found.append(row)
+    return found
+
+
+def measure(work, lanes: int, dtype: str, options) -> dict:
+    q0, v0 = (x.astype(dtype) for x in work.initial(lanes))
+    contender = Contender("", ensemble(work, q0, v0, "scalar", chunk=lanes), dtype=dtype)
+    [(row, result)] = timing.measure([contender], lanes, work.steps, options.rounds, options.budget, pinned=False)
+    return {name: row[name] for name in ("seconds", "ns_per_step", "compile_s")} | {
+        "error": Accuracy(work, lanes).error(result[0])
+    }

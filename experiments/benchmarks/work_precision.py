@@ -1,0 +1,217 @@
+"""Error against cost of a trajectory: the schemes over their step sizes, Siconos and diffrax on the same axes.
+
+The error is the median over lanes of the distance of the final position from the exact one; lanes differ in their data,
+so that impacts fall anywhere in a step. Exact positions come in closed form for the ball (B01 of the catalogue) and for
+the forced oscillator (B04), and from event location (`benchmarks.reference`) for the double pendulum.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import jaximpact as ji
+from jaximpact import catalogue
+from jaximpact.catalogue.balls import bounces
+from jaximpact.catalogue.oscillators import periodic_orbit
+
+from . import peers, reference, timing, works
+
+LANES, ALL_LANES = 256, 1024
+CHECKED = 64  # lanes of which the exact motion is known
+STEPS = (127, 509, 2003, 8009)  # primes: nodes keep clear of special times
+ALL_STEPS = (127, 251, 509, 1009, 2003, 4001, 8009, 16001)
+EVENT_STEPS = 2003  # what locates events needs no more ...
+FINEST = 20_011  # ... but where it is the reference
+TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9, 1e-11)
+OSCILLATOR = {"damping": 0.05, "amplitude": 1.0, "frequency": 2.2, "wall": -0.1}
+OSCILLATOR_E = 0.8
+
+SCHEMES: dict[str, Callable[[], Any]] = {
+    "PaoliSchatzman": ji.PaoliSchatzman,
+    "MoreauJean": ji.MoreauJean,
+    "Maury": ji.Maury,
+    "EventCorrected": ji.EventCorrected,
+}
+
+METHODS = (*SCHEMES, peers.TITLES["siconos"], peers.TITLES["diffrax"])  # a colour each
+
+
+@dataclass(frozen=True)
+class Motion:
+    """Lanes of one problem, exact final positions of those of `checked`; ``per_lane`` are the args with a lane axis.
+
+    ``longest`` is the longest step [s] in which an event location cannot miss a flight; ``schemes`` those that apply.
+    """
+
+    title: str
+    work: str
+    t1: float
+    e: float
+    q0: np.ndarray
+    v0: np.ndarray
+    args: dict
+    exact: np.ndarray
+    per_lane: tuple[str, ...] = ()
+    longest: float = 0.4
+    schemes: tuple[str, ...] = ("PaoliSchatzman", "MoreauJean", "EventCorrected")
+    others: tuple[str, ...] = ("diffrax",)
+
+
+def checked(lanes: int) -> slice:
+    """Lanes of which the exact motion is computed."""
+    return slice(None, None, -(-lanes // CHECKED))
+
+
+def problem_of(work: str) -> ji.Problem:
+    """The problem of a work, or the catalogue's forced oscillator."""
+    return catalogue.get("shaw-holmes").problem if work == "oscillator" else works.WORKS[work].problem
+
+
+def ball(lanes: int) -> Motion:
+    """Four or five bounces; heights of 1 +- 20 %, g = 1."""
+    heights, t1, e = np.linspace(0.8, 1.2, lanes), 8.0, 0.8
+    exact = [bounces(height, 0.0, 1.0, 0.0, e, t1)[0](np.array([t1]))[0][0] for height in heights[checked(lanes)]]
+    return Motion("bouncing ball", "ball", t1, e, heights[:, None], np.zeros((lanes, 1)), {"g": 1.0}, np.array(exact),
+                  others=("siconos", "diffrax"))  # fmt: skip
+
+
+def oscillator(lanes: int) -> Motion:
+    """Seven periods of the stable orbit with an impact each, from all over it."""
+    period, t1 = 2 * np.pi / OSCILLATOR["frequency"], 20.0
+    orbit, shift, _ = periodic_orbit(*(OSCILLATOR[name] for name in ("damping", "frequency", "wall")), OSCILLATOR_E)
+    # clear of the impact, at which a motion cannot start or be compared
+    start = np.linspace(0.05, 0.95, lanes) * period
+    q0, v0 = orbit(start)
+    args, exact = OSCILLATOR | {"shift": shift + start}, orbit((start + t1)[checked(lanes)])[0]
+    return Motion("forced oscillator", "oscillator", t1, OSCILLATOR_E, q0, v0, args, exact, ("shift",), 0.5)
+
+
+def double_pendulum(lanes: int) -> Motion:
+    """M(q), joint and tip against a wall."""
+    work = works.DOUBLE
+    q0, v0 = work.initial(lanes)
+    some = checked(lanes)
+    q, _ = reference.event_located(work.problem, q0[some], v0[some], np.array([work.t1]), work.restitution, work.args)
+    return Motion("double pendulum", work.name, work.t1, work.restitution, q0, v0, work.args, q[:, 0], longest=0.02,
+                  others=("siconos", "diffrax"))  # fmt: skip
+
+
+def inelastic_pendulum(lanes: int) -> Motion:
+    """The same with e = 0, where contact lasts: the exact motion is that of the event-locating scheme at a tiny step."""
+    work = works.DOUBLE
+    q0, v0 = work.initial(lanes)
+    some = checked(lanes)
+    found = ji.ensemble(work.problem, q0[some], v0[some], t1=work.t1, h=work.t1 / FINEST, e=0.0, args=work.args,
+                        scheme=ji.EventCorrected())  # fmt: skip
+    return Motion("double pendulum", work.name, work.t1, 0.0, q0, v0, work.args, found.q[:, -1],
+                  schemes=("PaoliSchatzman", "MoreauJean", "Maury"), others=())  # fmt: skip
+
+
+MOTIONS = {"ball": ball, "oscillator": oscillator, "double-pendulum": double_pendulum,
+           "double-pendulum-inelastic": inelastic_pendulum}  # fmt: skip
+
+
+def measure(name: str, full: bool, python: dict[str, str], sizes=None) -> list[dict]:
+    """Points of one picture: {"motion", "method", "step" or "tolerance", "error", "us_per_trajectory", "cores"}.
+
+    ``sizes`` (lanes, numbers of steps, tolerances, rounds) in place of those of ``full`` or not.
+    """
+    usual = (ALL_LANES, ALL_STEPS, TOLERANCES, 3) if full else (LANES, STEPS, TOLERANCES[::2], 2)
+    lanes, counts, tolerances, rounds = sizes or usual
+    motion = MOTIONS[name](lanes)
+    points = []
+    with timing.one_core():
+        for label in motion.schemes:
+            for count in counts:
+                if label != "EventCorrected" or count <= EVENT_STEPS:
+                    points.append(scheme_point(motion, label, count, rounds))
+        for key in motion.others:
+            points += peer_points(motion, key, counts, tolerances, rounds, python.get(key))
+    return [{"motion": name, "title": motion.title, "e": motion.e, "t1": motion.t1, "lanes": lanes} | p for p in points]
+
+
+def scheme_point(motion: Motion, label: str, count: int, rounds: int) -> dict:
+    args_axes = {name: 0 if name in motion.per_lane else None for name in motion.args}
+
+    def run():
+        return ji.ensemble(problem_of(motion.work), motion.q0, motion.v0, t1=motion.t1, h=motion.t1 / count, e=motion.e,
+                           args=motion.args, args_axes=args_axes, scheme=SCHEMES[label]())  # fmt: skip
+
+    seconds, found = [], run()
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - begin)
+    return {"method": label, "step": motion.t1 / count} | point(
+        motion, found.q[checked(len(found.q)), -1], seconds, len(found.q)
+    )
+
+
+def peer_points(motion: Motion, key: str, counts, tolerances, rounds: int, python: str | None) -> list[dict]:
+    """Points of another simulator; Siconos, which makes lane after lane, is given those that are checked."""
+    batch = key == "diffrax"
+    lanes = slice(None) if batch else checked(len(motion.q0))
+    args = {name: np.asarray(x)[lanes].tolist() if name in motion.per_lane else x for name, x in motion.args.items()}
+    job = {"work": motion.work, "q0": motion.q0[lanes].tolist(), "v0": motion.v0[lanes].tolist(), "e": motion.e,
+           "args": args, "h": motion.t1, "steps": 1, "rounds": rounds, "longest": motion.longest}  # fmt: skip
+    if batch:
+        changes = [{"tolerance": x} for x in tolerances]
+    else:
+        changes = [{"h": motion.t1 / count, "steps": count} for count in counts]
+    remark, answers = peers.ask(key, [job | change for change in changes], python)
+    if not answers:
+        return [{"method": peers.TITLES[key], "remark": remark}]
+    found = []
+    for change, answer in zip(changes, answers, strict=True):
+        setting = {"step": change["h"]} if "h" in change else change
+        q = np.array(answer["q"])
+        errors = point(motion, q[checked(len(q))] if batch else q, answer["seconds"], len(q))
+        found.append({"method": peers.TITLES[key]} | setting | errors)
+    return found
+
+
+def point(motion: Motion, q, seconds: list[float], lanes: int) -> dict:
+    error = np.abs(np.asarray(q) - motion.exact).max(axis=1)
+    return {"error": float(np.nanmedian(error)), "us_per_trajectory": 1e6 * min(seconds) / lanes, "cores": 1}
+
+
+def pictures(points: list[dict], folder) -> None:
+    """A picture for every motion that has points, error-against-cost-MOTION.png."""
+    for motion in dict.fromkeys(point["motion"] for point in points):
+        draw([point for point in points if point["motion"] == motion], folder / f"error-against-cost-{motion}.png")
+
+
+def draw(points: list[dict], path) -> None:
+    """One picture of the points of one motion."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.ticker import NullFormatter
+
+    from jaximpact.plots import COLOURS
+
+    first = points[0]
+    figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
+    for method, colour, marker in zip(METHODS, COLOURS, "osDv^P", strict=True):
+        mine = [point for point in points if point["method"] == method and "error" in point]
+        if mine:
+            cost, error = [p["us_per_trajectory"] for p in mine], [p["error"] for p in mine]
+            axes.loglog(cost, error, marker=marker, color=colour, label=method, markersize=5)
+    # whole decades, so that there are labels enough without those between them
+    low, high = axes.get_xlim()
+    axes.set_xlim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    unit = "m" if first["motion"] in ("ball", "oscillator") else "rad"
+    axes.set_xlabel(f"time of a trajectory on one core, {first['lanes']} in a batch [µs]")
+    axes.set_ylabel(f"median error of the final position [{unit}]")
+    axes.set_title(f"{first['title']}, e = {first['e']:g}, over {first['t1']:g} s")
+    axes.grid(True, which="major", alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)

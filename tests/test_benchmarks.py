@@ -1,0 +1,243 @@
+"""The benchmark's machinery at tiny sizes: rows, accuracy beside every time, tables, pictures; no time is asserted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
+
+from benchmarks import accelerator, contenders, peers, reference, report, run, timing, work_precision, works
+from benchmarks.accuracy import Accuracy
+
+# timing ---------------------------------------------------------------------------------------------------------------
+
+
+def test_contenders_run_in_turn_within_their_budget():
+    calls = []
+
+    def contender(label, parallel=False):
+        return contenders.Contender(label, lambda cores: calls.append((label, cores)) or label, parallel=parallel)
+
+    measured = timing.measure([contender("a"), contender("b", True)], 10, 5, rounds=2, budget=np.inf)
+    assert [result for _, result in measured] == ["a"] + ["b"] * (1 + (timing.all_cores() > 1 and timing.CAN_PIN))
+    rows = [row for row, _ in measured]
+    assert all(len(row["seconds"]) == 2 for row in rows)
+    for row in rows:
+        assert row["ns_per_step"] == pytest.approx(1e9 * min(row["seconds"]) / 50)
+        assert row["compile_s"] >= 0
+    assert {cores for label, cores in calls if label == "b"} == {1, timing.all_cores()}
+    [(row, _)] = timing.measure([contender("c")], 1, 1, rounds=3, budget=0.0)
+    assert len(row["seconds"]) == 1
+
+
+@pytest.mark.skipif(not timing.CAN_PIN, reason="threads can be pinned on Linux only")
+def test_one_core_pins_all_threads_and_lets_go():
+    before = os.sched_getaffinity(0)
+    with timing.one_core():
+        assert len(os.sched_getaffinity(0)) == 1
+        for thread in Path("/proc/self/task").iterdir():
+            assert os.sched_getaffinity(int(thread.name)) == os.sched_getaffinity(0)
+    assert os.sched_getaffinity(0) == before
+
+
+# contenders and accuracy ----------------------------------------------------------------------------------------------
+
+
+def test_values_agree_and_know_their_error():
+    """All programs of a scheme at h = 1e-3 make one error: late by 2 h at an impact of some 4 m/s, so near 1e-2."""
+    work, lanes = works.BALL, 3
+    accuracy = Accuracy(work, lanes)
+    errors = {}
+    for contender in contenders.values(work, lanes, None, full=False):
+        found = accuracy.of("forward", contender.run(1))
+        errors[contender.label, contender.dtype] = found["error"]
+        assert found["difference"] < (1e-10 if contender.dtype == "float64" else 4 * work.h * 5)
+    assert {label for label, _ in errors} >= {"plain JAX", "ensemble, scalar", "ensemble, array"}
+    assert all(1e-5 < error < 3e-2 for error in errors.values())
+
+
+def test_derivatives_know_their_error():
+    """Those of solve converge; plain JAX differentiates the discrete map, which is wrong by O(1) across an impact."""
+    work = works.BALL
+    accuracy = Accuracy(work, 2)
+    found = {}
+    for contender in contenders.derivatives(work, 2, full=False):
+        if contender.mode != "value":
+            result = contender.run(1)
+            assert result.shape == (2, 1 if contender.mode == "jvp" else 2)
+            found[contender.label, contender.mode] = accuracy.of(contender.mode, result)["error"]
+            assert contender.mode == "jvp" or contender.memory() >= 0
+    for mode in ("jvp", "vjp"):
+        assert found["solve, scalar", mode] < 0.02
+        assert found["plain JAX", mode] > 0.2
+
+
+# the table ------------------------------------------------------------------------------------------------------------
+
+
+def row(**changes):
+    usual = {"work": "ball", "lanes": 10, "steps": 5, "mode": "forward", "contender": "a", "dtype": "float64", "cores": 1,
+             "seconds": [1.0], "ns_per_step": 2.0, "compile_s": 0.25, "difference": 0.0, "error": None}  # fmt: skip
+    return usual | changes
+
+
+def test_ratios_are_within_a_work_its_lanes_and_cores():
+    rows = [row(), row(ns_per_step=3.0), row(cores=2, ns_per_step=1.0), row(lanes=20, ns_per_step=8.0),
+            row(mode="value", ns_per_step=4.0), row(mode="vjp", ns_per_step=20.0), row(flags="-O", ns_per_step=1.0),
+            row(section="peers", ns_per_step=200.0)]  # fmt: skip
+    assert [r["ratio"] for r in report.with_ratios(rows)] == [1, 1.5, 1, 1, 1, 5, 0.5, 100]
+
+
+def test_table_has_a_section_for_every_kind_of_row():
+    rows = [row(), row(contender="b", difference=3e-13, error=0.0123), row(mode="vjp", bytes_per_step=27.4, error=1e-3)]  # fmt: skip
+    missing = {"section": "peers", "work": "ball", "lanes": 1, "mode": "forward", "contender": "x", "dtype": "float64",
+               "remark": "not installed: no module"}  # fmt: skip
+    text = report.table([*rows, missing])
+    assert "| ball | 10 | b | float64 | 1 | 2 | 1 | 3e-13 | 1.2e-02 | 0.2 s |" in text
+    assert "| ball | 10 | vjp | a | float64 | 1 | 2 | 1 | 1.0e-03 | 0.2 s | 27.4 |" in text
+    assert "not installed: no module" in text
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## Values",
+        "## Derivatives",
+        "## Other simulators",
+    ]
+    for part in text.split("## ")[1:]:
+        assert len({line.count("|") for line in part.splitlines() if line.startswith("|")}) == 1
+
+
+# other simulators -----------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_simulator_says_so():
+    assert peers.ask("siconos", [], python="/no/such/interpreter") == ("not installed: no /no/such/interpreter", [])
+    remark, answers = peers.ask("siconos", [], python=sys.executable)
+    assert remark.startswith("not installed") and not answers
+
+
+@pytest.mark.parametrize("key", list(peers.TITLES))
+def test_a_simulator_bounces_a_ball(key):
+    """Where it is installed; the soft contacts of some are wrong by a tenth of a metre, so only that there is an answer."""
+    job = {"work": "ball", "q0": [[1.0], [0.5]], "v0": [[0.0], [0.1]], "e": 0.8, "args": {"g": 9.81}, "h": 1e-3,
+           "steps": 600, "rounds": 1, "tolerance": 1e-8, "longest": 0.1}  # fmt: skip
+    remark, answers = peers.ask(key, [job])
+    if not answers:
+        assert remark.startswith("not installed")
+        pytest.skip(remark)
+    fall = np.sqrt(2 / 9.81)
+    exact = 0.8 * 9.81 * fall * (0.6 - fall) - 0.5 * 9.81 * (0.6 - fall) ** 2
+    tolerance = {"siconos": 2e-2, "diffrax": 1e-6}.get(key, 0.3)
+    assert abs(answers[0]["q"][0][0] - exact) < tolerance
+    assert np.shape(answers[0]["q"]) == (2, 1) and len(answers[0]["seconds"]) == 1
+
+
+@pytest.mark.parametrize("key", ["siconos", "diffrax"])
+def test_a_simulator_swings_a_double_pendulum(key):
+    """Where it is installed, against event location: the error of diffrax's tolerance, a hundred times, and O(h)."""
+    work = works.DOUBLE
+    q0, v0 = work.initial(2)
+    job = {"work": work.name, "q0": q0.tolist(), "v0": v0.tolist(), "e": work.restitution, "args": work.args,
+           "h": work.h, "steps": work.steps, "rounds": 1, "tolerance": 1e-8, "longest": 0.05}  # fmt: skip
+    remark, answers = peers.ask(key, [job, job])
+    if not answers:
+        assert remark.startswith("not installed")
+        pytest.skip(remark)
+    exact, _ = reference.event_located(work.problem, q0, v0, np.array([work.t1]), work.restitution, work.args)
+    for answer in answers:
+        assert np.abs(np.array(answer["q"]) - exact[:, 0]).max() < {"siconos": 3e-2, "diffrax": 1e-6}[key]
+
+
+# error against cost ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["ball", "oscillator"])
+def test_exact_motions_are_those_of_the_problems(name):
+    """Closed forms against event location, to the integrator's tolerance of 1e-12 and its growth along the motion."""
+    motion = work_precision.MOTIONS[name](3)
+    for lane in range(3):
+        args = {key: x[lane] if key in motion.per_lane else x for key, x in motion.args.items()}
+        some, problem = slice(lane, lane + 1), work_precision.problem_of(motion.work)
+        q, _ = reference.event_located(problem, motion.q0[some], motion.v0[some], np.array([motion.t1]), motion.e, args)
+        np.testing.assert_allclose(q[0, 0], motion.exact[lane], atol=1e-9)
+
+
+def test_pictures(tmp_path, monkeypatch):
+    """Exact positions of every other lane are compared with those lanes; what is not installed is left out of a picture."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(work_precision, "CHECKED", 4)
+    motion = replace(work_precision.ball(8), schemes=("PaoliSchatzman",))
+    assert motion.exact.shape == (4, 1)
+    monkeypatch.setitem(work_precision.MOTIONS, "ball", lambda lanes: motion)
+    points = work_precision.measure("ball", False, {"siconos": "/no", "diffrax": "/no"}, (8, (997, 3989), (1e-6,), 1))
+    coarse, fine, *others = points
+    assert coarse["method"] == fine["method"] == "PaoliSchatzman"
+    assert fine["error"] < coarse["error"] < 0.05 and fine["us_per_trajectory"] > 0
+    assert all(point["remark"].startswith("not installed") for point in others) and len(others) == 2
+    work_precision.pictures(points, tmp_path)
+    assert (tmp_path / "error-against-cost-ball.png").stat().st_size > 10_000
+
+
+# all of it ------------------------------------------------------------------------------------------------------------
+
+
+def test_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "PEER_LANES", dict.fromkeys(peers.TITLES, 1))
+    monkeypatch.setattr(peers, "ask", lambda *a, **k: ("not installed: test", []))
+    arguments = [
+        "--out",
+        str(tmp_path),
+        "--only",
+        "ball:2",
+        "--rounds",
+        "1",
+        "--parts",
+        "values",
+        "peers",
+        "accelerator",
+    ]
+    run.main([*arguments, "--lanes", "3"])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["about"]["cpu"] is not None and results["about"]["jax"] == jax.__version__
+    assert {report.section(row) for row in results["rows"]} == {"values", "peers", "accelerator"}
+    assert all(
+        row["remark"] == "not measured" for row in results["rows"] if "ns_per_step" not in row and "device" in row
+    )
+    assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
+
+
+def test_accelerator_rows_on_any_device(monkeypatch):
+    monkeypatch.setitem(accelerator.FLOPS, "ball", 6)
+    monkeypatch.delitem(accelerator.FLOPS, "double-pendulum")
+    monkeypatch.delitem(accelerator.FLOPS, "links-4")
+    options = SimpleNamespace(
+        lanes=[20], any_device=True, bandwidth=1e9, flops64=1e9, flops32=2e9, rounds=1, budget=1.0
+    )
+    double, single = accelerator.rows(options)
+    assert (double["dtype"], single["dtype"]) == ("float64", "float32")
+    # 4 numbers are moved in a step, and 6 operations made
+    assert double["bytes_limit_ns"] == pytest.approx(32) and double["flops_limit_ns"] == pytest.approx(6)
+    assert single["bytes_limit_ns"] == pytest.approx(16) and single["flops_limit_ns"] == pytest.approx(3)
+    for found in (double, single):
+        assert found["ns_per_step"] > 0 and found["error"] < 3e-2
+    assert "limit by bytes" in report.table([double, single])
+
+
+@pytest.mark.slow
+def test_flags_reach_the_child(tmp_path):
+    options = SimpleNamespace(only=["ball:2"], rounds=1, budget=1.0)
+    rows = run.flag_rows(options)
+    assert rows and all(row["flags"] == run.FLAGS and "ensemble" in row["contender"] for row in rows)
+
+
+@pytest.mark.parametrize("wrong", [["--only", "ball"], ["--only", "moon:3"], ["--rounds", "0"], ["--python", "mjx"]])
+def test_bad_arguments(wrong, tmp_path):
+    with pytest.raises(SystemExit):
+        run.main(["--out", str(tmp_path), *wrong])
