@@ -47,7 +47,7 @@ bench bench-full bench-record: setup
 # PEERS="mjx=venv/bin/python brax=..." names the interpreters of other simulators that are not installed in $(VENV)
 bench: BENCH = --out $(OUT)/benchmarks $(if $(PEERS),--python $(PEERS))
 bench-full: BENCH = --full --out $(OUT)/benchmarks-full $(if $(PEERS),--python $(PEERS))
-bench-record: BENCH = --full --out experiments/benchmarks/results $(if $(PEERS),--python $(PEERS))
+bench-record: BENCH = --out experiments/benchmarks/results $(if $(PEERS),--python $(PEERS))
 
 clean:
 	rm -rf $(VENV) $(OUT) .pytest_cache .ruff_cache .mypy_cache

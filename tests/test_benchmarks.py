@@ -92,9 +92,9 @@ def row(**changes):
 
 def test_ratios_are_within_a_work_its_lanes_and_cores():
     rows = [row(), row(ns_per_step=3.0), row(cores=2, ns_per_step=1.0), row(lanes=20, ns_per_step=8.0),
-            row(mode="value", ns_per_step=4.0), row(mode="vjp", ns_per_step=20.0), row(flags="-O", ns_per_step=1.0),
+            row(mode="value", ns_per_step=4.0), row(mode="vjp", ns_per_step=20.0),
             row(section="peers", ns_per_step=200.0)]  # fmt: skip
-    assert [r["ratio"] for r in report.with_ratios(rows)] == [1, 1.5, 1, 1, 1, 5, 0.5, 100]
+    assert [r["ratio"] for r in report.with_ratios(rows)] == [1, 1.5, 1, 1, 1, 5, 100]
 
 
 def test_table_has_a_section_for_every_kind_of_row():
@@ -230,14 +230,13 @@ def test_accelerator_rows_on_any_device(monkeypatch):
     assert "limit by bytes" in report.table([double, single])
 
 
-@pytest.mark.slow
-def test_flags_reach_the_child(tmp_path):
-    options = SimpleNamespace(only=["ball:2"], rounds=1, budget=1.0)
-    rows = run.flag_rows(options)
-    assert rows and all(row["flags"] == run.FLAGS and "ensemble" in row["contender"] for row in rows)
-
-
 @pytest.mark.parametrize("wrong", [["--only", "ball"], ["--only", "moon:3"], ["--rounds", "0"], ["--python", "mjx"]])
 def test_bad_arguments(wrong, tmp_path):
     with pytest.raises(SystemExit):
         run.main(["--out", str(tmp_path), *wrong])
+
+
+def test_readme_quotes_the_record():
+    root = Path(report.__file__).resolve().parents[2]
+    rows = json.loads((root / "experiments/benchmarks/results/results.json").read_text())["rows"]
+    assert report.summary(rows) in (root / "README.md").read_text()

@@ -67,7 +67,7 @@ def values(work, lanes: int, libraries: Native | None, full: bool) -> list[Conte
     layouts = ("scalar", "array") if q0.shape[1] <= SMALL else ("array",)
     if lanes == 1:
         found += [Contender(f"solve, {layout}", single_motion(work, q0[0], v0[0], layout)) for layout in layouts]
-        layouts = layouts if full else ()  # an ensemble of one costs its preparation
+        layouts = layouts if full or work.steps > 10_000 else ()  # an ensemble of one costs its preparation
     for layout in layouts:
         best = layout == layouts[0]
         found.append(Contender(f"ensemble, {layout}", ensemble(work, q0, v0, layout), parallel=many and (best or full)))

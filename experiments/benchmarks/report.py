@@ -85,7 +85,6 @@ BASIC = (
 )
 SECTIONS = {
     "values": ("Values", BASIC),
-    "flags": ("Values with `XLA_FLAGS` set", BASIC),
     "derivatives": (
         "Derivatives",
         ("work", "lanes", "derivative", *BASIC[2:7], "error", "compiling", "bytes per trajectory-step"),
@@ -112,8 +111,6 @@ def section(row: dict) -> str:
     """The part of the table that a row belongs to."""
     if "section" in row:
         return row["section"]
-    if row.get("flags"):
-        return "flags"
     return "values" if row["mode"] == "forward" else "derivatives"
 
 
@@ -146,3 +143,27 @@ def table(rows: list[dict]) -> str:
         lines += ["| " + " | ".join(COLUMNS[column](row) for column in columns) + " |" for row in mine]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
+
+
+QUOTED = {
+    ("ball", 100_000): "bouncing ball, 100,000 lanes",
+    ("double-pendulum", 10_000): "double pendulum, M(q), two stops, 10,000 lanes",
+    ("double-long", 1): "the same, one lane",
+    ("pile-16", 1): "pile of 16 disks, 184 constraints, one lane",
+}
+PROGRAMS = ("C++ SIMD", "C++", "numba", "plain JAX")
+
+
+def summary(rows: list[dict]) -> str:
+    """What the README quotes: float64, one core, ns per trajectory-step."""
+    lines = ["| | C++ | numba | plain `vmap(scan)` | jaximpact |", "|---|---|---|---|---|"]
+    for (work, lanes), title in QUOTED.items():
+        mine = [r for r in rows if section(r) == "values" and (r["work"], r["lanes"]) == (work, lanes)]
+        mine = [r for r in mine if r["dtype"] == "float64" and r.get("cores") == 1 and "ns_per_step" in r]
+        if not mine:
+            continue
+        times = {r["contender"]: r["ns_per_step"] for r in mine}
+        ours = min(ns for name, ns in times.items() if name not in PROGRAMS)
+        others = [times.get("C++ SIMD", times.get("C++")), times.get("numba"), times.get("plain JAX")]
+        lines.append(f"| {title} | " + " | ".join("–" if x is None else f"{x:.2g}" for x in (*others, ours)) + " |")
+    return "\n".join(lines) + "\n"

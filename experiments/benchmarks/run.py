@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,20 +25,17 @@ from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
 
 VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
-          "links-2:1000", "links-4:1000", "bar-64:1", "gas-16:1", "pile-16:1")  # fmt: skip
+          "links-2:1000", "links-4:1000", "bar-64:1", "gas-16:1", "pile-16:1", "ball-long:1", "double-long:1")  # fmt: skip
 DERIVATIVES = ("ball:1000", "double-pendulum:100")
 ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double-pendulum:1000", "double-pendulum:10000",
               "links-2:1000", "links-4:1000", "links-6:1000", "bar-64:1", "bar-64:100", "bar-256:1", "gas-16:1",
-              "gas-16:100", "pile-16:1", "pile-16:100", "gas-64:1", "pile-64:1")  # fmt: skip
+              "gas-16:100", "pile-16:1", "pile-16:100", "gas-64:1", "pile-64:1", "ball-long:1", "double-long:1")  # fmt: skip
 ALL_DERIVATIVES = ("ball:1", "ball:1000", "double-pendulum:1", "double-pendulum:100",
                    "double-pendulum:1000", "links-2:100", "links-4:100", "links-6:100", "bar-64:1", "gas-16:1")  # fmt: skip
-PARTS = ("values", "derivatives", "peers", "precision", "flags", "accelerator")
+PARTS = ("values", "derivatives", "peers", "precision", "accelerator")
 PEERS = (("ball", "siconos"), ("ball", "mjx"), ("ball", "brax"), ("ball", "diffrax"),
          ("double-pendulum", "siconos"), ("double-pendulum", "diffrax"))  # fmt: skip
 PEER_LANES = {"siconos": 10, "mjx": 1000, "brax": 1000, "diffrax": 1000}
-# what the documentation advises for values; slow in reverse mode
-FLAGS = ("--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,"
-         "xla_cpu_small_while_loop_byte_threshold=100000000")  # fmt: skip
 
 
 def measure(item: str, kind: str, options, libraries) -> list[dict]:
@@ -81,18 +76,6 @@ def peer_rows(rounds: int, python: dict[str, str]) -> list[dict]:
     return rows
 
 
-def flag_rows(options) -> list[dict]:
-    """Values of small systems in a process with `FLAGS` set."""
-    items = [item for item in options.only or VALUES if item.split(":")[0] in ("ball", "double-pendulum")]
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, "--parts", "values", "--out", folder, "--only", *items,
-                   "--rounds", str(options.rounds), "--budget", str(options.budget)]  # fmt: skip
-        flags = f"{os.environ.get('XLA_FLAGS', '')} {FLAGS}".strip()
-        subprocess.run(command, check=True, env=os.environ | {"XLA_FLAGS": flags}, stdout=subprocess.DEVNULL)
-        rows = json.loads((Path(folder) / "results.json").read_text())["rows"]
-    return [row | {"flags": FLAGS} for row in rows if "ensemble" in row["contender"]]
-
-
 def write(folder: Path, rows: list[dict], points: list[dict]) -> str:
     """Write results, table and pictures into the folder; the table."""
     rows = report.with_ratios(rows)
@@ -112,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--parts",
         nargs="+",
         choices=PARTS,
-        help="what to measure; by default all but flags, with --full all, with --only the first two",
+        help="what to measure; by default all, with --only the first two",
     )
     parser.add_argument("--only", nargs="+", metavar="WORK:LANES", help="rows of values and derivatives to measure")
     parser.add_argument("--rounds", type=int, default=5)
@@ -131,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error(f"--python: write KEY=PATH with a key of {', '.join(peers.TITLES)}")
     if options.rounds < 1:
         parser.error("--rounds must be at least 1")
-    usual = ("values", "derivatives") if options.only else PARTS if options.full else [x for x in PARTS if x != "flags"]
+    usual = ("values", "derivatives") if options.only else PARTS
     parts = options.parts or usual
 
     jax.config.update("jax_enable_x64", True)
@@ -149,8 +132,6 @@ def main(arguments: list[str] | None = None) -> None:
                     jax.clear_caches()
     if "peers" in parts:
         rows += peer_rows(options.rounds, python)
-    if "flags" in parts:
-        rows += flag_rows(options)
     if "accelerator" in parts:
         rows += accelerator.rows(options)
     if "precision" in parts:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -215,7 +215,24 @@ def pile(n: int) -> Work:
     return Work(f"pile-{n}", Problem(disks_force, disks_gaps), 0.0, 1e-3, 1000, start, args)
 
 
+# one long motion of each of the small systems -------------------------------------------------------------------------
+
+LONG = (replace(BALL, name="ball-long", steps=1_000_000), replace(DOUBLE, name="double-long", steps=200_000))
+
 WORKS: dict[str, Work] = {
     work.name: work
-    for work in (BALL, DOUBLE, links(2), links(4), links(6), bar(64), bar(256), gas(16), gas(64), pile(16), pile(64))
+    for work in (
+        BALL,
+        DOUBLE,
+        *LONG,
+        links(2),
+        links(4),
+        links(6),
+        bar(64),
+        bar(256),
+        gas(16),
+        gas(64),
+        pile(16),
+        pile(64),
+    )
 }
