@@ -15,12 +15,12 @@ import numpy as np
 from jax import Array, lax
 
 from .contact import Metric, gap_rate, linearise, touch
-from .lanes import few
+from .lanes import few, few_differentiated
 from .problem import Problem
 from .projection.base import Projection, Untouched, as_status, is_straight, project_velocity
 from .scalarise import scalarise
 from .schemes.base import Inputs, Scheme, no_step
-from .sensitivity import begin, corrected_step, end, synchronous, undifferentiated
+from .sensitivity import begin, calm_step, corrected_step, end, synchronous, undifferentiated
 from .status import FAILURES, Status, describe, summarise
 from .validate import JaximpactWarning, canonical, check_start, choose_methods, is_traced
 
@@ -265,10 +265,17 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         row = row_of(state, info, initial.impulse)
         buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
 
+    def stepped(x):
+        """`corrected_step`; in forward mode and large batches, of the lanes that touch something."""
+        if not (plan.few and plan.length is None and scheme.projects):
+            return corrected_step(*x)
+        calm = lambda x: calm_step(*x[:2], *x[3:])
+        return few_differentiated(calm, lambda x: corrected_step(*x))(x)
+
     def body(carry, k):
         state, row, measures, buffer, pointer, history = carry
         if corrected:
-            state_new, info, history_new = corrected_step(problem, scheme, projection, inputs, state, history)
+            state_new, info, history_new = stepped((problem, scheme, projection, inputs, state, history))
         else:
             (state_new, info), history_new = scheme.step(problem, projection, inputs, state), history
         row_new, measures_new = row_of(state_new, info, row.impulse), account(k, state_new, info, measures)

@@ -27,7 +27,7 @@ from jax import Array, lax
 from . import linalg
 from .contact import Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
 from .problem import Problem
-from .projection.base import Frozen, Projection, as_status
+from .projection.base import Frozen, Projection, Untouched, as_status
 from .schemes.base import Info, Inputs, Scheme, State
 from .status import Status
 
@@ -232,6 +232,19 @@ def corrected_step(
     latest = jnp.where(crossed, new.n, history.latest).astype(jnp.int32)
     history = History(last.astype(jnp.int32), history.struck | impact, latest)
     return graft_tree(new, surrogate), graft_tree(info, surrogate_info)._replace(status=status), history
+
+
+def calm_step(
+    problem: Problem, scheme: Scheme, inputs: Inputs, state: State, history: History
+) -> tuple[tuple[State, Info, History], Array]:
+    """`corrected_step` of a motion that touches nothing, and whether it is not to be used: something is touched."""
+    none: Any = Untouched()
+    new, info = scheme.step(problem, none, *lax.stop_gradient((inputs, state)))
+    finite = jnp.all(jnp.isfinite(new.q)) & jnp.all(jnp.isfinite(new.v))
+    pending = (info.status != 0) | ~finite | jnp.any(history.last == CLOSED)
+    surrogate, surrogate_info = scheme.step(problem, none, inputs._replace(e=jnp.zeros_like(inputs.e)), state)
+    history = history._replace(last=jnp.full_like(history.last, FREE))
+    return (graft_tree(new, surrogate), graft_tree(info, surrogate_info), history), pending
 
 
 def synchronous(problem: Problem, scheme: Scheme, inputs: Inputs, t, q, v, impulse, last):

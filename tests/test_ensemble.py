@@ -1,5 +1,6 @@
 """Ensembles: the numbers of a loop, whatever the chunking; work near the sum of the steps."""
 
+import os
 import sys
 from functools import partial
 
@@ -82,6 +83,50 @@ def test_chunking_changes_nothing(dtype):
                 atol=200 * np.finfo(dtype).eps,
                 err_msg=f"{name}, chunk {chunk}",
             )
+
+
+@pytest.mark.parametrize("layout", ["array", "scalar"])
+@pytest.mark.parametrize(
+    "scheme", [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()], ids=lambda s: type(s).__name__
+)
+def test_one_lane(scheme, layout):
+    """A lane alone runs in a loop of its own."""
+    given = lane(3, options())
+    q0, v0 = given.pop("q0"), given.pop("v0")
+    rest = given | {"t1": 2.0, "h": 0.01, "scheme": scheme, "save": [0.0, 0.3, 0.301, 1.2345]}
+    found = ji.ensemble(OSCILLATOR, q0[None], v0[None], layout=layout, **rest)
+    single = solve(OSCILLATOR, q0, v0, **rest)
+    assert np.sum(single.impulse[-1]) > 0
+    for name in FIELDS:
+        # roundings of 200 steps
+        np.testing.assert_allclose(getattr(found, name)[0], getattr(single, name), rtol=1e-11, atol=1e-12, err_msg=name)
+
+
+def test_threads_and_settings_of_this_thread():
+    """Chunks run in threads, unless this thread has settings of jax that those would not see."""
+    given = options() | {"t1": 0.5, "h": 0.01}
+    usual = module.workers()
+    assert usual == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usual == 1
+    parallel = ji.ensemble(OSCILLATOR, chunk=5, **given)
+    with jax.enable_x64(False):
+        assert module.workers() == 1
+        single = jax.tree.map(lambda x: x.astype(np.float32) if isinstance(x, np.ndarray) else x, given)
+        assert ji.ensemble(OSCILLATOR, chunk=5, **single).q.dtype == np.float32
+    with jax.debug_nans(True):
+        assert module.workers() == 1
+        serial = ji.ensemble(OSCILLATOR, chunk=5, **given)
+    np.testing.assert_array_equal(parallel.q, serial.q)
+
+
+def test_an_error_in_a_chunk_reaches_the_caller():
+    def force(t, q, v, args):
+        def refuse(x):
+            raise RuntimeError("no force today")
+
+        return jax.pure_callback(refuse, jax.ShapeDtypeStruct(q.shape, q.dtype), q, vmap_method="sequential")
+
+    with pytest.raises(Exception, match="no force today"):
+        ji.ensemble(ji.Problem(force, gaps), [[0.0, 1.0]] * 9, [0.0, 0.0], t1=0.1, h=0.01, chunk=3)
 
 
 def test_different_steps():

@@ -137,7 +137,25 @@ def derivatives(work, lanes: int, full: bool) -> list[Contender]:
             memory = lambda compiled=compiled: compiled().memory_analysis().temp_size_in_bytes
             parallel = full and lanes >= MANY
             found.append(Contender(label, run, mode, parallel=parallel, memory=memory if mode == "vjp" else None))
+    found += [
+        Contender(f"sensitivities, {x}", gradient(work, q0, v0, x), "vjp", parallel=lanes >= MANY) for x in layouts
+    ]
     return found
+
+
+def total(solution):
+    return jnp.sum(solution.q[-1]) + jnp.sum(solution.v[-1])
+
+
+def gradient(work, q0, v0, layout: str) -> Callable:
+    """The gradient that reverse mode gives, in forward mode: `jaximpact.sensitivities` as a user calls it."""
+
+    def run(cores):
+        found = ji.sensitivities(work.problem, q0, v0, t1=work.t1, h=work.h, e=work.restitution, args=work.args,
+                                 wrt=("q0", "v0"), output=total, mode="forward", layout=layout).jacobian  # fmt: skip
+        return np.concatenate([found["q0"], found["v0"]], axis=1)
+
+    return run
 
 
 def compiler(function, *inputs):
