@@ -112,7 +112,7 @@ def test_threads_and_settings_of_this_thread():
         assert module.workers() == 1
         single = jax.tree.map(lambda x: x.astype(np.float32) if isinstance(x, np.ndarray) else x, given)
         assert ji.ensemble(OSCILLATOR, chunk=5, **single).q.dtype == np.float32
-    with jax.debug_nans(True):
+    with jax.default_matmul_precision("highest"):
         assert module.workers() == 1
         serial = ji.ensemble(OSCILLATOR, chunk=5, **given)
     np.testing.assert_array_equal(parallel.q, serial.q)

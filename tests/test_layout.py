@@ -43,7 +43,11 @@ def options(scheme):
     return {"scheme": scheme, "args": ARGS, "e": 0.0 if isinstance(scheme, ji.Maury) else 0.6, "t1": 1.0}
 
 
-@pytest.mark.parametrize("save", [pytest.param("final", marks=pytest.mark.slow), 40, [0.1, 0.1003, 0.77, 1.0]], ids=["final", "every", "times"])
+@pytest.mark.parametrize(
+    "save",
+    [pytest.param("final", marks=pytest.mark.slow), 40, [0.1, 0.1003, 0.77, 1.0]],
+    ids=["final", "every", "times"],
+)
 def test_ensemble(save):
     given = options(ji.PaoliSchatzman()) | {"h": 0.005, "save": save}
     found = ji.ensemble(PENDULUM, Q0, V0, layout="scalar", **given)

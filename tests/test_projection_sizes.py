@@ -104,7 +104,11 @@ def disks_gaps(t, q, args):
 DISKS = ji.Problem(lambda t, q, v, args: jnp.zeros_like(q), disks_gaps)
 
 
-@pytest.mark.parametrize("method", [ji.ActiveSet(), ji.ProjectedGradient()], ids=["active-set", "projected-gradient"])
+@pytest.mark.parametrize(
+    "method",
+    [ji.ActiveSet(), pytest.param(ji.ProjectedGradient(), marks=pytest.mark.slow)],
+    ids=["active-set", "projected-gradient"],
+)
 def test_working_sets_find_the_projection_on_all_constraints(method):
     """Sixteen disks in a box, from one overlap to a crowd of more than the smaller working set."""
     rng = np.random.default_rng(1)
