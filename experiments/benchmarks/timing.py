@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 LONG_ENOUGH = 0.02  # seconds of repetition in a round
@@ -47,13 +47,15 @@ def measure(
     """
     runs = []
     for contender in contenders:
-        begin = time.perf_counter()
-        result = contender.run(1)
-        first_call = time.perf_counter() - begin
         counts = [1] if pinned and (CAN_PIN or all_cores() == 1) else [all_cores()]
         if contender.parallel and all_cores() not in counts:
             counts.append(all_cores())
         for cores in counts:
+            # as it will be timed: a program may be compiled for the number of cores it finds
+            with one_core() if cores == 1 else nullcontext():
+                begin = time.perf_counter()
+                result = contender.run(cores)
+                first_call = time.perf_counter() - begin
             row = {"lanes": lanes, "steps": steps, "mode": contender.mode, "contender": contender.label,
                    "dtype": contender.dtype, "cores": cores, "seconds": []}  # fmt: skip
             if contender.memory is not None:
