@@ -147,11 +147,17 @@ def table(rows: list[dict]) -> str:
 
 QUOTED = {
     ("ball", 100_000): "bouncing ball, 100,000 lanes",
-    ("double-pendulum", 10_000): "double pendulum, M(q), two stops, 10,000 lanes",
+    ("double-pendulum", 1000): "double pendulum, M(q), two stops, 1000 lanes",
+    ("double-pendulum", 10_000): "the same, 10,000 lanes",
     ("double-long", 1): "the same, one lane",
     ("pile-16", 1): "pile of 16 disks, 184 constraints, one lane",
 }
 PROGRAMS = ("C++ SIMD", "C++", "numba", "plain JAX")
+
+
+def rounded(x: float | None) -> str:
+    """Two digits; thousands set apart."""
+    return "–" if x is None else f"{x:,.0f}" if x >= 100 else f"{x:.2g}"
 
 
 def summary(rows: list[dict]) -> str:
@@ -165,5 +171,5 @@ def summary(rows: list[dict]) -> str:
         times = {r["contender"]: r["ns_per_step"] for r in mine}
         ours = min(ns for name, ns in times.items() if name not in PROGRAMS)
         others = [times.get("C++ SIMD", times.get("C++")), times.get("numba"), times.get("plain JAX")]
-        lines.append(f"| {title} | " + " | ".join("–" if x is None else f"{x:.2g}" for x in (*others, ours)) + " |")
+        lines.append(f"| {title} | " + " | ".join(map(rounded, (*others, ours))) + " |")
     return "\n".join(lines) + "\n"
