@@ -23,7 +23,8 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from .lanes import few
 
-SMALL = 512  # arrays of up to this many entries are held as separate numbers
+SMALL = 512  # arrays of up to this many entries are held as separate numbers,
+LONG = 64  # unless an axis is longer than any of a small system: saved rows stay together
 
 Value = Any  # an object array of scalars (known ones are numpy's), or a whole jax array
 
@@ -52,7 +53,8 @@ def is_split(x: Value) -> bool:
 
 
 def _fits(x) -> bool:
-    return math.prod(x.shape) <= SMALL and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
+    short = math.prod(x.shape) <= SMALL and max(x.shape, default=0) <= LONG
+    return short and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
 
 
 def known(x) -> bool:
@@ -168,7 +170,7 @@ def apply(eqn, inputs, on_whole) -> list[Value]:
         return evaluate(_closed(eqn.params[CALLS[name]]), inputs, on_whole)
     if name in CONTROL:
         return CONTROL[name](eqn, inputs, on_whole)
-    small = all(is_split(x) for x in inputs) and all(math.prod(v.aval.shape) <= SMALL for v in eqn.outvars)
+    small = all(is_split(x) for x in inputs) and all(_fits(v.aval) for v in eqn.outvars)
     if small and name in ELEMENTWISE:
         return [elementwise(eqn, inputs)]
     if small and name in RULES:
