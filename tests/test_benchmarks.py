@@ -75,7 +75,7 @@ def test_derivatives_know_their_error():
             result = contender.run(1)
             assert result.shape == (2, 1 if contender.mode == "jvp" else 2)
             found[contender.label, contender.mode] = accuracy.of(contender.mode, result)["error"]
-            assert contender.mode == "jvp" or contender.memory() >= 0
+            assert contender.memory is None or contender.memory() >= 0
     for mode in ("jvp", "vjp"):
         assert found["solve, scalar", mode] < 0.02
         assert found["plain JAX", mode] > 0.2
