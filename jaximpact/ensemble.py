@@ -205,7 +205,11 @@ def prepare(
     scalar = is_scalar(layout, d, m, counts.sum())
     ragged, few = bool(np.any(counts != counts[0])), jax.default_backend() == "cpu"
     plan = plan._replace(ragged=ragged, scalar=scalar, few=few, alone=lanes == 1)
-    chunks = divide(counts, chunk or min(_automatic_chunk(one, m, plan), -(-lanes // workers())))
+    if chunk is None:
+        # as many chunks as keep all cores at work to the end
+        threads, most = workers(), _automatic_chunk(one, m, plan)
+        chunk = -(-lanes // (threads * -(-lanes // (threads * most))))
+    chunks = divide(counts, chunk)
     return Batch(data, axes, scheme, projection, counts, plan, times, chunks)
 
 
