@@ -169,7 +169,7 @@ def ensemble(
 
 
 class Batch(NamedTuple):
-    """A checked batch: its data, which of them carry a lane axis, the number of steps of each lane, and its chunks."""
+    """A checked batch: its data, which of them carry a lane axis, the number of steps of each lane, its chunks, and how many are computed at a time."""
 
     data: Data
     axes: Axes
@@ -179,6 +179,7 @@ class Batch(NamedTuple):
     plan: Plan
     times: Any
     chunks: list[tuple[np.ndarray, np.ndarray]]
+    threads: int
 
 
 def prepare(
@@ -205,12 +206,13 @@ def prepare(
     scalar = is_scalar(layout, d, m, counts.sum())
     ragged, few = bool(np.any(counts != counts[0])), jax.default_backend() == "cpu"
     plan = plan._replace(ragged=ragged, scalar=scalar, few=few, alone=lanes == 1)
+    threads = workers()
     if chunk is None:
         # as many chunks as keep all cores at work to the end
-        threads, most = workers(), _automatic_chunk(one, m, plan)
+        most = _automatic_chunk(one, m, plan)
         chunk = -(-lanes // (threads * -(-lanes // (threads * most))))
     chunks = divide(counts, chunk)
-    return Batch(data, axes, scheme, projection, counts, plan, times, chunks)
+    return Batch(data, axes, scheme, projection, counts, plan, times, chunks, threads)
 
 
 class Here(Executor):
@@ -251,7 +253,7 @@ def in_chunks(batch: Batch, call: Callable, progress: bool | None):
         leaves, structure = jax.tree.flatten(some.args)
         return pool.submit(lambda: jax.tree.map(np.asarray, call(lane, tuple(leaves), structure)))
 
-    threads = workers()
+    threads = batch.threads
     bar = tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{lanes} motions")
     pool = ThreadPoolExecutor(threads) if threads > 1 else Here()
     try:

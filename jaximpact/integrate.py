@@ -19,7 +19,7 @@ from .lanes import few, few_differentiated
 from .problem import Problem
 from .projection.base import Projection, Untouched, as_status, is_straight, project_velocity
 from .scalarise import scalarise
-from .schemes.base import Inputs, Scheme, no_step
+from .schemes.base import Inputs, Scheme, finite, no_step
 from .sensitivity import begin, calm_step, corrected_step, end, synchronous, undifferentiated
 from .status import FAILURES, Status, describe, summarise
 from .validate import JaximpactWarning, canonical, check_start, choose_methods, is_traced
@@ -243,9 +243,6 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
             new,
             jnp.where(failing, jnp.where(lost > 0, t, inputs.time(k)), failed_at),
         )
-
-    def finite(state):
-        return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
 
     def row_of(state, info, impulse):
         impulse = jnp.where(finite(state), impulse + info.impulse, jnp.nan)

@@ -28,7 +28,7 @@ from . import linalg
 from .contact import Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
 from .problem import Problem
 from .projection.base import Frozen, Projection, Untouched, as_status
-from .schemes.base import Info, Inputs, Scheme, State
+from .schemes.base import Info, Inputs, Scheme, State, finite
 from .status import Status
 
 FREE, STRUCK, REBOUND, CLOSED = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
@@ -240,8 +240,7 @@ def calm_step(
     """`corrected_step` of a motion that touches nothing, and whether it is not to be used: something is touched."""
     none: Any = Untouched()
     new, info = scheme.step(problem, none, *lax.stop_gradient((inputs, state)))
-    finite = jnp.all(jnp.isfinite(new.q)) & jnp.all(jnp.isfinite(new.v))
-    pending = (info.status != 0) | ~finite | jnp.any(history.last == CLOSED)
+    pending = (info.status != 0) | ~finite(new) | jnp.any(history.last == CLOSED)
     surrogate, surrogate_info = scheme.step(problem, none, inputs._replace(e=jnp.zeros_like(inputs.e)), state)
     history = history._replace(last=jnp.full_like(history.last, FREE))
     return (graft_tree(new, surrogate), graft_tree(info, surrogate_info), history), pending

@@ -86,6 +86,11 @@ class Scheme(Protocol):
         ...
 
 
+def finite(state: State) -> Array:
+    """Whether position and velocity are finite numbers, ()."""
+    return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
+
+
 def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, impulse: Array | None = None) -> Info:
     """Info of one step from its projection; adds the status of the mass matrix."""
     status = projected.status | as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
