@@ -262,19 +262,19 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         row = row_of(state, info, initial.impulse)
         buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
 
-    def stepped(x):
-        """`corrected_step`; in forward mode and large batches, of the lanes that touch something."""
-        if not (plan.few and plan.length is None and scheme.projects):
-            return corrected_step(*x)
-        calm = lambda x: calm_step(*x[:2], *x[3:])
-        return few_differentiated(calm, lambda x: corrected_step(*x))(x)
+    # nothing a lane could be spared
+    straight = not scheme.projects or (not corrected and is_straight(projection, problem, t0, lane.q0, args))
+
+    def step(*system):
+        """A step and what it does to the history of the contacts; made whole for the lanes that touch something."""
+        calm, whole = (calm_step, corrected_step) if corrected else (untouched_step, plain_step)
+        if straight or not plan.few:
+            return whole(*system)
+        return few_differentiated(lambda x: calm(*x[:2], *x[3:]), lambda x: whole(*x))(system)
 
     def body(carry, k):
         state, row, measures, buffer, pointer, history = carry
-        if corrected:
-            state_new, info, history_new = stepped((problem, scheme, projection, inputs, state, history))
-        else:
-            (state_new, info), history_new = scheme.step(problem, projection, inputs, state), history
+        state_new, info, history_new = step(problem, scheme, projection, inputs, state, history)
         row_new, measures_new = row_of(state_new, info, row.impulse), account(k, state_new, info, measures)
         live = True
         if plan.ragged:
@@ -283,8 +283,6 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
             state_new, row_new, measures_new, history_new = jax.tree.map(lambda x, y: jnp.where(live, x, y), new, old)
         buffer, pointer = record(buffer, k, row_new, pointer, live)
         return (state_new, row_new, measures_new, buffer, pointer, history_new), None
-
-    straight = plan.lean and (not scheme.projects or is_straight(projection, problem, t0, lane.q0, args))
 
     def attempt(state, impulse, measures, target):
         """A step towards number ``target`` without what is rare, and whether it is right.
@@ -402,6 +400,18 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         energies = jax.vmap(lambda t, q, v: jnp.asarray(energy(t, q, v, args), q.dtype))(kept_times, kept.q, kept.v)
     solution = Solution(times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
     return undifferentiated(solution) if plan.sensitivity == "none" else solution
+
+
+def plain_step(problem: Problem, scheme: Scheme, projection: Projection, inputs: Inputs, state, history):
+    """`Scheme.step`, in the form of `corrected_step`."""
+    return *scheme.step(problem, projection, inputs, state), history
+
+
+def untouched_step(problem: Problem, scheme: Scheme, inputs: Inputs, state, history):
+    """The same of a motion that touches nothing, and whether it is not to be used: something is touched."""
+    none: Any = Untouched()
+    new, info = scheme.step(problem, none, inputs, state)
+    return (new, info, history), (info.status != 0) | ~finite(new)
 
 
 def _scan(body, carry, numbers):
@@ -540,7 +550,8 @@ def solve(
     if sensitivity not in SENSITIVITIES:
         raise ValueError(f"sensitivity={sensitivity!r}: choose one of {', '.join(map(repr, SENSITIVITIES))}")
     m = data.problem.count(data.t0, data.q0, data.args)
-    plan = plan._replace(sensitivity=sensitivity, scalar=is_scalar(layout, data.q0.shape[0], m))
+    few = jax.default_backend() == "cpu"
+    plan = plan._replace(sensitivity=sensitivity, scalar=is_scalar(layout, data.q0.shape[0], m), few=few)
     count = jnp.asarray(number, jnp.int32)
     lane = Lane(data.q0, data.v0, data.t1, count, count, times, Inputs(data.t0, data.h, data.e, data.args))
     return run(data.problem, scheme, projection, lane, plan)

@@ -21,7 +21,7 @@ from jax import lax
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Literal
 
-from .lanes import few
+from .lanes import few, few_linear
 
 SMALL = 512  # arrays of up to this many entries are held as separate numbers,
 LONG = 64  # unless an axis is longer than any of a small system: saved rows stay together
@@ -903,7 +903,29 @@ def custom_vmap(eqn, inputs, on_whole):
     return layout.values_of(few(work, whole(inputs[pending]), layout.flat(), given.flat()))
 
 
+def few_linear_call(eqn, inputs, on_whole):
+    """The derivative of that."""
+    p = eqn.params
+    if p["batches"] or p["transposed"]:
+        return [split(x) for x in bind(eqn, [whole(x) for x in inputs])]
+    pending, *operands = inputs
+    fixed, varied = operands[: p["fixed"]], operands[p["fixed"] :]
+    given, change, out = Layout(fixed), Layout(varied), Layout.of(eqn.outvars)
+    count = len(given.flat())
+
+    def separate(jaxpr):
+        def run(*flat):
+            values = [*given.values_of(flat[:count]), *change.values_of(flat[count:])]
+            return out.flat(evaluate(jaxpr, values, on_whole))
+
+        return jax.make_jaxpr(run)(*given.flat(), *change.flat())
+
+    calm, whole_ = separate(p["calm"]), separate(p["whole"])
+    return out.values_of(few_linear(calm, whole_, whole(pending), given.flat(), change.flat()))
+
+
 CONTROL: dict[str, Callable] = {
+    "few_linear": few_linear_call,
     "custom_vmap_call": custom_vmap,
     "while": while_loop,
     "scan": scan,

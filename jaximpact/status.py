@@ -46,6 +46,8 @@ CAUSES = {
     "state has no derivative; move t1, or take a smaller h",
     Status.DERIVATIVE_ZENO: "(derivatives only) infinitely many impacts accumulated (bounces died out): the derivative behind "
     "that point is of first order at best",
+    Status.PROJECTION_REFINED: "(remark) the first method of the projection did not reach its tolerance and a slower one finished: "
+    "dependent or badly scaled constraints; the result is as accurate as any",
 }
 FAILURES = Status(31)
 DOUBTS = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_SIMULTANEOUS | Status.DERIVATIVE_AT_END | Status.DERIVATIVE_ZENO

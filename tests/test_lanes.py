@@ -86,6 +86,52 @@ def test_work_of_one_lane_is_done_for_no_other():
     assert len(rounds) == -(-pending.sum() // lanes.FEW) * lanes.FEW
 
 
+def calm(x):
+    a, count = x
+    return (jnp.sin(a) * a[0], count + 1), a[0] > 0.5
+
+
+def whole(x):
+    a, count = x
+    return jnp.stack([jnp.exp(a[0]) * a[1], a[0] ** 3]), count + 2
+
+
+def chosen(x):
+    value, pending = calm(x)
+    return jax.tree.map(lambda new, old: jnp.where(pending, new, old), whole(x), value)
+
+
+ORDERS = {
+    "forward": jax.jacfwd,
+    "reverse": jax.jacrev,
+    "forward over reverse": lambda f: jax.jacfwd(jax.jacrev(f)),
+    "reverse over reverse": lambda f: jax.jacrev(jax.jacrev(f)),
+    "reverse over forward": lambda f: jax.jacrev(jax.jacfwd(f)),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("apply", [lambda f: f, scalarise], ids=["arrays", "numbers"])
+def test_derivatives_of_few(apply, order):
+    """Those of the selection: of one lane, of a batch, of a sum over a batch, and of what all lanes share."""
+    a, count = np.random.default_rng(0).uniform(0, 1, (LANES, 2)), np.arange(LANES)
+    transform = ORDERS[order]
+
+    def derivatives(of):
+        function = apply(lambda a, count: of((a, count)))
+        lane = transform(lambda a, count: function(a, count)[0])
+
+        def total(a, scale):
+            return jnp.sum(jax.vmap(lambda a, count: function(a * scale, count))(a, count[: len(a)])[0] ** 2)
+
+        shared = transform(lambda scale: total(a, scale))(1.1)
+        return lane(a[0], 0), jax.jit(jax.vmap(lane))(a, count), transform(lambda a: total(a, 1.1))(a[:5]), shared
+
+    # the same arithmetic, in another order
+    for found, expected in zip(derivatives(lanes.few_differentiated(calm, whole)), derivatives(chosen), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
+
+
 @pytest.mark.parametrize("layout", ["array", "scalar"])
 def test_lanes_that_rest_bounce_fly_and_fail(layout):
     """Lanes of every kind in one batch: each is as it is alone, and no inner status bit is reported."""
