@@ -19,6 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from .integrate import Lane, Plan, Save, Solution, count_steps, evaluate, is_scalar, make_plan, motion
@@ -92,7 +94,7 @@ def over_lanes(one: Callable, axes: tuple, plan: Plan, most: int) -> Callable:
     if plan.alone:
         return lambda *operands: jax.tree.map(lambda x: x[None], one(*chosen(operands, 0)))
     if not (plan.scalar and plan.few):
-        return batched
+        return spread(batched, axes, plan)
 
     def blocks(*operands):
         none = lambda x: x is None
@@ -108,7 +110,16 @@ def over_lanes(one: Callable, axes: tuple, plan: Plan, most: int) -> Callable:
         found = block(which[0]) if count == 1 else lax.map(block, which)
         return jax.tree.map(lambda x: x.reshape(count * size, *x.shape[(count > 1) + 1 :])[:lanes], found)
 
-    return blocks
+    return spread(blocks, axes, plan)
+
+
+def spread(call: Callable, axes: tuple, plan: Plan) -> Callable:
+    """``call`` of a batch, each local device computing its share of the lanes."""
+    if plan.devices == 1:
+        return call
+    mesh = Mesh(np.array(jax.local_devices()), ("lane",))
+    shares = jax.tree.map(lambda axis: P() if axis is None else P("lane"), axes, is_leaf=lambda axis: axis is None)
+    return jax.shard_map(call, mesh=mesh, in_specs=shares, out_specs=P("lane"), check_vma=False)
 
 
 def lane_axes(axes: Axes, plan: Plan) -> tuple:
@@ -205,11 +216,12 @@ def prepare(
     d, m = one.q0.shape[0], one.problem.count(one.t0, one.q0, one.args)
     scalar = is_scalar(layout, d, m, counts.sum())
     ragged, few = bool(np.any(counts != counts[0])), jax.default_backend() == "cpu"
-    plan = plan._replace(ragged=ragged, scalar=scalar, few=few, alone=lanes == 1)
-    threads = workers()
+    devices = 1 if lanes == 1 or jax.config.jax_default_device is not None else jax.local_device_count()
+    plan = plan._replace(ragged=ragged, scalar=scalar, few=few, alone=lanes == 1, devices=devices)
+    threads = workers() if devices == 1 else 1
     if chunk is None:
         # as many chunks as keep all cores at work to the end
-        most = _automatic_chunk(one, m, plan)
+        most = devices * _automatic_chunk(one, m, plan)
         chunk = -(-lanes // (threads * -(-lanes // (threads * most))))
     chunks = divide(counts, chunk)
     return Batch(data, axes, scheme, projection, counts, plan, times, chunks, threads)
@@ -245,6 +257,7 @@ def in_chunks(batch: Batch, call: Callable, progress: bool | None):
     show = (sys.stderr.isatty() and len(batch.chunks) > 1) if progress is None else progress
 
     def begin(pool: Executor, padded) -> Future:
+        padded = np.append(padded, np.repeat(padded[-1:], -len(padded) % plan.devices))
         some = pick(data, axes, padded)
         inputs = Inputs(some.t0, some.h, some.e, None)
         length = jnp.asarray(counts[padded].max(), jnp.int32)

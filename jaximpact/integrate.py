@@ -90,7 +90,7 @@ class Plan(NamedTuple):
     ``length`` None: as many steps as ``Lane.length`` says, one trace for any number, no reverse mode. ``sensitivity``
     as in `solve`; ``scalar``: small arrays as separate numbers; ``few``: lanes that need no projection are advanced
     without it, all at once, and the others a few at a time (`lanes.few`), on processors that can branch; ``alone``:
-    there is only one.
+    there is only one; ``devices``: how many share the lanes of a batch.
     """
 
     length: int | None
@@ -102,6 +102,7 @@ class Plan(NamedTuple):
     scalar: bool = False
     few: bool = False
     alone: bool = False
+    devices: int = 1
 
     @property
     def lean(self) -> bool:

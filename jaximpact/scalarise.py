@@ -704,6 +704,7 @@ def dynamic_slice(eqn, inputs):
 
 RULES: dict[str, Callable] = dict.fromkeys(MOVED, move) | {
     "pad": pad,
+    "reshard": lambda eqn, inputs: inputs,
     "gather": gather,
     "scatter": scatter,
     "scatter-add": scatter,
