@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,26 +19,59 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
 from benchmarks import accelerator, contenders, peers, reference, report, run, timing, work_precision, works
 from benchmarks.accuracy import Accuracy
+from benchmarks.baselines import native
 
 # timing ---------------------------------------------------------------------------------------------------------------
 
 
-def test_contenders_run_in_turn_within_their_budget():
+def where(cores):
+    """What a program sees: its process, and the cores that it may use."""
+    return os.getpid(), timing.all_cores()
+
+
+def two():
+    return [contenders.Contender("a", where), contenders.Contender("b", where, parallel=True)]
+
+
+def test_all_cores_are_timed_in_a_process_that_was_never_pinned():
+    """One core in this process, pinned; all of them in another, which has them from its start to its end."""
+    cores, both = timing.all_cores(), timing.all_cores() > 1 and timing.CAN_PIN
+    measured = timing.measure(two, 10, 5, rounds=2, budget=np.inf)
+    assert [(row["contender"], row["cores"]) for row, _ in measured] == [
+        ("a", 1 if timing.CAN_PIN else cores),
+        ("b", 1 if timing.CAN_PIN else cores),
+        *[("b", cores)] * both,
+    ]
+    assert [process == os.getpid() for _, (process, _) in measured] == [True, True, *[False] * both]
+    for row, (_, seen) in measured:
+        assert seen == row["cores"]
+        assert len(row["seconds"]) == 2 and row["compile_s"] >= 0
+        assert row["ns_per_step"] == pytest.approx(1e9 * min(row["seconds"]) / 50)
+
+
+def test_contenders_sit_out_when_their_budget_is_spent():
     calls = []
 
-    def contender(label, parallel=False):
-        return contenders.Contender(label, lambda cores: calls.append((label, cores)) or label, parallel=parallel)
+    def make():
+        return [contenders.Contender(label, lambda cores, label=label: calls.append(label)) for label in "ab"]
 
-    measured = timing.measure([contender("a"), contender("b", True)], 10, 5, rounds=2, budget=np.inf)
-    assert [result for _, result in measured] == ["a"] + ["b"] * (1 + (timing.all_cores() > 1 and timing.CAN_PIN))
-    rows = [row for row, _ in measured]
-    assert all(len(row["seconds"]) == 2 for row in rows)
-    for row in rows:
-        assert row["ns_per_step"] == pytest.approx(1e9 * min(row["seconds"]) / 50)
-        assert row["compile_s"] >= 0
-    assert {cores for label, cores in calls if label == "b"} == {1, timing.all_cores()}
-    [(row, _)] = timing.measure([contender("c")], 1, 1, rounds=3, budget=0.0)
-    assert len(row["seconds"]) == 1
+    measured = timing.measure(make, 1, 1, rounds=3, budget=0.0)
+    assert [len(row["seconds"]) for row, _ in measured] == [1, 1]
+    assert calls[:2] == ["a", "b"] and "".join(calls[2:]).strip("a").strip("b") == ""
+
+
+@pytest.mark.skipif(native.compiler() is None, reason="needs a C++ compiler")
+def test_what_is_compiled_is_loaded_again_in_another_process(tmp_path):
+    libraries = native.Native(tmp_path)
+    again = pickle.loads(pickle.dumps(libraries))
+    q0, v0 = works.BALL.initial(3)
+    np.testing.assert_array_equal(again.run(works.BALL, q0, v0), libraries.run(works.BALL, q0, v0))
+
+
+def test_contenders_are_made_in_any_process():
+    make = pickle.loads(pickle.dumps(partial(contenders.make, "values", "ball", 2, None, False)))
+    q, v = next(contender for contender in make() if contender.label == "plain JAX").run(1)
+    assert q.shape == v.shape == (2, 1)
 
 
 @pytest.mark.skipif(not timing.CAN_PIN, reason="threads can be pinned on Linux only")

@@ -4,8 +4,8 @@
     python experiments/benchmarks/run.py --full                          # everything
     python experiments/benchmarks/run.py --only ball:1000 double-pendulum:1000
 
-Contenders of one row run in turn, several rounds of them, on one core and on all, and the shortest time of each counts:
-on a shared machine only ratios within a row are worth comparing. Beside every time stands its accuracy. Written are
+Contenders of one row run in turn, several rounds of them, on one core and on all (in a process of their own), and the
+shortest time of each counts: on a shared machine only ratios within a row are worth comparing. Beside every time stands its accuracy. Written are
 results.json (with versions and device), table.md and the pictures of error against cost.
 """
 
@@ -15,6 +15,7 @@ import argparse
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -43,13 +44,10 @@ def measure(item: str, kind: str, options, libraries) -> list[dict]:
     name, _, lanes = item.partition(":")
     work, lanes = works.WORKS[name], int(lanes)
     print(f"{kind}: {name}, {lanes} lanes", file=sys.stderr, flush=True)
-    if kind == "values":
-        those = contenders.values(work, lanes, libraries, options.full)
-    else:
-        those = contenders.derivatives(work, lanes, options.full)
+    make = partial(contenders.make, kind, name, lanes, libraries, options.full)
     accuracy = Accuracy(work, lanes)
     rows = []
-    for row, result in timing.measure(those, lanes, work.steps, options.rounds, options.budget):
+    for row, result in timing.measure(make, lanes, work.steps, options.rounds, options.budget):
         rows.append({"work": name} | row | accuracy.of(row["mode"], result))
     return rows
 
@@ -117,8 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     usual = ("values", "derivatives") if options.only else PARTS
     parts = options.parts or usual
 
-    jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    contenders.configure()
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
     points: list[dict] = []
