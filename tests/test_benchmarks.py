@@ -17,9 +17,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
-from benchmarks import accelerator, contenders, peers, reference, report, run, timing, work_precision, works
+from benchmarks import accelerator, contacts, contenders, peers, reference, report, run, timing, work_precision, works
 from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
+from benchmarks.baselines.siconos_pile import SiconosPile
 
 # timing ---------------------------------------------------------------------------------------------------------------
 
@@ -188,6 +189,56 @@ def test_a_simulator_swings_a_double_pendulum(key):
     exact, _ = reference.event_located(work.problem, q0, v0, np.array([work.t1]), work.restitution, work.args)
     for answer in answers:
         assert np.abs(np.array(answer["q"]) - exact[:, 0]).max() < {"siconos": 3e-2, "diffrax": 1e-6}[key]
+
+
+# many contacts ---------------------------------------------------------------------------------------------------------
+
+
+def test_siconos_makes_the_motion_of_a_pile(tmp_path):
+    """Where it is installed. The scheme, normals and active contacts are the same, so only rounding differs, which stays
+    small until it first moves the closing of a contact by a step: 50 steps see ten contacts close. Residuals are of a
+    direct solver, some eps times velocities of 0.5 m/s, and of ours within its tolerance of 1e-12, or its round-off."""
+    try:
+        siconos = SiconosPile(tmp_path)
+    except RuntimeError as missing:
+        pytest.skip(str(missing))
+    work = replace(works.pile(16), steps=50)
+    q0, (every, near) = work.initial(1)[0][0], contacts.sets(work).values()
+    mine = contacts.ours(works.with_pairs(work, near))()
+    assert np.sum(mine.impulse[0, -1] > 0) >= 10 and mine.residual[0] < 2e-12
+    for pairs in (every, near):
+        q, v, seconds, residual = siconos.run(work, q0, pairs)
+        np.testing.assert_allclose(mine.q[0, -1], q, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(mine.v[0, -1], v, rtol=0, atol=1e-10)
+        assert 0 < residual < 1e-13 and seconds > 0
+    with pytest.raises(RuntimeError, match="failed: input is incomplete"):
+        siconos.run(work, q0, near[:, :1])
+
+
+@pytest.mark.slow
+def test_near_pairs_are_enough_for_a_pile():
+    """A settling pile keeps its neighbours: the other pairs, which are not seen, stay apart."""
+    work = works.pile(16)
+    every, near = contacts.sets(work).values()
+    assert len(near) < len(every) == 16 * 15 // 2
+    settled = contacts.ours(works.with_pairs(work, near))()
+    gaps = work.problem.gaps(0.0, settled.q[0, -1], work.args)
+    assert gaps.min() >= -settled.penetration[0]
+    np.testing.assert_array_equal(works.with_pairs(work, every).problem.gaps(0.0, settled.q[0, -1], work.args), gaps)
+
+
+def test_contacts_are_timed_without_siconos(tmp_path, monkeypatch):
+    def missing(folder):
+        raise RuntimeError("not installed: test")
+
+    work = replace(works.pile(4), steps=20)
+    monkeypatch.setattr(contacts, "SiconosPile", missing)
+    monkeypatch.setattr(contacts, "sets", lambda work: {"one pair": np.array([[0, 1]])})
+    rows = contacts.rows(2, tmp_path, work)
+    theirs, mine = rows
+    assert theirs["remark"] == "not installed: test" and "ns_per_step" not in theirs
+    assert mine["constraints"] == 1 + 16 and len(mine["seconds"]) == 2 and mine["residual"] < 1e-11
+    assert "| pile-4, one pair | 17 | Siconos, MoreauJean | 1 | not installed: test |" in report.table(rows)
 
 
 # error against cost ---------------------------------------------------------------------------------------------------

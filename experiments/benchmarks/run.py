@@ -21,7 +21,7 @@ from pathlib import Path
 import jax
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks import accelerator, contenders, peers, report, timing, work_precision, works
+from benchmarks import accelerator, contacts, contenders, peers, report, timing, work_precision, works
 from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
 
@@ -33,7 +33,7 @@ ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double
               "gas-16:100", "pile-16:1", "pile-16:100", "gas-64:1", "pile-64:1", "ball-long:1", "double-long:1")  # fmt: skip
 ALL_DERIVATIVES = ("ball:1", "ball:1000", "double-pendulum:1", "double-pendulum:100",
                    "double-pendulum:1000", "links-2:100", "links-4:100", "links-6:100", "bar-64:1", "gas-16:1")  # fmt: skip
-PARTS = ("values", "derivatives", "peers", "precision", "accelerator")
+PARTS = ("values", "derivatives", "peers", "contacts", "precision", "accelerator")
 PEERS = (("ball", "siconos"), ("ball", "mjx"), ("ball", "brax"), ("ball", "diffrax"),
          ("double-pendulum", "siconos"), ("double-pendulum", "diffrax"))  # fmt: skip
 PEER_LANES = {"siconos": 10, "mjx": 1000, "brax": 1000, "diffrax": 1000}
@@ -129,6 +129,11 @@ def main(arguments: list[str] | None = None) -> None:
                     jax.clear_caches()
     if "peers" in parts:
         rows += peer_rows(options.rounds, python)
+    if "contacts" in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += contacts.rows(options.rounds, folder)
+        write(options.out, rows, points)
+        jax.clear_caches()
     if "accelerator" in parts:
         rows += accelerator.rows(options)
     if "precision" in parts:
