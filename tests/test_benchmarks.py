@@ -205,11 +205,11 @@ def test_siconos_makes_the_motion_of_a_pile(tmp_path):
     work = replace(works.pile(16), steps=50)
     q0, (every, near) = work.initial(1)[0][0], contacts.sets(work).values()
     mine = contacts.ours(works.with_pairs(work, near))()
-    assert np.sum(mine.impulse[0, -1] > 0) >= 10 and mine.residual[0] < 2e-12
+    assert np.sum(mine.impulse[-1] > 0) >= 10 and mine.residual < 2e-12
     for pairs in (every, near):
         q, v, seconds, residual = siconos.run(work, q0, pairs)
-        np.testing.assert_allclose(mine.q[0, -1], q, rtol=0, atol=1e-12)
-        np.testing.assert_allclose(mine.v[0, -1], v, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(mine.q[-1], q, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(mine.v[-1], v, rtol=0, atol=1e-10)
         assert 0 < residual < 1e-13 and seconds > 0
     with pytest.raises(RuntimeError, match="failed: input is incomplete"):
         siconos.run(work, q0, near[:, :1])
@@ -222,9 +222,9 @@ def test_near_pairs_are_enough_for_a_pile():
     every, near = contacts.sets(work).values()
     assert len(near) < len(every) == 16 * 15 // 2
     settled = contacts.ours(works.with_pairs(work, near))()
-    gaps = work.problem.gaps(0.0, settled.q[0, -1], work.args)
-    assert gaps.min() >= -settled.penetration[0]
-    np.testing.assert_array_equal(works.with_pairs(work, every).problem.gaps(0.0, settled.q[0, -1], work.args), gaps)
+    gaps = work.problem.gaps(0.0, settled.q[-1], work.args)
+    assert gaps.min() >= -settled.penetration
+    np.testing.assert_array_equal(works.with_pairs(work, every).problem.gaps(0.0, settled.q[-1], work.args), gaps)
 
 
 def test_contacts_are_timed_without_siconos(tmp_path, monkeypatch):
