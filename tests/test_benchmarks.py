@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,31 +35,30 @@ def two():
     return [contenders.Contender("a", where), contenders.Contender("b", where, parallel=True)]
 
 
-def test_all_cores_are_timed_in_a_process_that_was_never_pinned():
-    """One core in this process, pinned; all of them in another, which has them from its start to its end."""
-    cores, both = timing.all_cores(), timing.all_cores() > 1 and timing.CAN_PIN
+def test_one_core_and_all_are_timed_in_processes_that_have_these_from_their_start():
+    cores = sorted({1 if timing.CAN_PIN else timing.all_cores(), timing.all_cores()})
     measured = timing.measure(two, 10, 5, rounds=2, budget=np.inf)
-    assert [(row["contender"], row["cores"]) for row, _ in measured] == [
-        ("a", 1 if timing.CAN_PIN else cores),
-        ("b", 1 if timing.CAN_PIN else cores),
-        *[("b", cores)] * both,
-    ]
-    assert [process == os.getpid() for _, (process, _) in measured] == [True, True, *[False] * both]
-    for row, (_, seen) in measured:
-        assert seen == row["cores"]
-        assert len(row["seconds"]) == 2 and row["compile_s"] >= 0
+    assert [(row["contender"], row["cores"]) for row, _ in measured] == [("a", cores[0]), *(("b", n) for n in cores)]
+    processes = {}
+    for row, (process, seen) in measured:
+        assert seen == row["cores"] and len(row["seconds"]) == 2 and row["compile_s"] >= 0
         assert row["ns_per_step"] == pytest.approx(1e9 * min(row["seconds"]) / 50)
+        assert process == processes.setdefault(seen, process) != os.getpid()
+    assert len(set(processes.values())) == len(cores)
 
 
-def test_contenders_sit_out_when_their_budget_is_spent():
+def test_contenders_run_in_turn_within_their_budget():
     calls = []
 
     def make():
-        return [contenders.Contender(label, lambda cores, label=label: calls.append(label)) for label in "ab"]
+        return [contenders.Contender(x, lambda cores, x=x: calls.append(x) or time.sleep(0.03)) for x in "ab"]
 
-    measured = timing.measure(make, 1, 1, rounds=3, budget=0.0)
-    assert [len(row["seconds"]) for row, _ in measured] == [1, 1]
-    assert calls[:2] == ["a", "b"] and "".join(calls[2:]).strip("a").strip("b") == ""
+    for rounds, budget in ((2, np.inf), (3, 0.0)):
+        calls.clear()
+        measured = timing.measure(make, 1, 1, rounds, budget, apart=False)
+        made = rounds if budget else 1
+        assert [len(row["seconds"]) for row, _ in measured] == [made, made]
+        assert calls == ["a", "b"] * (1 + made)
 
 
 @pytest.mark.skipif(native.compiler() is None, reason="needs a C++ compiler")
@@ -231,14 +231,14 @@ def test_contacts_are_timed_without_siconos(tmp_path, monkeypatch):
     def missing(folder):
         raise RuntimeError("not installed: test")
 
-    work = replace(works.pile(4), steps=20)
+    work = replace(works.WORKS["pile-16"], steps=20)
     monkeypatch.setattr(contacts, "SiconosPile", missing)
     monkeypatch.setattr(contacts, "sets", lambda work: {"one pair": np.array([[0, 1]])})
     rows = contacts.rows(2, tmp_path, work)
     theirs, mine = rows
     assert theirs["remark"] == "not installed: test" and "ns_per_step" not in theirs
-    assert mine["constraints"] == 1 + 16 and len(mine["seconds"]) == 2 and mine["residual"] < 1e-11
-    assert "| pile-4, one pair | 17 | Siconos, MoreauJean | 1 | not installed: test |" in report.table(rows)
+    assert mine["constraints"] == 1 + 64 and len(mine["seconds"]) == 2 and mine["residual"] < 1e-11
+    assert "| pile-16, one pair | 65 | Siconos, MoreauJean | 1 | not installed: test |" in report.table(rows)
 
 
 # error against cost ---------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ start within a few diameters, as a program with a search for neighbours would se
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from functools import partial
 
 import jax
 import numpy as np
@@ -16,6 +18,7 @@ import jaximpact as ji
 
 from . import timing, works
 from .baselines.siconos_pile import SiconosPile
+from .contenders import Contender, configure
 
 WORK = "pile-50"
 REACH = 2.0  # diameters
@@ -42,6 +45,18 @@ def ours(work: works.Work):
     )  # fmt: skip
 
 
+def make(name: str, steps: int, pairs: np.ndarray) -> list[Contender]:
+    """The contender of a work, in any process: ``run`` gives final position, residual and status."""
+    configure()
+    run = ours(works.with_pairs(replace(works.WORKS[name], steps=steps), pairs))
+
+    def final(cores):
+        solution = run().raise_if_failed()
+        return np.asarray(solution.q[-1]), float(solution.residual)
+
+    return [Contender("solve, MoreauJean", final)]
+
+
 def rows(rounds: int, folder, work: works.Work | None = None) -> list[dict]:
     """A row of Siconos, where it is installed, and one of jaximpact, for both sets of constraints."""
     work = work or works.WORKS[WORK]
@@ -62,17 +77,15 @@ def measure(work, pairs, title: str, siconos: SiconosPile | None, remark: str, r
              "constraints": len(pairs) + 2 * q0.size, "cores": 1}  # fmt: skip
     theirs = usual | {"contender": "Siconos, MoreauJean", "seconds": []}
     mine = usual | {"contender": "solve, MoreauJean", "seconds": []}
-    run = ours(works.with_pairs(work, pairs))
-    first_call, solution = timing.once(lambda cores: run(), 1)
-    solution.raise_if_failed()
-    mine["residual"] = float(solution.residual)
-    for _ in range(rounds):
-        if siconos is not None:
-            with timing.one_core():
-                q, _, seconds, theirs["residual"] = siconos.run(work, q0, pairs)
-            theirs["seconds"].append(seconds)
-            mine["difference"] = float(np.abs(solution.q[-1] - q).max())
-        mine["seconds"].append(timing.shortest(lambda cores: run(), 1))
+    with timing.Apart(partial(make, work.name, work.steps, pairs), 1) as apart:
+        first_call, (q, mine["residual"]) = apart(timing.once, 0)
+        for _ in range(rounds):
+            if siconos is not None:
+                with timing.one_core():
+                    other, _, seconds, theirs["residual"] = siconos.run(work, q0, pairs)
+                theirs["seconds"].append(seconds)
+                mine["difference"] = float(np.abs(q - other).max())
+            mine["seconds"].append(apart(timing.shortest, 0))
     mine["compile_s"] = max(0.0, first_call - min(mine["seconds"]))
     for row in (theirs, mine):
         if row["seconds"]:

@@ -101,7 +101,7 @@ SECTIONS = {
 }  # fmt: skip
 LEGEND = """\
 Time is the shortest of several rounds in which the programs of one work and number of lanes run in turn, on one core \
-(all threads pinned to it) or on all (in a process that was never pinned); other simulators run by themselves, on one core. Ratio is to the first program of the \
+or on all, in a process that has these from its start; other simulators run by themselves, on one core. Ratio is to the first program of the \
 same work, lanes and cores. Difference: largest \
 distance of a final position from the first program's, which moves by a step where rounding moves an impact. Error: largest \
 distance of a final position from the motion itself (event location); of a derivative, the median over lanes of its \

@@ -4,8 +4,8 @@
     python experiments/benchmarks/run.py --full                          # everything
     python experiments/benchmarks/run.py --only ball:1000 double-pendulum:1000
 
-Contenders of one row run in turn, several rounds of them, on one core and on all (in a process of their own), and the
-shortest time of each counts: on a shared machine only ratios within a row are worth comparing. Beside every time stands its accuracy. Written are
+Contenders of one row run in turn, several rounds of them, on one core and on all, in a process of its own each, and
+the shortest time of each counts: on a shared machine only ratios within a row are worth comparing. Beside every time stands its accuracy. Written are
 results.json (with versions and device), table.md and the pictures of error against cost.
 """
 

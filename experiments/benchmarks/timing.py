@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -41,18 +41,20 @@ def pin(cores: set[int]) -> None:
 
 
 class Apart:
-    """The contenders of ``make()`` in a process of their own that is never pinned, as a user's is.
+    """The contenders of ``make()`` in a process of their own that has one core, or all, from its start to its end.
 
-    A process that was pinned when its libraries started keeps the threads, and the programs, of one core. This one starts
-    when it is first asked, with the cores that the asking process has then; ``make`` has to be importable there.
+    Libraries choose their threads, and the programs they compile, for the cores they find when they start: pinned later,
+    the threads of OpenBLAS wait for each other on one core; let go, jax keeps to one. ``make`` has to be importable there.
     """
 
-    def __init__(self, make: Callable[[], list]):
+    def __init__(self, make: Callable[[], list], cores: int):
+        self.cores = cores
         self.pool = ProcessPoolExecutor(1, get_context("spawn"), _make_here, (make,))
 
-    def __call__(self, measured: Callable, i: int, cores: int):
-        """``measured(run, cores)`` there, ``run`` being that of the i-th contender."""
-        return self.pool.submit(_of_made, measured, i, cores).result()
+    def __call__(self, measured: Callable, i: int):
+        """``measured(contender, cores)`` there, of the i-th contender."""
+        with on(self.cores):  # what a process starts has its cores
+            return self.pool.submit(_of_made, measured, i, self.cores).result()
 
     def __enter__(self):
         return self
@@ -61,7 +63,17 @@ class Apart:
         self.pool.shutdown()
 
 
-_made: list = []  # in the process apart: its contenders
+class Here:
+    """The same in this process, with the cores that it has."""
+
+    def __init__(self, contenders: list):
+        self.contenders, self.cores = contenders, all_cores()
+
+    def __call__(self, measured: Callable, i: int):
+        return measured(self.contenders[i], self.cores)
+
+
+_made: list = []  # in a process apart: its contenders
 
 
 def _make_here(make) -> None:
@@ -69,41 +81,38 @@ def _make_here(make) -> None:
 
 
 def _of_made(measured, i: int, cores: int):
-    return measured(_made[i].run, cores)
+    return measured(_made[i], cores)
 
 
 def measure(
-    make: Callable[[], list], lanes: int, steps: int, rounds: int, budget: float, pinned: bool = True
+    make: Callable[[], list], lanes: int, steps: int, rounds: int, budget: float, apart: bool = True
 ) -> list[tuple[dict, object]]:
     """A row and a result for every contender of ``make()`` and number of cores.
 
-    All cores are measured in a process `Apart`, in turn with one core in this, which is pinned meanwhile. A contender
-    that has run for ``budget`` seconds sits the other rounds out. Compilation is the first call less the shortest other.
-    With ``pinned=False`` everything runs on all cores, in this process.
+    One core and all are measured in a process `Apart` each, in turn. A contender that has run for ``budget`` seconds
+    sits the other rounds out. Compilation is the first call less the shortest other. With ``apart=False`` everything runs
+    in this process.
     """
     contenders = make()
     runs = []
-
-    def here(measured, i, cores):
-        return measured(contenders[i].run, cores)
-
-    with Apart(make) as apart:
+    with ExitStack() as stack:
+        if apart:
+            counts = sorted({1 if CAN_PIN else all_cores(), all_cores()})
+            places = [stack.enter_context(Apart(make, cores)) for cores in counts]
+        else:
+            places = [Here(contenders)]
         for i, contender in enumerate(contenders):
-            counts = [1] if pinned and (CAN_PIN or all_cores() == 1) else [all_cores()]
-            if contender.parallel and all_cores() not in counts:
-                counts.append(all_cores())
-            for cores in counts:
-                ask = here if cores == counts[0] else apart
-                first_call, result = ask(once, i, cores)
+            for place in places if contender.parallel else places[:1]:
+                first_call, result = place(once, i)
                 row = {"lanes": lanes, "steps": steps, "mode": contender.mode, "contender": contender.label,
-                       "dtype": contender.dtype, "cores": cores, "seconds": []}  # fmt: skip
+                       "dtype": contender.dtype, "cores": place.cores, "seconds": []}  # fmt: skip
                 if contender.memory is not None:
-                    row["bytes_per_step"] = contender.memory() / (lanes * steps)
-                runs.append((row, ask, i, first_call, result))
+                    row["bytes_per_step"] = place(temporaries, i) / (lanes * steps)
+                runs.append((row, place, i, first_call, result))
         for _ in range(rounds):
-            for row, ask, i, *_ in runs:
+            for row, place, i, *_ in runs:
                 if not row["seconds"] or sum(row["seconds"]) < budget:
-                    row["seconds"].append(ask(shortest, i, row["cores"]))
+                    row["seconds"].append(place(shortest, i))
     for row, _, _, first_call, _ in runs:
         row["ns_per_step"] = 1e9 * min(row["seconds"]) / (lanes * steps)
         row["compile_s"] = max(0.0, first_call - min(row["seconds"]))
@@ -111,25 +120,28 @@ def measure(
 
 
 def on(cores: int):
-    """One core or all."""
+    """One core, or all."""
     return one_core() if cores == 1 else nullcontext()
 
 
-def once(run, cores: int) -> tuple[float, object]:
-    """Seconds and result of ``run(cores)``, pinned as it will be timed: programs are compiled for the cores they find."""
-    with on(cores):
-        begin = time.perf_counter()
-        result = run(cores)
-        return time.perf_counter() - begin, result
+def once(contender, cores: int) -> tuple[float, object]:
+    """Seconds and result of one run."""
+    begin = time.perf_counter()
+    result = contender.run(cores)
+    return time.perf_counter() - begin, result
 
 
-def shortest(run, cores: int) -> float:
-    """The shortest time of ``run(cores)``, repeated for a while where it is short."""
+def temporaries(contender, cores: int) -> int:
+    """Bytes of temporaries of the compiled program."""
+    return contender.memory()
+
+
+def shortest(contender, cores: int) -> float:
+    """The shortest time of a run, repeated for a while where it is short."""
     best, total = float("inf"), 0.0
-    with on(cores):
-        while total < LONG_ENOUGH:
-            begin = time.perf_counter()
-            run(cores)
-            now = time.perf_counter() - begin
-            best, total = min(best, now), total + now
+    while total < LONG_ENOUGH:
+        begin = time.perf_counter()
+        contender.run(cores)
+        now = time.perf_counter() - begin
+        best, total = min(best, now), total + now
     return best
