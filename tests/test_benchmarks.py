@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,28 +18,61 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
-from benchmarks import accelerator, contenders, peers, reference, report, run, timing, work_precision, works
+from benchmarks import accelerator, contacts, contenders, peers, reference, report, run, timing, work_precision, works
 from benchmarks.accuracy import Accuracy
+from benchmarks.baselines import native
+from benchmarks.baselines.siconos_pile import SiconosPile
 
 # timing ---------------------------------------------------------------------------------------------------------------
+
+
+def where(cores):
+    """What a program sees: its process, and the cores that it may use."""
+    return os.getpid(), timing.all_cores()
+
+
+def two():
+    return [contenders.Contender("a", where), contenders.Contender("b", where, parallel=True)]
+
+
+def test_one_core_and_all_are_timed_in_processes_that_have_these_from_their_start():
+    cores = sorted({1 if timing.CAN_PIN else timing.all_cores(), timing.all_cores()})
+    measured = timing.measure(two, 10, 5, rounds=2, budget=np.inf)
+    assert [(row["contender"], row["cores"]) for row, _ in measured] == [("a", cores[0]), *(("b", n) for n in cores)]
+    processes = {}
+    for row, (process, seen) in measured:
+        assert seen == row["cores"] and len(row["seconds"]) == 2 and row["compile_s"] >= 0
+        assert row["ns_per_step"] == pytest.approx(1e9 * min(row["seconds"]) / 50)
+        assert process == processes.setdefault(seen, process) != os.getpid()
+    assert len(set(processes.values())) == len(cores)
 
 
 def test_contenders_run_in_turn_within_their_budget():
     calls = []
 
-    def contender(label, parallel=False):
-        return contenders.Contender(label, lambda cores: calls.append((label, cores)) or label, parallel=parallel)
+    def make():
+        return [contenders.Contender(x, lambda cores, x=x: calls.append(x) or time.sleep(0.03)) for x in "ab"]
 
-    measured = timing.measure([contender("a"), contender("b", True)], 10, 5, rounds=2, budget=np.inf)
-    assert [result for _, result in measured] == ["a"] + ["b"] * (1 + (timing.all_cores() > 1 and timing.CAN_PIN))
-    rows = [row for row, _ in measured]
-    assert all(len(row["seconds"]) == 2 for row in rows)
-    for row in rows:
-        assert row["ns_per_step"] == pytest.approx(1e9 * min(row["seconds"]) / 50)
-        assert row["compile_s"] >= 0
-    assert {cores for label, cores in calls if label == "b"} == {1, timing.all_cores()}
-    [(row, _)] = timing.measure([contender("c")], 1, 1, rounds=3, budget=0.0)
-    assert len(row["seconds"]) == 1
+    for rounds, budget in ((2, np.inf), (3, 0.0)):
+        calls.clear()
+        measured = timing.measure(make, 1, 1, rounds, budget, apart=False)
+        made = rounds if budget else 1
+        assert [len(row["seconds"]) for row, _ in measured] == [made, made]
+        assert calls == ["a", "b"] * (1 + made)
+
+
+@pytest.mark.skipif(native.compiler() is None, reason="needs a C++ compiler")
+def test_what_is_compiled_is_loaded_again_in_another_process(tmp_path):
+    libraries = native.Native(tmp_path)
+    again = pickle.loads(pickle.dumps(libraries))
+    q0, v0 = works.BALL.initial(3)
+    np.testing.assert_array_equal(again.run(works.BALL, q0, v0), libraries.run(works.BALL, q0, v0))
+
+
+def test_contenders_are_made_in_any_process():
+    make = pickle.loads(pickle.dumps(partial(contenders.make, "values", "ball", 2, None, False)))
+    q, v = next(contender for contender in make() if contender.label == "plain JAX").run(1)
+    assert q.shape == v.shape == (2, 1)
 
 
 @pytest.mark.skipif(not timing.CAN_PIN, reason="threads can be pinned on Linux only")
@@ -153,6 +189,56 @@ def test_a_simulator_swings_a_double_pendulum(key):
     exact, _ = reference.event_located(work.problem, q0, v0, np.array([work.t1]), work.restitution, work.args)
     for answer in answers:
         assert np.abs(np.array(answer["q"]) - exact[:, 0]).max() < {"siconos": 3e-2, "diffrax": 1e-6}[key]
+
+
+# many contacts ---------------------------------------------------------------------------------------------------------
+
+
+def test_siconos_makes_the_motion_of_a_pile(tmp_path):
+    """Where it is installed. The scheme, normals and active contacts are the same, so only rounding differs, which stays
+    small until it first moves the closing of a contact by a step: 50 steps see ten contacts close. Residuals are of a
+    direct solver, some eps times velocities of 0.5 m/s, and of ours within its tolerance of 1e-12, or its round-off."""
+    try:
+        siconos = SiconosPile(tmp_path)
+    except RuntimeError as missing:
+        pytest.skip(str(missing))
+    work = replace(works.pile(16), steps=50)
+    q0, (every, near) = work.initial(1)[0][0], contacts.sets(work).values()
+    mine = contacts.ours(works.with_pairs(work, near))()
+    assert np.sum(mine.impulse[-1] > 0) >= 10 and mine.residual < 2e-12
+    for pairs in (every, near):
+        q, v, seconds, residual = siconos.run(work, q0, pairs)
+        np.testing.assert_allclose(mine.q[-1], q, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(mine.v[-1], v, rtol=0, atol=1e-10)
+        assert 0 < residual < 1e-13 and seconds > 0
+    with pytest.raises(RuntimeError, match="failed: input is incomplete"):
+        siconos.run(work, q0, near[:, :1])
+
+
+@pytest.mark.slow
+def test_near_pairs_are_enough_for_a_pile():
+    """A settling pile keeps its neighbours: the other pairs, which are not seen, stay apart."""
+    work = works.pile(16)
+    every, near = contacts.sets(work).values()
+    assert len(near) < len(every) == 16 * 15 // 2
+    settled = contacts.ours(works.with_pairs(work, near))()
+    gaps = work.problem.gaps(0.0, settled.q[-1], work.args)
+    assert gaps.min() >= -settled.penetration
+    np.testing.assert_array_equal(works.with_pairs(work, every).problem.gaps(0.0, settled.q[-1], work.args), gaps)
+
+
+def test_contacts_are_timed_without_siconos(tmp_path, monkeypatch):
+    def missing(folder):
+        raise RuntimeError("not installed: test")
+
+    work = replace(works.WORKS["pile-16"], steps=20)
+    monkeypatch.setattr(contacts, "SiconosPile", missing)
+    monkeypatch.setattr(contacts, "sets", lambda work: {"one pair": np.array([[0, 1]])})
+    rows = contacts.rows(2, tmp_path, work)
+    theirs, mine = rows
+    assert theirs["remark"] == "not installed: test" and "ns_per_step" not in theirs
+    assert mine["constraints"] == 1 + 64 and len(mine["seconds"]) == 2 and mine["residual"] < 1e-11
+    assert "| pile-16, one pair | 65 | Siconos, MoreauJean | 1 | not installed: test |" in report.table(rows)
 
 
 # error against cost ---------------------------------------------------------------------------------------------------

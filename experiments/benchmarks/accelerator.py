@@ -69,7 +69,9 @@ def rows(options) -> list[dict]:
 def measure(work, lanes: int, dtype: str, options) -> dict:
     q0, v0 = (x.astype(dtype) for x in work.initial(lanes))
     contender = Contender("", ensemble(work, q0, v0, "scalar", chunk=lanes), dtype=dtype)
-    [(row, result)] = timing.measure([contender], lanes, work.steps, options.rounds, options.budget, pinned=False)
+    [(row, result)] = timing.measure(
+        lambda: [contender], lanes, work.steps, options.rounds, options.budget, apart=False
+    )
     return {name: row[name] for name in ("seconds", "ns_per_step", "compile_s")} | {
         "error": Accuracy(work, lanes).error(result[0])
     }

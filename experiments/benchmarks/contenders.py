@@ -17,6 +17,7 @@ import numpy as np
 
 import jaximpact as ji
 
+from . import works
 from .baselines import plain_jax
 from .baselines.native import PARAMETERS, Native
 
@@ -45,6 +46,19 @@ class Contender:
     dtype: str = "float64"
     parallel: bool = False
     memory: Callable[[], int] | None = None
+
+
+def configure() -> None:
+    """jax as everything is timed with it."""
+    jax.config.update("jax_enable_x64", True)
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def make(kind: str, name: str, lanes: int, libraries: Native | None, full: bool) -> list[Contender]:
+    """Contenders of "values" or of "derivatives" of the work ``name``, in any process."""
+    configure()
+    work = works.WORKS[name]
+    return values(work, lanes, libraries, full) if kind == "values" else derivatives(work, lanes, full)
 
 
 def values(work, lanes: int, libraries: Native | None, full: bool) -> list[Contender]:

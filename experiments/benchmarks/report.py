@@ -58,6 +58,7 @@ def number(x, style: str = ".3g") -> str:
 COLUMNS = {
     "work": lambda row: row["work"],
     "lanes": lambda row: f"{row['lanes']}",
+    "constraints": lambda row: f"{row['constraints']}",
     "derivative": lambda row: row["mode"],
     "program": lambda row: row["contender"],
     "numbers": lambda row: row["dtype"],
@@ -66,6 +67,7 @@ COLUMNS = {
     "ratio": lambda row: number(row.get("ratio")),
     "difference": lambda row: number(row.get("difference"), ".0e"),
     "error": lambda row: number(row.get("error"), ".1e"),
+    "residual": lambda row: number(row.get("residual"), ".0e"),
     "compiling": lambda row: f"{row['compile_s']:.1f} s" if "compile_s" in row else "",
     "bytes per trajectory-step": lambda row: number(row.get("bytes_per_step"), ".3g"),
     "limit by bytes [ns]": lambda row: number(row.get("bytes_limit_ns")),
@@ -90,6 +92,7 @@ SECTIONS = {
         ("work", "lanes", "derivative", *BASIC[2:7], "error", "compiling", "bytes per trajectory-step"),
     ),
     "peers": ("Other simulators", ("work", "lanes", "program", "cores", "ns per trajectory-step", "ratio", "error", "compiling")),
+    "contacts": ("Many contacts", ("work", "constraints", "program", "cores", "ns per trajectory-step", "ratio", "residual", "difference", "compiling")),
     "accelerator": (
         "Accelerator",
         ("work", "lanes", "numbers", "ns per trajectory-step", "limit by bytes [ns]", "limit by arithmetic [ns]",
@@ -98,11 +101,12 @@ SECTIONS = {
 }  # fmt: skip
 LEGEND = """\
 Time is the shortest of several rounds in which the programs of one work and number of lanes run in turn, on one core \
-(all threads pinned to it) or on all; other simulators run by themselves, on one core. Ratio is to the first program of the \
+or on all, in a process that has these from its start; other simulators run by themselves, on one core. Ratio is to the first program of the \
 same work, lanes and cores. Difference: largest \
 distance of a final position from the first program's, which moves by a step where rounding moves an impact. Error: largest \
 distance of a final position from the motion itself (event location); of a derivative, the median over lanes of its \
-largest error relative to the largest entry. Compiling: first call less a later one. A program \
+largest error relative to the largest entry. Residual: largest of the complementarity conditions of all steps, a velocity \
+[m/s]. Compiling: first call less a later one. A program \
 that chooses its own steps is counted as making those of the work.
 """
 

@@ -4,8 +4,8 @@
     python experiments/benchmarks/run.py --full                          # everything
     python experiments/benchmarks/run.py --only ball:1000 double-pendulum:1000
 
-Contenders of one row run in turn, several rounds of them, on one core and on all, and the shortest time of each counts:
-on a shared machine only ratios within a row are worth comparing. Beside every time stands its accuracy. Written are
+Contenders of one row run in turn, several rounds of them, on one core and on all, in a process of its own each, and
+the shortest time of each counts: on a shared machine only ratios within a row are worth comparing. Beside every time stands its accuracy. Written are
 results.json (with versions and device), table.md and the pictures of error against cost.
 """
 
@@ -15,12 +15,13 @@ import argparse
 import json
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import jax
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from benchmarks import accelerator, contenders, peers, report, timing, work_precision, works
+from benchmarks import accelerator, contacts, contenders, peers, report, timing, work_precision, works
 from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
 
@@ -32,7 +33,7 @@ ALL_VALUES = ("ball:1", "ball:1000", "ball:100000", "double-pendulum:1", "double
               "gas-16:100", "pile-16:1", "pile-16:100", "gas-64:1", "pile-64:1", "ball-long:1", "double-long:1")  # fmt: skip
 ALL_DERIVATIVES = ("ball:1", "ball:1000", "double-pendulum:1", "double-pendulum:100",
                    "double-pendulum:1000", "links-2:100", "links-4:100", "links-6:100", "bar-64:1", "gas-16:1")  # fmt: skip
-PARTS = ("values", "derivatives", "peers", "precision", "accelerator")
+PARTS = ("values", "derivatives", "peers", "contacts", "precision", "accelerator")
 PEERS = (("ball", "siconos"), ("ball", "mjx"), ("ball", "brax"), ("ball", "diffrax"),
          ("double-pendulum", "siconos"), ("double-pendulum", "diffrax"))  # fmt: skip
 PEER_LANES = {"siconos": 10, "mjx": 1000, "brax": 1000, "diffrax": 1000}
@@ -43,13 +44,10 @@ def measure(item: str, kind: str, options, libraries) -> list[dict]:
     name, _, lanes = item.partition(":")
     work, lanes = works.WORKS[name], int(lanes)
     print(f"{kind}: {name}, {lanes} lanes", file=sys.stderr, flush=True)
-    if kind == "values":
-        those = contenders.values(work, lanes, libraries, options.full)
-    else:
-        those = contenders.derivatives(work, lanes, options.full)
+    make = partial(contenders.make, kind, name, lanes, libraries, options.full)
     accuracy = Accuracy(work, lanes)
     rows = []
-    for row, result in timing.measure(those, lanes, work.steps, options.rounds, options.budget):
+    for row, result in timing.measure(make, lanes, work.steps, options.rounds, options.budget):
         rows.append({"work": name} | row | accuracy.of(row["mode"], result))
     return rows
 
@@ -117,8 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     usual = ("values", "derivatives") if options.only else PARTS
     parts = options.parts or usual
 
-    jax.config.update("jax_enable_x64", True)
-    jax.config.update("jax_cpu_enable_async_dispatch", False)
+    contenders.configure()
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
     points: list[dict] = []
@@ -132,6 +129,11 @@ def main(arguments: list[str] | None = None) -> None:
                     jax.clear_caches()
     if "peers" in parts:
         rows += peer_rows(options.rounds, python)
+    if "contacts" in parts:
+        with tempfile.TemporaryDirectory() as folder:
+            rows += contacts.rows(options.rounds, folder)
+        write(options.out, rows, points)
+        jax.clear_caches()
     if "accelerator" in parts:
         rows += accelerator.rows(options)
     if "precision" in parts:

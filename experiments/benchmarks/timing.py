@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from multiprocessing import get_context
 from pathlib import Path
 
 LONG_ENOUGH = 0.02  # seconds of repetition in a round
@@ -37,53 +40,108 @@ def pin(cores: set[int]) -> None:
             continue
 
 
-def measure(
-    contenders, lanes: int, steps: int, rounds: int, budget: float, pinned: bool = True
-) -> list[tuple[dict, object]]:
-    """A row and a result for every contender and number of cores.
+class Apart:
+    """The contenders of ``make()`` in a process of their own that has one core, or all, from its start to its end.
 
-    A contender that has run for ``budget`` seconds sits the other rounds out. Compilation is the first call less the
-    shortest other. With ``pinned=False`` everything runs on all cores.
+    Libraries choose their threads, and the programs they compile, for the cores they find when they start: pinned later,
+    the threads of OpenBLAS wait for each other on one core; let go, jax keeps to one. ``make`` has to be importable there.
     """
+
+    def __init__(self, make: Callable[[], list], cores: int):
+        self.cores = cores
+        self.pool = ProcessPoolExecutor(1, get_context("spawn"), _make_here, (make,))
+
+    def __call__(self, measured: Callable, i: int):
+        """``measured(contender, cores)`` there, of the i-th contender."""
+        with on(self.cores):  # what a process starts has its cores
+            return self.pool.submit(_of_made, measured, i, self.cores).result()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.pool.shutdown()
+
+
+class Here:
+    """The same in this process, with the cores that it has."""
+
+    def __init__(self, contenders: list):
+        self.contenders, self.cores = contenders, all_cores()
+
+    def __call__(self, measured: Callable, i: int):
+        return measured(self.contenders[i], self.cores)
+
+
+_made: list = []  # in a process apart: its contenders
+
+
+def _make_here(make) -> None:
+    _made[:] = make()
+
+
+def _of_made(measured, i: int, cores: int):
+    return measured(_made[i], cores)
+
+
+def measure(
+    make: Callable[[], list], lanes: int, steps: int, rounds: int, budget: float, apart: bool = True
+) -> list[tuple[dict, object]]:
+    """A row and a result for every contender of ``make()`` and number of cores.
+
+    One core and all are measured in a process `Apart` each, in turn. A contender that has run for ``budget`` seconds
+    sits the other rounds out. Compilation is the first call less the shortest other. With ``apart=False`` everything runs
+    in this process.
+    """
+    contenders = make()
     runs = []
-    for contender in contenders:
-        counts = [1] if pinned and (CAN_PIN or all_cores() == 1) else [all_cores()]
-        if contender.parallel and all_cores() not in counts:
-            counts.append(all_cores())
-        for cores in counts:
-            # as it will be timed: a program may be compiled for the number of cores it finds
-            with one_core() if cores == 1 else nullcontext():
-                begin = time.perf_counter()
-                result = contender.run(cores)
-                first_call = time.perf_counter() - begin
-            row = {"lanes": lanes, "steps": steps, "mode": contender.mode, "contender": contender.label,
-                   "dtype": contender.dtype, "cores": cores, "seconds": []}  # fmt: skip
-            if contender.memory is not None:
-                row["bytes_per_step"] = contender.memory() / (lanes * steps)
-            runs.append((row, contender, cores, first_call, result))
-    for _ in range(rounds):
-        for row, contender, cores, *_ in runs:
-            if not row["seconds"] or sum(row["seconds"]) < budget:
-                row["seconds"].append(seconds(contender.run, cores))
+    with ExitStack() as stack:
+        if apart:
+            counts = sorted({1 if CAN_PIN else all_cores(), all_cores()})
+            places = [stack.enter_context(Apart(make, cores)) for cores in counts]
+        else:
+            places = [Here(contenders)]
+        for i, contender in enumerate(contenders):
+            for place in places if contender.parallel else places[:1]:
+                first_call, result = place(once, i)
+                row = {"lanes": lanes, "steps": steps, "mode": contender.mode, "contender": contender.label,
+                       "dtype": contender.dtype, "cores": place.cores, "seconds": []}  # fmt: skip
+                if contender.memory is not None:
+                    row["bytes_per_step"] = place(temporaries, i) / (lanes * steps)
+                runs.append((row, place, i, first_call, result))
+        for _ in range(rounds):
+            for row, place, i, *_ in runs:
+                if not row["seconds"] or sum(row["seconds"]) < budget:
+                    row["seconds"].append(place(shortest, i))
     for row, _, _, first_call, _ in runs:
         row["ns_per_step"] = 1e9 * min(row["seconds"]) / (lanes * steps)
         row["compile_s"] = max(0.0, first_call - min(row["seconds"]))
     return [(row, result) for row, *_, result in runs]
 
 
-def seconds(run, cores: int) -> float:
-    """The shortest time of ``run(cores)``, repeated for a while where it is short."""
-    if cores == 1:
-        with one_core():
-            return shortest(run, cores)
-    return shortest(run, cores)
+def on(cores: int):
+    """One core, or all."""
+    return one_core() if cores == 1 else nullcontext()
 
 
-def shortest(run, cores: int) -> float:
+def once(contender, cores: int) -> tuple[float, object]:
+    """Seconds and result of one run."""
+    begin = time.perf_counter()
+    result = contender.run(cores)
+    return time.perf_counter() - begin, result
+
+
+def temporaries(contender, cores: int) -> int:
+    """Bytes of temporaries of the compiled program."""
+    return contender.memory()
+
+
+def shortest(contender, cores: int) -> float:
+    """The shortest time of a run, repeated for a while where it is short."""
     best, total = float("inf"), 0.0
     while total < LONG_ENOUGH:
         begin = time.perf_counter()
-        run(cores)
+        contender.run(cores)
         now = time.perf_counter() - begin
         best, total = min(best, now), total + now
     return best

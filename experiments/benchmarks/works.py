@@ -173,8 +173,12 @@ def disks_force(t, q, v, args):
 
 
 def disks_gaps(t, q, args):
+    return pair_gaps(np.triu_indices(q.size // 2, 1), q, args)
+
+
+def pair_gaps(pairs, q, args):
     centre = q.reshape(-1, 2)
-    i, j = np.triu_indices(q.size // 2, 1)
+    i, j = pairs
     distance = jnp.sqrt(jnp.sum((centre[i] - centre[j]) ** 2, axis=1))
     low = q - args["radius"]
     high = args["side"] - args["radius"] - q
@@ -215,6 +219,20 @@ def pile(n: int) -> Work:
     return Work(f"pile-{n}", Problem(disks_force, disks_gaps), 0.0, 1e-3, 1000, start, args)
 
 
+def near_pairs(q0, reach: float) -> np.ndarray:
+    """Pairs of disks (k, 2) whose centres in q0 (2 n,) are within a distance of ``reach`` [m]."""
+    centre = q0.reshape(-1, 2)
+    i, j = np.triu_indices(len(centre), 1)
+    close = np.hypot(*(centre[i] - centre[j]).T) <= reach
+    return np.stack([i[close], j[close]], axis=1)
+
+
+def with_pairs(work: Work, pairs: np.ndarray) -> Work:
+    """The work with the constraints of these pairs of disks (k, 2), and of the box, only."""
+    i, j = pairs.T
+    return replace(work, problem=Problem(disks_force, lambda t, q, args: pair_gaps((i, j), q, args)))
+
+
 # one long motion of each of the small systems -------------------------------------------------------------------------
 
 LONG = (replace(BALL, name="ball-long", steps=1_000_000), replace(DOUBLE, name="double-long", steps=200_000))
@@ -233,6 +251,7 @@ WORKS: dict[str, Work] = {
         gas(16),
         gas(64),
         pile(16),
+        pile(50),
         pile(64),
     )
 }

@@ -38,7 +38,7 @@ class Native:
         command = compiler()
         if command is None:
             raise RuntimeError("native baselines need g++ or clang++, and neither was found")
-        self._libraries = {}
+        paths = {}
         for name in PARAMETERS:
             source = SOURCES / f"{name.replace('-', '_')}.cpp"
             target = Path(folder).resolve() / f"{source.stem}.so"
@@ -46,7 +46,16 @@ class Native:
             built = subprocess.run(arguments, capture_output=True, text=True)
             if built.returncode:
                 raise RuntimeError(f"{command} failed on {source.name}:\n{built.stderr}")
-            self._libraries[name] = ctypes.CDLL(str(target))
+            paths[name] = str(target)
+        self.__setstate__(paths)
+
+    def __getstate__(self) -> dict[str, str]:
+        return self._paths
+
+    def __setstate__(self, paths: dict[str, str]) -> None:
+        """In another process, load what was compiled in the first."""
+        self._paths = paths
+        self._libraries = {name: ctypes.CDLL(path) for name, path in paths.items()}
 
     def run(self, work, q0, v0, steps: int | None = None, threads: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """States (q, v) after ``steps`` steps, by default the work's own, from q0 and v0 (lanes, d) in one float dtype."""
