@@ -7,7 +7,6 @@ import traceback
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,13 +21,13 @@ from ..schemes.base import Inputs
 from ..validate import (
     JaximpactWarning,
     Report,
+    _reports,
     canonical,
     cast_numbers,
     check_restitution,
     check_times,
     judge,
     split_restitution,
-    start_report,
 )
 from .description import decode, load_problem, settings_of
 from .design import ROOTS, Design, Key
@@ -57,6 +56,8 @@ class System:
         """Arguments of `ensemble` for lanes of a design, and its args_axes; q0 always has a lane axis."""
         count = len(next(iter(lanes.values())))
         values = dict(self.base)
+        dtype = self.base["q0"].dtype if self.base["q0"] is not None else jnp.result_type(float)
+        lanes = {key: column.astype(dtype) for key, column in lanes.items()}
         values["args"] = jax.tree.map(lambda x: x, values["args"])
         varies = jax.tree.map(lambda _: False, values["args"])
         for text, column in lanes.items():
@@ -131,8 +132,9 @@ def _replaced(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarra
     if key.component is None:
         return column
     # a component that was replaced before has brought the lane axis
-    array = np.array(old if varies else np.broadcast_to(old, (len(column), *np.shape(old))), np.result_type(old, float))
-    array[(slice(None), *key.component)] = column
+    array = np.array(old if varies else np.broadcast_to(old, (len(column), *np.shape(old))), column.dtype)
+    where: Any = (slice(None), *key.component)
+    array[where] = column
     return array
 
 
@@ -191,7 +193,7 @@ def named(solution: Solution, function: bool, common_times: bool) -> dict[str, A
     for path, leaf in jax.tree_util.tree_leaves_with_path(solution.values):
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
         found["_".join(("values", *parts))] = leaf
-    return {name: x for name, x in found.items() if np.size(x) or 0 not in x.shape}
+    return {name: x for name, x in found.items() if 0 not in x.shape}
 
 
 def schema(system: System, design: Design) -> Schema:
@@ -215,14 +217,18 @@ def schema(system: System, design: Design) -> Schema:
     count = jnp.asarray(number, jnp.int32)
     inputs = Inputs(jnp.asarray(data.t0), jnp.asarray(data.h), jnp.asarray(data.e), data.args)
     lane = Lane(jnp.asarray(data.q0), jnp.asarray(data.v0), jnp.asarray(data.t1), count, count, times, inputs)
-    shapes = jax.eval_shape(partial(motion, data.problem, system.scheme, system.projection, plan=plan), lane)
     common = None
     if "t1" not in roots and (save.every is None or not roots & {"t0", "h"}):
         rows = times if save.every is None else inputs.time(jnp.arange(plan.rows) * save.every)
         common = np.append(np.asarray(rows), np.asarray(data.t1))
     function = save.function is not None
+
+    def rows_of(lane):
+        found = motion(data.problem, system.scheme, system.projection, lane, plan)
+        return named(found, function, common is not None)
+
     variables = []
-    for name, leaf in named(shapes, function, common is not None).items():
+    for name, leaf in jax.eval_shape(rows_of, lane).items():
         dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
         if function and name in ("q", "v", "z", "impulse", "energy"):
             dims, meaning = dims[1:], f"{meaning}; at t1"
@@ -233,14 +239,6 @@ def schema(system: System, design: Design) -> Schema:
 
 
 # starts that no scheme may begin from
-
-
-@partial(jax.jit, static_argnames=("axes", "structure"))
-def _start_reports(problem, q0, v0, t0, leaves, axes, structure) -> Report:
-    def one(q0, v0, t0, leaves):
-        return start_report(problem, q0, v0, t0, jax.tree.unflatten(structure, leaves))
-
-    return jax.vmap(one, in_axes=axes)(q0, v0, t0, leaves)
 
 
 def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
@@ -254,7 +252,7 @@ def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
     marks = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
     v0, t0 = np.asarray(columns["v0"]).astype(dtype), np.asarray(columns["t0"]).astype(dtype)
     axes = (0, 0 if v0.ndim == 2 else None, 0 if t0.ndim else None, tuple(marks))
-    found = _start_reports(problem, q0.astype(dtype), v0, t0, tuple(leaves), axes, structure)
+    found = _reports(problem, q0.astype(dtype), v0, t0, tuple(leaves), axes, structure, len(q0))
     return jax.tree.map(np.asarray, found)
 
 
