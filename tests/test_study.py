@@ -242,16 +242,16 @@ def test_another_study_is_refused(finished, change, words):
 
 def test_changed_source_is_refused(finished, monkeypatch):
     monkeypatch.setattr("study_systems.ball", ball.replace(force=study_systems.gravity_to_first_order))
-    with pytest.raises(ValueError, match="source.force: [0-9a-f]+ → [0-9a-f]+"):
+    with pytest.raises(ValueError, match=r"source\.force: [0-9a-f]+ → [0-9a-f]+"):
         small(finished.path)
-    with pytest.raises(ValueError, match="source.force"):
+    with pytest.raises(ValueError, match=r"source\.force"):
         ji.Study.open(finished.path).run()
 
 
 def test_other_settings_of_jax_are_refused_and_those_of_the_store_used(finished):
     assert ji.Study.open(finished.path).dataset().q.dtype == np.float64
     with jax.enable_x64(False):
-        with pytest.raises(ValueError, match="settings.enable_x64: True → False"):
+        with pytest.raises(ValueError, match=r"settings\.enable_x64: True → False"):
             small(finished.path)
         assert ji.Study.open(finished.path).lane((0, 0)).q.dtype == np.float64
 

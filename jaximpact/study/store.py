@@ -37,6 +37,7 @@ DONE = Variable(
     },
 )
 LARGEST = 2**31 - 1  # bytes that a codec takes
+CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP)  # what some file systems say to flushing a directory
 UNITS = {"e": "1", "h": "s", "t0": "s", "t1": "s"}
 
 
@@ -178,9 +179,7 @@ class Store:
         try:
             file = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise _told(
-                error, f"the study {self.path} cannot be written", "permit writing, or copy it elsewhere"
-            ) from error
+            raise self._locking(error) from error
         try:
             who = _parsed(os.pread(file, 4096, 0))
             words = f"process {who.get('pid', '?')} on host {who.get('host', '?')}"
@@ -193,13 +192,21 @@ class Store:
                     f"{self.path} is held by {words}, which this host cannot see: make sure that it has ended, then "
                     "run(unlock=True)"
                 )
-            _rewrite(file, json.dumps({"pid": os.getpid(), "host": host}))
+            try:
+                _rewrite(file, json.dumps({"pid": os.getpid(), "host": host}))
+            except OSError as error:
+                raise self._locking(error) from error
             try:
                 yield
             finally:
-                _rewrite(file, "")
+                os.ftruncate(file, 0)
         finally:
             os.close(file)
+
+    def _locking(self, error: OSError) -> OSError:
+        return _told(
+            error, f"the study {self.path} cannot be written", "free space or permit writing, or copy it elsewhere"
+        )
 
     # blocks
 
@@ -337,8 +344,8 @@ def _synchronise(path: str | os.PathLike) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
-    except OSError:
-        if not os.path.isdir(path):  # some file systems cannot flush directories
+    except OSError as error:
+        if error.errno not in CANNOT_FLUSH or not os.path.isdir(path):
             raise
     finally:
         os.close(descriptor)
