@@ -23,6 +23,7 @@ LAYERS = [
     ["plots"],  # drawn on request by Convergence.plot: the one import upwards, inside that method
     ["__init__"],
     ["output"],  # knows the version, as the command line does
+    ["study_commands"],
     ["cli"],
     ["__main__"],
 ]

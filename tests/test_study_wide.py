@@ -18,6 +18,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from study_systems import digest, grid, small
 
 import jaximpact as ji
+from jaximpact.cli import main
 from jaximpact.study import task, work
 
 ROOT = Path(ji.__file__).parents[1]
@@ -178,6 +179,24 @@ def test_interrupt_with_an_executor(alone, tmp_path):
     assert digest(study.path) == digest(alone.path)
 
 
+# what `small` makes, in a file
+TOML = """
+store = "{path}"
+problem = "study_systems:ball"
+q0 = [1.0]
+v0 = [0.0]
+t1 = 1.0
+h = 1e-2
+args = {{ gravity = 9.81, floor = 0.0 }}
+save = [0.25, 0.5]
+chunk = 3
+
+[design]
+e = {{ from = 0.2, to = 0.9, count = 10 }}
+"q0[0]" = {{ from = 0.5, to = 1.5, count = 3 }}
+"""
+
+
 def test_dask_cluster_that_loses_a_worker(alone, tmp_path, paths):
     """Two worker processes, one killed when the first chunks are there."""
     distributed = pytest.importorskip("distributed")
@@ -203,8 +222,11 @@ def test_dask_cluster_that_loses_a_worker(alone, tmp_path, paths):
         thread.start()
         summary = study.run(client.get_executor(), outstanding=4)
         thread.join()
+
+        (tmp_path / "again.toml").write_text(TOML.format(path=tmp_path / "again.zarr"))
+        assert main(["study", str(tmp_path / "again.toml"), "--dask", cluster.scheduler_address]) == 0
     assert killed and summary.computed == 30
-    assert digest(study.path) == digest(alone.path)
+    assert digest(study.path) == digest(tmp_path / "again.zarr") == digest(alone.path)
 
 
 TOGETHER = """

@@ -261,6 +261,8 @@ class Study:
         words |= {f"design {key}": text for key, text in about["design"]["$dict"]["quantities"].items()}
         base = about["base"]["$dict"]
         fixed = {key: value for key, value in base.items() if value is not None and key not in self.design.values}
+        if "args" in fixed:
+            fixed["args"] = _without(fixed["args"], [key.path for key in self.design.keys if key.component is None])
         words |= {key: in_words(value) for key, value in fixed.items()}
         words |= {key: in_words(about[key]) for key in ("scheme", "projection", "save")}
         words["source of the problem"] = in_words(about["source"])
@@ -612,6 +614,18 @@ def _flat(compared: dict[str, Any]) -> dict[str, Any]:
     """The same with the arguments of lanes under their own names."""
     rest = {key: value for key, value in compared.items() if key != "base"}
     return rest | compared["base"]["$dict"]
+
+
+def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
+    """Encoded parameters less those that a design replaces."""
+    if not isinstance(args, dict) or "$dict" not in args:
+        return args
+    inner = {
+        key: _without(value, [path[1:] for path in paths if path[:1] == (key,)])
+        for key, value in args["$dict"].items()
+        if (key,) not in paths
+    }
+    return {"$dict": inner}
 
 
 def _batch(blocks: Blocks) -> int:
