@@ -34,7 +34,24 @@ def observed(t, q, v, args):
     return {"height": q[0], "pair": (v, 2.0 * q)}
 
 
+STIFFNESS = 4.0
+
+
+def stretch(q):
+    return STIFFNESS * q
+
+
+def double_stretch(q):
+    return 2.0 * STIFFNESS * q
+
+
+def pull(t, q, v, args):
+    return -stretch(q)
+
+
 ball = ji.Problem(gravity, above_floor, energy=energy_of)
+free = ji.Problem(gravity)
+spring = ji.Problem(pull)
 fragile = ji.Problem(until_limit, above_floor)
 ARGS = {"gravity": 9.81, "floor": 0.0}
 

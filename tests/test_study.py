@@ -14,7 +14,7 @@ import xarray
 from study_systems import ARGS, ball, digest, small
 
 import jaximpact as ji
-from jaximpact.study import task, work
+from jaximpact.study import description, study, task, work
 from jaximpact.study.design import Blocks
 
 # a lane's numbers do not depend on how lanes are batched, beyond rounding: a hundred steps of a state of size 10
@@ -248,12 +248,52 @@ def test_changed_source_is_refused(finished, monkeypatch):
         ji.Study.open(finished.path).run()
 
 
+def test_source_includes_what_a_function_uses(monkeypatch):
+    """A constant of the module, and a function that it calls, are part of what a problem computes."""
+    before = description.sources(study_systems.spring)
+    assert description.sources(study_systems.spring) == before
+    for name, value in {"STIFFNESS": 5.0, "stretch": study_systems.double_stretch}.items():
+        with monkeypatch.context() as patched:
+            patched.setattr(study_systems, name, value)
+            assert description.sources(study_systems.spring)["force"] != before["force"]
+
+
 def test_other_settings_of_jax_are_refused_and_those_of_the_store_used(finished):
     assert ji.Study.open(finished.path).dataset().q.dtype == np.float64
     with jax.enable_x64(False):
         with pytest.raises(ValueError, match=r"settings\.enable_x64: True → False"):
             small(finished.path)
         assert ji.Study.open(finished.path).lane((0, 0)).q.dtype == np.float64
+
+
+def test_other_versions_are_remarked(finished, monkeypatch):
+    versions = study._versions() | {"jax": "99.0"}
+    monkeypatch.setattr(study, "_versions", lambda: versions)
+    with pytest.warns(ji.JaximpactWarning, match=r"was begun with jax .* → 99\.0: numbers of new chunks may differ"):
+        ji.Study.open(finished.path).run()
+
+
+def test_progress_and_summary(finished, capsys):
+    """Quiet where stderr is no terminal, as here."""
+    again = ji.Study.open(finished.path)
+    again.run()
+    assert capsys.readouterr().err == ""
+    again.run(progress=True)
+    told = capsys.readouterr().err
+    assert "12.0/12.0" in told and "12 of 12 lanes computed (4 of 4 chunks)\n0 failed\n1200 steps" in told
+
+
+def test_without_constraints_and_in_float32(tmp_path):
+    """No impulses are stored; the store has the precision of jax. Free fall of g t^2/2, to first order in h at most."""
+    design = ji.Design.grid(**{"args.gravity": [1.0, 9.81]})
+    with jax.enable_x64(False):
+        study = ji.Study(
+            tmp_path / "s.zarr", "study_systems:free", design, q0=[0.0], v0=[0.0], t1=1.0, h=1e-2, args=ARGS
+        )
+        study.run()
+    found = ji.Study.open(study.path).dataset()
+    assert "impulse" not in found and found.q.dtype == np.float32
+    np.testing.assert_allclose(found.q[:, 0, 0], [-0.5, -9.81 / 2], rtol=2e-2)
 
 
 # lanes that fail
@@ -308,6 +348,7 @@ def test_block_without_any_admissible_start(tmp_path):
         ({"design": ji.Design.grid(**{"q0[3]": [0.0]})}, r"q0 has shape \(1,\)"),
         ({"design": ji.Design.grid(q0=[0.0, 1.0])}, r"q0.*shape \(1,\).*written q0\[0\]"),
         ({"design": ji.Design.grid(e=[0.5, 1.5])}, r"restitution must lie in \[0, 1\]"),
+        ({"scheme": ji.Maury()}, "Maury"),
         ({"design": ji.Design.grid(h=[0.01, 3.0])}, "h must not exceed t1 - t0"),
         ({"design": ji.Design.grid(h=[0.01, 0.02]), "save": 5}, "save: lanes of different h"),
         ({"design": ji.Design.grid(t1=[0.5, 2.0])}, r"save: with t0 or t1 in the design"),

@@ -7,9 +7,10 @@ import hashlib
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from ..catalogue import entries, get
 from ..problem import Problem
 from .design import summarise
 
+LIBRARY = __name__.partition(".")[0]
 # Settings of jax that change numbers; a worker computes under those of the study.
 SETTINGS = ("enable_x64", "numpy_dtype_promotion", "default_matmul_precision")
 
@@ -118,22 +120,35 @@ def sources(problem: Problem) -> dict[str, Any]:
     return found
 
 
-def _texts(function: Callable, seen: set[int]) -> list[str]:
-    """Source of a function and of what it closes over."""
+def _texts(function: Any, seen: set[int]) -> list[str]:
+    """Source of a function, and of the functions and numbers of its own package that it uses or closes over."""
     if id(function) in seen:
         return []
     seen.add(id(function))
-    try:
-        texts = [inspect.getsource(function)]
-    except (OSError, TypeError):
-        texts = [repr(getattr(getattr(function, "__code__", None), "co_code", type(function).__name__))]
-    for cell in getattr(function, "__closure__", None) or ():
-        value = cell.cell_contents
-        if callable(value):
-            texts += _texts(value, seen)
-        elif isinstance(value, int | float | np.ndarray | jax.Array):
+    package = (getattr(function, "__module__", None) or "").partition(".")[0]
+    if package == LIBRARY and ".catalogue" not in function.__module__:
+        texts = [function.__qualname__]  # its versions are recorded
+    else:
+        try:
+            texts = [inspect.getsource(function)]
+        except (OSError, TypeError):
+            texts = [repr(getattr(getattr(function, "__code__", None), "co_code", type(function).__name__))]
+    used = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    if isinstance(function, FunctionType) and package != LIBRARY:
+        names = sorted(_names(function.__code__) & set(function.__globals__))
+        used += [function.__globals__[name] for name in names]
+    for value in used:
+        if isinstance(value, int | float | np.ndarray | jax.Array):
             texts.append(repr(np.asarray(value).tolist()))
+        elif isinstance(value, FunctionType) and package in (LIBRARY, value.__module__.partition(".")[0]):
+            texts += _texts(value, seen)
     return texts
+
+
+def _names(code: CodeType) -> set[str]:
+    """Global names in a piece of code and in the functions inside it."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 # numbers, containers, dataclasses and functions as JSON

@@ -340,6 +340,7 @@ class Study:
         self.store.tidy()
         if self.store.exists:
             self._adopt()
+            self._compare_versions()
         else:
             self.store.create(self._definition, self.design, self.blocks, self.schema, self._attributes())
         finished = self.store.finished()
@@ -363,16 +364,15 @@ class Study:
                 f"{self.path} holds another study: continue it as it is with Study.open, or choose another path. It differs "
                 "in\n  " + "\n  ".join(lines)
             )
-        now = _versions()
-        changed = [
-            f"{key} {old} → {now[key]}"
-            for key, old in stored["versions"].items()
-            if now.get(key, old) != old and key != "created"
-        ]
-        if changed:
-            remark = f"{self.path} was begun with other versions ({', '.join(changed)}): numbers may differ by rounding"
-            warnings.warn(remark, JaximpactWarning, stacklevel=4)
         self._definition = stored
+
+    def _compare_versions(self) -> None:
+        """Remark where the study was begun with another installation or device."""
+        old, now = self._definition["versions"], _versions()
+        changed = [f"{key} {old[key]} → {now[key]}" for key in ("jaximpact", "jax", "device") if old[key] != now[key]]
+        if changed:
+            remark = f"{self.path} was begun with {', '.join(changed)}: numbers of new chunks may differ by rounding"
+            warnings.warn(remark, JaximpactWarning, stacklevel=5)
 
     def _compute(self, pending: list[int], executor, outstanding, show: bool, interrupt: Interrupt) -> None:
         writer = self.store.writer(self.blocks)

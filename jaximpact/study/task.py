@@ -18,6 +18,7 @@ from ..integrate import Lane, Save, Solution, count_steps, make_plan, motion
 from ..names import suggestion
 from ..problem import Problem
 from ..schemes.base import Inputs
+from ..status import Status
 from ..validate import (
     JaximpactWarning,
     Report,
@@ -89,7 +90,10 @@ class System:
         for key in design.keys:
             self._check_shape(key, design.values[key.text].shape[1:])
             if key.root == "e":
-                check_restitution(design.values[key.text])
+                values = design.values[key.text]
+                check_restitution(values)
+                for extreme in np.unique(values, axis=0)[[0, -1]]:
+                    self.scheme.validate(self.problem, extreme, values.shape[1] if values.ndim == 2 else 0)
 
     def _check_shape(self, key: Key, shape: tuple[int, ...]) -> None:
         value: Any = self.base["args"] if key.root == "args" else self.base[key.root]
@@ -200,6 +204,7 @@ def schema(system: System, design: Design) -> Schema:
     """Shapes and dtypes of all variables, from one lane and without computing it; checks the arguments as `solve` does."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     save, roots = system.save, {key.root for key in design.keys}
+    one["h"] = np.max(design.values.get("h", one["h"]))  # the one that limits how close saved times may be
     data = canonical(
         system.problem, one["q0"], one["v0"], one["t0"], one["t1"], one["h"], None, one["e"], one["args"], system.scheme
     )
@@ -233,7 +238,10 @@ def schema(system: System, design: Design) -> Schema:
         if function and name in ("q", "v", "z", "impulse", "energy"):
             dims, meaning = dims[1:], f"{meaning}; at t1"
         dims += tuple(f"{name}_{i}" for i in range(len(leaf.shape) - len(dims)))
-        about = {"long_name": meaning} | ({"units": units} if units else {})
+        about: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
+        if name == "status":
+            about |= {"flag_masks": [int(bit) for bit in Status if bit]}
+            about |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}
         variables.append(Variable(name, dims, leaf.shape, np.dtype(leaf.dtype), about))
     return Schema(tuple(variables), common)
 
