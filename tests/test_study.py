@@ -133,7 +133,7 @@ def test_points_of_every_kind_of_quantity(tmp_path):
     np.testing.assert_allclose(found.q, batch.q, **ROUNDING)
     np.testing.assert_allclose(found.impulse, batch.impulse, **ROUNDING)
     args = {key: column[2] for key, column in args.items()}
-    alone = ji.solve(ball, point["q0"][2], v0[2], t1=0.7, h=1e-2, args=args, e=0.5, save="final")
+    alone = ji.solve(ball, point["q0"][2], v0[2], t1=0.7, h=1e-2, args=args, e=0.5, save="final", sensitivity="none")
     np.testing.assert_allclose(study.lane(2).q, alone.q, **ROUNDING)
 
 
@@ -326,8 +326,25 @@ def test_failed_lanes_are_found_and_explained(tmp_path):
     found = study.dataset()
     assert found.done.values.tolist() == [1, 1, 1, 1, 2, 1]
     assert np.isnan(found.q.values[[1, 4]]).all()
-    good = ji.solve(study_systems.fragile, [1.0], [0.0], t1=1.0, h=1e-2, e=0.5, args=args, save="final")
+    good = ji.solve(
+        study_systems.fragile, [1.0], [0.0], t1=1.0, h=1e-2, e=0.5, args=args, save="final", sensitivity="none"
+    )
     np.testing.assert_allclose(found.q.values[[0, 2, 3, 5]], np.broadcast_to(good.q, (4, 1, 1)), **ROUNDING)
+
+
+def test_results_that_do_not_fit_the_store(tmp_path, monkeypatch):
+    """A worker with another version of the problem, say: nothing of it is written."""
+
+    def compute(given):
+        found = task.compute(given)
+        found.arrays["q"] = found.arrays["q"].astype(np.float32)
+        return found
+
+    study = small(tmp_path / "s.zarr")
+    monkeypatch.setattr(work, "compute", compute)
+    with pytest.raises(RuntimeError, match=r"chunk 0: q came out as .*float32.*same versions"):
+        study.run()
+    assert study.summary().finished == 0
 
 
 def test_block_without_any_admissible_start(tmp_path):
@@ -415,14 +432,14 @@ def study(name, lanes):
 
 study("small", 64).run()
 before = peak()
-large = study("large", 64 * 64)
+large = study("large", 64 * 40)
 large.run()
 print(peak() - before, large.dataset().nbytes)
 """
 
 
 def test_memory_does_not_grow_with_the_study(tmp_path):
-    """64 blocks take no more memory than a few blocks; the store is many times larger."""
+    """40 blocks take no more memory than a few blocks; the store is many times larger."""
     folder = str(Path(__file__).parent)
     paths = os.pathsep.join([folder, str(Path(ji.__file__).parents[1])])
     environment = os.environ | {"PYTHONPATH": paths}
@@ -430,7 +447,7 @@ def test_memory_does_not_grow_with_the_study(tmp_path):
         [sys.executable, "-c", GROWTH, str(tmp_path) + "/"], env=environment, capture_output=True, text=True, check=True
     )
     growth, size = map(int, run.stdout.split())
-    block = size / 64
+    block = size / 40
     # the bound that `Study` states, and the allocator's fragmentation
     assert growth < 4 * block + 32e6, f"grew by {growth / 1e6:.0f} MB, one block holds {block / 1e6:.1f} MB"
     assert size > 3 * growth

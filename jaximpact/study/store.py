@@ -225,9 +225,6 @@ class Store:
                 for file in directory.glob(pattern):
                     file.unlink(missing_ok=True)
 
-    def writer(self, blocks: Blocks) -> Writer:
-        return Writer(self, blocks)
-
     def forget(self, block: int) -> None:
         """Declare a block unfinished."""
         self._mark(block).unlink(missing_ok=True)
@@ -264,20 +261,23 @@ class Store:
 class Writer:
     """Writes blocks: one process, one thread."""
 
-    def __init__(self, store: Store, blocks: Blocks):
+    def __init__(self, store: Store, blocks: Blocks, variables: list[str]):
         zarr = require("zarr")
-        self.store, self.blocks = store, blocks
+        self.store, self.blocks, self.variables = store, blocks, variables
         # chunks of fill values are data too
         with zarr.config.set({"array.write_empty_chunks": True}):
             group = store._group("r+")
             self.arrays = {name: group[name] for name in group.array_keys()}
 
-    def empty(self, block: int) -> dict[str, np.ndarray]:
-        """Fill values for all variables of a block, lanes first."""
+    def shapes(self, block: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+        """Shape, lanes first, and dtype of each variable of a block."""
         dims, lanes = len(self.blocks.whole), int(np.prod(self.blocks.sizes(block)))
-        names = json.loads((self.store.home / "study.json").read_text())["variables"]
-        some = {name: self.arrays[name] for name in names}
-        return {name: np.full((lanes, *x.shape[dims:]), x.fill_value, x.dtype) for name, x in some.items()}
+        return {name: ((lanes, *self.arrays[name].shape[dims:]), self.arrays[name].dtype) for name in self.variables}
+
+    def empty(self, block: int) -> dict[str, np.ndarray]:
+        """Fill values for all variables of a block."""
+        some = self.shapes(block).items()
+        return {name: np.full(shape, self.arrays[name].fill_value, dtype) for name, (shape, dtype) in some}
 
     def write(self, block: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any], where: str) -> None:
         """The data of a block (lanes first), then its mark with ``facts``. ``where`` names the block to the user."""

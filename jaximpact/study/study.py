@@ -375,7 +375,7 @@ class Study:
             warnings.warn(remark, JaximpactWarning, stacklevel=5)
 
     def _compute(self, pending: list[int], executor, outstanding, show: bool, interrupt: Interrupt) -> None:
-        writer = self.store.writer(self.blocks)
+        writer = Writer(self.store, self.blocks, self._definition["variables"])
         done = self.design.size - sum(self._lanes(block) for block in pending)
         bar = tqdm(total=self.design.size, initial=done, unit="lane", unit_scale=True, disable=not show, desc=self.path)
 
@@ -393,14 +393,15 @@ class Study:
 
     def _write(self, writer: Writer, result: Result) -> None:
         """Results of a block and what is to be known of it without reading them."""
-        arrays = writer.empty(result.number)
-        for name, values in (result.arrays or {}).items():
-            if values.shape != arrays[name].shape or values.dtype != arrays[name].dtype:
-                raise RuntimeError(
-                    f"chunk {result.number}: {name} came out as {values.dtype} {values.shape}, the store has {arrays[name].dtype} "
-                    f"{arrays[name].shape}: the worker's installation differs from this one"
-                )
-            arrays[name] = values
+        arrays = writer.empty(result.number) if result.arrays is None else dict(result.arrays)
+        expected = writer.shapes(result.number)
+        found = {name: (values.shape, values.dtype) for name, values in arrays.items()}
+        if found != expected:
+            odd = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+            raise RuntimeError(
+                f"chunk {result.number}: {odd[0]} came out as {found.get(odd[0])}, the store has {expected.get(odd[0])}: does the "
+                "worker have the same versions of jaximpact and of the problem?"
+            )
         arrays[DONE.name] = np.where(result.refused, REFUSED, COMPUTED).astype(DONE.dtype)
         status = arrays["status"]
         bits = {bit.name: int(np.count_nonzero(status & int(bit))) for bit in Status if bit}
@@ -500,7 +501,7 @@ class Study:
         return FailedLane(index, plain, " ".join(map(str, bits)), failed_at, reason, rerun)
 
     def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: Any = None) -> Solution:
-        """One lane computed alone by `solve`.
+        """One lane computed alone by `solve`, with ``sensitivity="none"``.
 
         Args:
             index: its place along each dimension, as a tuple or by name; one number where there is one dimension.
@@ -515,6 +516,7 @@ class Study:
                 scheme=system.scheme,
                 projection=system.projection,
                 save=system.save if save is None else save,
+                sensitivity="none",
             )
 
     def _index(self, index) -> tuple[int, ...]:
