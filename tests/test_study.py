@@ -17,8 +17,10 @@ import jaximpact as ji
 from jaximpact.study import description, study, task, work
 from jaximpact.study.design import Blocks
 
+FOLDER = Path(__file__).parent
 # a lane's numbers do not depend on how lanes are batched, beyond rounding: a hundred steps of a state of size 10
 ROUNDING = {"rtol": 0, "atol": 1e-11}
+pytestmark = pytest.mark.xdist_group("study")  # its study is computed once
 
 
 @pytest.fixture(scope="module")
@@ -394,6 +396,24 @@ def test_problem_must_have_a_name(tmp_path):
         ji.Study(tmp_path / "s", "nowhere:ball", study_systems.grid(), t1=1.0, h=0.1)
 
 
+def test_module_beside_a_script_is_found_again(tmp_path, monkeypatch):
+    """The study remembers the folder of a module that is not installed."""
+    source = (FOLDER / "study_systems.py").read_text()
+    (tmp_path / "beside_a_script.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    study = ji.Study(
+        tmp_path / "s", "beside_a_script:ball", study_systems.grid(), q0=[1.0], v0=[0.0], t1=1.0, h=0.1, args=ARGS
+    )
+    with monkeypatch.context() as patched:
+        stop_after(patched, 0)
+        with pytest.raises(KeyboardInterrupt):
+            study.run()
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "beside_a_script")
+    again = ji.Study.open(study.path)._system.problem
+    assert again.force.__module__ == "beside_a_script" and again is not study._system.problem
+
+
 def test_place_of_a_lane(finished):
     for index in (3, (4, 0), (0, 0, 0), {"e": 1}):
         with pytest.raises((IndexError, ValueError), match="lane"):
@@ -440,8 +460,7 @@ print(peak() - before, large.dataset().nbytes)
 
 def test_memory_does_not_grow_with_the_study(tmp_path):
     """40 blocks take no more memory than a few blocks; the store is many times larger."""
-    folder = str(Path(__file__).parent)
-    paths = os.pathsep.join([folder, str(Path(ji.__file__).parents[1])])
+    paths = os.pathsep.join([str(FOLDER), str(Path(ji.__file__).parents[1])])
     environment = os.environ | {"PYTHONPATH": paths}
     run = subprocess.run(
         [sys.executable, "-c", GROWTH, str(tmp_path) + "/"], env=environment, capture_output=True, text=True, check=True

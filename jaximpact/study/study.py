@@ -21,8 +21,9 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from ..catalogue import get
+from ..catalogue import Case, get
 from ..integrate import Save, Solution, solve
+from ..names import suggestion
 from ..problem import Problem
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning, choose_methods, real_array
@@ -41,7 +42,7 @@ from .description import (
 )
 from .design import ROOTS, Blocks, Design, summarise
 from .store import COMPUTED, DONE, REFUSED, Damage, Store, Writer, dimensions, require
-from .task import MEANING, Result, System, Task, check_all_times, schema, why_refused
+from .task import MEANING, Result, Schema, System, Task, check_all_times, schema, why_refused
 from .work import Interrupt, drive
 
 CHUNK = 4096  # lanes of a block, where their results fit MEMORY
@@ -109,7 +110,8 @@ class Study:
 
     The store is a Zarr group that ``xarray.open_zarr`` reads at any time: variables over the dimensions of the design,
     NaN where not computed yet (``done`` says so). It holds everything that defines the study: `Study.open` continues
-    it in another process, and what comes out does not depend, to the last bit, on how often it was interrupted.
+    it in another process, and what comes out does not depend, to the last bit, on how often it was interrupted, nor on how
+    many processes computed it, on processors of one kind.
 
     Args:
         path: directory of the store, e.g. "study.zarr". Where a study exists there it is continued; it must be the same.
@@ -157,7 +159,7 @@ class Study:
         loaded = load_problem(name)
         base = {"q0": q0, "v0": v0, "e": e, "h": h, "t0": t0, "t1": t1, "args": args}
         if ":" not in name:
-            base = _with_case(base, get(name).case(case) if _known_case(name, case) else None)
+            base = _with_case(base, _case(name, case))
         elif case is not None:
             raise ValueError("case: only problems of the catalogue have cases")
         base = _canonical(base, design)
@@ -167,7 +169,6 @@ class Study:
             save = replace(save, times=np.asarray(save.times, np.float64))
         described = {
             "problem": name,
-            "folder": folder_of(name),
             "scheme": encode(scheme, "scheme"),
             "projection": encode(projection, "projection"),
             "save": encode(save, "save"),
@@ -176,43 +177,40 @@ class Study:
         system = System(loaded, scheme, projection, save, decode(described["base"]))
         system.check(design)
         self.path, self.store, self.design = os.fspath(path), Store(path), design
-        self.schema = schema(system, design)
+        self.schema, self._system = schema(system, design), system
         _check_names(design, self.schema)
-        whole = design.shape
-        if chunk is None:
-            lane = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in self.schema.variables)
-            chunk = int(np.clip(MEMORY // lane, 1, CHUNK))
-        self.blocks = Blocks.of(whole, int(chunk))
+        self.blocks = Blocks.of(design.shape, _automatic_chunk(self.schema) if chunk is None else int(chunk))
         if {"h", "t0", "t1"} & {key.root for key in design.keys}:
             for block in self.blocks.numbers():
                 check_all_times(system, design.at(self.blocks.where(block)))
+        self._definition = self._defined(described, folder_of(name))
+        if self.store.exists:
+            self._adopt()
+
+    def _defined(self, described: dict[str, Any], folder: str | None) -> dict[str, Any]:
+        """All that the store keeps of the definition; ``compared`` is what must be the same to continue."""
         quantities = {
-            key: f"{summarise(x)} (#{hashlib.sha256(x.tobytes()).hexdigest()[:8]})" for key, x in design.values.items()
+            key: f"{summarise(x)} (#{hashlib.sha256(x.tobytes()).hexdigest()[:8]})"
+            for key, x in self.design.values.items()
         }
+        about = {"kind": self.design.kind, "note": self.design.note, "quantities": quantities}
         compared = {
             **described,
-            "source": sources(loaded),
-            "design": {"$dict": {"kind": design.kind, "note": design.note, "quantities": quantities}},
+            "source": sources(self._system.problem),
+            "design": {"$dict": about},
             "chunk": list(self.blocks.shape),
             "settings": settings_now(),
         }
-        del compared["folder"]
-        self._definition = json.loads(
-            json.dumps(
-                {
-                    "format": 1,
-                    "compared": compared,
-                    "folder": described["folder"],
-                    "variables": [x.name for x in self.schema.variables],
-                    "common_times": self.schema.times is not None,
-                    "batch": _batch(self.blocks),
-                    "versions": _versions(),
-                }
-            )
-        )
-        self._system = system
-        if self.store.exists:
-            self._adopt()
+        definition = {
+            "format": 1,
+            "compared": compared,
+            "folder": folder,
+            "variables": [x.name for x in self.schema.variables],
+            "common_times": self.schema.times is not None,
+            "batch": _batch(self.blocks),
+            "versions": _versions(),
+        }
+        return json.loads(json.dumps(definition))
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> Study:
@@ -290,7 +288,8 @@ class Study:
             repair: check all finished chunks first, and compute again what is damaged.
             unlock: take over the lock of a process on another host, known to have ended.
 
-        With several jax processes (`jax.distributed`), all of which make the same call, each computes and writes its share.
+        With several jax processes (`jax.distributed`), all of which make the same study and the same call, each computes and
+        writes its share, to a file system that all of them see. Where one of them fails, jax ends the others.
 
         Returns:
             A `Summary` of the whole study.
@@ -558,14 +557,14 @@ class Study:
         return {"title": f"jaximpact study of {self._compared['problem']}", **words}
 
 
-def _known_case(name: str, case: str | None) -> bool:
+def _case(name: str, case: str | None) -> Case:
     entry = get(name)
     if case is not None and case not in entry.cases:
-        raise ValueError(f"case: {entry.name} has no case {case!r}; its cases are {', '.join(entry.cases)}")
-    return True
+        raise ValueError(f"case: {entry.name} has no case {case!r}; {suggestion(case, entry.cases)}")
+    return entry.case(case)
 
 
-def _with_case(base: dict[str, Any], case: Any) -> dict[str, Any]:
+def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
     """Entries that are not given, and parameters, from a case of the catalogue."""
     known = {"q0": case.q0, "v0": case.v0, "t1": case.t1, "e": case.restitution}
     base = base | {key: value for key, value in known.items() if base[key] is None}
@@ -601,7 +600,7 @@ def _canonical(base: dict[str, Any], design: Design) -> dict[str, Any]:
     return found
 
 
-def _check_names(design: Design, plan) -> None:
+def _check_names(design: Design, plan: Schema) -> None:
     """No coordinate has the name of another, of a variable or of one of its dimensions."""
     taken = {"time", "coordinate", "constraint", "lane", DONE.name} | set(MEANING) | {x.name for x in plan.variables}
     taken |= {name for x in plan.variables for name in x.dims}
@@ -628,6 +627,12 @@ def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
         if (key,) not in paths
     }
     return {"$dict": inner}
+
+
+def _automatic_chunk(plan: Schema) -> int:
+    """Lanes of a block whose results fit MEMORY."""
+    lane = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in plan.variables)
+    return int(np.clip(MEMORY // lane, 1, CHUNK))
 
 
 def _batch(blocks: Blocks) -> int:
