@@ -122,7 +122,16 @@ def test_points_of_every_kind_of_quantity(tmp_path):
             "args.gravity": 9 + random.random(lanes),
         },
     )
-    study = ji.Study(tmp_path / "s.zarr", "study_systems:ball", design, v0=[0.1, 0.2], t1=0.7, h=1.0, args=ARGS, e=0.5)
+    study = ji.Study(
+        tmp_path / "s.zarr",
+        "study_systems:ball",
+        design,
+        v0=[0.1, 0.2],
+        t1=0.7,
+        h=1.0,
+        args=ARGS | {"unused": None},
+        e=0.5,
+    )
     study.run()
     found = study.dataset()
     assert found.q.dims == ("lane", "time", "coordinate")

@@ -54,7 +54,7 @@ class System:
         return cls(load_problem(text["problem"], folder), scheme, projection, save, base)
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
-        """Arguments of `ensemble` for lanes of a design, and its args_axes; q0 always has a lane axis."""
+        """Arguments of `ensemble` for lanes of a design, and which leaves of args vary; q0 always has a lane axis."""
         count = len(next(iter(lanes.values())))
         values = dict(self.base)
         dtype = self.base["q0"].dtype if self.base["q0"] is not None else jnp.result_type(float)
@@ -74,16 +74,14 @@ class System:
             marks[last] = True
         if np.ndim(values["q0"]) == 1:
             values["q0"] = np.broadcast_to(values["q0"], (count, *np.shape(values["q0"])))
-        return values, jax.tree.map(lambda x: 0 if x else None, varies)
+        return values, varies
 
     def lane(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Arguments of `solve` for one lane, from its value of each quantity."""
-        columns, axes = self.columns({key: np.asarray(value)[None] for key, value in values.items()})
+        columns, varies = self.columns({key: np.asarray(value)[None] for key, value in values.items()})
         swept = {Key.of(key).root for key in values} | {"q0"}
-        chosen = {name: columns[name][0] if name in swept else columns[name] for name in (*ROOTS,)}
-        none = lambda x: x is None
-        chosen["args"] = jax.tree.map(lambda axis, x: x if axis is None else x[0], axes, columns["args"], is_leaf=none)
-        return chosen
+        chosen = {name: columns[name][0] if name in swept else columns[name] for name in ROOTS}
+        return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
 
     def check(self, design: Design) -> None:
         """Every quantity of a design is one of this system, and of its shape; restitution and times are possible."""
@@ -251,13 +249,13 @@ def schema(system: System, design: Design) -> Schema:
 
 def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
     """Facts about the start of each lane."""
-    columns, args_axes = system.columns(lanes)
+    columns, varies = system.columns(lanes)
     q0 = np.asarray(columns["q0"])
     dtype = np.result_type(q0.dtype, np.asarray(columns["v0"]).dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype if dtype.kind == "f" else np.float64)
     problem, _ = split_restitution(system.problem, 0.0, dtype)
     leaves, structure = jax.tree.flatten(cast_numbers("args", columns["args"], dtype))
-    marks = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
+    marks = [0 if some else None for some in jax.tree.leaves(varies)]
     v0, t0 = np.asarray(columns["v0"]).astype(dtype), np.asarray(columns["t0"]).astype(dtype)
     axes = (0, 0 if v0.ndim == 2 else None, 0 if t0.ndim else None, tuple(marks))
     found = _reports(problem, q0.astype(dtype), v0, t0, tuple(leaves), axes, structure, len(q0))
@@ -342,13 +340,13 @@ def _computed(task: Task) -> Result:
         return Result(task.number, None, bad, 0, time.perf_counter() - begin, label)
     # a lane that cannot start is computed as a copy of one that can: all blocks keep their shape
     source = np.where(bad, np.argmin(bad), np.arange(count))
-    columns, args_axes = system.columns({key: column[source] for key, column in task.lanes.items()})
+    columns, varies = system.columns({key: column[source] for key, column in task.lanes.items()})
     solution = ensemble(
         system.problem,
         columns.pop("q0"),
         columns.pop("v0"),
         **columns,
-        args_axes=args_axes,
+        args_axes=jax.tree.map(lambda some: 0 if some else None, varies),
         scheme=system.scheme,
         projection=system.projection,
         save=system.save,
