@@ -8,14 +8,15 @@ from .problem import Problem
 from .projection import ADMM, ActiveSet, ProjectedGradient
 from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .status import Status
+from .study import Design, Study
 from .validate import JaximpactWarning
-
-__version__ = "0.2.0"
+from .version import __version__ as __version__
 
 __all__ = [
     "ADMM",
     "ActiveSet",
     "Convergence",
+    "Design",
     "EventCorrected",
     "Hypotheses",
     "JaximpactWarning",
@@ -28,6 +29,7 @@ __all__ = [
     "Sensitivities",
     "Solution",
     "Status",
+    "Study",
     "check_hypotheses",
     "convergence",
     "ensemble",

@@ -1,4 +1,4 @@
-"""The command line: list, show, run and converge the problems of the catalogue."""
+"""The command line: list, show, run and converge the problems of the catalogue, and compute studies."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ from .output import (
 )
 from .plots import ROUND_OFF, plot_convergence, plot_ensemble, plot_motion
 from .status import FAILURES, summarise
+from .study_commands import add_commands, is_study, show_study
 from .validate import JaximpactWarning
 
 ROWS = 1000  # rows of a motion kept by default
@@ -50,6 +51,8 @@ Mechanical systems with impacts, in JAX: benchmark problems from the command lin
   jaximpact show bouncing-ball                  one problem: statement, cases, what theory predicts
   jaximpact run bouncing-ball --h 1e-3          compute one motion, or an ensemble, and draw it
   jaximpact converge bouncing-ball              errors and observed orders as h -> 0
+  jaximpact study FILE.toml                     an ensemble over a design, in a store that can be continued
+  jaximpact resume out/study.zarr               continue it
 
 Computations are in float64. Results go to out/<problem>; --out chooses another folder.
 Exit status: 0 done, 1 a motion failed (the cause is printed), 2 wrong usage.
@@ -63,10 +66,11 @@ example:
 """
 SHOW = """\
 Show one problem: statement, hypotheses it satisfies, source, cases, and the orders of convergence that theory
-predicts for each scheme.
+predicts for each scheme. Of the store of a study: progress, definition, provenance, failed lanes.
 
-example:
+examples:
   jaximpact show B16
+  jaximpact show out/impact_oscillator.zarr
 """
 CHOICES = """\
 what to choose:
@@ -111,6 +115,9 @@ class UsageError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    if argv is None:
+        # a process of our own: threads too compute in float64
+        jax.config.update("jax_enable_x64", True)
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         options = _parser().parse_args(argv)
@@ -142,8 +149,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--verbose", action="store_true", help="one line for each case")
     command.set_defaults(command=_list)
 
-    command = commands.add_parser("show", help="show one problem", **text(SHOW))
-    command.add_argument("problem", help="name or id, e.g. bouncing-ball or B01")
+    command = commands.add_parser("show", help="show one problem, or a study", **text(SHOW))
+    command.add_argument("problem", help="name or id, e.g. bouncing-ball or B01; or the store of a study")
     command.set_defaults(command=_show)
 
     command = commands.add_parser("run", help="compute a motion or an ensemble", **text(RUN))
@@ -177,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         "--steps", type=int, nargs="+", metavar="N", help="numbers of steps, increasing (default: primes)"
     )
     command.set_defaults(command=_converge)
+    add_commands(commands, text)
     return parser
 
 
@@ -216,6 +224,8 @@ def _list(options) -> int:
 
 
 def _show(options) -> int:
+    if is_study(options.problem):
+        return show_study(options.problem)
     entry = _find(options.problem)
     print(f"{entry.id}  {entry.name}: {entry.title}\n")
     for label, paragraph in (("", entry.statement), ("hypotheses", entry.hypotheses), ("source", entry.source)):

@@ -9,7 +9,7 @@ import jaximpact as ji
 ROOT = Path(ji.__file__).parent
 # layers from the ground up; a module may import from lower layers, and from its own package
 LAYERS = [
-    ["linalg", "status", "problem", "lanes"],
+    ["linalg", "status", "problem", "lanes", "version"],
     ["contact", "scalarise"],
     ["projection"],
     ["schemes"],
@@ -19,9 +19,11 @@ LAYERS = [
     ["jacobians"],
     ["catalogue"],
     ["analysis"],
+    ["study"],
     ["plots"],  # drawn on request by Convergence.plot: the one import upwards, inside that method
     ["__init__"],
     ["output"],  # knows the version, as the command line does
+    ["study_commands"],
     ["cli"],
     ["__main__"],
 ]

@@ -1,0 +1,252 @@
+"""A study in plain data: what defines it can be written down, compared, and made again in another process."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..catalogue import entries, get
+from ..problem import Problem
+from .design import summarise
+
+LIBRARY = __name__.partition(".")[0]
+# Settings of jax that change numbers; a worker computes under those of the study.
+SETTINGS = ("enable_x64", "numpy_dtype_promotion", "default_matmul_precision")
+
+
+# objects of a module, by name
+
+
+def reference(value: Any, what: str) -> str:
+    """ "module:name" of a function or class at the top of a module."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module is None or name is None or "<" in name or module == "__main__":
+        raise ValueError(
+            f"{what}: {value!r} cannot be imported by another process: define it at the top of a module (not in __main__, "
+            "not inside a function, no lambda)"
+        )
+    text = f"{module}:{name}"
+    if load(text) is not value:
+        raise ValueError(f"{what}: {text} names another object than the one given")
+    return text
+
+
+def load(text: str, folder: str | None = None) -> Any:
+    """The object "module:name"; a module not found otherwise is looked for in ``folder``."""
+    module, _, name = text.partition(":")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if folder is None or folder in sys.path or error.name != module.partition(".")[0]:
+            raise ModuleNotFoundError(
+                f"{text}: no module {error.name!r}: install it, or put its folder on PYTHONPATH", name=error.name
+            ) from error
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+        found = importlib.import_module(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"{text}: module {module} has no {name!r}")
+        found = getattr(found, part)
+    return found
+
+
+def problem_name(problem: Any) -> str:
+    """The name of a problem: of the catalogue, or "module:name"; of a `Problem`, where it is found by identity."""
+    if isinstance(problem, str):
+        return problem
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, a catalogue name or 'module:name', got {type(problem).__name__}")
+    for entry in entries():
+        if entry.problem is problem:
+            return entry.name
+    for function in (problem.force, problem.constraints, problem.mass, problem.energy):
+        module = getattr(function, "__module__", None)
+        if module and module != "__main__":
+            for name, value in vars(sys.modules[module]).items():
+                if value is problem:
+                    return f"{module}:{name}"
+    raise ValueError(
+        "problem: this Problem is not importable by name, and a study must be able to continue in another process: assign "
+        "it to a name at the top of a module and give 'module:name'"
+    )
+
+
+def load_problem(name: str, folder: str | None = None) -> Problem:
+    """The problem of that name."""
+    if ":" not in name:
+        try:
+            return get(name).problem
+        except KeyError as error:
+            raise ValueError(f"problem: {error.args[0]}; one of your own is written 'module:name'") from None
+    found = load(name, folder)
+    if not isinstance(found, Problem):
+        raise TypeError(f"problem: {name} is a {type(found).__name__}, not a Problem")
+    return found
+
+
+def folder_of(name: str) -> str | None:
+    """The folder from which the top package of "module:name" was imported; None for what is installed."""
+    if ":" not in name:
+        return None
+    module = sys.modules[name.partition(":")[0].partition(".")[0]]
+    file = getattr(module, "__file__", None)
+    if file is None or "site-packages" in file:
+        return None
+    path = Path(file).resolve()
+    return str(path.parent.parent if path.name == "__init__.py" else path.parent)
+
+
+def sources(problem: Problem) -> dict[str, Any]:
+    """What a problem computes: a hash of the source of each of its functions, and its numbers."""
+    found: dict[str, Any] = {}
+    for name in problem.__slots__:
+        value = getattr(problem, name)
+        if callable(value):
+            found[name] = hashlib.sha256("\n".join(_texts(value, set())).encode()).hexdigest()[:16]
+        else:
+            found[name] = encode(value, f"problem.{name}")
+    return found
+
+
+def _texts(function: Any, seen: set[int]) -> list[str]:
+    """Source of a function, and of the functions and numbers of its own package that it uses or closes over."""
+    if id(function) in seen:
+        return []
+    seen.add(id(function))
+    package = (getattr(function, "__module__", None) or "").partition(".")[0]
+    if package == LIBRARY and ".catalogue" not in function.__module__:
+        texts = [function.__qualname__]  # its versions are recorded
+    else:
+        try:
+            texts = [inspect.getsource(function)]
+        except (OSError, TypeError):
+            texts = [repr(getattr(getattr(function, "__code__", None), "co_code", type(function).__name__))]
+    used = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    if isinstance(function, FunctionType) and package != LIBRARY:
+        names = sorted(_names(function.__code__) & set(function.__globals__))
+        used += [function.__globals__[name] for name in names]
+    for value in used:
+        if isinstance(value, int | float | np.ndarray | jax.Array):
+            texts.append(repr(np.asarray(value).tolist()))
+        elif isinstance(value, FunctionType) and package in (LIBRARY, value.__module__.partition(".")[0]):
+            texts += _texts(value, seen)
+    return texts
+
+
+def _names(code: CodeType) -> set[str]:
+    """Global names in a piece of code and in the functions inside it."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
+
+
+# numbers, containers, dataclasses and functions as JSON
+
+
+def encode(value: Any, what: str) -> Any:
+    """``value`` in terms of JSON, without loss; what is neither numbers nor importable is refused."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        array = np.asarray(value)
+        return {"$array": array.tolist(), "dtype": array.dtype.name}
+    if isinstance(value, list):
+        return [encode(x, f"{what}[{i}]") for i, x in enumerate(value)]
+    if isinstance(value, tuple) and type(value) is tuple:
+        return {"$tuple": [encode(x, f"{what}[{i}]") for i, x in enumerate(value)]}
+    if isinstance(value, Mapping) and all(isinstance(key, str) and not key.startswith("$") for key in value):
+        return {"$dict": {key: encode(x, f"{what}.{key}") for key, x in value.items()}}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return {
+            "$dataclass": reference(type(value), what),
+            "$fields": {key: encode(x, f"{what}.{key}") for key, x in fields.items()},
+        }
+    if callable(value):
+        return {"$function": reference(value, what)}
+    raise TypeError(f"{what}: a study stores numbers, arrays, dicts and lists of them, got {type(value).__name__}")
+
+
+def decode(value: Any, folder: str | None = None) -> Any:
+    """What `encode` was given."""
+    if isinstance(value, list):
+        return [decode(x, folder) for x in value]
+    if not isinstance(value, dict):
+        return value
+    if "$array" in value:
+        return np.array(value["$array"], value["dtype"])
+    if "$tuple" in value:
+        return tuple(decode(x, folder) for x in value["$tuple"])
+    if "$dict" in value:
+        return {key: decode(x, folder) for key, x in value["$dict"].items()}
+    if "$function" in value:
+        return load(value["$function"], folder)
+    fields = {key: decode(x, folder) for key, x in value["$fields"].items()}
+    return load(value["$dataclass"], folder)(**fields)
+
+
+def in_words(value: Any) -> str:
+    """An encoded value as a line of text."""
+    if isinstance(value, dict):
+        if "$array" in value:
+            return summarise(value["$array"])
+        if "$dataclass" in value:
+            fields = ", ".join(f"{key}={in_words(x)}" for key, x in value["$fields"].items() if x is not None)
+            return f"{value['$dataclass'].rpartition(':')[2]}({fields})"
+        if "$function" in value:
+            return value["$function"]
+        return ", ".join(f"{key}={in_words(x)}" for key, x in value.get("$dict", value).items())
+    return str(value)
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """One line for each entry of two encoded values that differs: "h: 0.001 → 0.002"."""
+    if isinstance(old, dict) and isinstance(new, dict) and _alike(old, new):
+        lines = []
+        for key in dict.fromkeys([*old, *new]):
+            inner = where if key.startswith("$") else f"{where}.{key}".lstrip(".")
+            missing = {"nothing": None}
+            lines += differences(old.get(key, missing), new.get(key, missing), inner)
+        return lines
+    if old == new:
+        return []
+    return [f"{where}: {_side(old)} → {_side(new)}"]
+
+
+def _alike(old: dict, new: dict) -> bool:
+    """Whether two encoded values have parts to compare one by one."""
+    leaves = {"$array", "$function"} & (set(old) | set(new))
+    return not leaves and old.get("$dataclass") == new.get("$dataclass")
+
+
+def _side(value: Any) -> str:
+    return "(not given)" if value == {"nothing": None} else in_words(value)
+
+
+# settings of jax
+
+
+def settings_now() -> dict[str, Any]:
+    """The settings of jax that change numbers."""
+    return {name: getattr(jax.config, f"jax_{name}") for name in SETTINGS}
+
+
+@contextmanager
+def settings_of(settings: Mapping[str, Any]):
+    """Compute under these settings of jax, in this thread, whatever those of the process are."""
+    with ExitStack() as stack:
+        for name, value in settings.items():
+            if getattr(jax.config, f"jax_{name}") != value:
+                stack.enter_context(getattr(jax, name)(value))
+        yield

@@ -1,0 +1,122 @@
+"""Driving the blocks of a study: here or through an executor, with a bar, until done, interrupted or at an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from contextlib import suppress
+from dataclasses import replace
+
+from .task import Failure, Result, Task, compute
+
+LOSSES = 3  # times that one task may be lost with its worker
+SAFE = "the finished chunks are safe; run the study again to continue"
+
+
+class Interrupt:
+    """Ctrl-C as a question: ``asked`` until the work can stop; a second one stops at once."""
+
+    def __init__(self):
+        self.asked = False
+
+    def __enter__(self) -> Interrupt:
+        self.main = threading.current_thread() is threading.main_thread()
+        if self.main:
+            self.usual = signal.signal(signal.SIGINT, self._ask)
+        return self
+
+    def _ask(self, number, frame) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("\njaximpact: finishing the chunks in work; Ctrl-C again stops at once", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_) -> None:
+        if self.main:
+            signal.signal(signal.SIGINT, self.usual)
+
+
+def drive(
+    tasks: Iterable[Task],
+    executor: Executor | None,
+    outstanding: int | None,
+    keep: Callable[[Result], None],
+    interrupt: Interrupt,
+) -> None:
+    """Compute every task and ``keep`` its result; returns early where an interrupt was asked for."""
+    if executor is not None:
+        _through(executor, deque(tasks), outstanding or 2 * workers(executor), keep, interrupt)
+        return
+    for task in tasks:
+        keep(_checked(compute(task)))
+        if interrupt.asked:
+            return
+
+
+def workers(executor: Executor) -> int:
+    """How many tasks an executor computes at once, as far as it tells."""
+    client = getattr(executor, "_client", None)  # of dask
+    if client is not None:
+        return max(1, sum(client.nthreads().values()))
+    return getattr(executor, "_max_workers", None) or os.cpu_count() or 1
+
+
+def _through(executor: Executor, todo: deque[Task], outstanding: int, keep, interrupt: Interrupt) -> None:
+    """At most ``outstanding`` tasks are handed out at a time: their results are all that memory has to hold."""
+    flying: dict[Future, Task] = {}
+    try:
+        while todo or flying:
+            while todo and len(flying) < outstanding and not interrupt.asked:
+                task = todo.popleft()
+                flying[_submitted(executor, task)] = task
+            if interrupt.asked:
+                todo.clear()
+                flying = {future: task for future, task in flying.items() if not future.cancel()}
+            for future in wait(flying, return_when=FIRST_COMPLETED).done:
+                task = flying.pop(future)
+                try:
+                    found = future.result()
+                except BrokenExecutor as error:
+                    raise _broken(error) from error
+                except Exception as error:
+                    # a task catches its own errors: this one was lost
+                    if interrupt.asked:
+                        continue
+                    if task.attempt + 1 >= LOSSES:
+                        raise RuntimeError(
+                            f"chunk {task.number} was lost with its worker {LOSSES} times ({type(error).__name__}: {error}): "
+                            f"look at the workers' memory and logs; {SAFE}"
+                        ) from error
+                    todo.appendleft(replace(task, attempt=task.attempt + 1))
+                    continue
+                keep(_checked(found))
+    finally:
+        for future in flying:
+            with suppress(Exception):
+                future.cancel()
+
+
+def _submitted(executor: Executor, task: Task) -> Future:
+    try:
+        return executor.submit(compute, task)
+    except BrokenExecutor as error:
+        raise _broken(error) from error
+
+
+def _broken(error: Exception) -> RuntimeError:
+    return RuntimeError(
+        f"the executor is broken, one of its workers has died ({error}): make a new one, with fewer workers if memory ran out; {SAFE}"
+    )
+
+
+def _checked(found: Result | Failure) -> Result:
+    if isinstance(found, Failure):
+        error = RuntimeError(f"chunk {found.number} could not be computed: {found.message}; {SAFE} once this is mended")
+        error.add_note(found.details)
+        raise error
+    return found
