@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.stats.qmc import LatinHypercube
 
 from ..names import suggestion
 
@@ -101,14 +102,15 @@ class Design:
         """
         if not isinstance(count, int | np.integer) or count < 1:
             raise ValueError(f"design: count must be a whole number >= 1, got {count!r}")
-        random = np.random.default_rng(seed)
-        values = {}
         for key, pair in bounds.items():
             if np.shape(pair) != (2,) or not pair[0] < pair[1]:
                 raise ValueError(f"design: {key} must be (low, high) with low < high, got {pair!r}")
-            share = (random.permutation(count) + random.random(count)) / count
-            values[key] = pair[0] + (pair[1] - pair[0]) * share
-        return cls("points", values, f"Latin hypercube, seed {seed}")
+        if not bounds:
+            return cls("points", {})
+        share = LatinHypercube(len(bounds), rng=seed).random(count)
+        low, high = np.array(list(bounds.values()), np.float64).T
+        columns = (low + (high - low) * share).T
+        return cls("points", dict(zip(bounds, columns, strict=True)), f"Latin hypercube, seed {seed}")
 
     @property
     def keys(self) -> tuple[Key, ...]:
