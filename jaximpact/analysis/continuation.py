@@ -38,6 +38,7 @@ from .strobe import admissible, blocks, check_whole, damped_newton, eigenvalues,
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 4.0, 2.0**-12  # steps, in multiples of the first
+ROOM = 0.05  # an impact nearer to the section, as a share of the orbit, moves the section
 TURN = 0.9  # smallest cosine between the tangents of neighbouring points
 RESTITUTION = "restitution"
 
@@ -102,16 +103,26 @@ class Branch:
         return plot_branch(self, path, title=title)
 
 
+class _Contacts(NamedTuple):
+    """Isolated impacts in a period, their smallest speed, the smallest minimum of a gap in free flight; how far, as a share
+    of the orbit, the nearest impulse is from the section, and the step in the middle of the longest flight."""
+
+    impacts: int
+    speed: float
+    clearance: float
+    room: float
+    middle: int
+
+
 class _Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (2d + 1,), unit tangent, and what is known of its orbit."""
+    """A point of the branch: scaled unknowns z (2d + 1,) and unit tangent; monodromy, contacts and rows (k, 2d) of its orbit."""
 
     z: np.ndarray
     tangent: np.ndarray
     monodromy: np.ndarray
     evaluations: int
-    impacts: int
-    speed: float
-    clearance: float
+    contacts: _Contacts
+    rows: np.ndarray
 
 
 def continue_orbit(
@@ -141,8 +152,8 @@ def continue_orbit(
         q0, v0: guess of the orbit's state at t0 (d,), for the parameter's value in args (or e).
         parameter: a key of args whose value is one number, or "restitution" for e.
         bounds: interval of the parameter in which to stay; with "restitution" within [0, 1].
-        period, t0: numbers or functions of args, as in `periodic_orbit`. The branch ends where an impact comes to
-            the section.
+        period, t0: numbers or functions of args, as in `periodic_orbit`. Inside, the section moves away from impacts;
+            states are reported at t0.
         steps, cycles: as in `periodic_orbit`.
         direction: 1 to start towards larger values, -1 towards smaller ones.
         step: length of the first arc, in units of the width of the bounds and the size of the first state; then it adapts.
@@ -208,7 +219,8 @@ class _Family:
         self.size = float(np.max(np.abs(self.start))) or 1.0
         self.dtype = self.start.dtype
         self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
-        self.constants = common["steps"] * common["cycles"]
+        self.steps = common["steps"] * common["cycles"]
+        self.shift = 0  # steps from t0 to the section
         self.look = _observer(self.batch)
 
     def unknowns(self, x: np.ndarray, p: float) -> np.ndarray:
@@ -226,16 +238,18 @@ class _Family:
         return args if self.parameter == RESTITUTION else args | {self.parameter: p}
 
     def times(self, p: float) -> np.ndarray:
-        """Start and end of the orbit."""
+        """Start and end of the orbit at the section."""
         begin = number_of("t0", self.common["t0"], self.args(p), None)
-        return np.array([begin, begin + self.common["cycles"] * number_of("period", self.common["period"], self.args(p), None)])
+        length = self.common["cycles"] * number_of("period", self.common["period"], self.args(p), None)
+        begin = begin + self.shift / self.steps * length
+        return np.array([begin, begin + length])
 
     def data(self, z: np.ndarray):
         """The data of the batch of one at z."""
         p, x = self.value(z), self.state(z).astype(self.dtype)[None]
         begin, end = self.times(p).astype(self.dtype)
         data = self.batch.data._replace(q0=x[:, : self.d], v0=x[:, self.d :], t0=begin, t1=end)
-        data = data._replace(h=np.asarray((end - begin) / self.constants))
+        data = data._replace(h=np.asarray((end - begin) / self.steps))
         if self.parameter == RESTITUTION:
             return data._replace(e=np.asarray(p, self.dtype))
         return data._replace(args=data.args | {self.parameter: np.asarray(p, self.dtype)})
@@ -264,15 +278,18 @@ class _Family:
         full = np.column_stack([monodromy - eye, slope * (self.width / self.size)])
         return (value[0] - x) / self.size, full, monodromy, status
 
+    def rate(self, time, p: float) -> float:
+        """Derivative of a time that may be a function of args."""
+        return float(jax.grad(lambda p: time(self.args(p)))(p)) if callable(time) else 0.0
+
     def rates(self, p: float) -> np.ndarray:
         """Derivatives of start and end of the orbit with respect to the parameter."""
         given = self.common["t0"], self.common["period"]
         if self.parameter == RESTITUTION or not any(map(callable, given)):
             return np.zeros(2)
-        begin, length = (
-            float(jax.grad(lambda p: f(self.args(p)))(p)) if callable(f) else 0.0 for f in given  # noqa: B023
-        )
-        return np.array([begin, begin + self.common["cycles"] * length])
+        begin, length = (self.rate(time, p) for time in given)
+        begin, length = begin + self.shift / self.steps * self.common["cycles"] * length, self.common["cycles"] * length
+        return np.array([begin, begin + length])
 
     def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> _Point | None:
         """The orbit on the plane through ``guess`` across ``normal``; its tangent points along ``along``."""
@@ -282,7 +299,9 @@ class _Family:
             plane = normal @ (z[0] - guess)
             return np.append(value, plane)[None], np.vstack([jacobian, normal])[None], status
 
-        z, full, status, _, used, done = damped_newton(evaluate, self.allowed, guess[None].copy(), self.tol, CORRECTIONS)
+        z, full, status, _, used, done = damped_newton(
+            evaluate, self.allowed, guess[None].copy(), self.tol, CORRECTIONS
+        )
         if not done[0] or int(status[0]) & int(FAILURES):
             return None
         return self.point(z[0], full[0, :-1], int(used[0]), along)
@@ -294,16 +313,33 @@ class _Family:
         monodromy = jacobian[:, :-1] + np.eye(2 * self.d, dtype=self.dtype)
         return _Point(z, tangent, monodromy, used, *self.contacts(z))
 
-    def contacts(self, z: np.ndarray) -> tuple[int, float, float]:
-        """Isolated impacts in a period, their smallest speed, and the smallest minimum of a gap in free flight."""
+    def home(self, point: _Point) -> np.ndarray:
+        """State (2d,) at t0."""
+        return point.rows[-self.shift % self.steps]
+
+    def moved(self, point: _Point) -> _Point | None:
+        """The point with the section in the middle of the longest flight; None, and the section as it was, if that fails."""
+        before = self.shift
+        z = np.append(point.rows[point.contacts.middle] / self.size, point.z[-1])
+        self.shift = (before + point.contacts.middle) % self.steps
+        normal = np.linalg.svd(self.evaluate(z)[1])[2][-1]
+        found = self.correct(z, normal, None)
+        if found is None:
+            self.shift = before
+            return None
+        return found._replace(tangent=found.tangent * np.sign(found.tangent[-1] * point.tangent[-1]))
+
+    def contacts(self, z: np.ndarray) -> tuple[_Contacts, np.ndarray]:
+        """Contacts and rows of the orbit at z."""
         data, batch = self.data(z), self.batch
         motion = solve(
-            data.problem, data.q0[0], data.v0[0], t0=data.t0, t1=data.t1, steps=self.constants, args=data.args,
+            data.problem, data.q0[0], data.v0[0], t0=data.t0, t1=data.t1, steps=self.steps, args=data.args,
             e=np.asarray(data.e), scheme=batch.scheme, projection=batch.projection, sensitivity="none",
         )  # fmt: skip
         gap, diagonal = self.look(motion.t, motion.q, data.args)
         impulse = np.diff(np.asarray(motion.impulse), axis=0)
-        return _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e))
+        rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]
+        return _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e)), rows
 
 
 def _observer(batch) -> Callable:
@@ -321,14 +357,14 @@ def _observer(batch) -> Callable:
     return look
 
 
-def _contacts(gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray) -> tuple[int, float, float]:
+def _contacts(gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray) -> _Contacts:
     """From gaps (k, m) at the nodes of a closed orbit and the impulses (k, m) of the steps behind them.
 
     An impact is a step with an impulse between two without; in lasting contact neighbouring steps have impulses too. A
     minimum in free flight is that of the parabola through three nodes, no step between them having an impulse.
     """
     if gap.shape[1] == 0:
-        return 0, np.inf, np.inf
+        return _Contacts(0, np.inf, np.inf, 1.0, 0)
     pushed = impulse > 0
     before, after = np.roll(pushed, 1, axis=0), np.roll(pushed, -1, axis=0)
     isolated = pushed & ~before & ~after
@@ -337,7 +373,18 @@ def _contacts(gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.
     bend, tilt = left - 2 * gap + right, right - left
     low = (gap <= left) & (gap < right) & ~pushed & ~before & (bend > 0)
     least = gap - tilt**2 / (8 * np.where(bend > 0, bend, 1))
-    return int(isolated.sum()), float(speed.min()), float(np.min(np.where(low, least, np.inf)))
+    room, middle = _longest_flight(pushed.any(axis=1))
+    return _Contacts(int(isolated.sum()), float(speed.min()), float(np.min(np.where(low, least, np.inf))), room, middle)
+
+
+def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:
+    """Distance of the nearest pushed step to the section, as a share of all, and the middle of the longest run without one."""
+    n, at = len(pushed), np.flatnonzero(pushed)
+    if at.size == 0:
+        return 1.0, 0
+    flights = np.diff(np.append(at, at[0] + n))
+    longest = int(np.argmax(flights))
+    return float(np.min(np.minimum(at, n - 1 - at)) / n), int(at[longest] + (flights[longest] + 1) // 2) % n
 
 
 # functions of a point whose sign changes tell of an event; the first that speaks for a passage of +1 names it
@@ -372,36 +419,41 @@ def _follow(family: _Family, value: float, direction: int, step: float, most: in
     if start is None:
         raise RuntimeError("the orbit at the start was lost: take more steps or a larger tol")
     branch, events, ended = [start], [], "points"
+    states = [family.home(start)]
     length, wall = step, np.inf  # wall: how far ahead something is known to change
     while len(branch) < most:
         here = branch[-1]
+        if here.contacts.room < ROOM:
+            here = family.moved(here) or here
+            branch[-1] = here
         length = min(length, 0.5 * wall)
         if length < SHORTEST * step:
             grazing = _grazing(family, branch)
             ended = "no convergence" if grazing is None else "grazing"
             events += [] if grazing is None else [grazing]
             break
-        new = family.correct(here.z + length * here.tangent, here.tangent, here.tangent)
+        guess = here.z + length * here.tangent
+        outside = not 0 <= guess[-1] <= 1
+        if outside:
+            # the last point lies on the bound
+            share = (np.clip(guess[-1], 0, 1) - here.z[-1]) / (guess[-1] - here.z[-1])
+            guess = np.append((here.z + share * (guess - here.z))[:-1], np.clip(guess[-1], 0, 1))
+        new = family.correct(guess, up if outside else here.tangent, here.tangent)
         if new is None or new.tangent @ here.tangent < TURN:
             length *= 0.5
             continue
-        if new.impacts != here.impacts:
+        if new.contacts.impacts != here.contacts.impacts:
             wall = length
             continue
-        outside = not 0 <= new.z[-1] <= 1
-        if outside:
-            # the last point lies on the bound
-            share = (np.clip(new.z[-1], 0, 1) - here.z[-1]) / (new.z[-1] - here.z[-1])
-            bounded = family.correct(here.z + share * (new.z - here.z), up, here.tangent)
-            new = bounded if bounded is not None else new
         events += _between(family, here, new, len(branch) - 1)
         branch.append(new)
+        states.append(family.home(new))
         if outside:
             ended = "bounds"
             break
         wall -= length
         length = min(length * (1.5 if new.evaluations <= EASY else 1.0), LONGEST * step)
-    return _branch(family, branch, events, ended)
+    return _branch(family, branch, states, events, ended)
 
 
 def _between(family: _Family, here: _Point, there: _Point, index: int) -> list[BranchEvent]:
@@ -445,7 +497,7 @@ def _complex_pair(point: _Point) -> bool:
 
 
 def _event(family: _Family, kind: str, point: _Point, index: int, parameter: float | None = None, detail: str = ""):
-    x = family.state(point.z)
+    x = family.home(point)
     multipliers = eigenvalues(point.monodromy[None])[0]
     value = family.value(point.z) if parameter is None else parameter
     return BranchEvent(kind, value, x[: family.d], x[family.d :], multipliers, index, detail)
@@ -458,8 +510,9 @@ def _grazing(family: _Family, branch: list[_Point]) -> BranchEvent | None:
     before, last = branch[-2:]
     vanishing = {}
     for name, early, late in (
-        ("impact speed", before.speed, last.speed), ("clearance", before.clearance, last.clearance)
-    ):  # fmt: skip
+        ("impact speed", before.contacts.speed, last.contacts.speed),
+        ("clearance", before.contacts.clearance, last.contacts.clearance),
+    ):
         if np.isfinite([early, late]).all() and early > late:
             vanishing[name] = late / (early - late)
     if not vanishing:
@@ -468,12 +521,14 @@ def _grazing(family: _Family, branch: list[_Point]) -> BranchEvent | None:
     # points approach a grazing geometrically: one that is not within a few of the last arcs is none
     if ahead > 4:
         return None
-    z = last.z + ahead * (last.z - before.z)
-    return _event(family, "grazing", last, len(branch) - 1, family.value(z), detail)
+    parameter = family.value(last.z + ahead * (last.z - before.z))
+    return _event(family, "grazing", last, len(branch) - 1, parameter, detail)
 
 
-def _branch(family: _Family, points: list[_Point], events: list[BranchEvent], ended: str) -> Branch:
-    x = np.array([family.state(point.z) for point in points])
+def _branch(
+    family: _Family, points: list[_Point], states: list[np.ndarray], events: list[BranchEvent], ended: str
+) -> Branch:
+    x = np.array(states)
     multipliers = eigenvalues(np.array([point.monodromy for point in points]))
     parameter = np.array([family.value(point.z) for point in points])
     return Branch(
@@ -481,12 +536,12 @@ def _branch(family: _Family, points: list[_Point], events: list[BranchEvent], en
         parameter,
         x[:, : family.d],
         x[:, family.d :],
-        np.array([np.diff(family.times(p))[0] for p in parameter]),
+        np.array([np.ptp(family.times(p)) for p in parameter]),
         multipliers,
         (np.abs(multipliers) < 1).all(axis=1),
-        np.array([point.impacts for point in points]),
-        np.array([point.speed for point in points]),
-        np.array([point.clearance for point in points]),
+        np.array([point.contacts.impacts for point in points]),
+        np.array([point.contacts.speed for point in points]),
+        np.array([point.contacts.clearance for point in points]),
         tuple(events),
         ended,
     )
