@@ -248,11 +248,14 @@ class _Family:
         """The data of the batch of one at z."""
         p, x = self.value(z), self.state(z).astype(self.dtype)[None]
         begin, end = self.times(p).astype(self.dtype)
-        data = self.batch.data._replace(q0=x[:, : self.d], v0=x[:, self.d :], t0=begin, t1=end)
-        data = data._replace(h=np.asarray((end - begin) / self.steps))
+        changes: dict[str, Any] = {"q0": x[:, : self.d], "v0": x[:, self.d :], "t0": begin, "t1": end}
+        changes["h"] = np.asarray((end - begin) / self.steps)
+        number = np.asarray(p, self.dtype)
         if self.parameter == RESTITUTION:
-            return data._replace(e=np.asarray(p, self.dtype))
-        return data._replace(args=data.args | {self.parameter: np.asarray(p, self.dtype)})
+            changes["e"] = number
+        else:
+            changes["args"] = self.batch.data.args | {self.parameter: number}
+        return self.batch.data._replace(**changes)
 
     def allowed(self, z: np.ndarray) -> np.ndarray:
         # a little beyond the bounds, so that differences across them exist; restitution has none beyond
@@ -373,7 +376,7 @@ def _contacts(gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.
     bend, tilt = left - 2 * gap + right, right - left
     low = (gap <= left) & (gap < right) & ~pushed & ~before & (bend > 0)
     least = gap - tilt**2 / (8 * np.where(bend > 0, bend, 1))
-    room, middle = _longest_flight(pushed.any(axis=1))
+    room, middle = _longest_flight(np.any(pushed, axis=1))
     return _Contacts(int(isolated.sum()), float(speed.min()), float(np.min(np.where(low, least, np.inf))), room, middle)
 
 
@@ -457,32 +460,36 @@ def _follow(family: _Family, value: float, direction: int, step: float, most: in
 
 
 def _between(family: _Family, here: _Point, there: _Point, index: int) -> list[BranchEvent]:
-    """Events between two neighbouring points, located along the arc."""
+    """Events between two neighbouring points, in order."""
     found = []
-    length = float(here.tangent @ (there.z - here.z))
     for kind, test in TESTS.items():
         if not test(here) * test(there) < 0 or (kind == "branch point" and _folds(here) * _folds(there) < 0):
             continue
-        at = {0.0: here, length: there}
-
-        def along(s, test=test, at=at):
-            if s not in at:
-                point = family.correct(here.z + s * here.tangent, here.tangent, here.tangent)
-                if point is None:
-                    raise _Lost
-                at[s] = point
-            return test(at[s])
-
-        try:
-            root = brentq(along, 0.0, length, xtol=1e-9 * length, rtol=1e-12)
-        except _Lost:
-            root = min(at, key=lambda s, at=at, test=test: abs(test(at[s])))
-        along(root)
-        point = at[root]
-        if kind == "Neimark-Sacker" and not _complex_pair(point):
-            continue
-        found.append((root, _event(family, kind, point, index)))
+        root, point = _locate(family, test, here, there)
+        if kind != "Neimark-Sacker" or _complex_pair(point):
+            found.append((root, _event(family, kind, point, index)))
     return [event for _, event in sorted(found, key=lambda pair: pair[0])]
+
+
+def _locate(family: _Family, test: Callable, here: _Point, there: _Point) -> tuple[float, _Point]:
+    """Where along the arc between two points a function of them vanishes."""
+    length = float(here.tangent @ (there.z - here.z))
+    known = {0.0: here, length: there}
+
+    def along(s):
+        if s not in known:
+            point = family.correct(here.z + s * here.tangent, here.tangent, here.tangent)
+            if point is None:
+                raise _Lost
+            known[s] = point
+        return test(known[s])
+
+    try:
+        root = brentq(along, 0.0, length, xtol=1e-9 * length, rtol=1e-12)
+        along(root)
+    except _Lost:
+        root = min(known, key=lambda s: abs(test(known[s])))
+    return root, known[root]
 
 
 class _Lost(Exception):

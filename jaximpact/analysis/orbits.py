@@ -140,8 +140,9 @@ def periodic_orbit(
     found = [_solve(batch, tol, iterations)]
     for level in range(1, LEVELS if extrapolate else 1):
         # the same lanes with smaller steps, from the orbit before
-        finer = batch.data._replace(h=batch.data.h / 2**level, q0=found[-1].q, v0=found[-1].v)
-        found.append(_solve(batch._replace(data=finer, counts=batch.counts * 2**level), tol, iterations))
+        finer: dict[str, Any] = {"h": batch.data.h / 2**level, "q0": found[-1].q, "v0": found[-1].v}
+        smaller = batch._replace(data=batch.data._replace(**finer), counts=batch.counts * 2**level)
+        found.append(_solve(smaller, tol, iterations))
     orbit = found[-1]
     if extrapolate:
         orbit = _extrapolated(found, 2 if isinstance(batch.scheme, EventCorrected) else 1)
@@ -193,7 +194,7 @@ def _extrapolated(found: list[PeriodicOrbit], order: int) -> PeriodicOrbit:
         q=finest("q"),
         v=finest("v"),
         monodromy=finest("monodromy"),
-        iterations=sum(one.iterations for one in found),
+        iterations=np.sum([one.iterations for one in found], axis=0),
         converged=coarse.converged & middle.converged & fine.converged,
         status=coarse.status | middle.status | fine.status,
         error=factor * change(middle, fine, "q", "v"),

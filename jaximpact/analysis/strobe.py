@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..ensemble import Batch, in_chunks, prepare
+from ..ensemble import Batch, divide, in_chunks, prepare
 from ..integrate import Lane
 from ..jacobians import _differentiate, state
 from ..problem import Problem
@@ -23,6 +23,8 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..validate import check_finite, real_array
+
+FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
 
 
 def is_single(args_axes, *ranked: tuple[Any, int]) -> bool:
@@ -87,9 +89,13 @@ def prepare_strobe(
     counts = np.full(len(batch.counts), steps * cycles)
     plan = batch.plan._replace(length=None, ragged=False)
     data, lanes = batch.data, len(counts)
-    spread = {name: np.broadcast_to(getattr(data, name), (lanes, data.q0.shape[-1])) for name in ("q0", "v0")}
+    spread: dict[str, Any] = {
+        name: np.broadcast_to(getattr(data, name), (lanes, data.q0.shape[-1])) for name in ("q0", "v0")
+    }
     axes = batch.axes._replace(q0=0, v0=0)
-    return batch._replace(data=data._replace(**spread), axes=axes, counts=counts, plan=plan), single
+    chunks = divide(counts, lanes) if lanes <= FEW else batch.chunks
+    data = data._replace(**spread)
+    return batch._replace(data=data, axes=axes, counts=counts, plan=plan, chunks=chunks), single
 
 
 def jacobians(batch: Batch, data, wrt: tuple[str, ...]):
@@ -110,7 +116,8 @@ def jacobians(batch: Batch, data, wrt: tuple[str, ...]):
 def strobe(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The stroboscopic map of states x (B, 2d): its value, its Jacobian (B, 2d, 2d) and the status (B,)."""
     d = x.shape[1] // 2
-    value, jacobian, status = jacobians(batch, batch.data._replace(q0=x[:, :d], v0=x[:, d:]), ("q0", "v0"))
+    start: dict[str, Any] = {"q0": x[:, :d], "v0": x[:, d:]}
+    value, jacobian, status = jacobians(batch, batch.data._replace(**start), ("q0", "v0"))
     return value, blocks(jacobian), status
 
 
@@ -166,7 +173,7 @@ def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: flo
         iterations: evaluations at most.
 
     Returns:
-        x, jacobian, status, residual (B,), evaluations (B,), and whether each lane has converged (B,).
+        x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and whether each lane has converged (B,).
     """
 
     def newton_step(value, jacobian):
@@ -180,7 +187,7 @@ def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: flo
     size, damping = np.max(np.abs(value), axis=1), np.ones(len(x))
     used = np.zeros(len(x), int)
     small = lambda x: tol * (1 + np.max(np.abs(x), axis=1))
-    done, stuck = size <= small(x), ~sound
+    done, stuck, last = size <= small(x), ~sound, status
     for _ in range(iterations):
         active = ~(done | stuck)
         if not active.any():
@@ -192,6 +199,7 @@ def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: flo
         new_size = np.max(np.abs(found[0]), axis=1)
         better = active & inside & (new_size < (1 - 1e-4 * damping) * size)
         used += active
+        last = np.where(active, found[2], last)
         for old, new in zip((value, jacobian, status, size, x), (*found, new_size, trial), strict=True):
             old[better] = new[better]
         new_step, sound = newton_step(value, jacobian)
@@ -199,7 +207,7 @@ def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: flo
         damping = np.where(better, 1.0, 0.5 * damping)
         done = size <= small(x)
         stuck |= (damping < 2.0**-20) | ~sound
-    return x, jacobian, status, size, used, done
+    return x, jacobian, np.where(done, status, status | last), size, used, done
 
 
 def ordered(multipliers: np.ndarray) -> np.ndarray:
