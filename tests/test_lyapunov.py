@@ -16,7 +16,7 @@ from jaximpact.catalogue import oscillators
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
 
-from impact_oscillator_reference import Oscillator  # noqa: E402
+from impact_oscillator_reference import Oscillator
 
 SHAW_HOLMES = catalogue.get("shaw-holmes").problem
 CHAOTIC = {"damping": 0.02, "amplitude": 1.0, "frequency": 2.8, "shift": 0.0, "wall": 0.0}

@@ -37,7 +37,7 @@ from .strobe import admissible, blocks, check_whole, damped_newton, eigenvalues,
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 EASY = 3  # iterations up to which the next step is longer
-LONGEST, SHORTEST = 4.0, 2.0**-12  # steps, in multiples of the first
+LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first
 ROOM = 0.05  # an impact nearer to the section, as a share of the orbit, moves the section
 TURN = 0.9  # smallest cosine between the tangents of neighbouring points
 RESTITUTION = "restitution"
@@ -140,7 +140,7 @@ def continue_orbit(
     cycles: int = 1,
     direction: int = 1,
     step: float = 0.02,
-    points: int = 200,
+    points: int = 400,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     tol: float | None = None,
