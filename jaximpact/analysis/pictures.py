@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,6 @@ def plot_branch(branch: Branch, path, *, title: str = "") -> Path:
     """Draw a branch over its parameter: the state, the multipliers' moduli, impact speed and clearance, and the events."""
     p = branch.parameter
     shown = _evenly(branch.q.shape[1])
-    panels = {"state": branch.q[:, shown], "multipliers": np.abs(branch.multipliers)}
     contact = {
         name: np.where(np.isfinite(x), x, np.nan)
         for name, x in (("smallest impact speed", branch.impact_speed), ("smallest clearance", branch.clearance))
@@ -62,14 +62,13 @@ def plot_branch(branch: Branch, path, *, title: str = "") -> Path:
     }
     figure, cells = _grid(8.6, 0.7 + 2.4 * (2 + bool(contact)), 2 + bool(contact), 1)
     axes = cells[:, 0]
-    for i, colour in zip(range(len(shown)), COLOURS, strict=False):
-        values = panels["state"][:, i]
-        name = "q" if branch.q.shape[1] == 1 else f"q[{shown[i]}]"
-        axes[0].plot(p, np.where(_spread(branch.stable), values, np.nan), color=colour, lw=1.8, label=f"{name}, stable")
-        unstable = np.where(_spread(~branch.stable), values, np.nan)
-        axes[0].plot(p, unstable, color=colour, lw=1.2, ls=(0, (3, 2)), label=f"{name}, unstable")
+    for i, colour in zip(shown, COLOURS, strict=False):
+        name = "q" if branch.q.shape[1] == 1 else f"q[{i}]"
+        for stable, style in ((True, {"lw": 1.8}), (False, {"lw": 1.2, "ls": (0, (3, 2))})):
+            x, y = _pieces(branch, i, stable)
+            axes[0].plot(x, y, color=colour, label=f"{name}, {'stable' if stable else 'unstable'}", **style)
     axes[0].set_ylabel("position q at t0\n[unit of q]")
-    axes[1].semilogy(p, panels["multipliers"], color=COLOURS[0], lw=1.4)
+    axes[1].semilogy(p, np.abs(branch.multipliers), color=COLOURS[0], lw=1.4)
     axes[1].axhline(1.0, color=DARK, lw=0.8)
     axes[1].set_ylabel("moduli of the\nmultipliers")
     for ax in axes[2:]:
@@ -95,9 +94,19 @@ def plot_branch(branch: Branch, path, *, title: str = "") -> Path:
     return _write(figure, path, title)
 
 
-def _spread(marked: np.ndarray) -> np.ndarray:
-    """Also the neighbours of marked points, so that pieces of a curve join."""
-    return marked | np.append(marked[1:], False)
+def _pieces(branch: Branch, i: int, stable: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The stable or the unstable pieces of coordinate i over the parameter, from event to event, NaN between them."""
+    x, y = [], []
+    last = len(branch.parameter) - 1
+    for k in range(last + 1):
+        inner = [(event.parameter, event.q[i]) for event in branch.events if event.index == k]
+        ends = [(branch.parameter[j], branch.q[j, i]) for j in (k, k + 1) if j <= last]
+        nodes = [ends[0], *inner, *ends[1:]]
+        for n, (here, there) in enumerate(pairwise(nodes)):
+            if branch.stable[k if n == 0 else min(k + 1, last)] == stable:
+                x += [here[0], there[0], np.nan]
+                y += [here[1], there[1], np.nan]
+    return np.array(x), np.array(y)
 
 
 def plot_lyapunov(found: Lyapunov, path, *, parameter=None, label: str = "", title: str = "") -> Path:
