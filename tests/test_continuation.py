@@ -138,6 +138,33 @@ def test_a_fold_over_the_wall():
 
 
 @pytest.mark.slow
+def test_a_branch_of_period_two_folds_back_at_the_period_doubling():
+    """There its two halves become the same: seen on the twice iterated map, the parameter turns."""
+    once = follow((Z, W, WALL, E), parameter="frequency", bounds=(2.0, 2.5), step=0.1)
+    doubling = only(once, "period doubling")
+    _, shift, _ = closed_form(Z, W, WALL, E)
+    given = {
+        "args": arguments(Z, 2.5, WALL, shift),
+        "e": E,
+        "t0": 0.5 * 2 * np.pi / W,
+        "period": period,
+        "steps": STEPS,
+    }
+    # the attractor there, from just beside the unstable orbit of period one
+    length = 200 * 2 * np.pi / 2.5
+    motion = ji.solve(
+        SHAW_HOLMES, once.q[-1] + 0.01, once.v[-1], t0=given["t0"], t1=given["t0"] + length, steps=200 * STEPS,
+        args=given["args"], e=E, scheme=ji.EventCorrected(), save="final",
+    )  # fmt: skip
+    twice = continue_orbit(
+        SHAW_HOLMES, motion.q[-1], motion.v[-1], parameter="frequency", bounds=(2.0, 2.6), direction=-1, cycles=2, **given
+    )  # fmt: skip
+    assert np.allclose(twice.impacts, 2) and twice.period[0] == pytest.approx(2 * 2 * np.pi / 2.5)
+    # the same discrete map; but two branches cross there, and a tangent between them is found to the root of the tolerance
+    assert only(twice, "fold").parameter == pytest.approx(doubling.parameter, abs=1e-4)
+
+
+@pytest.mark.slow
 def test_restitution_down_to_zero():
     branch = follow((Z, W, WALL, E), parameter="restitution", bounds=(0.0, 1.0), direction=-1)
     assert branch.ended == "bounds" and branch.parameter[-1] == pytest.approx(0.0, abs=1e-12)
@@ -188,6 +215,7 @@ def test_bifurcations_of_smooth_systems():
         ({"step": 2.0}, "step must lie"),
         ({"points": 0}, "points must be"),
         ({"period": None}, "period: give the period"),
+        ({"q0": [[0.5]]}, "a branch has one start"),
     ],
 )
 def test_bad_input(change, message):

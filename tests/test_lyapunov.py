@@ -96,7 +96,7 @@ def test_a_contact_that_stays_loses_every_direction():
         ({"blocks": 1}, "blocks at least 2"),
         ({"skip": -1}, "skip must be"),
         ({"steps": 2.5}, "steps must be a whole number"),
-        ({"interval": 0.0}, "period must be positive"),
+        ({"interval": 0.0}, "interval must be positive"),
     ],
 )
 def test_bad_input(change, message):

@@ -166,6 +166,10 @@ def continue_orbit(
         ValueError, TypeError: as `periodic_orbit`, or if the parameter is none. RuntimeError: no orbit at the start.
     """
     check_whole(points=points, steps=steps, cycles=cycles)
+    if np.ndim(q0) != 1 or np.ndim(v0) != 1:
+        raise ValueError(
+            f"q0 and v0 must have shape (d,), got {np.shape(q0)} and {np.shape(v0)}: a branch has one start"
+        )
     low, high = _check_bounds(bounds)
     value = _value_of(parameter, problem, args, e)
     if not low <= value <= high:

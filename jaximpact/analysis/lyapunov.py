@@ -119,7 +119,7 @@ def lyapunov(
         raise ValueError(f"skip must be a whole number >= 0, got {skip!r}")
     batch, single = prepare_strobe(
         problem, q0, v0, period=interval, steps=steps, cycles=1, t0=t0, scheme=scheme, projection=projection, args=args,
-        args_axes=args_axes, e=e, layout=layout,
+        args_axes=args_axes, e=e, layout=layout, name="interval",
     )  # fmt: skip
     plan = batch.plan._replace(sensitivity="corrected")
     system = (batch.data.problem, batch.scheme, batch.projection)

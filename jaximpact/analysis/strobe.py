@@ -66,18 +66,22 @@ def prepare_strobe(
     args_axes: Any = None,
     e=None,
     layout: str = "array",
+    name: str = "period",
 ) -> tuple[Batch, bool]:
-    """A checked batch over ``cycles`` periods of ``steps`` steps each, states with a lane axis; and whether it was one motion."""
+    """A checked batch over ``cycles`` periods of ``steps`` steps each, states with a lane axis; and whether it was one motion.
+
+    ``name`` is what the caller calls the period.
+    """
     if period is None:
         raise ValueError(
-            "period: give the period of the forcing, a number or a function of args; orbits of autonomous systems, whose "
-            "period is unknown, are not covered"
+            f"{name}: give the {name}, a number or a function of args; orbits of autonomous systems, whose period is unknown, "
+            "are not covered"
         )
     check_whole(steps=steps, cycles=cycles)
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0), (e, 0))
-    begin, length = number_of("t0", t0, args, args_axes), number_of("period", period, args, args_axes)
+    begin, length = number_of("t0", t0, args, args_axes), number_of(name, period, args, args_axes)
     if np.any(length <= 0):
-        raise ValueError(f"period must be positive, got {np.min(length):g}")
+        raise ValueError(f"{name} must be positive, got {np.min(length):g}")
     q0 = np.asarray(real_array("q0", q0))[None] if single else q0
     end = begin + cycles * length
     h = (end - begin) / (steps * cycles)
