@@ -36,34 +36,42 @@ def only(branch, kind):
     return event
 
 
-def test_period_doubling_over_the_frequency():
+def doubling_frequency():
     """A multiplier -1 where 1 + trace + determinant = 0 of the closed-form monodromy matrix."""
 
     def at_minus_one(w):
         monodromy = closed_form(Z, w, WALL, E)[2]
         return 1 + np.trace(monodromy) + np.linalg.det(monodromy)
 
-    exact = brentq(at_minus_one, 2.3, 2.6, xtol=1e-14)
+    return brentq(at_minus_one, 2.3, 2.6, xtol=1e-14)
+
+
+@pytest.mark.slow
+def test_a_located_parameter_is_as_accurate_as_the_scheme():
     errors = []
     for steps in (STEPS, 4 * STEPS):
         branch = follow((Z, W, WALL, E), parameter="frequency", bounds=(2.0, 2.7), step=0.1, steps=steps)
-        assert branch.ended == "bounds" and branch.parameter[-1] == pytest.approx(2.7, abs=1e-9)
-        event = only(branch, "period doubling")
-        assert len(branch.events) == 1
-        assert np.min(np.abs(event.multipliers + 1)) < 1e-6  # located to the tolerance of the roots
-        errors.append(abs(event.parameter - exact))
-    # the parameter is as accurate as the scheme: second order at h = 0.026 and a quarter of it; where in its step the
-    # impact falls makes up to a quarter of an order over this factor
-    assert errors[0] < 5e-4
+        errors.append(abs(only(branch, "period doubling").parameter - doubling_frequency()))
+    # second order at h = 0.026 and a quarter of it; where in its step the impact falls makes up to a quarter of an order
     assert np.isclose(np.log2(errors[0] / errors[1]) / 2, 2, atol=0.25)
-    # every point is the orbit of that frequency: stable below, unstable above
+
+
+def test_period_doubling_over_the_frequency():
+    branch = follow((Z, W, WALL, E), parameter="frequency", bounds=(2.0, 2.7), step=0.1)
+    assert branch.ended == "bounds" and branch.parameter[-1] == pytest.approx(2.7, abs=1e-9)
+    event = only(branch, "period doubling")
+    assert len(branch.events) == 1
+    assert np.min(np.abs(event.multipliers + 1)) < 1e-6  # located to the tolerance of the roots
+    # h^2 = 7e-4, of second order: see above
+    assert np.isclose(event.parameter, doubling_frequency(), rtol=0, atol=5e-4)
+    # every point is the orbit of that frequency, to a multiple of h^2: stable below, unstable above
     assert np.array_equal(branch.stable, branch.parameter < event.parameter)
     for i in range(0, len(branch.parameter), 3):
         w = branch.parameter[i]
         _, _, speed = oscillators.periodic_orbit(Z, w, WALL, E)
-        assert np.isclose(branch.impact_speed[i], speed / E, rtol=1e-3)
+        assert np.isclose(branch.impact_speed[i], speed / E, rtol=1e-2)
         mu = by_modulus_and_phase(np.linalg.eigvals(closed_form(Z, w, WALL, E)[2]))
-        np.testing.assert_allclose(by_modulus_and_phase(branch.multipliers[i]), mu, rtol=5e-3, atol=5e-3)
+        np.testing.assert_allclose(by_modulus_and_phase(branch.multipliers[i]), mu, rtol=2e-2, atol=2e-2)
         assert branch.period[i] == pytest.approx(2 * np.pi / w)
     assert np.all(branch.impacts == 1)
 
@@ -182,6 +190,7 @@ def pushed(t, q, v, args):
     return -q - 2.0 * args["z"] * v + jnp.cos(2.0 * t)
 
 
+@pytest.mark.slow
 def test_bifurcations_of_smooth_systems():
     """A pitchfork at a = 0 is a branch point; negative damping brings the pair exp((-z +- i wd) T) out at z = 0."""
     branch = continue_orbit(

@@ -158,7 +158,7 @@ def test_two_uncoupled_oscillators_have_the_multipliers_of_both():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"period": None}, "period: give the period of the forcing"),
+        ({"period": None}, "period: give the period"),
         ({"period": -1.0}, "period must be positive"),
         ({"period": lambda args: np.ones((2, 2))}, "period must be a number"),
         ({"steps": 0}, "steps must be a whole number"),
