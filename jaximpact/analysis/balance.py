@@ -1,0 +1,162 @@
+"""Energy and momentum balances along a computed motion: what it gains, what it loses, and what does not add up.
+
+Over any interval M(q) dv = g dt + G' dΛ gives, with Ṁ the rate of M along the motion,
+
+    change of M v        =  ∫ (g + Ṁ v) dt + Σ G' p,
+    change of v' M v / 2 =  ∫ v·(g + Ṁ v / 2) dt - Σ loss - Σ p·f_t,      loss = p_a (1 - e_a)/(1 + e_a) (A p)_a / 2,
+
+p being percussions, A = G M^-1 G', f_t the partial time derivative of the gaps. For one contact struck at the speed u
+the loss is (1 - e²) u² / (2 A). In lasting contact there is none. The residuals are no part of any scheme: they measure it.
+
+Within a step that has an impulse, the time of the impact follows from the chord and the velocities; integrals are then of
+second order, as `EventCorrected` is. With the other schemes residuals are of first order, as the motions are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..contact import Metric, acceleration, gap_rate, gap_rates, linearise
+from ..integrate import Solution
+from ..problem import Problem
+from ..validate import cast_numbers
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Balances along one motion, from its first row on; k rows, those in the middle of an impact left out.
+
+    Attributes:
+        t: times (k,) [s].
+        kinetic: v' M v / 2 (k,) [J].
+        work: work of the forces so far (k,) [J].
+        loss: energy lost in impacts so far, as the restitution law has it (k,) [J].
+        driven: work of moving constraints so far (k,) [J].
+        energy: kinetic energy less its first value, less work, plus loss, less driven: zero but for errors (k,) [J].
+        momentum: change of M v, less the integral of g + Ṁ v, less all impulses G' p: zero but for errors (k, d).
+    """
+
+    t: np.ndarray
+    kinetic: np.ndarray
+    work: np.ndarray
+    loss: np.ndarray
+    driven: np.ndarray
+    energy: np.ndarray
+    momentum: np.ndarray
+
+    @property
+    def energy_error(self) -> float:
+        """Largest energy residual [J]."""
+        return float(np.max(np.abs(self.energy)))
+
+    @property
+    def momentum_error(self) -> float:
+        """Largest component of the momentum residual."""
+        return float(np.max(np.abs(self.momentum)))
+
+    def plot(self, path, *, title: str = ""):
+        """Write the picture of the energies and the residuals; needs matplotlib."""
+        from .pictures import plot_balance
+
+        return plot_balance(self, path, title=title)
+
+
+def balance(problem: Problem, solution: Solution, *, args: Any = None, e=None) -> Balance:
+    """Energy and momentum balances of one motion of a problem.
+
+    Args:
+        problem: the mechanical system.
+        solution: one motion of it (no lane axis) with its rows: `solve` with save="all", or every k-th step where no two
+            impacts of a contact come within k steps.
+        args, e: as they were given to `solve`.
+
+    Returns:
+        `Balance`.
+
+    Raises:
+        ValueError: the solution is a batch, has one row only, or is not finite.
+    """
+    q, v, t, impulse = (np.asarray(x) for x in (solution.q, solution.v, solution.t, solution.impulse))
+    if q.ndim != 2:
+        raise ValueError(f"solution must be one motion with q of shape (k, d), got {q.shape}: pick a lane")
+    if len(q) < 2:
+        raise ValueError("solution has its final row only: solve with save='all'")
+    if not all(np.isfinite(x).all() for x in (q, v, impulse)):
+        raise ValueError("solution is not finite: see solution.raise_if_failed()")
+    e = cast_numbers("e", problem.restitution if e is None else e, q.dtype)
+    m = impulse.shape[1]
+    if np.ndim(e) > 1 or (np.ndim(e) == 1 and np.shape(e) != (m,)):
+        raise ValueError(f"e must be one number or have shape ({m},), got {np.shape(e)}")
+    rows = _between_impacts(impulse)
+    t, q, v, impulse = t[rows], q[rows], v[rows], impulse[rows]
+    args = cast_numbers("args", args, q.dtype)
+    kinetic, momentum = (np.asarray(x) for x in _contents(problem, q, v, args))
+    parts = _intervals(problem, t, q, v, np.diff(impulse, axis=0), np.broadcast_to(e, (m,)).astype(q.dtype), args)
+    work, loss, driven, gained = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
+    energy = kinetic - kinetic[0] - work + loss - driven
+    return Balance(t, kinetic, work, loss, driven, energy, momentum - momentum[0] - gained)
+
+
+def _between_impacts(impulse: np.ndarray) -> np.ndarray:
+    """Rows to keep (k,): not those in the middle of an impact whose impulse comes in two steps."""
+    pushed = np.pad(np.any(np.diff(impulse, axis=0) > 0, axis=1), 2)
+    before, first, second, after = pushed[:-3], pushed[1:-2], pushed[2:-1], pushed[3:]
+    keep = ~(first & second & ~before & ~after)
+    keep[[0, -1]] = True
+    return keep
+
+
+@jax.jit
+def _contents(problem, q, v, args):
+    """Kinetic energy (k,) and momentum (k, d)."""
+
+    def one(q, v):
+        momentum = Metric.at(problem, q, args).times(v)
+        return 0.5 * v @ momentum, momentum
+
+    return jax.vmap(one)(q, v)
+
+
+@jax.jit
+def _intervals(problem, t, q, v, impulse, e, args):
+    """Of each interval between rows: work (k-1,), loss (k-1,), driven (k-1,), and the change of momentum (k-1, d)."""
+    one = partial(_interval, problem, args, e)
+    return jax.vmap(one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse)
+
+
+def _interval(problem, args, e, t, q, v, t_end, q_end, v_end, p):
+    h = t_end - t
+    middle, q_middle = t + 0.5 * h, 0.5 * (q + q_end)
+    metric = Metric.at(problem, q_middle, args)
+    jump = linearise(problem, metric, middle, q_middle, args).jump(p)
+    a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
+    # the impact: q_end = q + h v + h^2 a / 2 + (time left) jump; in lasting contact that is the middle of the interval
+    size = jump @ metric.times(jump)
+    left = jump @ metric.times(q_end - q - h * (v + 0.5 * h * a)) / jnp.where(size > 0, size, 1)
+    left = jnp.where(size > 0, jnp.clip(left, 0, h), 0.5 * h)
+    s = h - left
+
+    def rates(t, q, v):
+        """Power and rate of momentum."""
+        force = problem.generalised_force(t, q, v, args)
+        _, turn = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))
+        return v @ (force + 0.5 * turn), force + turn
+
+    start, end, unstruck = rates(t, q, v), rates(t_end, q_end, v_end), rates(t_end, q_end, v_end - jump)
+    work, gained = (0.5 * h * (x + y) + (0.5 * h - s) * (y - z) for x, y, z in zip(start, end, unstruck, strict=True))
+
+    t_hit, q_hit, v_hit = t + s, q + s * (v + 0.5 * s * a), v + s * a
+    contacts = linearise(problem, Metric.at(problem, q_hit, args), t_hit, q_hit, args)
+    change = contacts.delassus() @ p
+    # a lasting contact's impulse makes up for the acceleration; an impact's is more
+    _, bias = gap_rates(problem, t_hit, q_hit, v_hit, args)
+    struck = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(bias))
+    loss = 0.5 * jnp.sum(jnp.where(struck, p * (1 - e) / (1 + e) * change, 0))
+    driven = -p @ gap_rate(problem, t_hit, q_hit, args)
+    return work, loss, driven, gained + contacts.jacobian.T @ p

@@ -1,0 +1,178 @@
+"""Lyapunov exponents of motions with impacts, from products of Jacobians that are right across impacts.
+
+The motion is cut into intervals. The Jacobian of each, saltation included, carries an orthonormal frame; a QR factorisation
+makes it orthonormal again, and the logarithms of R's diagonal, averaged over time, are the exponents. All of it is one
+compiled loop.
+
+Reference: G. Benettin, L. Galgani, A. Giorgilli, J.-M. Strelcyn, Meccanica 15 (1980) 9-20 and 21-30; with impacts
+P. C. Müller, Chaos, Solitons & Fractals 5 (1995) 1671-1681.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..ensemble import COMPILE, Axes, in_chunks, lane_axes, over_lanes
+from ..integrate import Lane, Plan, motion
+from ..problem import Problem
+from ..projection.base import Projection
+from ..schemes.base import Scheme
+from ..status import FAILURES, describe
+from .strobe import check_whole, prepare_strobe
+
+BLOCK = 256  # lanes of a small system advanced together: their tangents stay in the cache
+
+
+@dataclass(frozen=True)
+class Lyapunov:
+    """Lyapunov exponents; a batch adds a leading axis B to each array.
+
+    Attributes:
+        exponents: per unit time, decreasing where all is well resolved (2d,) [1/s]; NaN where the motion failed, -inf
+            where a direction is lost altogether (an inelastic contact that stays).
+        error: standard error of each from the scatter of block means (2d,) [1/s].
+        blocks: the block means themselves (blocks, 2d) [1/s].
+        q, v: state at the end (d,).
+        t: time at the end, () [s].
+        status: `Status` bits, ().
+    """
+
+    exponents: np.ndarray
+    error: np.ndarray
+    blocks: np.ndarray
+    q: np.ndarray
+    v: np.ndarray
+    t: np.ndarray
+    status: np.ndarray
+
+    @property
+    def largest(self) -> np.ndarray:
+        """The largest exponent, () or (B,)."""
+        return self.exponents.max(axis=-1)
+
+    @property
+    def failed(self) -> np.ndarray:
+        """Whether each motion failed."""
+        return (self.status & int(FAILURES)) != 0
+
+    def describe_status(self) -> str:
+        """The status bits set in any lane, in words."""
+        return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
+
+    def plot(self, path, *, parameter=None, label: str = "", title: str = ""):
+        """Write the picture: of one motion the block means, of a batch the exponents over ``parameter`` (B,); needs matplotlib."""
+        from .pictures import plot_lyapunov
+
+        return plot_lyapunov(self, path, parameter=parameter, label=label, title=title)
+
+
+def lyapunov(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    interval,
+    steps: int,
+    intervals: int,
+    skip: int = 0,
+    blocks: int = 10,
+    t0=0.0,
+    args: Any = None,
+    args_axes: Any = None,
+    e=None,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    layout: str = "array",
+) -> Lyapunov:
+    """Lyapunov exponents of a motion, or of each motion of a batch, with a statistical error.
+
+    Args:
+        problem, q0, v0, t0, e, args, args_axes, projection, layout: as in `ensemble`; without any lane axis it is one motion.
+        interval: time between orthonormalisations [s]: a number, (B,), or a function of args; for periodic forcing its
+            period, say. Short enough for tangents not to align within it.
+        steps: steps in one interval.
+        intervals: intervals that are averaged over, a multiple of ``blocks``.
+        skip: intervals before that, left out: the motion finds its attractor, the frame its directions.
+        blocks: parts of the average whose scatter gives the error; long against correlations, two at least.
+        scheme: `EventCorrected()` by default. With another one a derivative is lost wherever an impact falls within two
+            steps of an end of an interval.
+
+    Returns:
+        `Lyapunov`.
+
+    Raises:
+        ValueError, TypeError: as `ensemble`, or a count that makes no sense.
+    """
+    check_whole(intervals=intervals, blocks=blocks)
+    if blocks < 2 or intervals % blocks:
+        raise ValueError(
+            f"intervals={intervals} must be a multiple of blocks={blocks}, and blocks at least 2: their scatter is the error"
+        )
+    if not isinstance(skip, int | np.integer) or skip < 0:
+        raise ValueError(f"skip must be a whole number >= 0, got {skip!r}")
+    batch, single = prepare_strobe(
+        problem, q0, v0, period=interval, steps=steps, cycles=1, t0=t0, scheme=scheme, projection=projection, args=args,
+        args_axes=args_axes, e=e, layout=layout, name="interval",
+    )  # fmt: skip
+    plan = batch.plan._replace(sensitivity="corrected")
+    system = (batch.data.problem, batch.scheme, batch.projection)
+    many = jnp.asarray([skip, intervals // blocks], jnp.int32)
+
+    def call(lane: Lane, leaves: tuple, structure):
+        return _average(*system, lane, leaves, many, batch.axes, structure, plan, blocks)
+
+    total, q, v, status = in_chunks(batch, call, False)
+    length = np.asarray(batch.data.t1, np.float64) - np.asarray(batch.data.t0, np.float64)
+    time = np.broadcast_to(length, len(batch.counts))
+    means = total / (time * (intervals // blocks))[:, None, None]
+    with np.errstate(invalid="ignore"):  # -inf has no scatter
+        error = np.std(means, axis=1, ddof=1) / np.sqrt(blocks)
+    end = np.broadcast_to(np.asarray(batch.data.t0), time.shape) + (skip + intervals) * time
+    found = (means.mean(axis=1), error, means, q, v, end, status)
+    return Lyapunov(*(x[0] for x in found)) if single else Lyapunov(*found)
+
+
+@partial(jax.jit, static_argnames=("axes", "structure", "plan", "blocks"), compiler_options=COMPILE)
+def _average(problem, scheme, projection, lane, leaves, many, axes: Axes, structure, plan: Plan, blocks: int):
+    """Sums of log R over blocks (lanes, blocks, 2d), and the state at the end; ``many`` intervals are skipped, and in a block."""
+
+    def one(lane: Lane, leaves):
+        inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
+        length = lane.t1 - inputs.t0
+        d = lane.q0.shape[0]
+
+        def flow(x, number):
+            t0 = inputs.t0 + number.astype(length.dtype) * length
+            moved = lane._replace(q0=x[:d], v0=x[d:], t1=t0 + length, inputs=inputs._replace(t0=t0))
+            end = motion(problem, scheme, projection, moved, plan)
+            x = jnp.concatenate([end.q[-1], end.v[-1]])
+            return x, (x, end.status)
+
+        def advance(_, carry):
+            number, x, frame, total, status = carry
+            jacobian, (x, new) = jax.jacfwd(flow, has_aux=True)(x, number)
+            frame, r = jnp.linalg.qr(jacobian @ frame)
+            total = total + jnp.log(jnp.abs(jnp.diagonal(r)))
+            return number + 1, x, frame, total, status | new
+
+        def block(carry, _):
+            number, x, frame, status = carry
+            zero = jnp.zeros_like(x)
+            number, x, frame, total, status = lax.fori_loop(0, many[1], advance, (number, x, frame, zero, status))
+            return (number, x, frame, status), total
+
+        x = jnp.concatenate([lane.q0, lane.v0])
+        none = jnp.zeros((), jnp.int32)
+        start = (none, x, jnp.eye(2 * d, dtype=x.dtype), jnp.zeros_like(x), none)
+        number, x, frame, _, status = lax.fori_loop(0, many[0], advance, start)
+        (_, x, _, status), total = lax.scan(block, (number, x, frame, status), length=blocks)
+        return total, x[:d], x[d:], status
+
+    return over_lanes(one, lane_axes(axes, plan), plan, BLOCK)(lane, leaves)

@@ -1,0 +1,209 @@
+"""Periodic orbits of motions with periodic forcing and impacts, and their Floquet multipliers.
+
+An orbit is a fixed point of the stroboscopic map P: (q, v) at t0 -> (q, v) at t0 + k T. Newton's method finds it, with the
+Jacobian that is right across impacts (saltation matrices included), unstable orbits as well as stable ones. The
+eigenvalues of that Jacobian at the fixed point, the monodromy matrix, are its Floquet multipliers.
+
+Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7-9.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..problem import Problem
+from ..projection.base import Projection
+from ..schemes.base import Scheme
+from ..schemes.event_corrected import EventCorrected
+from ..status import FAILURES, Status, describe
+from .strobe import admissible, check_whole, damped_newton, eigenvalues, near_impact, prepare_strobe, strobe
+
+LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
+
+
+@dataclass(frozen=True)
+class PeriodicOrbit:
+    """Periodic orbits at their section; a batch adds a leading axis B to each array.
+
+    Attributes:
+        q, v: state at t0 (d,).
+        t0: time of the section, () [s].
+        period: time after which the orbit closes, cycles times the period of the forcing, () [s].
+        multipliers: Floquet multipliers (2d,), complex, by decreasing modulus; NaN where Newton failed.
+        monodromy: Jacobian of the stroboscopic map at the orbit (2d, 2d), of (q, v).
+        residual: largest component of P(q, v) - (q, v), ().
+        iterations: Newton iterations, damped ones included, ().
+        converged: whether the residual met the tolerance, ().
+        status: `Status` bits of the motion over one period, (); DERIVATIVE_AT_END: an impact lies within two steps of t0.
+        error: with ``extrapolate``, what extrapolation changed in the state at most, an estimate of the finest run's
+            error, (); else None.
+        order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", () each; else None.
+    """
+
+    q: np.ndarray
+    v: np.ndarray
+    t0: np.ndarray
+    period: np.ndarray
+    multipliers: np.ndarray
+    monodromy: np.ndarray
+    residual: np.ndarray
+    iterations: np.ndarray
+    converged: np.ndarray
+    status: np.ndarray
+    error: np.ndarray | None = None
+    order: dict[str, np.ndarray] | None = None
+
+    @property
+    def stable(self) -> np.ndarray:
+        """Whether every multiplier lies inside the unit circle; False where Newton failed."""
+        return self.converged & (np.abs(self.multipliers) < 1).all(axis=-1)
+
+    def describe_status(self) -> str:
+        """The status bits set in any lane, in words."""
+        return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
+
+    def raise_if_failed(self) -> PeriodicOrbit:
+        """These orbits, or RuntimeError that says which were not found."""
+        bad = np.flatnonzero(~np.ravel(self.converged))
+        if bad.size:
+            worst = np.ravel(self.residual)[bad[0]]
+            raise RuntimeError(
+                f"{bad.size} of {np.size(self.converged)} periodic orbits not found (first: lane {bad[0]}, residual {worst:.3g}): "
+                "start nearer to the orbit, take more steps, or another t0 if an impact falls on the section\n"
+                + self.describe_status()
+            )
+        return self
+
+    def plot(self, path, *, title: str = ""):
+        """Write the picture of the multipliers in the complex plane; needs matplotlib."""
+        from .pictures import plot_multipliers
+
+        return plot_multipliers(self, path, title=title)
+
+
+def periodic_orbit(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    period,
+    steps: int,
+    cycles: int = 1,
+    t0=0.0,
+    args: Any = None,
+    args_axes: Any = None,
+    e=None,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    tol: float | None = None,
+    iterations: int = 40,
+    extrapolate: bool = False,
+    layout: str = "array",
+) -> PeriodicOrbit:
+    """Periodic orbits near given states at a time t0, by Newton's method on the stroboscopic map, and their multipliers.
+
+    Every argument may carry a lane axis as in `ensemble`: several starts or parameters at once. A lane that does not
+    converge is flagged (``converged``) and spoils no other.
+
+    Args:
+        problem, e, projection, args, args_axes, layout: as in `ensemble`.
+        q0, v0: guess of the state at t0, (d,) or (B, d), admissible.
+        period: period of the forcing [s]: a number, (B,), or a function of args. Periods of autonomous systems, which
+            are unknown, are not found.
+        steps: steps in one period of the forcing.
+        cycles: periods of the forcing in one of the orbit.
+        t0: time of the section [s]: a number, (B,), or a function of args. Keep it away from impacts, where the state has
+            no derivative.
+        scheme: `EventCorrected()` by default: of second order, and (q, v) is all it needs to be restarted.
+        tol: largest |P(x) - x| over 1 + |x|; by default eps^(2/3).
+        iterations: evaluations of the map at most.
+        extrapolate: also with 2 and 4 times the steps, and Richardson's extrapolation of state and monodromy from
+            the two finest (second order for `EventCorrected`, first otherwise).
+
+    Returns:
+        `PeriodicOrbit`.
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong shape, type or value, or a start is not admissible.
+    """
+    check_whole(iterations=iterations)
+    common: dict[str, Any] = {"args": args, "args_axes": args_axes, "e": e, "scheme": scheme, "projection": projection}
+    common |= {"period": period, "t0": t0, "cycles": cycles, "layout": layout}
+    batch, single = prepare_strobe(problem, q0, v0, steps=steps, **common)
+    dtype = np.dtype(batch.data.q0.dtype)
+    tol = float(np.finfo(dtype).eps) ** (2 / 3) if tol is None else tol
+    if not tol > 0:
+        raise ValueError(f"tol must be positive, got {tol!r}")
+    found = [_solve(batch, tol, iterations)]
+    for level in range(1, LEVELS if extrapolate else 1):
+        # the same lanes with smaller steps, from the orbit before
+        finer: dict[str, Any] = {"h": batch.data.h / 2**level, "q0": found[-1].q, "v0": found[-1].v}
+        smaller = batch._replace(data=batch.data._replace(**finer), counts=batch.counts * 2**level)
+        found.append(_solve(smaller, tol, iterations))
+    orbit = found[-1]
+    if extrapolate:
+        orbit = _extrapolated(found, 2 if isinstance(batch.scheme, EventCorrected) else 1)
+    lost = ~orbit.converged
+    monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)
+    orbit = replace(orbit, monodromy=monodromy, multipliers=eigenvalues(monodromy))
+    return _first(orbit) if single else orbit
+
+
+def _solve(batch, tol: float, iterations: int) -> PeriodicOrbit:
+    """Orbits of all lanes with one step size."""
+    data = batch.data
+    lanes, d = data.q0.shape
+
+    def evaluate(x):
+        value, jacobian, status = strobe(batch, x)
+        return value - x, jacobian - np.eye(2 * d, dtype=x.dtype), status
+
+    start = np.concatenate([data.q0, data.v0], axis=1)
+    x, jacobian, status, residual, used, done = damped_newton(
+        evaluate, lambda x: admissible(batch, data, x), start, tol, iterations
+    )
+    status = status | np.where(near_impact(batch, data, x), int(Status.DERIVATIVE_AT_END), 0).astype(status.dtype)
+    done = done & ((status & int(FAILURES)) == 0)
+    t0, end = (np.broadcast_to(np.asarray(t), (lanes,)) for t in (data.t0, data.t1))
+    monodromy = jacobian + np.eye(2 * d, dtype=x.dtype)
+    none = np.full((lanes, 2 * d), np.nan, complex)
+    return PeriodicOrbit(x[:, :d], x[:, d:], t0, end - t0, none, monodromy, residual, used, done, status)
+
+
+def _extrapolated(found: list[PeriodicOrbit], order: int) -> PeriodicOrbit:
+    """Richardson's extrapolation of orbits with steps h, h/2, h/4."""
+    coarse, middle, fine = found
+    factor = 1 / (2**order - 1)
+
+    def finest(name):
+        return getattr(fine, name) + factor * (getattr(fine, name) - getattr(middle, name))
+
+    def change(a, b, *names):
+        parts = [np.abs(getattr(a, name) - getattr(b, name)).reshape(len(a.q), -1) for name in names]
+        return np.max(np.concatenate(parts, axis=1), axis=1)
+
+    def observed(*names):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log2(change(coarse, middle, *names) / change(middle, fine, *names))
+
+    return replace(
+        fine,
+        q=finest("q"),
+        v=finest("v"),
+        monodromy=finest("monodromy"),
+        iterations=np.sum([one.iterations for one in found], axis=0),
+        converged=coarse.converged & middle.converged & fine.converged,
+        status=coarse.status | middle.status | fine.status,
+        error=factor * change(middle, fine, "q", "v"),
+        order={"state": observed("q", "v"), "monodromy": observed("monodromy")},
+    )
+
+
+def _first(orbit: PeriodicOrbit) -> PeriodicOrbit:
+    """The one lane without its axis."""
+    values = {name: value[0] for name, value in vars(orbit).items() if value is not None and name != "order"}
+    order = orbit.order and {name: value[0] for name, value in orbit.order.items()}
+    return replace(orbit, **values, order=order)

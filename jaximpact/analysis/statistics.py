@@ -1,0 +1,126 @@
+"""Means and quantiles over the lanes of an ensemble, failed lanes left out and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..integrate import Solution
+from ..status import FAILURES
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of each saved row over the lanes; with groups every array has a leading axis G (after that of the quantiles).
+
+    Attributes:
+        t: times of the rows (k,) [s].
+        groups: the values that lanes are grouped by (G,), increasing; None without.
+        count: lanes that count, () or (G,).
+        failed: failed lanes, left out, () or (G,).
+        levels: the quantiles asked for (Q,).
+        mean, std: by name ("q", "v", "impulse", "energy" and what was given), (k, ...); NaN where no lane counts. The
+            standard deviation is that of the sample, NaN for one lane.
+        quantile: by name, (Q, k, ...).
+    """
+
+    t: np.ndarray
+    groups: np.ndarray | None
+    count: np.ndarray
+    failed: np.ndarray
+    levels: np.ndarray
+    mean: dict[str, np.ndarray]
+    std: dict[str, np.ndarray]
+    quantile: dict[str, np.ndarray]
+
+    def plot(self, path, *, name: str = "q", component: int = 0, label: str = "", title: str = ""):
+        """Write the picture of the quantile bands of one component, over time or, of one row, over the groups; needs matplotlib."""
+        from .pictures import plot_statistics
+
+        return plot_statistics(self, path, name=name, component=component, label=label, title=title)
+
+
+def statistics(
+    solution: Solution,
+    *,
+    groups=None,
+    quantiles: Sequence[float] = QUANTILES,
+    values: Mapping[str, np.ndarray] | None = None,
+) -> Statistics:
+    """Means, standard deviations and quantiles over the lanes of an ensemble.
+
+    Args:
+        solution: what `ensemble` returned, its rows at the same times in all lanes.
+        groups: one value for each lane (B,), a swept parameter say: statistics of the lanes that share it.
+        quantiles: levels in [0, 1].
+        values: further arrays (B, k, ...) by name.
+
+    Returns:
+        `Statistics`.
+
+    Raises:
+        ValueError: the solution is no batch, its rows differ in time, or a shape or level is wrong.
+    """
+    if np.ndim(solution.q) != 3:
+        raise ValueError(
+            f"solution must be a batch with q of shape (B, k, d), got {np.shape(solution.q)}: use ensemble"
+        )
+    lanes, rows = np.shape(solution.t)
+    t = np.asarray(solution.t)
+    failed = (np.asarray(solution.status) & int(FAILURES)) != 0
+    if np.any(t != t[0]):
+        raise ValueError(
+            "solution: its lanes have rows at different times; save the same times, and one t1, in all lanes"
+        )
+    levels = np.asarray(quantiles, float)
+    if levels.ndim != 1 or levels.size == 0 or not np.all((levels >= 0) & (levels <= 1)):
+        raise ValueError(f"quantiles must be some numbers in [0, 1], got {quantiles!r}")
+    arrays = _arrays(solution, values, lanes, rows)
+    if groups is None:
+        found, member = None, np.zeros(lanes, int)
+    else:
+        if np.shape(groups) != (lanes,):
+            raise ValueError(f"groups must have one value for each lane, shape ({lanes},), got {np.shape(groups)}")
+        found, member = np.unique(np.asarray(groups), return_inverse=True)
+    parts = [np.flatnonzero((member == i) & ~failed) for i in range(member.max() + 1)]
+
+    def over(reduce):
+        # the axis of groups is the last but for those of a row
+        stacked = {name: [reduce(x[part]) for part in parts] for name, x in arrays.items()}
+        if found is None:
+            return {name: x[0] for name, x in stacked.items()}
+        return {name: np.stack(x, axis=np.ndim(x[0]) - (arrays[name].ndim - 1)) for name, x in stacked.items()}
+
+    count = np.array([len(part) for part in parts])
+    lost = np.bincount(member[failed], minlength=len(parts))
+    count, lost = (x[0] if found is None else x for x in (count, lost))
+    return Statistics(t[0], found, count, lost, levels, over(_mean), over(_std), over(lambda x: _quantile(x, levels)))
+
+
+def _arrays(solution: Solution, values, lanes: int, rows: int) -> dict[str, np.ndarray]:
+    """What there are statistics of, by name: (B, k, ...)."""
+    names = [name for name in ("q", "v", "impulse", "energy") if getattr(solution, name) is not None]
+    arrays = {name: np.asarray(getattr(solution, name)) for name in names}
+    # with a save function the state is kept in the final row only
+    arrays = {name: x for name, x in arrays.items() if x.shape[1] == rows and x.size}
+    for name, x in (values or {}).items():
+        if np.shape(x)[:2] != (lanes, rows):
+            raise ValueError(f"values[{name!r}] must have shape ({lanes}, {rows}, ...), got {np.shape(x)}")
+        arrays[name] = np.asarray(x)
+    return arrays
+
+
+def _mean(x: np.ndarray) -> np.ndarray:
+    return x.mean(axis=0) if len(x) else np.full(x.shape[1:], np.nan)
+
+
+def _std(x: np.ndarray) -> np.ndarray:
+    return x.std(axis=0, ddof=1) if len(x) > 1 else np.full(x.shape[1:], np.nan)
+
+
+def _quantile(x: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    return np.quantile(x, levels, axis=0) if len(x) else np.full((len(levels), *x.shape[1:]), np.nan)

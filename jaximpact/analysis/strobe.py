@@ -1,0 +1,226 @@
+"""The stroboscopic map of a motion with periodic forcing, with its Jacobian, for many lanes at once.
+
+Shared by periodic orbits, continuation and Lyapunov exponents. A section is a time t0 + k T; a state (q, v) there is all
+that `EventCorrected` and `MoreauJean` need to go on, while `PaoliSchatzman` and `Maury` remember the step before: restarted,
+they are the same to O(h) only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..ensemble import Batch, divide, in_chunks, prepare
+from ..integrate import Lane
+from ..jacobians import _differentiate, state
+from ..problem import Problem
+from ..projection.base import Projection
+from ..schemes.base import Scheme
+from ..schemes.event_corrected import EventCorrected
+from ..validate import check_finite, real_array
+
+FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
+
+
+def is_single(args_axes, *ranked: tuple[Any, int]) -> bool:
+    """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
+    carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
+    return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)
+
+
+def number_of(name: str, value, args, args_axes) -> np.ndarray:
+    """A time given as a number, one for each lane, or a function of args: () or (B,), finite."""
+    if callable(value):
+        carried = any(axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None))
+        value = jax.vmap(value, in_axes=(args_axes,))(args) if carried else value(args)
+    value = np.asarray(real_array(name, value))
+    if value.ndim > 1:
+        raise ValueError(f"{name} must be a number, a function of args that returns one, or (B,), got {value.shape}")
+    check_finite(**{name: value})
+    return value
+
+
+def check_whole(**counts) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+
+
+def prepare_strobe(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    period,
+    steps: int,
+    cycles: int,
+    t0=0.0,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    args: Any = None,
+    args_axes: Any = None,
+    e=None,
+    layout: str = "array",
+    name: str = "period",
+) -> tuple[Batch, bool]:
+    """A checked batch over ``cycles`` periods of ``steps`` steps each, states with a lane axis; and whether it was one motion.
+
+    ``name`` is what the caller calls the period.
+    """
+    if period is None:
+        raise ValueError(
+            f"{name}: give the {name}, a number or a function of args; orbits of autonomous systems, whose period is unknown, "
+            "are not covered"
+        )
+    check_whole(steps=steps, cycles=cycles)
+    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0), (e, 0))
+    begin, length = number_of("t0", t0, args, args_axes), number_of(name, period, args, args_axes)
+    if np.any(length <= 0):
+        raise ValueError(f"{name} must be positive, got {np.min(length):g}")
+    q0 = np.asarray(real_array("q0", q0))[None] if single else q0
+    end = begin + cycles * length
+    h = (end - begin) / (steps * cycles)
+    scheme = EventCorrected() if scheme is None else scheme
+    batch = prepare(
+        problem, q0, v0, begin, end, h, e, args, args_axes, scheme, projection, "final", None, layout
+    )  # fmt: skip
+    # round-off in h must not make a step more
+    counts = np.full(len(batch.counts), steps * cycles)
+    plan = batch.plan._replace(length=None, ragged=False)
+    data, lanes = batch.data, len(counts)
+    spread: dict[str, Any] = {
+        name: np.broadcast_to(getattr(data, name), (lanes, data.q0.shape[-1])) for name in ("q0", "v0")
+    }
+    axes = batch.axes._replace(q0=0, v0=0)
+    chunks = divide(counts, lanes) if lanes <= FEW else batch.chunks
+    data = data._replace(**spread)
+    return batch._replace(data=data, axes=axes, counts=counts, plan=plan, chunks=chunks), single
+
+
+def jacobians(batch: Batch, data, wrt: tuple[str, ...]):
+    """States at the end of the batch's motions from the data's, and their Jacobians, in forward mode.
+
+    Returns the states (B, 2d), the Jacobian as in `sensitivities`, and the status (B,).
+    """
+    plan = batch.plan._replace(sensitivity="corrected")
+    system = (data.problem, batch.scheme, batch.projection)
+
+    def call(lane: Lane, leaves: tuple, structure):
+        return _differentiate(*system, lane, leaves, batch.axes, structure, wrt, state, plan, "forward")
+
+    jacobian, (value, status) = in_chunks(batch._replace(data=data), call, False)
+    return np.concatenate([value["q"], value["v"]], axis=1), jacobian, status
+
+
+def strobe(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The stroboscopic map of states x (B, 2d): its value, its Jacobian (B, 2d, 2d) and the status (B,)."""
+    d = x.shape[1] // 2
+    start: dict[str, Any] = {"q0": x[:, :d], "v0": x[:, d:]}
+    value, jacobian, status = jacobians(batch, batch.data._replace(**start), ("q0", "v0"))
+    return value, blocks(jacobian), status
+
+
+def blocks(jacobian) -> np.ndarray:
+    """The Jacobian (B, 2d, 2d) with respect to the state."""
+    return np.concatenate(
+        [np.concatenate([jacobian[name]["q0"], jacobian[name]["v0"]], axis=2) for name in ("q", "v")], axis=1
+    )
+
+
+@partial(jax.jit, static_argnames=("axes", "structure"))
+def _gaps(problem, q, v, t0, leaves, axes, structure):
+    def one(q, v, t0, leaves):
+        t0, args = jnp.asarray(t0, q.dtype), jax.tree.unflatten(structure, leaves)
+        return jax.jvp(lambda t, x: problem.gaps(t, x, args), (t0, q), (jnp.ones_like(t0), v))
+
+    return jax.vmap(one, in_axes=axes)(q, v, t0, leaves)
+
+
+def gaps(batch: Batch, data, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gaps (B, m) of states x (B, 2d) at the section, and their rates."""
+    d = x.shape[1] // 2
+    leaves, structure = jax.tree.flatten(data.args)
+    axes = (0, 0, batch.axes.t0, batch.axes.args)
+    x = np.asarray(x, batch.data.q0.dtype)
+    found = _gaps(data.problem, x[:, :d], x[:, d:], data.t0, tuple(leaves), axes, structure)
+    return np.asarray(found[0]), np.asarray(found[1])
+
+
+def admissible(batch: Batch, data, x: np.ndarray) -> np.ndarray:
+    """Whether each state (B, 2d) is finite and has no gap below zero, up to round-off."""
+    slack = 1e3 * float(np.finfo(x.dtype).eps) * (1 + np.max(np.abs(x), axis=1, keepdims=True))
+    return np.all(np.isfinite(x), axis=1) & np.all(gaps(batch, data, x)[0] >= -slack, axis=1)
+
+
+def near_impact(batch: Batch, data, x: np.ndarray) -> np.ndarray:
+    """Whether an impact lies within two steps of the section, by gaps and their rates there: (B,)."""
+    gap, rate = gaps(batch, data, x)
+    noise = 1e3 * np.finfo(x.dtype).eps * (1 + np.max(np.abs(x), axis=1, keepdims=True))
+    h = np.reshape(np.asarray(data.h), (-1, 1))
+    return np.any((np.abs(rate) > noise) & (gap <= 2 * h * np.abs(rate)), axis=1)
+
+
+def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: float, iterations: int):
+    """Roots by Newton's method, each lane with a damping of its own.
+
+    A step is halved until its end is ``allowed(x) -> (B,)`` and has a smaller value than its start.
+
+    Args:
+        evaluate: ``evaluate(x) -> (value (B, n), jacobian (B, n, n), status (B,), more)``; lanes must not interact.
+        x: starts (B, n).
+        tol: largest |value| of a root, relative to 1 + |x|.
+        iterations: evaluations at most.
+
+    Returns:
+        x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and whether each lane has converged (B,).
+    """
+
+    def newton_step(value, jacobian):
+        sound = np.all(np.isfinite(value), axis=1) & np.all(np.isfinite(jacobian), axis=(1, 2))
+        # of least norm where the Jacobian is singular
+        inverse = np.linalg.pinv(np.where(sound[:, None, None], jacobian, 0), rcond=1e-13)
+        return np.where(sound[:, None], -np.einsum("bij,bj->bi", inverse, value), 0), sound
+
+    value, jacobian, status = evaluate(x)
+    step, sound = newton_step(value, jacobian)
+    size, damping = np.max(np.abs(value), axis=1), np.ones(len(x))
+    used = np.zeros(len(x), int)
+    small = lambda x: tol * (1 + np.max(np.abs(x), axis=1))
+    done, stuck, last = size <= small(x), ~sound, status
+    for _ in range(iterations):
+        active = ~(done | stuck)
+        if not active.any():
+            break
+        trial = x + np.where(active, damping, 0)[:, None] * step
+        inside = allowed(trial)
+        trial = np.where(inside[:, None], trial, x)
+        found = evaluate(trial)
+        new_size = np.max(np.abs(found[0]), axis=1)
+        better = active & inside & (new_size < (1 - 1e-4 * damping) * size)
+        used += active
+        last = np.where(active, found[2], last)
+        for old, new in zip((value, jacobian, status, size, x), (*found, new_size, trial), strict=True):
+            old[better] = new[better]
+        new_step, sound = newton_step(value, jacobian)
+        step = np.where(better[:, None], new_step, step)
+        damping = np.where(better, 1.0, 0.5 * damping)
+        done = size <= small(x)
+        stuck |= (damping < 2.0**-20) | ~sound
+    return x, jacobian, np.where(done, status, status | last), size, used, done
+
+
+def ordered(multipliers: np.ndarray) -> np.ndarray:
+    """Multipliers (..., n) by decreasing modulus."""
+    return np.take_along_axis(multipliers, np.argsort(-np.abs(multipliers), axis=-1, kind="stable"), axis=-1)
+
+
+def eigenvalues(matrix: np.ndarray) -> np.ndarray:
+    """Eigenvalues (B, n) of matrices (B, n, n), by decreasing modulus; NaN where a matrix is not finite."""
+    sound = np.all(np.isfinite(matrix), axis=(1, 2))
+    found = np.linalg.eigvals(np.where(sound[:, None, None], matrix, 0)).astype(complex)
+    return ordered(np.where(sound[:, None], found, complex(np.nan, np.nan)))
