@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo test test-slow lint figures passes bench bench-full bench-record clean
+.PHONY: setup demo test test-slow lint figures gallery passes bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -35,6 +35,14 @@ figures: setup
 	$(BIN)/python experiments/tangents.py --out $(OUT)/tangents
 	$(BIN)/python experiments/bounce_to_target.py --out $(OUT)/bounce_to_target
 	$(BIN)/python experiments/bounces_by_gradient.py $(if $(DATA),--data $(DATA)) --out $(OUT)/bounces_by_gradient
+	$(BIN)/python experiments/bifurcation_diagram.py --out $(OUT)/bifurcation_diagram
+	$(BIN)/python experiments/basins_picture.py --out $(OUT)/basins_picture
+	$(BIN)/python experiments/two_parameter_map.py --out $(OUT)/two_parameter_map
+	$(BIN)/python experiments/periodic_orbits.py --out $(OUT)/periodic_orbits
+	$(BIN)/python experiments/lyapunov_spectrum.py --out $(OUT)/lyapunov_spectrum
+
+gallery: setup
+	$(BIN)/python experiments/gallery.py
 
 passes: setup
 	$(BIN)/python -m pip install --quiet '.[peers]'

@@ -1,5 +1,6 @@
 """The README's Python runs as printed, in order, and gives what it says."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -13,15 +14,16 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def namespace():
-    """The examples are for a user's jax, not for the strict one of the tests."""
+def namespace(tmp_path_factory):
+    """The examples are for a user's jax, not for the strict one of the tests, and write into the current folder."""
     settings = {name: getattr(jax.config, name) for name in ("jax_numpy_rank_promotion", "jax_numpy_dtype_promotion")}
     jax.config.update("jax_numpy_rank_promotion", "allow")
     jax.config.update("jax_numpy_dtype_promotion", "standard")
     names: dict = {}
-    for block in BLOCKS:
-        exec(compile(block, str(README), "exec"), names)
-    yield names
+    with contextlib.chdir(tmp_path_factory.mktemp("readme")):
+        for block in BLOCKS:
+            exec(compile(block, str(README), "exec"), names)
+        yield names
     for name, value in settings.items():
         jax.config.update(name, value)
 
@@ -47,6 +49,21 @@ def test_pendulum(namespace):
 def test_ensemble(namespace):
     assert namespace["batch"].q.shape == (303, 3, 1)
     assert not np.any(namespace["batch"].failed)
+
+
+def test_study(namespace):
+    dataset = namespace["study"].dataset()
+    assert dataset.q.dims == ("e", "frequency", "time", "coordinate")
+    assert not np.any(np.isnan(dataset.q)) and namespace["study"].failed() == []
+
+
+def test_orbits(namespace):
+    """Determinant of the monodromy matrix of an orbit with one impact a period: e^2 exp(-damping T)."""
+    orbit, (event, *_) = namespace["orbit"], namespace["branch"].events
+    assert np.prod(orbit.multipliers) == pytest.approx(0.64 * np.exp(-0.1 * 2 * np.pi / 2.2), abs=1e-6)
+    # where the branch loses stability the stroboscopic section has two points
+    assert event.kind == "period doubling" and 2.2 < event.parameter < 2.6
+    assert namespace["diagram"].periods().ravel().tolist() == [1, 2]
 
 
 def test_convergence(namespace):

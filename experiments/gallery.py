@@ -1,0 +1,126 @@
+"""The gallery: every picture with the command that draws it.
+
+    python experiments/gallery.py               # draws all of them anew and writes gallery/README.md, half an hour
+    python experiments/gallery.py basins orbits # those only
+
+The commands run from the folder above this one; pictures are copied into gallery/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).parent
+GALLERY = HERE / "gallery"
+
+
+class Plate(NamedTuple):
+    """A picture: its title, the script with its options, the file it writes to ``--out``, and what is to be seen."""
+
+    title: str
+    script: str
+    picture: str
+    text: str
+
+    @property
+    def command(self) -> str:
+        name, *options = self.script.split()
+        return " ".join(["python", f"experiments/{name}", *options])
+
+
+PLATES = {
+    "bifurcation": Plate(
+        "A bifurcation diagram",
+        "bifurcation_diagram.py --full",
+        "bifurcation.png",
+        "The forced impact oscillator once a forcing period, 300 periods kept at each of 400 frequencies: period doubling, chaos, "
+        "and windows whose periods add up. The lower panel is the period found.",
+    ),
+    "basins": Plate(
+        "Basins of attraction",
+        "basins_picture.py --full",
+        "basins.png",
+        "512 × 512 initial states of the same oscillator and the attractors they reach, recognised from the motions; rings mark the "
+        "attractors' points once a period.",
+    ),
+    "map": Plate(
+        "Periods over two parameters",
+        "two_parameter_map.py --full",
+        "map.png",
+        "Period of the motion, and impacts in a forcing period, over frequency and restitution.",
+    ),
+    "orbits": Plate(
+        "A branch of periodic orbits",
+        "periodic_orbits.py",
+        "frequency_up.png",
+        "One orbit followed over the frequency, through its instability: state, Floquet multipliers, impact speed. Events are "
+        "compared with closed forms.",
+    ),
+    "lyapunov": Plate(
+        "Lyapunov exponents",
+        "lyapunov_spectrum.py",
+        "lyapunov_spectrum.png",
+        "Largest exponent over the frequency, with tangents right across impacts; an event-driven reference at a handful of "
+        "frequencies.",
+    ),
+    "tangents": Plate(
+        "Derivatives across impacts",
+        "tangents.py",
+        "tangents.png",
+        "Tangents and adjoints along a motion with five impacts, beside the exact ones and those of plain automatic differentiation.",
+    ),
+    "optimum": Plate(
+        "An optimum through an impact",
+        "bounce_to_target.py",
+        "figure.png",
+        "A puck steered by one bounce to a target at least effort: corrected derivatives reach the known optimum, others do not.",
+    ),
+    "convergence": Plate(
+        "Convergence, measured",
+        "convergence.py",
+        "convergence.png",
+        "Errors of positions, velocities and impulses as h → 0, against exact motions.",
+    ),
+    "bounces": Plate(
+        "Restitution from bounces",
+        "measured_bounces.py",
+        "figure.png",
+        "The main job on the synthetic data set: restitution and release height fitted to the times of contacts.",
+    ),
+}
+
+
+def page() -> str:
+    """gallery/README.md."""
+    lines = ["# Gallery", "", "Every picture is drawn by the command under it, all of them by `make gallery`.", ""]
+    for name, plate in PLATES.items():
+        lines += [f"## {plate.title}", "", plate.text, "", f"![{plate.title}]({name}.png)", ""]
+        lines += ["```", plate.command, "```", ""]
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plates", nargs="*", metavar="PLATE", help=f"some of {', '.join(PLATES)}; all by default")
+    parser.add_argument("--out", type=Path, default=Path("out/gallery"), help="folder for what the scripts write")
+    options = parser.parse_args()
+    unknown = set(options.plates) - set(PLATES)
+    if unknown:
+        parser.error(f"no plate {', '.join(sorted(unknown))}; choose among {', '.join(PLATES)}")
+    GALLERY.mkdir(exist_ok=True)
+    for name in options.plates or PLATES:
+        plate, out = PLATES[name], (options.out / name).resolve()
+        _, script, *rest = shlex.split(plate.command)
+        subprocess.run([sys.executable, script, *rest, "--out", str(out)], cwd=HERE.parent, check=True)
+        shutil.copy(out / plate.picture, GALLERY / f"{name}.png")
+    (GALLERY / "README.md").write_text(page())
+
+
+if __name__ == "__main__":
+    main()
