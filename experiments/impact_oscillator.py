@@ -49,7 +49,7 @@ class Exact:
 
     def flow(self, s):
         """Position and velocity a time s after the present, without the wall."""
-        w, z, d = self.frequency, self.damping, self.own
+        z, d = self.damping, self.own
         x0 = self.q - self._particular(self.t)[0]
         y0 = self.v - self._particular(self.t)[1]
         c, n, decay = np.cos(d * s), np.sin(d * s) / d, np.exp(-z * s)
@@ -64,7 +64,7 @@ class Exact:
     def advance(self, until: float) -> None:
         """Follow the motion to a time, impact by impact."""
         while self.t < until:
-            if self.q == self.wall and self.v == 0 and self._push(self.t) <= 0:
+            if self.q == self.wall and self.v == 0 and self._push(self.t) < -ROUND_OFF * (1 + self.t):
                 self._hold(until)
                 continue
             s = self._next_impact(until - self.t)
@@ -75,7 +75,7 @@ class Exact:
             self.t, self.q = self.t + s, self.wall
             self.impacts.append((self.t, before))
             rebound = -self.e * before
-            self.v = rebound if rebound > REST or self._push(self.t) > 0 else 0.0
+            self.v = rebound if rebound > REST or self._push(self.t) >= 0 else 0.0
 
     def _push(self, t):
         """Acceleration of the mass at rest on the wall, if it were free."""
@@ -88,7 +88,7 @@ class Exact:
             return
         period = 2 * np.pi / self.frequency
         release = -np.arccos(self.wall) / self.frequency  # the push changes sign, upwards, here in every period
-        release += np.ceil((self.t - release) / period) * period
+        release += np.ceil((self.t - release) / period - 1e-12) * period
         self.t = min(until, release)
 
     def _next_impact(self, most: float) -> float | None:

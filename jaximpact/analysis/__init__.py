@@ -1,5 +1,7 @@
 """What is measured on computed motions; nothing below imports this package."""
 
+from .basins import Attractor, Basins, basins, recognise
+from .bifurcation import Bifurcation, ParameterMap, bifurcation, two_parameter_map
 from .convergence import Convergence, convergence, prime_steps
 from .hypotheses import Hypotheses, check_hypotheses
 from .impacts import Impacts, Intervals, impacts
@@ -7,6 +9,8 @@ from .sections import ImpactSection, Section, impact_section, period_of, strobos
 
 __all__ = [
     "Convergence", "Hypotheses", "check_hypotheses", "convergence", "prime_steps",
+    "Attractor", "Basins", "basins", "recognise",
+    "Bifurcation", "ParameterMap", "bifurcation", "two_parameter_map",
     "Impacts", "Intervals", "impacts",
     "ImpactSection", "Section", "impact_section", "period_of", "stroboscopic",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from ..projection.base import Projection
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme
 from ..status import FAILURES
-from ..validate import canonical_state, choose_methods, real_array
+from ..validate import canonical_state, cast_numbers, choose_methods, real_array
 from .impacts import Impacts, impacts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
@@ -54,6 +54,11 @@ class Section:
     def states(self) -> np.ndarray:
         """Positions, and velocities times period/2 pi, in one array (B, n, 2d) [unit of q]: distances make sense there."""
         return np.concatenate([self.q, self.v * (self.period / (2 * np.pi))[:, None, None]], axis=-1)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Section]) -> Section:
+        """The lanes of several sections, one after the other."""
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
     def plot(self, path, *, coordinate: int = 0, title: str = ""):
         """Write the picture of the section: velocity over position of one coordinate; needs matplotlib."""
@@ -128,7 +133,7 @@ def stroboscopic(
     Raises:
         ValueError, TypeError: as `ensemble`, or a period, count or phase is out of range; the message names it.
     """
-    _check_counts(steps=steps, cycles=cycles, skip=skip)
+    check_counts(steps=steps, cycles=cycles, skip=skip)
     lanes = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
     row = 16 * lanes.q0.shape[1]
     found = []
@@ -173,7 +178,7 @@ def impact_section(
     Raises:
         ValueError, TypeError: as `stroboscopic`; or the scheme carries an impact over into the next step.
     """
-    _check_counts(steps=steps, cycles=cycles, skip=skip)
+    check_counts(steps=steps, cycles=cycles, skip=skip)
     lanes = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
     check_restarts(lanes.scheme)
     d, m = lanes.q0.shape[1], lanes.constraints()
@@ -182,9 +187,9 @@ def impact_section(
         status, failed_at = np.zeros(len(part), int), np.full(len(part), np.nan)
         if skip:
             before = part.run(skip, steps, "final", progress)
-            part, _ = part.restarted(before)
+            part = replace(part, begins=part.begins + skip).after(before)
             status, failed_at = np.asarray(before.status), np.asarray(before.failed_at)
-        window = replace(part, begins=part.begins + skip).run(cycles, steps, 1, progress)
+        window = part.run(cycles, steps, 1, progress)
         lost = (status & int(FAILURES)) != 0
         status, failed_at = status | window.status, np.where(lost, failed_at, window.failed_at)
         lost = (status & int(FAILURES)) != 0
@@ -193,12 +198,12 @@ def impact_section(
         )
         records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
-        t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
+        t = part.strobes(np.arange(1, cycles + 1))
         section = Section(t, q, v, part.period, status, failed_at)
         sections.append(Section(**{name: x[:live] for name, x in vars(section).items()}))
         first += live
     every = Impacts.joined(records)
-    section = Section(**{name: np.concatenate([getattr(s, name) for s in sections]) for name in vars(sections[0])})
+    section = Section.joined(sections)
     return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section)
 
 
@@ -223,8 +228,7 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
     tolerance = default_tolerance(section) if tolerance is None else tolerance
     period = np.zeros(lanes, int)
     for p in range(most, 0, -1):
-        # lane by lane in groups: the whole difference of a large section would double its memory
-        apart = _repetition(section, p)
+        apart = repetition(section, p)
         period[apart <= tolerance] = p
     period[section.failed] = -1
     return period
@@ -236,10 +240,11 @@ def default_tolerance(section: Section) -> float:
     return PERIODIC * float(np.max(size, initial=0.0, where=np.isfinite(size)))
 
 
-def _repetition(section: Section, p: int) -> np.ndarray:
+def repetition(section: Section, p: int) -> np.ndarray:
     """Largest change of the states of each lane over p periods (B,)."""
-    q = np.max(np.abs(section.q[:, p:] - section.q[:, :-p]), axis=(1, 2))
-    v = np.max(np.abs(section.v[:, p:] - section.v[:, :-p]), axis=(1, 2))
+    with np.errstate(invalid="ignore"):  # of failed lanes
+        q = np.max(np.abs(section.q[:, p:] - section.q[:, :-p]), axis=(1, 2))
+        v = np.max(np.abs(section.v[:, p:] - section.v[:, :-p]), axis=(1, 2))
     return np.maximum(q, v * section.period / (2 * np.pi))
 
 
@@ -305,15 +310,15 @@ class Lanes:
             scheme=self.scheme, projection=self.projection, save=save, progress=progress,
         )  # fmt: skip
 
-    def restarted(self, solution: Solution) -> tuple[Lanes, np.ndarray]:
-        """The lanes from the end of a solution, and which of them (B,) are lost: these start where they did before."""
+    def after(self, solution: Solution) -> Lanes:
+        """The lanes from where a solution ends; those that failed there start where they would have."""
         q, v = np.asarray(solution.q[:, -1]), np.asarray(solution.v[:, -1])
         lost = np.asarray(solution.failed) | ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
         q, v = (np.where(lost[:, None], old, new) for old, new in ((self.q0, q), (self.v0, v)))
-        leaves, structure = jax.tree.flatten(self.args)
+        leaves, structure = jax.tree.flatten(cast_numbers("args", self.args, q.dtype))
         axes = tuple(None if axis < 0 else axis for axis in jax.tree.leaves(self.axes))
-        t = np.asarray(solution.t[:, -1], q.dtype)
-        return replace(self, q0=np.asarray(_admit(self.problem, t, q, v, tuple(leaves), axes, structure)), v0=v), lost
+        t = np.asarray(self.begins * self.period, q.dtype)
+        return replace(self, q0=np.asarray(_admit(self.problem, t, q, v, tuple(leaves), axes, structure)), v0=v)
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"))
@@ -404,7 +409,8 @@ def _shared(e) -> bool:
     return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
 
 
-def _check_counts(**counts) -> None:
+def check_counts(**counts) -> None:
+    """Whole numbers from 1 on, ``skip`` from 0."""
     for name, value in counts.items():
         least = 0 if name == "skip" else 1
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
