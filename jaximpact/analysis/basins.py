@@ -150,8 +150,8 @@ def recognise(
     """The attractors on which the motions of a section end, and which of them each motion ends on.
 
     Motions of one period p whose last p states (`Section.states`) agree within ``radius``, up to a cyclic shift, are one
-    attractor; so is one of period 2p that cannot be told from one of period p, and a motion that has no period yet but
-    stays that near to the attractor's states for half of what is kept. Of the other motions, those whose states share
+    attractor; a motion of period 2p whose halves agree so well counts as one of period p, which it slowly settles to; and a
+    motion that has no period yet belongs to an attractor if it stays that near to its states for half of what is kept. Of the other motions, those whose states share
     boxes, of the 32nd part of what they span in each coordinate, are one attractor without a period, if
     there are enough of them: 0.2 % of all, and at least two. The rest is unsettled: skip more periods.
 
@@ -182,7 +182,7 @@ def recognise(
         while waiting.size and len(orbits) < MOST:
             same = _apart(last[waiting], last[waiting[0]]) <= radius
             labels[waiting[same]] = len(orbits)
-            orbits.append(last[waiting[0]])
+            orbits.append(_shortest(last[waiting[0]], radius))
             members.append(int(waiting[0]))
             waiting = waiting[~same]
     late = np.flatnonzero(period == 0)
@@ -223,6 +223,14 @@ def _ordered(section, labels, members, periods) -> tuple[np.ndarray, tuple[Attra
 def _distances(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
     """Largest difference of components between states (B, n, c) and those of an orbit (p, c): (B, n, p)."""
     return np.max(np.abs(states[:, :, None] - orbit), axis=-1)
+
+
+def _shortest(orbit: np.ndarray, radius: float) -> np.ndarray:
+    """The last states (r, c) of an orbit (p, c) that repeat within ``radius``, r the least divisor of p."""
+    p = len(orbit)
+    divisors = (r for r in range(1, p + 1) if p % r == 0)
+    r = next(r for r in divisors if np.max(np.abs(orbit - np.roll(orbit, r, axis=0))) <= radius)
+    return orbit[-r:]
 
 
 def _apart(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:

@@ -55,8 +55,9 @@ class Impacts:
     Attributes:
         lane, contact: which motion and which constraint (n,).
         t: times (n,) [s].
-        before, after: gap velocities G v + df/dt just before (negative) and just after (n,) [unit of f / s].
-        impulse: impulse of the impact (n,).
+        before, after: gap velocities G v + df/dt just before (negative) and just after (n,) [unit of f / s]; ``after`` is
+            NaN where the motion ends within the impact.
+        impulse: impulse of the impact, as far as the motion goes (n,).
         row: the solution's row at the end of the step in which the impulse begins (n,).
         sticking: lasting contact (`Intervals`), from the impact or the touch that begins it to the last step that pushes.
         chattering: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact.
@@ -161,6 +162,8 @@ def impacts(
     _, rate, bend = (x[np.arange(len(lane)), contact] for x in states(lane, last))
     # the motion after an impact is continued back to it; the one in lasting contact has no free acceleration
     after = np.where(lasting, rate, rate - bend * (t[lane, last] - time))
+    cut = (end - start < width) & (end == t.shape[1] - 1)
+    after = np.where(cut & scheme.rebounds, np.nan, after)
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
 
     def chosen(which, *arrays):

@@ -184,27 +184,36 @@ def impact_section(
     d, m = lanes.q0.shape[1], lanes.constraints()
     records, sections, first = [], [], 0
     for part, live in lanes.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
-        status, failed_at = np.zeros(len(part), int), np.full(len(part), np.nan)
+        status, failed_at, begun = np.zeros(len(part), int), np.full(len(part), np.nan), part
         if skip:
             before = part.run(skip, steps, "final", progress)
-            part = replace(part, begins=part.begins + skip).after(before)
             status, failed_at = np.asarray(before.status), np.asarray(before.failed_at)
-        window = part.run(cycles, steps, 1, progress)
+            begun = _behind(part, before, skip)
+        window = begun.run(cycles, steps, 1, progress)
         lost = (status & int(FAILURES)) != 0
-        status, failed_at = status | window.status, np.where(lost, failed_at, window.failed_at)
+        status = np.where(lost, status, status | window.status)
+        failed_at = np.where(lost, failed_at, window.failed_at)
         lost = (status & int(FAILURES)) != 0
-        found = impacts(
-            problem, window, args=part.args, args_axes=part.axes, scheme=part.scheme, lanes=~lost & (np.arange(len(part)) < live)
-        )
+        looked_at = ~lost & (np.arange(len(part)) < live)
+        found = impacts(problem, window, args=begun.args, args_axes=begun.axes, scheme=begun.scheme, lanes=looked_at)
         records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
-        t = part.strobes(np.arange(1, cycles + 1))
+        t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
         section = Section(t, q, v, part.period, status, failed_at)
         sections.append(Section(**{name: x[:live] for name, x in vars(section).items()}))
         first += live
     every = Impacts.joined(records)
     section = Section.joined(sections)
     return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section)
+
+
+def _behind(part: Lanes, transient: Solution, skip: int) -> Lanes:
+    """The lanes behind their transient; in place of one that failed in it stands another, not to be looked at."""
+    lost = np.asarray(transient.failed)
+    if lost.all():
+        return part
+    which = np.where(lost, np.argmin(lost), np.arange(len(part)))
+    return replace(part.take(which), begins=part.begins + skip).after(jax.tree.map(lambda x: x[which], transient))
 
 
 def period_of(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
