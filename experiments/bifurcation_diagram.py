@@ -74,9 +74,15 @@ def main() -> None:
     title = f"q'' + {2 * DAMPING:g} q' + q = cos(ω t),  q ≥ {WALL:g},  e = {E:g}"
     print(f"written: {found.plot(options.out / 'bifurcation.png', title=title)}")
 
-    print(f"{'frequency':>10} {'period':>8} {'exact':>6} {'impacts a period':>18} {'exact':>7} {'largest difference':>20}")
+    print(
+        f"{'frequency':>10} {'period':>8} {'exact':>6} {'impacts a period':>18} {'exact':>7} {'largest difference':>20}"
+    )
     for row in compare():
-        print("{frequency:10.3f} {period:8d} {period_exact:6d} {impacts:18.3f} {impacts_exact:7.3f} {difference:20.1e}".format(**row))
+        print(
+            "{frequency:10.3f} {period:8d} {period_exact:6d} {impacts:18.3f} {impacts_exact:7.3f} {difference:20.1e}".format(
+                **row
+            )
+        )
 
 
 if __name__ == "__main__":

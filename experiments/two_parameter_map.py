@@ -33,7 +33,9 @@ def main() -> None:
         values=(np.linspace(*FREQUENCIES, shape[0]), np.linspace(*WALLS, shape[1])), period=forcing_period, steps=STEPS,
         cycles=CYCLES, skip=SKIP, args=args_of(1.0, DAMPING), e=E,
     )  # fmt: skip
-    print(f"{shape[0]} x {shape[1]} values, {SKIP + CYCLES} periods of {STEPS} steps: {time.perf_counter() - began:.1f} s")
+    print(
+        f"{shape[0]} x {shape[1]} values, {SKIP + CYCLES} periods of {STEPS} steps: {time.perf_counter() - began:.1f} s"
+    )
     for period, count in zip(*np.unique(found.period, return_counts=True), strict=True):
         print(f"period {period}: {100 * count / found.period.size:.1f} %")
     np.savez_compressed(

@@ -97,11 +97,11 @@ def test_basins_of_the_forced_oscillator(tmp_path):
     agree = []
     for j, i in zip(rng.integers(14, size=24), rng.integers(1, 14, size=24), strict=True):
         args = args_of(FREQUENCY, DAMPING, WALL)
-        q, v, _ = exact_section(args, E, found.x[i], found.y[j], skip=SKIP, cycles=4)
+        q, *_ = exact_section(args, E, found.x[i], found.y[j], skip=SKIP, cycles=4)
         attractor = found.attractors[found.labels[j, i]]
         ends = np.sort(q) - np.sort(np.resize(attractor.q[:, 0], 4))
         agree.append(np.max(np.abs(ends)) < 10 * h**2)
-    # a third of the boundary is within an error of O(h^2) of some start, amplified along chaotic transients
+    # errors of O(h^2) change the label of starts near the fractal boundary: 5 % of them between this step and half of it
     assert np.mean(agree) > 0.7
     assert found.plot(tmp_path / "basins.png").stat().st_size > 5000
 

@@ -141,7 +141,8 @@ def basins(
     status = np.zeros(x.size * y.size, int)
     labels[allowed], status[allowed] = found, section.status
     shape = (y.size, x.size)
-    return Basins(tuple(coordinates), x, y, labels.reshape(shape), attractors, status.reshape(shape))
+    first, second = coordinates
+    return Basins((first, second), x, y, labels.reshape(shape), attractors, status.reshape(shape))
 
 
 def recognise(
@@ -255,7 +256,9 @@ def _connected(states: np.ndarray, fewest: int) -> list[np.ndarray]:
                        shape=(lanes + box.max() + 1,) * 2)  # fmt: skip
     _, group = connected_components(visits, directed=False)
     numbers, sizes = np.unique(group[:lanes], return_counts=True)
-    return [np.flatnonzero(group[:lanes] == numbers[k]) for k in np.argsort(-sizes, kind="stable") if sizes[k] >= fewest]
+    return [
+        np.flatnonzero(group[:lanes] == numbers[k]) for k in np.argsort(-sizes, kind="stable") if sizes[k] >= fewest
+    ]
 
 
 @jax.jit

@@ -178,7 +178,7 @@ def _continued(problem, q0, v0, path, values, order, args, e, steps, cycles, ski
         solution = lanes.run(skip + cycles, steps, Save(every=steps, function=state), progress)
         t = lanes.strobes(np.arange(skip + 1, skip + cycles + 1))
         q, v = (x[:, -cycles:] for x in solution.values)
-        found[i] = Section(t, q, v, lanes.period, solution.status, solution.failed_at)
+        found[i] = Section(t, q, v, lanes.period, np.asarray(solution.status), np.asarray(solution.failed_at))
     return Section.joined(found)
 
 
@@ -259,7 +259,7 @@ def _swept(args, e, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
 def _put(tree, path: tuple, value, whole: tuple, *, check: bool = False):
     """A copy of nested dicts, lists and tuples with one number in it replaced."""
     if not path:
-        if check and np.ndim(tree) != 0:
+        if check and (isinstance(tree, dict | list | tuple) or np.ndim(tree) != 0):
             raise ValueError(f"parameter {'.'.join(map(str, whole))} must be one number of args, got {tree!r}")
         return value
     key, *rest = path

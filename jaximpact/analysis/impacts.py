@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from ..contact import Metric, acceleration, gap_rates, linearise
@@ -130,7 +129,9 @@ def impacts(
     scheme, _ = choose_methods(scheme, None)
     t, q, v, impulse = (np.asarray(x) for x in (solution.t, solution.q, solution.v, solution.impulse))
     if solution.values is not None or t.shape[-1] < 3:
-        raise ValueError("impacts need every step of a motion: solve with save='all' (ensemble: save=1), without a function")
+        raise ValueError(
+            "impacts need every step of a motion: solve with save='all' (ensemble: save=1), without a function"
+        )
     if q.ndim == 2:
         t, q, v, impulse = (x[None] for x in (t, q, v, impulse))
     if q.ndim != 3:
@@ -166,15 +167,17 @@ def impacts(
     after = np.where(cut & scheme.rebounds, np.nan, after)
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
 
-    def chosen(which, *arrays):
-        return [x[which] for x in arrays]
-
-    records = chosen(hit, lane, contact, time, before, after, strength, start + 1)
-    sticking = Intervals(
-        *chosen(lasting, lane, contact, np.maximum(time, t[:, 0][lane]), t[lane, end]), hit[lasting].astype(int)
+    held = Intervals(
+        lane=lane[lasting],
+        contact=contact[lasting],
+        start=np.maximum(time, t[:, 0][lane])[lasting],
+        end=t[lane, end][lasting],
+        impacts=hit[lasting].astype(int),
     )
-    longest = np.max(np.diff(t, axis=1), initial=0.0)
-    return Impacts(*records, sticking, _accumulations(*records[:3], sticking, longest))
+    lane, contact, time = lane[hit], contact[hit], time[hit]
+    longest = float(np.max(np.diff(t, axis=1), initial=0.0))
+    swarms = _accumulations(lane, contact, time, held, longest)
+    return Impacts(lane, contact, time, before[hit], after[hit], strength[hit], start[hit] + 1, held, swarms)
 
 
 def _fall(gap: np.ndarray, rate: np.ndarray, bend: np.ndarray, most: np.ndarray) -> np.ndarray:
@@ -189,7 +192,7 @@ def _accumulations(lane, contact, t, sticking: Intervals, h: float) -> Intervals
     """Groups of impacts in ever shorter flights that a lasting contact ends: the limit points of infinitely many."""
     n = len(lane)
     if n == 0 or len(sticking) == 0:
-        return Intervals(*(x[:0] for x in vars(sticking).values()))
+        return Intervals(**{name: x[:0] for name, x in vars(sticking).items()})
     same = (np.diff(lane, prepend=-1) == 0) & (np.diff(contact, prepend=-1) == 0)
     flight = np.where(same, np.diff(t, prepend=t[0]), np.inf)
     # bounces of a few steps are known to a step or two
@@ -222,9 +225,10 @@ def _gap_states(problem, t, q, v, args, args_axes, lane, row, *, lag: float):
     lane, row = (np.concatenate([x, np.repeat(x[:1], size - n)]) for x in (lane, row))
     leaves, structure = jax.tree.flatten(args)
     axes = _lane_axes(args, args_axes)
-    leaves = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
-    h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]  # zero in the first row, the velocity of which lags behind nothing
-    found = _look(problem, t[lane, row], q[lane, row], v[lane, row], leaves, axes, structure)
+    some = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
+    # zero in the first row, the velocity of which lags behind nothing
+    h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]
+    found = _look(problem, t[lane, row], q[lane, row], v[lane, row], some, axes, structure)
     gap, rate, bend = (np.asarray(x)[:n] for x in found)
     return gap, rate + lag * h[:n, None] * bend, bend
 
@@ -232,7 +236,10 @@ def _gap_states(problem, t, q, v, args, args_axes, lane, row, *, lag: float):
 def _lane_axes(args, args_axes) -> tuple:
     """The axis of every leaf of args: 0 for lanes, None (or a negative number) for none."""
     found = jax.tree.map(
-        lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub), args_axes, args, is_leaf=lambda x: x is None
+        lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub),
+        args_axes,
+        args,
+        is_leaf=lambda x: x is None,
     )
     return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(found))
 

@@ -32,7 +32,9 @@ def plot_impacts(found: Impacts, path, *, title: str = "") -> Path:
     figure = _figure(8.0, 3.6)
     ax = figure.subplots()
     one = len(lanes) <= 1
-    for k, colour in zip(np.unique(np.concatenate([found.contact, found.sticking.contact])), COLOURS * 20, strict=False):
+    for k, colour in zip(
+        np.unique(np.concatenate([found.contact, found.sticking.contact])), COLOURS * 20, strict=False
+    ):
         which, held, swarm = (x.contact == k for x in (found, found.sticking, found.chattering))
         height = -found.before[which] if one else found.lane[which]
         if one:
@@ -137,7 +139,9 @@ def plot_basins(found: Basins, path, *, title: str = "") -> Path:
     (first, i), (second, j) = found.coordinates
     for k, attractor in enumerate(found.attractors[:known]):
         where = {"q": attractor.q, "v": attractor.v}
-        style = {"ms": 6, "mec": "white", "mfc": BASINS[k], "mew": 1.2} if attractor.period else {"ms": 3, "color": DARK}
+        style = (
+            {"ms": 6, "mec": "white", "mfc": BASINS[k], "mew": 1.2} if attractor.period else {"ms": 3, "color": DARK}
+        )
         ax.plot(where[first][:, i], where[second][:, j], "o" if attractor.period else ".", **style)
     ax.set_xlim(found.x.min(), found.x.max())
     ax.set_ylim(found.y.min(), found.y.max())
@@ -145,7 +149,9 @@ def plot_basins(found: Basins, path, *, title: str = "") -> Path:
     ax.set_ylabel(f"initial {second}[{j}]")
     present = [k for k in range(len(colours)) if np.any(labels == k - 3)]
     handles = [Patch(facecolor=colours[k], edgecolor=GREY, lw=0.5) for k in present]
-    ax.legend(handles, [names[k] for k in present], frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.005, 1.0))
+    ax.legend(
+        handles, [names[k] for k in present], frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.005, 1.0)
+    )
     return _write(figure, path, title)
 
 

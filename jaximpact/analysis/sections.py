@@ -424,4 +424,3 @@ def check_counts(**counts) -> None:
         least = 0 if name == "skip" else 1
         if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
-
