@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..plots import COLOURS, DARK, GREY, _figure, _style, _write
+from ..plots import COLOURS, DARK, GREY, _dot, _figure, _style, _write
 
 if TYPE_CHECKING:
     from .basins import Basins
@@ -44,10 +44,16 @@ def plot_impacts(found: Impacts, path, *, title: str = "") -> Path:
         ax.hlines(level, found.sticking.start[held], found.sticking.end[held], color=colour, lw=5, alpha=0.5)
         for start, end in zip(found.chattering.start[swarm], found.chattering.end[swarm], strict=True) if one else ():
             ax.axvspan(start, end, color=colour, alpha=0.1, lw=0)
+    if len(found.sticking):
+        ax.plot([], [], color=GREY, lw=5, alpha=0.5, label="lasting contact")
+    if one and len(found.chattering):
+        ax.plot([], [], "s", ms=9, color=GREY, alpha=0.3, label="accumulating")
     ax.set_xlabel("time t [s]")
     ax.set_ylabel("speed of approach [unit of f / s]" if one else "motion")
     _style(ax)
-    if len(found):
+    if not one:
+        ax.yaxis.get_major_locator().set_params(integer=True)
+    if len(lanes):
         ax.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)
     return _write(figure, path, title)
 
@@ -158,6 +164,6 @@ def plot_basins(found: Basins, path, *, title: str = "") -> Path:
 def _points(ax, x: np.ndarray, y: np.ndarray) -> None:
     """A scatter: pixels where there are many."""
     many = len(x) > POINTS
-    style = {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": 2.5, "mew": 0, "alpha": 0.8}
+    style = {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": _dot(len(x)), "mew": 0, "alpha": 0.8}
     ax.plot(x, y, ls="none", color=DARK if many else COLOURS[0], rasterized=True, **style)
     _style(ax)

@@ -124,7 +124,8 @@ def stroboscopic(
         cycles: periods kept, at least one.
         skip: periods before those, the transient.
         phase: part of the period, in [0, 1), at which the motion starts and states are taken.
-        scheme: by default `EventCorrected()`, of second order: at order one, a step of T/200 moves bifurcations visibly.
+        scheme: by default `EventCorrected()`, of second order. With whole steps in a period a scheme of first order ties
+            impacts to the grid of steps: near resonance `MoreauJean` shows several periodic attractors where there is one.
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
