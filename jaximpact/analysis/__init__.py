@@ -1,28 +1,48 @@
 """What is measured on computed motions; nothing below imports this package."""
 
 from .balance import Balance, balance
+from .basins import Attractor, Basins, basins, recognise
+from .bifurcation import Bifurcation, ParameterMap, bifurcation, two_parameter_map
 from .continuation import Branch, BranchEvent, continue_orbit
 from .convergence import Convergence, convergence, prime_steps
 from .hypotheses import Hypotheses, check_hypotheses
+from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
+from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
 from .statistics import Statistics, statistics
 
 __all__ = [
+    "Attractor",
     "Balance",
+    "Basins",
+    "Bifurcation",
     "Branch",
     "BranchEvent",
     "Convergence",
     "Hypotheses",
+    "ImpactSection",
+    "Impacts",
+    "Intervals",
     "Lyapunov",
+    "ParameterMap",
     "PeriodicOrbit",
+    "Section",
     "Statistics",
     "balance",
+    "basins",
+    "bifurcation",
     "check_hypotheses",
     "continue_orbit",
     "convergence",
+    "impact_section",
+    "impacts",
     "lyapunov",
+    "period_of",
     "periodic_orbit",
     "prime_steps",
+    "recognise",
     "statistics",
+    "stroboscopic",
+    "two_parameter_map",
 ]

@@ -1,0 +1,266 @@
+"""Basins of attraction: which attractor the motions from a grid of starts end on, attractors recognised from the data.
+
+Periodic motions are the same attractor where their states, taken once a forcing period, agree up to a cyclic shift.
+Motions without a period are the same where the boxes of state space that they visit are connected.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from ..problem import Problem
+from ..projection.base import Projection
+from ..schemes.base import Scheme
+from ..validate import JaximpactWarning, canonical_state, cast_numbers
+from .sections import Section, default_tolerance, gather, period_of, repetition, stroboscopic
+
+UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
+RADIUS = 100.0  # tolerances of periodicity within which two periodic motions are the same attractor
+BOXES = 32  # for each coordinate, across all motions without a period
+FEWEST = 0.002  # part of the settled motions that a group without a period must hold to be an attractor
+MOST = 100  # attractors recognised
+
+
+@dataclass(frozen=True)
+class Attractor:
+    """What some of the motions end on.
+
+    Attributes:
+        period: forcing periods after which it repeats, 0 for none (chaotic or quasi-periodic).
+        q, v: its states once a forcing period (p, d), in order; without a period those kept of one of its motions.
+        lanes: how many motions end on it.
+    """
+
+    period: int
+    q: np.ndarray
+    v: np.ndarray
+    lanes: int
+
+
+@dataclass(frozen=True)
+class Basins:
+    """Basins over a grid of starts.
+
+    Attributes:
+        coordinates: which initial numbers run along x and y: ("q", i) or ("v", i).
+        x, y: their values (nx,), (ny,).
+        labels: number of the attractor that each start leads to (ny, nx); `UNSETTLED` (-1), `FORBIDDEN` (-2, the start
+            violates a constraint) or `FAILED` (-3).
+        attractors: most frequented first.
+        status: `Status` bits (ny, nx).
+    """
+
+    coordinates: tuple[tuple[str, int], tuple[str, int]]
+    x: np.ndarray
+    y: np.ndarray
+    labels: np.ndarray
+    attractors: tuple[Attractor, ...]
+    status: np.ndarray
+
+    def shares(self) -> np.ndarray:
+        """Part of the admissible starts that leads to each attractor (k,)."""
+        allowed = np.sum(self.labels != FORBIDDEN)
+        return np.array([np.sum(self.labels == k) / allowed for k in range(len(self.attractors))])
+
+    def plot(self, path, *, title: str = ""):
+        """Write the picture; needs matplotlib."""
+        from .plots_sections import plot_basins
+
+        return plot_basins(self, path, title=title)
+
+
+def basins(
+    problem: Problem,
+    *,
+    x,
+    y,
+    period: Any,
+    steps: int,
+    cycles: int,
+    skip: int,
+    coordinates: tuple[tuple[str, int], tuple[str, int]] = (("q", 0), ("v", 0)),
+    q0=(0.0,),
+    v0=(0.0,),
+    phase: float = 0.0,
+    tolerance: float | None = None,
+    radius: float | None = None,
+    args: Any = None,
+    e=None,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    progress: bool | None = None,
+) -> Basins:
+    """Which attractor every start of a grid leads to.
+
+    Args:
+        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes.
+        x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
+        coordinates: ("q", i) or ("v", i), for x and for y.
+        q0, v0: the other initial numbers (d,).
+        period: forcing period [s], a number or a function of args.
+        steps, cycles, skip: as in `stroboscopic`; ``skip`` periods must be enough to settle, and attractors of periods up
+            to cycles/2 are recognised as periodic.
+        tolerance, radius: as in `recognise`.
+
+    Returns:
+        A `Basins`.
+
+    Raises:
+        ValueError, TypeError: as `stroboscopic`; a coordinate is not one; every start of the grid is forbidden.
+    """
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if x.ndim != 1 or y.ndim != 1 or not x.size * y.size:
+        raise ValueError(f"x and y must have shapes (nx,) and (ny,), got {x.shape} and {y.shape}")
+    start = dict(zip("qv", (np.asarray(s) for s in canonical_state(q0, v0)), strict=True))
+    if start["q"].ndim != 1 or start["q"].shape != start["v"].shape:
+        raise ValueError(f"q0 and v0 must both have shape (d,), got {start['q'].shape} and {start['v'].shape}")
+    start = {name: np.repeat(value[None], x.size * y.size, axis=0) for name, value in start.items()}
+    for (name, i), values in zip(coordinates, (g.ravel() for g in np.meshgrid(x, y)), strict=True):
+        if name not in start or not 0 <= i < start["q"].shape[1]:
+            raise ValueError(f"coordinates: {(name, i)!r} must be ('q', i) or ('v', i) with i < {start['q'].shape[1]}")
+        start[name][:, i] = values
+
+    one = gather(problem, start["q"][0], start["v"][0], period, args, None, e, scheme, projection, phase)
+    gaps = _gaps(problem, phase * one.period[0], start["q"], cast_numbers("args", args, start["q"].dtype))
+    allowed = np.flatnonzero(np.all(np.asarray(gaps) >= 0, axis=1))
+    if not allowed.size:
+        raise ValueError("every start of the grid violates a constraint: choose x, y, q0 with some gaps >= 0")
+    section = stroboscopic(
+        problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
+        args=args, e=e, scheme=scheme, projection=projection, progress=progress,
+    )  # fmt: skip
+    found, attractors = recognise(section, tolerance=tolerance, radius=radius)
+    labels = np.full(x.size * y.size, FORBIDDEN)
+    status = np.zeros(x.size * y.size, int)
+    labels[allowed], status[allowed] = found, section.status
+    shape = (y.size, x.size)
+    first, second = coordinates
+    return Basins((first, second), x, y, labels.reshape(shape), attractors, status.reshape(shape))
+
+
+def recognise(
+    section: Section, *, tolerance: float | None = None, radius: float | None = None
+) -> tuple[np.ndarray, tuple[Attractor, ...]]:
+    """The attractors on which the motions of a section end, and which of them each motion ends on.
+
+    Motions of one period p whose last p states (`Section.states`) agree within ``radius``, up to a cyclic shift, are one
+    attractor; a motion of period 2p whose halves agree so well counts as one of period p, which it slowly settles to; and a
+    motion that has no period yet belongs to an attractor if it stays that near to its states for half of what is kept. Of the other motions, those whose states share
+    boxes, of the 32nd part of what they span in each coordinate, are one attractor without a period, if
+    there are enough of them: 0.2 % of all, and at least two. The rest is unsettled: skip more periods.
+
+    Args:
+        section: what `stroboscopic` returned, at least two states of each motion.
+        tolerance: of `period_of`.
+        radius: [unit of q]; by default 100 tolerances. Attractors closer than that count as one.
+
+    Returns:
+        Labels (B,), `UNSETTLED` and `FAILED` among them, and the attractors, most frequented first.
+    """
+    tolerance = default_tolerance(section) if tolerance is None else tolerance
+    radius = RADIUS * tolerance if radius is None else radius
+    period, states = period_of(section, tolerance=tolerance), section.states
+    labels = np.where(period < 0, FAILED, UNSETTLED)
+    orbits: list[np.ndarray] = []  # states (p, 2d) of the periodic attractors
+    members: list[int] = []  # a motion that shows each attractor
+
+    for p in np.unique(period[period > 0]):
+        waiting = np.flatnonzero(period == p)
+        waiting = waiting[np.argsort(repetition(section, p)[waiting], kind="stable")]
+        last = states[:, -p:]
+        for k, orbit in enumerate(orbits):
+            if p % len(orbit) == 0:
+                same = _apart(last[waiting], np.tile(orbit, (p // len(orbit), 1))) <= radius
+                labels[waiting[same]] = k
+                waiting = waiting[~same]
+        while waiting.size and len(orbits) < MOST:
+            same = _apart(last[waiting], last[waiting[0]]) <= radius
+            labels[waiting[same]] = len(orbits)
+            orbits.append(_shortest(last[waiting[0]], radius))
+            members.append(int(waiting[0]))
+            waiting = waiting[~same]
+    late = np.flatnonzero(period == 0)
+    half = states[:, states.shape[1] // 2 :]
+    for k, orbit in enumerate(orbits):
+        near = np.max(np.min(_distances(half[late], orbit), axis=2), axis=1, initial=0.0) <= radius
+        labels[late[near]] = k
+        late = late[~near]
+    for group in _connected(states[late], max(2, int(np.ceil(FEWEST * np.sum(period >= 0))))):
+        labels[late[group]] = len(members)
+        members.append(int(late[group[0]]))
+    if len(orbits) == MOST:
+        warnings.warn(
+            f"more than {MOST} periodic attractors: radius={radius:.3g} is too small, or too few periods were skipped for "
+            "motions to settle; those not told apart are labelled unsettled",
+            JaximpactWarning,
+            stacklevel=2,
+        )
+    return _ordered(section, labels, members, [len(orbit) for orbit in orbits])
+
+
+def _ordered(section, labels, members, periods) -> tuple[np.ndarray, tuple[Attractor, ...]]:
+    """Labels and attractors, most frequented first."""
+    sizes = np.array([np.sum(labels == k) for k in range(len(members))], int)
+    order = np.argsort(-sizes, kind="stable")
+    number = np.empty(len(order), int)
+    number[order] = np.arange(len(order))
+    attractors = []
+    for k in order:
+        p = periods[k] if k < len(periods) else 0
+        q, v = section.q[members[k], -p:], section.v[members[k], -p:]
+        attractors.append(Attractor(p, q, v, int(sizes[k])))
+    found = labels.copy()
+    found[labels >= 0] = number[labels[labels >= 0]]
+    return found, tuple(attractors)
+
+
+def _distances(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
+    """Largest difference of components between states (B, n, c) and those of an orbit (p, c): (B, n, p)."""
+    return np.max(np.abs(states[:, :, None] - orbit), axis=-1)
+
+
+def _shortest(orbit: np.ndarray, radius: float) -> np.ndarray:
+    """The last states (r, c) of an orbit (p, c) that repeat within ``radius``, r the least divisor of p."""
+    p = len(orbit)
+    divisors = (r for r in range(1, p + 1) if p % r == 0)
+    r = next(r for r in divisors if np.max(np.abs(orbit - np.roll(orbit, r, axis=0))) <= radius)
+    return orbit[-r:]
+
+
+def _apart(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
+    """Distance of periodic motions (B, p, c) from an orbit (p, c): the best over its cyclic shifts (B,)."""
+    shifts = (np.roll(orbit, k, axis=0) for k in range(len(orbit)))
+    best = np.full(len(states), np.inf)
+    for shifted in shifts:
+        best = np.minimum(best, np.max(np.abs(states - shifted), axis=(1, 2)))
+    return best
+
+
+def _connected(states: np.ndarray, fewest: int) -> list[np.ndarray]:
+    """Groups of at least ``fewest`` motions (B, n, c) that are connected by boxes in common, largest first."""
+    lanes, n = states.shape[:2]
+    if lanes < fewest:
+        return []
+    low, high = states.min(axis=(0, 1)), states.max(axis=(0, 1))
+    size = np.where(high > low, high - low, 1.0)
+    boxes = np.minimum((BOXES * (states - low) / size).astype(int), BOXES - 1).reshape(lanes * n, -1)
+    _, box = np.unique(boxes, axis=0, return_inverse=True)
+    visits = coo_array((np.ones(lanes * n), (np.repeat(np.arange(lanes), n), lanes + box.ravel())),
+                       shape=(lanes + box.max() + 1,) * 2)  # fmt: skip
+    _, group = connected_components(visits, directed=False)
+    numbers, sizes = np.unique(group[:lanes], return_counts=True)
+    return [
+        np.flatnonzero(group[:lanes] == numbers[k]) for k in np.argsort(-sizes, kind="stable") if sizes[k] >= fewest
+    ]
+
+
+@jax.jit
+def _gaps(problem, t, q, args):
+    return jax.vmap(lambda q: problem.gaps(t, q, args))(q)

@@ -1,0 +1,272 @@
+"""Bifurcation diagrams, and maps of period and impacts over two parameters, of periodically forced systems."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..integrate import Save
+from ..problem import Problem
+from ..projection.base import Projection
+from ..schemes.base import Scheme
+from .sections import (
+    Section,
+    check_counts,
+    check_restarts,
+    gather,
+    impact_section,
+    period_of,
+    state,
+    stroboscopic,
+)
+
+SWEEPS = (None, "up", "down")
+Parameter = str | int | Sequence[str | int]
+
+
+@dataclass(frozen=True)
+class Bifurcation:
+    """Stroboscopic sections over the values of one parameter, P values from S starts.
+
+    Attributes:
+        parameter: its name.
+        values: (P,).
+        starts: S.
+        sweep: None, "up" or "down".
+        section: all lanes (P * S), the starts of one value next to each other (`Section`).
+    """
+
+    parameter: str
+    values: np.ndarray
+    starts: int
+    sweep: str | None
+    section: Section
+
+    @property
+    def q(self) -> np.ndarray:
+        """Positions (P, S, n, d)."""
+        return self._shaped(self.section.q)
+
+    @property
+    def v(self) -> np.ndarray:
+        """Velocities (P, S, n, d)."""
+        return self._shaped(self.section.v)
+
+    @property
+    def status(self) -> np.ndarray:
+        """`Status` bits (P, S)."""
+        return self._shaped(self.section.status)
+
+    def periods(self, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
+        """Periods (P, S) as `period_of` finds them."""
+        return self._shaped(period_of(self.section, tolerance=tolerance, most=most))
+
+    def _shaped(self, x: np.ndarray) -> np.ndarray:
+        return x.reshape(len(self.values), self.starts, *x.shape[1:])
+
+    def plot(self, path, *, coordinate: int = 0, title: str = ""):
+        """Write the picture: positions of one coordinate, and the period, over the parameter; needs matplotlib."""
+        from .plots_sections import plot_bifurcation
+
+        return plot_bifurcation(self, path, coordinate=coordinate, title=title)
+
+
+@dataclass(frozen=True)
+class ParameterMap:
+    """Period and impacts of the motions over a grid of two parameters.
+
+    Attributes:
+        parameters: names of those along x and y.
+        x, y: their values (nx,), (ny,).
+        period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed.
+        impacts: mean number of impacts in a forcing period (ny, nx), NaN where the motion failed.
+        status: `Status` bits (ny, nx).
+    """
+
+    parameters: tuple[str, str]
+    x: np.ndarray
+    y: np.ndarray
+    period: np.ndarray
+    impacts: np.ndarray
+    status: np.ndarray
+
+    def plot(self, path, *, title: str = ""):
+        """Write the picture of both maps; needs matplotlib."""
+        from .plots_sections import plot_parameter_map
+
+        return plot_parameter_map(self, path, title=title)
+
+
+def bifurcation(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    parameter: Parameter,
+    values,
+    period: Any,
+    steps: int,
+    cycles: int,
+    skip: int = 0,
+    sweep: str | None = None,
+    phase: float = 0.0,
+    args: Any = None,
+    e=None,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    progress: bool | None = None,
+) -> Bifurcation:
+    """The stroboscopic section of a forced system over the values of one parameter.
+
+    Args:
+        problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
+            lane axes.
+        q0, v0: one start (d,), or several (S, d).
+        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution.
+        values: of the parameter (P,).
+        period: forcing period [s], a number or a function of args.
+        sweep: None: all values from the same starts, in one batch. "up" or "down": values in increasing or decreasing
+            order, every one from where the one before ended, at the same phase of the forcing; this follows an
+            attractor past where another one takes over, and takes as long as all periods one after the other. The
+            force must then depend on t through t/period alone, and the scheme be `EventCorrected` or `MoreauJean`, whose
+            states are all that they need to go on.
+
+    Returns:
+        A `Bifurcation`, in the order of ``values``; its ``plot(path)`` draws the diagram.
+
+    Raises:
+        ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, no such sweep.
+    """
+    values = np.asarray(values, np.float64)
+    if values.ndim != 1 or values.size == 0 or not np.all(np.isfinite(values)):
+        raise ValueError(f"values must be finite numbers of shape (P,), got shape {values.shape}")
+    if sweep not in SWEEPS:
+        raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
+    path = _path(parameter)
+    name = ".".join(map(str, path))
+    q0, v0 = np.asarray(q0), np.asarray(v0)
+    starts = max((len(x) for x in (q0, v0) if x.ndim == 2), default=1)
+    q0, v0 = (np.broadcast_to(x, (starts, x.shape[-1])) for x in (q0, v0))
+    common = {"period": period, "scheme": scheme, "projection": projection, "phase": phase}
+    if sweep is None:
+        args, axes, e = _swept(args, e, {path: np.repeat(values, starts)})
+        q0, v0 = (np.tile(x, (len(values), 1)) for x in (q0, v0))
+        options = common | {"args": args, "args_axes": axes, "e": e}
+        section = stroboscopic(
+            problem, q0, v0, steps=steps, cycles=cycles, skip=skip, progress=progress, **options
+        )  # fmt: skip
+    else:
+        check_counts(steps=steps, cycles=cycles, skip=skip)
+        order = np.argsort(values if sweep == "up" else -values, kind="stable")
+        section = _continued(problem, q0, v0, path, values, order, args, e, steps, cycles, skip, common, progress)
+    return Bifurcation(name, values, starts, sweep, section)
+
+
+def _continued(problem, q0, v0, path, values, order, args, e, steps, cycles, skip, common, progress) -> Section:
+    """Sections of all values, every one from the end of that before it."""
+    found: list = [None] * len(values)
+    solution = None
+    for i in order:
+        some, _, own = _swept(args, e, {path: values[i]})
+        lanes = gather(problem, q0, v0, args=some, args_axes=None, e=own, **common)
+        check_restarts(lanes.scheme)
+        lanes = lanes if solution is None else lanes.after(solution)
+        solution = lanes.run(skip + cycles, steps, Save(every=steps, function=state), progress)
+        t = lanes.strobes(np.arange(skip + 1, skip + cycles + 1))
+        q, v = (x[:, -cycles:] for x in solution.values)
+        found[i] = Section(t, q, v, lanes.period, np.asarray(solution.status), np.asarray(solution.failed_at))
+    return Section.joined(found)
+
+
+def two_parameter_map(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    parameters: tuple[Parameter, Parameter],
+    values: tuple[Any, Any],
+    period: Any,
+    steps: int,
+    cycles: int,
+    skip: int = 0,
+    phase: float = 0.0,
+    tolerance: float | None = None,
+    args: Any = None,
+    e=None,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    progress: bool | None = None,
+) -> ParameterMap:
+    """The period of the motion, and its impacts in a forcing period, over a grid of two parameters, in one batch.
+
+    Args:
+        q0, v0: the start (d,) of every motion.
+        parameters: those along x and y, each as in `bifurcation`.
+        values: of the two, (nx,) and (ny,).
+        cycles: periods kept; motions of up to half as many periods are recognised.
+        tolerance: as in `period_of`.
+        others: as in `impact_section`.
+
+    Returns:
+        A `ParameterMap`.
+
+    Raises:
+        ValueError, TypeError, KeyError: as `impact_section` and `bifurcation`.
+    """
+    x, y = (np.asarray(value, np.float64) for value in values)
+    if x.ndim != 1 or y.ndim != 1 or not x.size * y.size:
+        raise ValueError(f"values must be two arrays of shapes (nx,) and (ny,), got {x.shape} and {y.shape}")
+    first, second = (_path(parameter) for parameter in parameters)
+    if first == second:
+        raise ValueError(f"parameters must differ, got {parameters!r}")
+    across, up = (grid.ravel() for grid in np.meshgrid(x, y))
+    args, axes, e = _swept(args, e, {first: across, second: up})
+    found = impact_section(
+        problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase, args=args, args_axes=axes, e=e,
+        scheme=scheme, projection=projection, progress=progress,
+    )  # fmt: skip
+    shape = (len(y), len(x))
+    return ParameterMap(
+        (".".join(map(str, first)), ".".join(map(str, second))),
+        x,
+        y,
+        period_of(found.section, tolerance=tolerance).reshape(shape),
+        found.per_period.reshape(shape),
+        found.section.status.reshape(shape),
+    )
+
+
+def _path(parameter: Parameter) -> tuple:
+    return (parameter,) if isinstance(parameter, str | int) else tuple(parameter)
+
+
+def _swept(args, e, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
+    """args, args_axes and e with some parameters replaced by values, one number or one for each lane."""
+    axes = jax.tree.map(lambda _: None, args)
+    for path, value in values.items():
+        if path == ("e",):
+            e = value
+        else:
+            args = _put(args, path, value, path, check=True)
+            axes = _put(axes, path, 0 if np.ndim(value) else None, path)
+    return args, axes, e
+
+
+def _put(tree, path: tuple, value, whole: tuple, *, check: bool = False):
+    """A copy of nested dicts, lists and tuples with one number in it replaced."""
+    if not path:
+        if check and (isinstance(tree, dict | list | tuple) or np.ndim(tree) != 0):
+            raise ValueError(f"parameter {'.'.join(map(str, whole))} must be one number of args, got {tree!r}")
+        return value
+    key, *rest = path
+    names = list(tree) if isinstance(tree, dict) else list(range(len(tree))) if isinstance(tree, list | tuple) else []
+    if key not in names:
+        raise KeyError(f"parameter {'.'.join(map(str, whole))}: args has no {key!r} there, but {names}; or use 'e'")
+    if isinstance(tree, dict):
+        return {**tree, key: _put(tree[key], tuple(rest), value, whole, check=check)}
+    items = [_put(x, tuple(rest), value, whole, check=check) if i == key else x for i, x in enumerate(tree)]
+    return items if isinstance(tree, list) else tuple(items)

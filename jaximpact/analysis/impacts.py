@@ -1,0 +1,267 @@
+"""The impacts of computed motions: when, how fast, how strong; where they accumulate, and where contact lasts.
+
+A scheme reports impulses, step by step. A run of steps with an impulse is an impact where it is short; where it is long,
+contact lasts, from the run's first step on. The time of an impact is that at which the motion before it, continued
+with the acceleration it has there, meets the wall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..contact import Metric, acceleration, gap_rates, linearise
+from ..integrate import Solution
+from ..problem import Problem
+from ..schemes.base import Scheme
+from ..validate import cast_numbers, choose_methods
+
+IMPULSE = 1e-9  # an impulse in a step counts from this part of the largest of its contact
+LASTING = 2  # steps that a contact must push beyond those of an impact to count as lasting
+SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
+ACCUMULATING = 3  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals of time in which something goes on at a contact.
+
+    Attributes:
+        lane, contact: which motion and which constraint (n,).
+        start, end: times (n,) [s].
+        impacts: number of impacts within, both ends included (n,).
+    """
+
+    lane: np.ndarray
+    contact: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    impacts: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+
+@dataclass(frozen=True)
+class Impacts:
+    """Impacts of one or many motions, in the order of lane, contact and time.
+
+    Attributes:
+        lane, contact: which motion and which constraint (n,).
+        t: times (n,) [s].
+        before, after: gap velocities G v + df/dt just before (negative) and just after (n,) [unit of f / s]; ``after`` is
+            NaN where the motion ends within the impact.
+        impulse: impulse of the impact, as far as the motion goes (n,).
+        row: the solution's row at the end of the step in which the impulse begins (n,).
+        sticking: lasting contact (`Intervals`), from the impact or the touch that begins it to the last step that pushes.
+        chattering: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact.
+    """
+
+    lane: np.ndarray
+    contact: np.ndarray
+    t: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+    impulse: np.ndarray
+    row: np.ndarray
+    sticking: Intervals
+    chattering: Intervals
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    def of(self, lane: int) -> Impacts:
+        """The impacts of one motion."""
+        return _rebuilt(lambda part: {k: x[part(self).lane == lane] for k, x in _arrays(part(self)).items()})
+
+    def moved(self, lanes: int) -> Impacts:
+        """The same with ``lanes`` added to every lane number."""
+        return _rebuilt(lambda part: _arrays(part(self)) | {"lane": part(self).lane + lanes})
+
+    @classmethod
+    def joined(cls, parts: Sequence[Impacts]) -> Impacts:
+        """The impacts of several batches, one after the other."""
+        return _rebuilt(
+            lambda part: {k: np.concatenate([getattr(part(x), k) for x in parts]) for k in _arrays(part(parts[0]))}
+        )
+
+    def plot(self, path, *, title: str = ""):
+        """Write the picture: speeds over time for one motion, times of impacts lane by lane for more; needs matplotlib."""
+        from .plots_sections import plot_impacts
+
+        return plot_impacts(self, path, title=title)
+
+
+def impacts(
+    problem: Problem,
+    solution: Solution,
+    *,
+    args: Any = None,
+    args_axes: Any = None,
+    scheme: Scheme | None = None,
+    lanes: np.ndarray | None = None,
+) -> Impacts:
+    """Records of all impacts in a solution that holds every step.
+
+    The time of an impact is of second order in h given the motion before it. So with `EventCorrected` times and
+    velocities are of second order, and with the other schemes those of the first impact; behind it their motion itself
+    is late by O(h) for every impact. Impacts of one contact that follow each other within two steps count as one.
+
+    Args:
+        problem: the mechanical system.
+        solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
+        args, args_axes: as they were given to `ensemble` (or `solve`).
+        scheme: the scheme of the solution, by default `PaoliSchatzman()` as in `solve`: schemes differ in the steps that an
+            impact takes and in the time to which a velocity belongs.
+        lanes: which lanes (B,) to look at, all by default; those of a failed motion may hold NaN.
+
+    Returns:
+        An `Impacts`.
+
+    Raises:
+        ValueError: the solution does not hold its steps, or a motion that is looked at is not finite.
+    """
+    scheme, _ = choose_methods(scheme, None)
+    t, q, v, impulse = (np.asarray(x) for x in (solution.t, solution.q, solution.v, solution.impulse))
+    if solution.values is not None or t.shape[-1] < 3:
+        raise ValueError(
+            "impacts need every step of a motion: solve with save='all' (ensemble: save=1), without a function"
+        )
+    if q.ndim == 2:
+        t, q, v, impulse = (x[None] for x in (t, q, v, impulse))
+    if q.ndim != 3:
+        raise ValueError(f"solution must be one motion or a batch, q of shape (k, d) or (B, k, d), got {q.shape}")
+    looked_at = np.ones(len(t), bool) if lanes is None else np.asarray(lanes, bool)
+    if not np.all(np.isfinite(impulse[looked_at])):
+        bad = int(np.flatnonzero(looked_at & ~np.all(np.isfinite(impulse), axis=(1, 2)))[0])
+        raise ValueError(f"motion {bad} of the solution is not finite: leave it out with lanes=~solution.failed")
+
+    width = 2 if scheme.rebounds else 1
+    growth = np.moveaxis(np.diff(impulse, axis=1), -1, 1)  # (B, m, k - 1)
+    largest = np.max(growth, axis=-1, keepdims=True, initial=0.0)
+    active = (growth > IMPULSE * largest) & looked_at[:, None, None]
+    edges = np.diff(np.pad(active, ((0, 0), (0, 0), (1, 1))).astype(np.int8), axis=-1)
+    lane, contact, start = np.nonzero(edges == 1)  # a run: steps start, ..., end - 1; step k leads from row k to k + 1
+    end = np.nonzero(edges == -1)[2]
+    lasting = end - start >= width + LASTING
+
+    args = cast_numbers("args", args, q.dtype)
+    states = partial(_gap_states, problem, t, q, v, args, args_axes, lag=scheme.velocity_lag)
+    gap, rate, bend = (x[np.arange(len(lane)), contact] for x in states(lane, start))
+    h = t[lane, start + 1] - t[lane, start]
+    delay = _fall(gap, rate, bend, 2 * h)
+    before = rate + bend * delay
+    hit = ~lasting | (before < -SLOW * h * np.abs(bend))
+    time = t[lane, start] + delay
+
+    last = np.where(lasting, start + width, end)
+    _, rate, bend = (x[np.arange(len(lane)), contact] for x in states(lane, last))
+    # the motion after an impact is continued back to it; the one in lasting contact has no free acceleration
+    after = np.where(lasting, rate, rate - bend * (t[lane, last] - time))
+    cut = (end - start < width) & (end == t.shape[1] - 1)
+    after = np.where(cut & scheme.rebounds, np.nan, after)
+    strength = impulse[lane, last, contact] - impulse[lane, start, contact]
+
+    held = Intervals(
+        lane=lane[lasting],
+        contact=contact[lasting],
+        start=np.maximum(time, t[:, 0][lane])[lasting],
+        end=t[lane, end][lasting],
+        impacts=hit[lasting].astype(int),
+    )
+    lane, contact, time = lane[hit], contact[hit], time[hit]
+    longest = float(np.max(np.diff(t, axis=1), initial=0.0))
+    swarms = _accumulations(lane, contact, time, held, longest)
+    return Impacts(lane, contact, time, before[hit], after[hit], strength[hit], start[hit] + 1, held, swarms)
+
+
+def _fall(gap: np.ndarray, rate: np.ndarray, bend: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Time at which gap + rate s + bend s^2/2 falls through zero; where it only comes near, of its least value."""
+    root = np.sqrt(np.maximum(rate**2 - 2 * bend * gap, 0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        s = np.where(rate < 0, 2 * gap / (root - rate), np.where(bend < 0, (rate + root) / -bend, 0.0))
+    return np.clip(s, -most, most)
+
+
+def _accumulations(lane, contact, t, sticking: Intervals, h: float) -> Intervals:
+    """Groups of impacts in ever shorter flights that a lasting contact ends: the limit points of infinitely many."""
+    n = len(lane)
+    if n == 0 or len(sticking) == 0:
+        return Intervals(**{name: x[:0] for name, x in vars(sticking).items()})
+    same = (np.diff(lane, prepend=-1) == 0) & (np.diff(contact, prepend=-1) == 0)
+    flight = np.where(same, np.diff(t, prepend=t[0]), np.inf)
+    # bounces of a few steps are known to a step or two
+    shorter = same & (flight < np.where(np.roll(same, 1), np.roll(flight, 1), np.inf) + 2 * h)
+    first = np.maximum.accumulate(np.where(shorter, 0, np.arange(n)))
+    # the last impact at or before each lasting contact
+    order = np.lexsort((np.concatenate([np.zeros(n), np.ones(len(sticking))]),
+                        np.concatenate([t, sticking.start]),
+                        np.concatenate([contact, sticking.contact]),
+                        np.concatenate([lane, sticking.lane])))  # fmt: skip
+    place = np.empty(len(order), int)
+    place[order] = np.arange(len(order))
+    number = place[n:] - np.arange(len(sticking)) - 1
+    index = np.maximum(number, 0)
+    known = (number >= 0) & (lane[index] == sticking.lane) & (contact[index] == sticking.contact)
+    count = index - first[index] + 1
+    soon = sticking.start - t[index] <= np.where(same[index], flight[index], 0.0) + 2 * h
+    which = known & soon & (count >= ACCUMULATING)
+    index, count = index[which], count[which]
+    return Intervals(lane[index], contact[index], t[first[index]], sticking.start[which], count)
+
+
+def _gap_states(problem, t, q, v, args, args_axes, lane, row, *, lag: float):
+    """Gaps, their rates and their free accelerations (n, m) at rows of lanes, the rates as of the time of the row."""
+    n = len(lane)
+    if n == 0:
+        return (np.zeros((0, 0)),) * 3
+    # few sizes, few compilations
+    size = 1 << (n - 1).bit_length()
+    lane, row = (np.concatenate([x, np.repeat(x[:1], size - n)]) for x in (lane, row))
+    leaves, structure = jax.tree.flatten(args)
+    axes = _lane_axes(args, args_axes)
+    some = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
+    # zero in the first row, the velocity of which lags behind nothing
+    h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]
+    found = _look(problem, t[lane, row], q[lane, row], v[lane, row], some, axes, structure)
+    gap, rate, bend = (np.asarray(x)[:n] for x in found)
+    return gap, rate + lag * h[:n, None] * bend, bend
+
+
+def _lane_axes(args, args_axes) -> tuple:
+    """The axis of every leaf of args: 0 for lanes, None (or a negative number) for none."""
+    found = jax.tree.map(
+        lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub),
+        args_axes,
+        args,
+        is_leaf=lambda x: x is None,
+    )
+    return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(found))
+
+
+@partial(jax.jit, static_argnames=("axes", "structure"))
+def _look(problem, t, q, v, leaves, axes, structure):
+    def one(t, q, v, leaves):
+        args = jax.tree.unflatten(structure, leaves)
+        metric = Metric.at(problem, q, args)
+        contacts = linearise(problem, metric, t, q, args)
+        rate, bias = gap_rates(problem, t, q, v, args)
+        return contacts.gap, rate, contacts.velocity(acceleration(problem, metric, t, q, v, args)) + bias
+
+    return jax.vmap(one, in_axes=(0, 0, 0, axes))(t, q, v, leaves)
+
+
+def _arrays(record) -> dict[str, np.ndarray]:
+    return {name: value for name, value in vars(record).items() if isinstance(value, np.ndarray)}
+
+
+def _rebuilt(arrays: Callable[[Callable], dict[str, np.ndarray]]) -> Impacts:
+    """Impacts from ``arrays(part)``, the fields of each of its three parts: the records and two kinds of intervals."""
+    sticking = Intervals(**arrays(lambda x: x.sticking))
+    chattering = Intervals(**arrays(lambda x: x.chattering))
+    return Impacts(**arrays(lambda x: x), sticking=sticking, chattering=chattering)

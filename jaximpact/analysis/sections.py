@@ -1,0 +1,427 @@
+"""Sections of forced motions: their states once a forcing period, and at their impacts; many motions at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..contact import Metric, gap_rate, linearise, touch
+from ..ensemble import MEMORY, ensemble
+from ..integrate import Save, Solution
+from ..problem import Problem
+from ..projection.base import Projection
+from ..schemes import EventCorrected
+from ..schemes.base import Scheme
+from ..status import FAILURES
+from ..validate import canonical_state, cast_numbers, choose_methods, real_array
+from .impacts import Impacts, impacts
+
+PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
+LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
+
+
+@dataclass(frozen=True)
+class Section:
+    """States of B motions once a forcing period, at ``t = (phase + k) period``.
+
+    Attributes:
+        t: times (B, n) [s].
+        q, v: positions and velocities (B, n, d).
+        period: forcing period of each lane (B,) [s].
+        status: `Status` bits of each lane (B,).
+        failed_at: time of the first failure of each lane, NaN where none (B,) [s].
+    """
+
+    t: np.ndarray
+    q: np.ndarray
+    v: np.ndarray
+    period: np.ndarray
+    status: np.ndarray
+    failed_at: np.ndarray
+
+    @property
+    def failed(self) -> np.ndarray:
+        """Whether each lane failed (B,)."""
+        return (self.status & int(FAILURES)) != 0
+
+    @property
+    def states(self) -> np.ndarray:
+        """Positions, and velocities times period/2 pi, in one array (B, n, 2d) [unit of q]: distances make sense there."""
+        return np.concatenate([self.q, self.v * (self.period / (2 * np.pi))[:, None, None]], axis=-1)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Section]) -> Section:
+        """The lanes of several sections, one after the other."""
+        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+
+    def plot(self, path, *, coordinate: int = 0, title: str = ""):
+        """Write the picture of the section: velocity over position of one coordinate; needs matplotlib."""
+        from .plots_sections import plot_section
+
+        return plot_section(self, path, coordinate=coordinate, title=title)
+
+
+@dataclass(frozen=True)
+class ImpactSection:
+    """The impacts of B motions over some forcing periods.
+
+    Attributes:
+        impacts: their records (n,), with the lane of each (`Impacts`).
+        phase: phase of the forcing at each impact, in [0, 1) (n,).
+        section: the states of the same motions once a forcing period (`Section`).
+    """
+
+    impacts: Impacts
+    phase: np.ndarray
+    section: Section
+
+    @property
+    def per_period(self) -> np.ndarray:
+        """Mean number of impacts of each lane in a forcing period (B,); NaN where the lane failed."""
+        lanes, cycles = self.section.t.shape
+        count = np.bincount(self.impacts.lane, minlength=lanes) / cycles
+        return np.where(self.section.failed, np.nan, count)
+
+    def plot(self, path, *, title: str = ""):
+        """Write the picture: velocity of approach over the phase of the forcing; needs matplotlib."""
+        from .plots_sections import plot_impact_section
+
+        return plot_impact_section(self, path, title=title)
+
+
+def stroboscopic(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    period: Any,
+    steps: int,
+    cycles: int,
+    skip: int = 0,
+    phase: float = 0.0,
+    args: Any = None,
+    args_axes: Any = None,
+    e=None,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    progress: bool | None = None,
+) -> Section:
+    """The stroboscopic map of a periodically forced system: states at the end of forcing periods.
+
+    The motions start at t = phase * period and run ``skip + cycles`` periods in one go; lanes are run in groups whose
+    rows fit memory, and the transient is dropped group by group.
+
+    Args:
+        problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
+        period: forcing period > 0 [s]: a number, one for each lane (B,), or a function of args that returns either.
+        steps: steps in a period, so that h = period/steps.
+        cycles: periods kept, at least one.
+        skip: periods before those, the transient.
+        phase: part of the period, in [0, 1), at which the motion starts and states are taken.
+        scheme: by default `EventCorrected()`, of second order. With whole steps in a period a scheme of first order ties
+            impacts to the grid of steps: near resonance `MoreauJean` shows several periodic attractors where there is one.
+        progress: show a progress bar, as in `ensemble`.
+
+    Returns:
+        A `Section` with n = cycles. Failed lanes are flagged in its ``status``.
+
+    Raises:
+        ValueError, TypeError: as `ensemble`, or a period, count or phase is out of range; the message names it.
+    """
+    check_counts(steps=steps, cycles=cycles, skip=skip)
+    lanes = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
+    row = 16 * lanes.q0.shape[1]
+    found = []
+    for part, live in lanes.parts(row * (skip + cycles + 1)):
+        solution = part.run(skip + cycles, steps, Save(every=steps, function=state), progress)
+        q, v = (x[:live, -cycles:] for x in solution.values)
+        found.append((q, v, solution.status[:live], solution.failed_at[:live]))
+    q, v, status, failed_at = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    t = lanes.strobes(np.arange(skip + 1, skip + cycles + 1))
+    return Section(t, q, v, lanes.period, status, failed_at)
+
+
+def impact_section(
+    problem: Problem,
+    q0,
+    v0,
+    *,
+    period: Any,
+    steps: int,
+    cycles: int,
+    skip: int = 0,
+    phase: float = 0.0,
+    args: Any = None,
+    args_axes: Any = None,
+    e=None,
+    scheme: Scheme | None = None,
+    projection: Projection | None = None,
+    progress: bool | None = None,
+) -> ImpactSection:
+    """All impacts of the last ``cycles`` forcing periods, their phases, and the stroboscopic section of these periods.
+
+    After ``skip`` periods the motions are started again, to keep every step of the periods that count and none before.
+
+    Args:
+        scheme: `EventCorrected()` (default) or `MoreauJean()`: a state of theirs is all that the next step needs. With
+            `MoreauJean` a position inside a wall is moved onto it, by O(h).
+        others: as in `stroboscopic`.
+
+    Returns:
+        An `ImpactSection`. Failed lanes are flagged in ``section.status`` and have no impacts.
+
+    Raises:
+        ValueError, TypeError: as `stroboscopic`; or the scheme carries an impact over into the next step.
+    """
+    check_counts(steps=steps, cycles=cycles, skip=skip)
+    lanes = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
+    check_restarts(lanes.scheme)
+    d, m = lanes.q0.shape[1], lanes.constraints()
+    records, sections, first = [], [], 0
+    for part, live in lanes.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
+        status, failed_at, begun = np.zeros(len(part), int), np.full(len(part), np.nan), part
+        if skip:
+            before = part.run(skip, steps, "final", progress)
+            status, failed_at = np.asarray(before.status), np.asarray(before.failed_at)
+            begun = _behind(part, before, skip)
+        window = begun.run(cycles, steps, 1, progress)
+        lost = (status & int(FAILURES)) != 0
+        status = np.where(lost, status, status | window.status)
+        failed_at = np.where(lost, failed_at, window.failed_at)
+        lost = (status & int(FAILURES)) != 0
+        looked_at = ~lost & (np.arange(len(part)) < live)
+        found = impacts(problem, window, args=begun.args, args_axes=begun.axes, scheme=begun.scheme, lanes=looked_at)
+        records.append(found.moved(first))
+        q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
+        t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
+        section = Section(t, q, v, part.period, status, failed_at)
+        sections.append(Section(**{name: x[:live] for name, x in vars(section).items()}))
+        first += live
+    every = Impacts.joined(records)
+    section = Section.joined(sections)
+    return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section)
+
+
+def _behind(part: Lanes, transient: Solution, skip: int) -> Lanes:
+    """The lanes behind their transient; in place of one that failed in it stands another, not to be looked at."""
+    lost = np.asarray(transient.failed)
+    if lost.all():
+        return part
+    which = np.where(lost, np.argmin(lost), np.arange(len(part)))
+    return replace(part.take(which), begins=part.begins + skip).after(jax.tree.map(lambda x: x[which], transient))
+
+
+def period_of(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
+    """Number of forcing periods after which each motion repeats (B,), from its section.
+
+    The smallest p with |x[k + p] - x[k]| <= tolerance for all states x (`Section.states`, largest component) kept.
+
+    Args:
+        section: at least two states of each lane; a period p is seen from 2p states on.
+        tolerance: [unit of q]; by default 1e-5 of the largest state in the section.
+        most: largest p looked for; by default half of the states kept.
+
+    Returns:
+        p; 0 where there is none, because the motion has not settled, has a longer period, or is not periodic; -1 where
+        the lane failed.
+    """
+    lanes, n = section.t.shape
+    most = n // 2 if most is None else most
+    if n < 2 or not 1 <= most <= n // 2:
+        raise ValueError(f"most={most}: periods up to half of the {n} states kept can be found; keep more cycles")
+    tolerance = default_tolerance(section) if tolerance is None else tolerance
+    period = np.zeros(lanes, int)
+    for p in range(most, 0, -1):
+        apart = repetition(section, p)
+        period[apart <= tolerance] = p
+    period[section.failed] = -1
+    return period
+
+
+def default_tolerance(section: Section) -> float:
+    """PERIODIC of the largest finite state of a section."""
+    size = np.abs(section.states[~section.failed])
+    return PERIODIC * float(np.max(size, initial=0.0, where=np.isfinite(size)))
+
+
+def repetition(section: Section, p: int) -> np.ndarray:
+    """Largest change of the states of each lane over p periods (B,)."""
+    with np.errstate(invalid="ignore"):  # of failed lanes
+        q = np.max(np.abs(section.q[:, p:] - section.q[:, :-p]), axis=(1, 2))
+        v = np.max(np.abs(section.v[:, p:] - section.v[:, :-p]), axis=(1, 2))
+    return np.maximum(q, v * section.period / (2 * np.pi))
+
+
+def state(t, q, v, args):
+    """What a section keeps of a row."""
+    return q, v
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Checked motions of one forced system: every lane has a start and a period of its own, arguments as in `ensemble`.
+
+    ``begins``: the number of periods after t = 0 at which they start, a phase and a whole number.
+    """
+
+    problem: Problem
+    q0: np.ndarray
+    v0: np.ndarray
+    period: np.ndarray
+    e: Any
+    args: Any
+    axes: Any
+    scheme: Scheme
+    projection: Projection
+    begins: float
+
+    def __len__(self) -> int:
+        return len(self.q0)
+
+    def strobes(self, k: np.ndarray) -> np.ndarray:
+        """Times (B, n) of the states k (n,) periods after the start."""
+        return (self.begins + k) * self.period[:, None]
+
+    def constraints(self) -> int:
+        """Number of constraints m."""
+        one = self.take(np.array([0]))
+        args = jax.tree.map(lambda axis, x: x if axis < 0 else x[0], one.axes, one.args)
+        return self.problem.count(0.0, jnp.asarray(one.q0[0]), args)
+
+    def take(self, which: np.ndarray) -> Lanes:
+        """The lanes ``which``."""
+        args = jax.tree.map(lambda axis, x: x if axis < 0 else np.asarray(x)[which], self.axes, self.args)
+        e = self.e if _shared(self.e) else np.asarray(self.e)[which]
+        return replace(self, q0=self.q0[which], v0=self.v0[which], period=self.period[which], e=e, args=args)
+
+    def parts(self, size: int) -> Iterator[tuple[Lanes, int]]:
+        """Groups of lanes that fit memory at ``size`` bytes each, and how many of each count.
+
+        All groups have the same number of lanes, the last one filled up, so that they share one compilation.
+        """
+        groups = -(-len(self) * size // MEMORY)
+        count = -(-len(self) // groups)
+        for first in range(0, len(self), count):
+            live = min(count, len(self) - first)
+            yield self.take(np.minimum(np.arange(first, first + count), len(self) - 1)), live
+
+    def run(self, periods: int, steps: int, save, progress: bool | None) -> Solution:
+        """All lanes over some periods."""
+        t0, t1 = self.begins * self.period, (self.begins + periods) * self.period
+        axes = jax.tree.map(lambda axis: None if axis < 0 else axis, self.axes)
+        return ensemble(
+            self.problem, self.q0, self.v0, t0=t0, t1=t1, h=self.period / steps, args=self.args, args_axes=axes, e=self.e,
+            scheme=self.scheme, projection=self.projection, save=save, progress=progress,
+        )  # fmt: skip
+
+    def after(self, solution: Solution) -> Lanes:
+        """The lanes from where a solution ends; those that failed there start where they would have."""
+        q, v = np.asarray(solution.q[:, -1]), np.asarray(solution.v[:, -1])
+        lost = np.asarray(solution.failed) | ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
+        q, v = (np.where(lost[:, None], old, new) for old, new in ((self.q0, q), (self.v0, v)))
+        leaves, structure = jax.tree.flatten(cast_numbers("args", self.args, q.dtype))
+        axes = tuple(None if axis < 0 else axis for axis in jax.tree.leaves(self.axes))
+        t = np.asarray(self.begins * self.period, q.dtype)
+        return replace(self, q0=np.asarray(_admit(self.problem, t, q, v, tuple(leaves), axes, structure)), v0=v)
+
+
+@partial(jax.jit, static_argnames=("axes", "structure"))
+def _admit(problem, t, q, v, leaves, axes, structure):
+    """Positions (B, d), those inside a wall, or on it and moving into it, moved just in front of it along M^-1 grad f.
+
+    In front of it, not onto it: a motion that starts on a wall and moves into it loses its normal velocity.
+    """
+
+    def one(t, q, v, leaves):
+        args = jax.tree.unflatten(structure, leaves)
+        for _ in range(2):
+            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+            found = touch(contacts, contacts.velocity(v) + gap_rate(problem, t, q, args), q, v)
+            inside = found.violated | found.outward
+            goal = LIFT * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
+            matrix = jnp.where(inside[:, None] & inside[None, :], contacts.delassus(), 0.0)
+            q = q + contacts.jump(jnp.linalg.pinv(matrix, hermitian=True) @ jnp.where(inside, goal - contacts.gap, 0))
+        return q
+
+    return jax.vmap(one, in_axes=(0, 0, 0, axes))(t, q, v, leaves)
+
+
+def gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase) -> Lanes:
+    """Arguments of a section as lanes: how many there are, and each with its start and its period."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+    if not 0 <= phase < 1:
+        raise ValueError(f"phase must lie in [0, 1), a part of the period, got {phase!r}")
+    scheme, projection = choose_methods(EventCorrected() if scheme is None else scheme, projection)
+    q0, v0 = (np.asarray(x) for x in canonical_state(q0, v0))
+    for name, value in {"q0": q0, "v0": v0}.items():
+        if value.ndim not in (1, 2):
+            raise ValueError(f"{name} must have shape (d,) or (B, d), got {value.shape}")
+    axes = full_axes(args, args_axes)
+    period = _period(period, args)
+    sizes = {name: len(x) for name, x in {"q0": q0, "v0": v0}.items() if x.ndim == 2}
+    if period.ndim:
+        sizes["period"] = len(period)
+    if not _shared(e):
+        sizes["e"] = len(e)
+    for axis, leaf in zip(jax.tree.leaves(axes), jax.tree.leaves(args), strict=True):
+        if axis == 0:
+            if np.ndim(leaf) == 0:
+                raise ValueError("args_axes marks a leaf of args that is a single number: give it a lane axis or None")
+            sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"lane axes must have one length, got {sizes}")
+    lanes = next(iter(sizes.values()), 1)
+    d = q0.shape[-1]
+    q0, v0 = np.broadcast_to(q0, (lanes, d)), np.broadcast_to(v0, (lanes, v0.shape[-1]))
+    period = np.broadcast_to(period, (lanes,))
+    return Lanes(problem, q0, v0, period, e, args, axes, scheme, projection, float(phase))
+
+
+def full_axes(args, args_axes):
+    """args_axes leaf by leaf, in the structure of args: 0 for a lane axis, -1 for none."""
+    try:
+        return jax.tree.map(
+            lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub),
+            args_axes,
+            args,
+            is_leaf=lambda x: x is None,
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"args_axes must be 0, None or a pytree prefix of args, got {args_axes!r}") from error
+
+
+def check_restarts(scheme: Scheme) -> None:
+    """Raise where a state (q, v) does not hold all that the scheme's next step needs."""
+    if scheme.rebounds:
+        raise ValueError(
+            f"scheme={type(scheme).__name__}: an impact struck in its last step rebounds in the next one, so that motions cannot "
+            "be started again from a state; use EventCorrected() (default) or MoreauJean()"
+        )
+
+
+def _period(period, args) -> np.ndarray:
+    value = period(args) if callable(period) else period
+    value = np.asarray(real_array("period", value), np.float64)
+    if value.ndim > 1 or not np.all(np.isfinite(value) & (value > 0)):
+        raise ValueError(f"period must be positive, a number or one for each lane (B,), got {value}")
+    return value
+
+
+def _shared(e) -> bool:
+    """Whether restitution is the same for all lanes, as `ensemble` reads it."""
+    return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
+
+
+def check_counts(**counts) -> None:
+    """Whole numbers from 1 on, ``skip`` from 0."""
+    for name, value in counts.items():
+        least = 0 if name == "skip" else 1
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")

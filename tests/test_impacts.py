@@ -1,0 +1,174 @@
+"""Records of impacts against exact times: orders in h, accumulation, lasting contact, batches."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import catalogue
+from jaximpact.analysis import impacts
+from jaximpact.analysis.convergence import slope, sweep
+from jaximpact.validate import choose_methods
+
+SCHEMES = {"ps": ji.PaoliSchatzman(), "mj": ji.MoreauJean(), "ec": ji.EventCorrected()}
+
+
+def several(name, case, counts, scheme):
+    """A case, and the impacts and the step of it for each number of steps: one compilation for all."""
+    entry = catalogue.get(name)
+    case = entry.case(case)
+    runs = sweep(
+        entry.problem,
+        case.q0,
+        case.v0,
+        0.0,
+        case.t1,
+        counts,
+        *choose_methods(scheme, None),
+        case.args,
+        case.restitution,
+    )
+    found = [
+        (impacts(entry.problem, run, args=case.args, scheme=scheme), case.t1 / n)
+        for run, n in zip(runs, counts, strict=True)
+    ]
+    return case, found
+
+
+def found(name, case, steps, scheme):
+    case, [(records, h)] = several(name, case, [steps], scheme)
+    return case, records, h
+
+
+@pytest.mark.parametrize("label", SCHEMES)
+@pytest.mark.parametrize(("name", "case"), [("resonant-oscillator", "e=1/2"), ("shaw-holmes", "damped")])
+def test_times_and_their_order(name, case, label):
+    """Given the motion before it an impact is known to O(h^2); behind it the motion is late by O(h), except event-corrected.
+
+    The phase of an impact in its step scatters the errors of the schemes of first order: the worst of all impacts, over
+    three bands of three primes, and an order half of one off at most.
+    """
+    bands = [[499, 503, 509], [1999, 2003, 2011], [7993, 8009, 8011]]
+    exact, runs = several(name, case, [n for band in bands for n in band], SCHEMES[label])
+    first, all_of = [], []
+    for i in range(len(bands)):
+        errors = []
+        for records, h in runs[3 * i : 3 * i + 3]:
+            times = exact.impacts[: len(records)]
+            # the last may be missed, by a motion that is late
+            assert len(exact.impacts) - 1 <= len(records) <= len(exact.impacts)
+            errors.append(np.abs(records.t - times))
+            # of first order, with a constant from speed and acceleration: |v| + |a| <= 6 here
+            assert np.all(records.before < 0)
+            # an impact that the end cuts in two, which takes a scheme with a rebound step, has no velocity after it
+            whole = np.isfinite(records.after)
+            assert whole[:-1].all() and (whole[-1] or label == "ps")
+            after, before, impulse = (x[whole] for x in (records.after, records.before, records.impulse))
+            np.testing.assert_allclose(after, -exact.restitution * before, atol=12 * h)
+            np.testing.assert_allclose(impulse, after - before, atol=24 * h)
+        first.append(max(error[0] for error in errors))
+        all_of.append(max(np.max(error) for error in errors))
+    h = np.array([1 / np.mean(band) for band in bands])
+    if name == "resonant-oscillator":  # the other starts on the wall, which a scheme of first order leaves late
+        assert slope(h, np.array(first)) == pytest.approx(2, abs=0.15)
+    assert slope(h, np.array(all_of)) == pytest.approx(2 if label == "ec" else 1, abs=0.15 if label == "ec" else 0.5)
+
+
+def test_paoli_schatzman_is_two_steps_late():
+    """Where the force vanishes at the wall every impact delays the motion by 2 h, to O(h^2)."""
+    case, records, h = found("free-oscillator", "e=0.7", 2003, SCHEMES["ps"])
+    np.testing.assert_allclose((records.t - case.impacts) / h, 2 * np.arange(len(records)), atol=0.05)
+
+
+def test_ball_without_error():
+    """A parabola is followed and hit exactly: speeds and impulses are those of Newton's law to round-off."""
+    case, records, _ = found("bouncing-ball", "e=4/5", 1009, SCHEMES["ec"])
+    count = len(records) - 1  # the last impact begins lasting contact
+    np.testing.assert_allclose(records.t[:count], case.impacts[:count], atol=1e-12)
+    np.testing.assert_allclose(records.before[:count], -np.sqrt(2) * 0.8 ** np.arange(count), rtol=1e-9)
+    np.testing.assert_allclose(records.after[:count], -0.8 * records.before[:count], rtol=1e-9)
+    np.testing.assert_allclose(records.impulse[:count], -1.8 * records.before[:count], rtol=1e-9)
+    assert not records.contact.any() and not records.lane.any()
+
+
+@pytest.mark.parametrize("label", SCHEMES)
+def test_accumulating_impacts(label):
+    """Bounces with e = 1/2 accumulate at t = 3 sqrt(2)."""
+    zeno = 3 * np.sqrt(2)
+    _, records, h = found("bouncing-ball", "e=1/2", 4001, SCHEMES[label])
+    assert len(records.chattering) == len(records.sticking) == 1
+    assert records.chattering.start[0] == pytest.approx(records.t[0])
+    assert records.chattering.impacts[0] == len(records) >= 8
+    early = zeno - records.chattering.end[0]
+    if label == "ec":
+        # contact lasts from a rebound slower than 2 h g on, that is 2 v / g / (1 - e) <= 8 h before the limit
+        assert 0 <= early <= 8 * h
+    else:
+        # what lies under the resolution, about the same, and a delay of up to 2 h for every impact
+        assert -2 * h * len(records) <= early <= 8 * h
+    assert records.sticking.start[0] == records.chattering.end[0]
+    assert records.sticking.end[0] == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("label", ["ps", "mj"])
+def test_inelastic_impact_and_lasting_contact(label):
+    """With e = 0 the ball stays where it falls, at t = sqrt(2): one impact, one lasting contact, no accumulation."""
+    _, records, h = found("bouncing-ball", "e=0", 1009, SCHEMES[label])
+    assert records.t == pytest.approx([np.sqrt(2)])
+    # the impulse of one step of weight, or two, comes with that of the impact
+    assert np.sqrt(2) <= records.impulse[0] <= np.sqrt(2) + 2 * h
+    assert abs(records.after[0]) <= 2 * h
+    assert records.sticking.start == pytest.approx([np.sqrt(2)])
+    assert records.sticking.end == pytest.approx([5.0])
+    assert len(records.chattering) == 0
+
+
+def between(t, q, args):
+    """A slit of width 1 whose floor moves up with a speed."""
+    return jnp.stack([q[0] - args["speed"] * t, 1.0 - q[0]])
+
+
+def free(t, q, v, args):
+    return jnp.zeros(1)
+
+
+def test_two_contacts_a_moving_wall_and_lanes():
+    """A free particle between a ceiling and a floor that moves: exact times and speeds, lane by lane."""
+    slit = ji.Problem(free, between, restitution=0.5)
+    speeds = np.array([0.0, 0.05, 0.1])
+    batch = ji.ensemble(
+        slit, [0.5], [1.0], t1=3.0, h=0.01, args={"speed": speeds}, args_axes=0, save=1, scheme=SCHEMES["ec"]
+    )
+    records = impacts(slit, batch, args={"speed": speeds}, args_axes=0, scheme=SCHEMES["ec"])
+    for lane, speed in enumerate(speeds):
+        one = records.of(lane)
+        ceiling, floor = one.contact == 1, one.contact == 0
+        # up with 1, down with 1/2 from the ceiling at t = 1/2
+        hit = (1 + 0.25) / (0.5 + speed)
+        np.testing.assert_allclose(one.t[ceiling][:1], 0.5, rtol=1e-10)
+        np.testing.assert_allclose(one.t[floor][:1], hit, rtol=1e-10)
+        np.testing.assert_allclose(one.before[floor][:1], -0.5 - speed, rtol=1e-10)
+        np.testing.assert_allclose(one.after[floor][:1], 0.5 * (0.5 + speed), rtol=1e-10)
+        assert (np.diff(one.t[ceiling]) > 0).all() and (np.diff(one.t[floor]) > 0).all()
+    assert len(records) == sum(len(records.of(lane)) for lane in range(3))
+
+
+def test_motion_without_impacts_has_none():
+    _, records, _ = found("grazing-oscillator", "e=1", 1009, SCHEMES["ps"])
+    assert len(records) == len(records.sticking) == len(records.chattering) == 0
+
+
+def test_what_cannot_be_read_is_refused(tmp_path):
+    ball = catalogue.get("bouncing-ball")
+    case = ball.case("e=1/2")
+    options = {"t1": case.t1, "h": 0.01, "args": case.args, "e": 0.5}
+    with pytest.raises(ValueError, match="save='all'"):
+        impacts(ball.problem, ji.solve(ball.problem, case.q0, case.v0, **options, save="final"))
+    broken = ji.Problem(lambda t, q, v, args: -jnp.exp(args["k"] * t) * jnp.ones(1), lambda t, q, args: q)
+    batch = ji.ensemble(broken, [1.0], [0.0], t1=1.0, h=0.01, args={"k": np.array([0.0, 1e4])}, args_axes=0, save=1)
+    with pytest.raises(ValueError, match="motion 1 of the solution is not finite"):
+        impacts(broken, batch, args={"k": np.array([0.0, 1e4])}, args_axes=0)
+    kept = impacts(broken, batch, args={"k": np.array([0.0, 1e4])}, args_axes=0, lanes=~batch.failed)
+    assert set(kept.lane) <= {0}
+    for name, records in {"one": found("bouncing-ball", "e=1/2", 503, SCHEMES["mj"])[1], "few": kept.moved(3)}.items():
+        assert records.plot(tmp_path / f"{name}.png").stat().st_size > 5000
