@@ -216,7 +216,8 @@ def prepare(
     d, m = one.q0.shape[0], one.problem.count(one.t0, one.q0, one.args)
     scalar = is_scalar(layout, d, m, counts.sum())
     ragged, few = bool(np.any(counts != counts[0])), jax.default_backend() == "cpu"
-    devices = 1 if lanes == 1 or jax.config.jax_default_device is not None else jax.local_device_count()
+    one_device = jax.config.jax_default_device is not None  # type: ignore[attr-defined]
+    devices = 1 if lanes == 1 or one_device else jax.local_device_count()
     plan = plan._replace(ragged=ragged, scalar=scalar, few=few, alone=lanes == 1, devices=devices)
     threads = workers() if devices == 1 else 1
     if chunk is None:

@@ -264,7 +264,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
 
     # nothing a lane could be spared
-    straight = not scheme.projects or (not corrected and is_straight(projection, problem, t0, lane.q0, args))
+    straight = scheme.projects and not corrected and is_straight(projection, problem, t0, lane.q0, args)
 
     def step(*system):
         """A step and what it does to the history of the contacts; made whole for the lanes that touch something."""

@@ -55,8 +55,9 @@ class Scheme(Protocol):
 
     Initial velocities reach ``init`` admissible: see `integrate.start`. What sensitivities need to know: whether an
     impact takes two active steps (``rebounds``), by how many steps the velocity lags behind the end of its step, and
-    whether the derivative of a step is already right across impacts (``exact_derivative``). ``projects``: all impulses of a step come
-    from `project_position` or `project_velocity`, so that a step that needs none can go without (`Untouched`).
+    whether the derivative of a step is already right across impacts (``exact_derivative``). ``projects``: a step is straight-line
+    arithmetic but for `project_position` and `project_velocity`. With `Untouched` in place of a projection ``step`` makes
+    no impulse, and its status says PENDING where it should.
     """
 
     starts_at: ClassVar[int]

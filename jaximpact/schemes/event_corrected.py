@@ -25,7 +25,7 @@ from jax import Array, lax
 from .. import linalg
 from ..contact import Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
 from ..problem import Problem
-from ..projection.base import Projection, as_status, complementarity
+from ..projection.base import PENDING, Projection, Untouched, as_status, complementarity
 from ..status import Status
 from .base import Info, Inputs, no_step
 
@@ -106,6 +106,8 @@ class EventCorrected:
         return EventState(jnp.zeros((), jnp.int32), q0, v0, closed), no_step(q0, v0, closed.shape[0])
 
     def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+        if isinstance(projection, Untouched):
+            return self._flight(problem, inputs, state)
         _, h, _, _ = inputs
         n, q, v, closed = state
         m = closed.shape[0]
@@ -123,6 +125,21 @@ class EventCorrected:
             progress.q, (progress.q - q) / h, progress.impulse, progress.residual, progress.events, progress.status
         )
         return EventState(n + 1, progress.q, progress.v, progress.closed), info
+
+    def _flight(self, problem: Problem, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+        """The step of a motion that meets and leaves no contact; status PENDING where it does."""
+        _, h, _, args = inputs
+        n, q, v, closed = state
+        t = inputs.time(n)
+        contacts, a, rate, bias = _view(problem, t, q, v, args)
+        change = _view(problem, t + h, q + h * (v + (0.5 * h) * a), v + h * a, args).free - a
+        q_new, v_new = _on_path(h, h, q, v, a, change)
+        allowed = _allowed(contacts, q)
+        taylor = contacts.gap, rate, 0.5 * (contacts.velocity(a) + bias)
+        event = closed | (problem.gaps(t + h, q_new, args) < -allowed) | _dips(taylor, h, closed, allowed)
+        pending = jnp.any(event) | ~Metric.at(problem, q_new, args).positive()
+        info = no_step(q_new, (q_new - q) / h, closed.shape[0])
+        return EventState(n + 1, q_new, v_new, closed), info._replace(status=as_status(pending, PENDING))
 
     def _segment(self, problem, projection, inputs, start, progress, last) -> _Progress:
         """Follow the path to the next event, or to the end of the step, and treat what happens there."""
@@ -142,12 +159,12 @@ class EventCorrected:
         def along(s, x):
             """Gaps and their rates (m,) at time s of the path."""
             t, r, q, v, a, change, args = x
-            position = lambda s: q + s * (v + s * (0.5 * a + (s / _nonzero(r) / 6) * change))
-            return jax.jvp(lambda s: problem.gaps(t + s, position(s), args), (s,), (jnp.ones_like(s),))
+            gaps = lambda s: problem.gaps(t + s, _on_path(s, r, q, v, a, change)[0], args)
+            return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
 
         # the first event on it: an impact, or the release where a multiplier, linear in time, becomes negative
         path = (t, r, q, v, a, change, args)
-        allowed = 64 * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
+        allowed = _allowed(contacts, q)
         frozen = lax.stop_gradient(path)
         penetrating = ~closed & (along(frozen[1], frozen)[0] < -allowed)
         taylor = contacts.gap, rate, 0.5 * (contacts.velocity(a) + bias)
@@ -159,8 +176,7 @@ class EventCorrected:
         hits = hits & ~last & ~releases
         s = jnp.where(hits, hit_time, jnp.where(releases, release_time, r))
         ratio = s / _nonzero(r)
-        q = q + s * (v + s * (0.5 * a + (ratio / 6) * change))
-        v = v + s * (a + (0.5 * ratio) * change)
+        q, v = _on_path(s, r, q, v, a, change)
         impulse = impulse + s * (push + (0.5 * ratio) * (push_end - push))
 
         candidates = jnp.where(last, penetrating, which & hits)
@@ -219,10 +235,8 @@ class EventCorrected:
         frozen = lax.stop_gradient(path)
         r = frozen[1]
         (c, b, a), allowed = lax.stop_gradient((taylor, allowed))
+        candidates = penetrating | _dips((c, b, a), r, closed, allowed)
         c = jnp.maximum(c, 0)
-        # a gap that closes and opens again within the path does not penetrate at its end
-        dips = ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
-        candidates = penetrating | dips
         exists = jnp.any(candidates)
         inward = b < 0
         root = jnp.sqrt(jnp.maximum(b * b - 4 * a * c, 0))
@@ -264,6 +278,24 @@ def _sticks(problem, projection, inputs, t, q, v, metric, contacts, rate, involv
     bias = gap_rates(problem, t, q, v, args)[1]
     slow = -e * rate <= 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(bias))
     return slow & _persist(projection, contacts, free, bias, involved)[2]
+
+
+def _on_path(s, r, q: Array, v: Array, a: Array, change: Array) -> tuple[Array, Array]:
+    """Position and velocity at time s of a path of length r, along which the acceleration changes from a by ``change``."""
+    ratio = s / _nonzero(r)
+    return q + s * (v + s * (0.5 * a + (ratio / 6) * change)), v + s * (a + (0.5 * ratio) * change)
+
+
+def _allowed(contacts: Contacts, q: Array) -> Array:
+    """Round-off (m,) of gaps."""
+    return 64 * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
+
+
+def _dips(taylor, r, closed: Array, allowed: Array) -> Array:
+    """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r: no penetration at its end shows them."""
+    c, b, a = taylor
+    c = jnp.maximum(c, 0)
+    return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
 
 
 def _nonzero(x: Array) -> Array:
