@@ -111,7 +111,7 @@ def main():
         f" product of multipliers {np.prod(fine.multipliers).real:.8f}, closed form {determinant:.8f}"
     )
     if options.full:
-        for name, bounds, direction in (("wall", (-0.5, 2.0), 1), ("restitution", (0.0, 1.0), -1)):
+        for name, bounds, direction in (("wall", (-0.5, 2.0), 1), ("e", (0.0, 1.0), -1)):
             branch = continue_orbit(
                 PROBLEM, q, v, parameter=name, bounds=bounds, direction=direction, **given, **common
             )

@@ -72,8 +72,30 @@ def few(work: Callable, pending: Array, value, operands):
 def few_differentiated(calm: Callable, whole: Callable):
     """x -> y: ``whole(x)`` where ``calm(x)``, a pair (y, pending), is pending, else its y; derivatives alike, in either mode.
 
-    x and y are pytrees; their integers and booleans have no derivative.
+    x and y are pytrees; their integers and booleans have no derivative. What the functions close over may be differentiated too.
     """
+
+    def call(x):
+        (of_calm, by_calm), (of_whole, by_whole) = _opened(calm, x), _opened(whole, x)
+        choose = _chosen(lambda z: of_calm(z[0], z[2]), lambda z: of_whole(z[1], z[2]))
+        return choose((by_calm, by_whole, x))
+
+    return call
+
+
+def _opened(function: Callable, x) -> tuple[Callable, list]:
+    """A function of what ``function`` closes over and of x, and what that is."""
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
+
+    def pure(constants, x):
+        found = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(*jax.tree.leaves(x))
+        return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+    return pure, closed.consts
+
+
+def _chosen(calm: Callable, whole: Callable):
+    """`few_differentiated` of functions that close over nothing."""
 
     def is_real(x):
         return jnp.issubdtype(jnp.result_type(x), jnp.floating)

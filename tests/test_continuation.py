@@ -174,7 +174,7 @@ def test_a_branch_of_period_two_folds_back_at_the_period_doubling():
 
 @pytest.mark.slow
 def test_restitution_down_to_zero():
-    branch = follow((Z, W, WALL, E), parameter="restitution", bounds=(0.0, 1.0), direction=-1)
+    branch = follow((Z, W, WALL, E), parameter="e", bounds=(0.0, 1.0), direction=-1)
     assert branch.ended == "bounds" and branch.parameter[-1] == pytest.approx(0.0, abs=1e-12)
     assert branch.stable.all() and not branch.events
     i = len(branch.parameter) // 2
@@ -219,7 +219,7 @@ def test_bifurcations_of_smooth_systems():
         ({"bounds": (3.0, 2.0)}, "bounds must be finite and increasing"),
         ({"bounds": 3.0}, "bounds must be two numbers"),
         ({"bounds": (2.5, 3.0)}, "do not contain"),
-        ({"parameter": "restitution", "bounds": (0.5, 2.0)}, r"restitution lies in \[0, 1\]"),
+        ({"parameter": "e", "bounds": (0.5, 2.0)}, r"restitution lies in \[0, 1\]"),
         ({"direction": 0}, "direction must be"),
         ({"step": 2.0}, "step must lie"),
         ({"points": 0}, "points must be"),

@@ -62,7 +62,7 @@ class Balance:
 
     def plot(self, path, *, title: str = ""):
         """Write the picture of the energies and the residuals; needs matplotlib."""
-        from .pictures import plot_balance
+        from .plots_orbits import plot_balance
 
         return plot_balance(self, path, title=title)
 

@@ -40,7 +40,7 @@ EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first
 ROOM = 0.05  # an impact nearer to the section, as a share of the orbit, moves the section
 TURN = 0.9  # smallest cosine between the tangents of neighbouring points
-RESTITUTION = "restitution"
+RESTITUTION = "e"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Branch:
 
     def plot(self, path, *, title: str = ""):
         """Write the picture of the branch, its multipliers and its events; needs matplotlib."""
-        from .pictures import plot_branch
+        from .plots_orbits import plot_branch
 
         return plot_branch(self, path, title=title)
 
@@ -150,8 +150,8 @@ def continue_orbit(
     Args:
         problem, e, scheme, projection, tol: as in `periodic_orbit`.
         q0, v0: guess of the orbit's state at t0 (d,), for the parameter's value in args (or e).
-        parameter: a key of args whose value is one number, or "restitution" for e.
-        bounds: interval of the parameter in which to stay; with "restitution" within [0, 1].
+        parameter: a key of args whose value is one number, or "e", the restitution.
+        bounds: interval of the parameter in which to stay; with "e" within [0, 1].
         period, t0: numbers or functions of args, as in `periodic_orbit`. Inside, the section moves away from impacts;
             states are reported at t0.
         steps, cycles: as in `periodic_orbit`.

@@ -68,7 +68,7 @@ class Lyapunov:
 
     def plot(self, path, *, parameter=None, label: str = "", title: str = ""):
         """Write the picture: of one motion the block means, of a batch the exponents over ``parameter`` (B,); needs matplotlib."""
-        from .pictures import plot_lyapunov
+        from .plots_orbits import plot_lyapunov
 
         return plot_lyapunov(self, path, parameter=parameter, label=label, title=title)
 

@@ -79,7 +79,7 @@ class PeriodicOrbit:
 
     def plot(self, path, *, title: str = ""):
         """Write the picture of the multipliers in the complex plane; needs matplotlib."""
-        from .pictures import plot_multipliers
+        from .plots_orbits import plot_multipliers
 
         return plot_multipliers(self, path, title=title)
 

@@ -39,7 +39,7 @@ class Statistics:
 
     def plot(self, path, *, name: str = "q", component: int = 0, label: str = "", title: str = ""):
         """Write the picture of the quantile bands of one component, over time or, of one row, over the groups; needs matplotlib."""
-        from .pictures import plot_statistics
+        from .plots_orbits import plot_statistics
 
         return plot_statistics(self, path, name=name, component=component, label=label, title=title)
 
