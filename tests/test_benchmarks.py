@@ -194,6 +194,7 @@ def test_a_simulator_swings_a_double_pendulum(key):
 # many contacts ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_siconos_makes_the_motion_of_a_pile(tmp_path):
     """Where it is installed. The scheme, normals and active contacts are the same, so only rounding differs, which stays
     small until it first moves the closing of a contact by a step: 50 steps see ten contacts close. Residuals are of a
@@ -227,6 +228,7 @@ def test_near_pairs_are_enough_for_a_pile():
     np.testing.assert_array_equal(works.with_pairs(work, every).problem.gaps(0.0, settled.q[-1], work.args), gaps)
 
 
+@pytest.mark.slow
 def test_contacts_are_timed_without_siconos(tmp_path, monkeypatch):
     def missing(folder):
         raise RuntimeError("not installed: test")

@@ -86,6 +86,7 @@ def test_values_in_one_batch_and_nested_parameters(tmp_path):
         )
 
 
+@pytest.mark.slow
 def test_map_over_frequency_and_restitution(tmp_path):
     """Period and impacts in a period, at every point of a grid, as the reference finds them."""
     frequencies, es = np.array([2.2, 3.8, 5.6]), np.array([0.5, 0.6])

@@ -119,6 +119,7 @@ def test_gradient_of_the_end_point_is_that_of_the_exact_path():
     np.testing.assert_allclose(found, exact, atol=10 / 2003)  # first order in h, of derivatives of order 1
 
 
+@pytest.mark.slow
 def test_corrected_gradients_find_the_optimum_and_plain_ones_miss_it(tmp_path):
     steps = 2000
     main(["--out", str(tmp_path), "--steps", str(steps)])

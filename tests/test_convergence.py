@@ -52,18 +52,16 @@ COMBINATIONS = [
 
 
 def parameters():
-    """The default suite holds every case with the exact projection, and one case of every other problem with one of the others."""
+    """The default suite holds every case with the exact projection, large ones with one scheme, and one case of every other problem with one of the others."""
     names = [entry.name for entry in catalogue.entries()]
     other = dict(zip(names, itertools.cycle(["projected-gradient", None, "admm", None]), strict=False))
     for entry, name, label, projection in COMBINATIONS:
-        main = projection == "active-set" or (
-            projection == other[entry.name]
-            and name == next(iter(entry.cases))
-            and label == next(iter(entry.case(name).orders))
-            and entry.case(name).q0.size < 20
+        large = entry.case(name).q0.size >= 20
+        first = label == next(iter(entry.case(name).orders))
+        main = (projection == "active-set" and (first or not large)) or (
+            projection == other[entry.name] and name == next(iter(entry.cases)) and first and not large
         )
-        marks = [pytest.mark.xdist_group(entry.name)]  # cases of one problem share compiled code
-        marks += [] if main else [pytest.mark.slow]
+        marks = [] if main else [pytest.mark.slow]
         yield pytest.param(entry, name, label, projection, id=f"{entry.name}-{name}-{label}-{projection}", marks=marks)
 
 

@@ -53,7 +53,11 @@ def lane(i, given):
     }
 
 
-@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "scheme",
+    [ji.PaoliSchatzman(), pytest.param(ji.MoreauJean(), marks=pytest.mark.slow)],
+    ids=lambda s: type(s).__name__,
+)
 def test_equals_a_loop_of_solve(scheme):
     """Same operations lane by lane: a few units in the last place, from trigonometric functions of other widths."""
     given = options()
@@ -87,7 +91,9 @@ def test_chunking_changes_nothing(dtype):
 
 @pytest.mark.parametrize("layout", ["array", "scalar"])
 @pytest.mark.parametrize(
-    "scheme", [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()], ids=lambda s: type(s).__name__
+    "scheme",
+    [ji.PaoliSchatzman(), *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.MoreauJean(), ji.EventCorrected()))],
+    ids=lambda s: type(s).__name__,
 )
 def test_one_lane(scheme, layout):
     """A lane alone runs in a loop of its own."""
@@ -102,6 +108,7 @@ def test_one_lane(scheme, layout):
         np.testing.assert_allclose(getattr(found, name)[0], getattr(single, name), rtol=1e-11, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_threads_and_settings_of_this_thread():
     """Chunks run in threads, unless this thread has settings of jax that those would not see."""
     given = options() | {"t1": 0.5, "h": 0.01}

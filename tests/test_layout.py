@@ -45,7 +45,7 @@ def options(scheme):
 
 @pytest.mark.parametrize(
     "save",
-    [pytest.param("final", marks=pytest.mark.slow), 40, [0.1, 0.1003, 0.77, 1.0]],
+    [*(pytest.param(save, marks=pytest.mark.slow) for save in ("final", 40)), [0.1, 0.1003, 0.77, 1.0]],
     ids=["final", "every", "times"],
 )
 def test_ensemble(save):
@@ -57,7 +57,7 @@ def test_ensemble(save):
 
 @pytest.mark.parametrize(
     "scheme",
-    [*SCHEMES[:3], pytest.param(SCHEMES[3], marks=pytest.mark.slow)],
+    [*SCHEMES[:2], *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in SCHEMES[2:])],
     ids=lambda s: type(s).__name__,
 )
 def test_schemes(scheme):

@@ -104,9 +104,10 @@ def disks_gaps(t, q, args):
 DISKS = ji.Problem(lambda t, q, v, args: jnp.zeros_like(q), disks_gaps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    [ji.ActiveSet(), pytest.param(ji.ProjectedGradient(), marks=pytest.mark.slow)],
+    [ji.ActiveSet(), ji.ProjectedGradient()],
     ids=["active-set", "projected-gradient"],
 )
 def test_working_sets_find_the_projection_on_all_constraints(method):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 README = Path(__file__).parents[1] / "README.md"
-pytestmark = pytest.mark.xdist_group("readme")  # the examples run once
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
@@ -61,9 +60,10 @@ def test_orbits(namespace):
     """Determinant of the monodromy matrix of an orbit with one impact a period: e^2 exp(-damping T)."""
     orbit, (event, *_) = namespace["orbit"], namespace["branch"].events
     assert np.prod(orbit.multipliers) == pytest.approx(0.64 * np.exp(-0.1 * 2 * np.pi / 2.2), abs=1e-6)
-    # where the branch loses stability the stroboscopic section has two points
-    assert event.kind == "period doubling" and 2.2 < event.parameter < 2.6
-    assert namespace["diagram"].periods().ravel().tolist() == [1, 2]
+    assert event.kind == "period doubling" and 2.3 < event.parameter < 2.6
+    # where the branch has lost its stability motions do not go there
+    before, behind = namespace["diagram"].periods().ravel()
+    assert before == 1 and behind != 1
 
 
 def test_convergence(namespace):

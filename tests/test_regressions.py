@@ -14,7 +14,7 @@ START = [0.0, 1.0], [0.0, 0.0]
 
 
 @pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean()], ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_dependent_contacts_do_not_cycle(scheme, dtype):
     """A plate on four feet in millimetres: round-off violations of the redundant foot entered and left for ever."""
 
@@ -30,6 +30,7 @@ def test_dependent_contacts_do_not_cycle(scheme, dtype):
     assert not np.any(found.failed), np.sum(found.failed)
 
 
+@pytest.mark.slow
 def test_rank_deficient_is_not_infeasible():
     """Forty constraints of rank thirteen with a common point: no false alarm."""
     rng = np.random.default_rng(4)

@@ -99,6 +99,7 @@ def test_a_linear_oscillator_meets_its_own_solution():
     np.testing.assert_allclose(found.t[0], (phase + np.arange(38, 41)) * 2 * np.pi / w)
 
 
+@pytest.mark.slow
 def test_groups_of_lanes_and_ways_to_say_the_same(monkeypatch):
     """Groups that fit memory change nothing; a period may be a function, an array or, for equal lanes, a number."""
     args = args_of(np.linspace(2.0, 3.0, 7), 0.05)

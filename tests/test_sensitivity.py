@@ -147,11 +147,10 @@ def solved(name, scheme, sensitivity="corrected", end=None, steps=None):
 
 
 def each(pairs, default=()):
-    """Parameters (case, scheme) in one process for each case; those outside ``default`` are slow."""
+    """Parameters (case, scheme); those outside ``default`` are slow."""
     found = []
     for name, scheme in pairs:
-        marks = [pytest.mark.xdist_group(f"sensitivity-{name}")]
-        marks += [] if (name, scheme) in default else [pytest.mark.slow]
+        marks = [] if (name, scheme) in default else [pytest.mark.slow]
         found.append(pytest.param(name, scheme, marks=marks, id=f"{name}-{scheme}"))
     return found
 
@@ -237,7 +236,6 @@ def test_no_spikes(name, scheme):
     assert max(error) <= 5 * np.median(error), (max(error), np.median(error))
 
 
-@pytest.mark.xdist_group("sensitivity-grav1d-once")
 def test_what_the_discrete_derivative_does_instead():
     """dv/dy0 = (1 + e) g/|v-| = 3.7 is 0 on the plateaus of the discrete map and of size 1/h on the ramps between."""
     found, exact = (j[:, 1, 0] for j in spread("grav1d-once", "PaoliSchatzman", "discrete"))
@@ -460,7 +458,6 @@ def test_single_precision(name, scheme):
     assert np.max(error) < 1e-2, error  # 100 steps of 6e-8, times 1/h for a velocity, times the Jacobian's growth
 
 
-@pytest.mark.xdist_group("sensitivity-billiard")
 def test_memory_of_reverse_mode():
     """About the square root of the number of steps is kept: under 100 bytes for each step and lane."""
     case = cases.get("billiard")

@@ -20,7 +20,6 @@ from jaximpact.study.design import Blocks
 FOLDER = Path(__file__).parent
 # a lane's numbers do not depend on how lanes are batched, beyond rounding: a hundred steps of a state of size 10
 ROUNDING = {"rtol": 0, "atol": 1e-11}
-pytestmark = pytest.mark.xdist_group("study")  # its study is computed once
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,6 @@ e = [0.5, 0.6, 0.7]
 args.limit = [9.0, 0.5, 9.0]
 "q0[0]" = [1.0, 1.0, -0.1]
 """
-pytestmark = pytest.mark.xdist_group("study_cli")  # its study is computed once
 
 
 @pytest.fixture(scope="module")

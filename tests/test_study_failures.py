@@ -22,7 +22,6 @@ import jaximpact as ji
 from jaximpact.study import store, task, work
 
 ROOT = Path(ji.__file__).parents[1]
-pytestmark = pytest.mark.xdist_group("study_failures")  # its study is computed once
 
 
 @pytest.fixture(scope="module")

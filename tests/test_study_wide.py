@@ -23,7 +23,6 @@ from jaximpact.study import task, work
 
 ROOT = Path(ji.__file__).parents[1]
 FOLDER = Path(__file__).parent
-pytestmark = pytest.mark.xdist_group("study_wide")  # its study is computed once
 
 
 @pytest.fixture(scope="module")
