@@ -53,7 +53,7 @@ PLATES = {
         "Periods over two parameters",
         "two_parameter_map.py --full",
         "map.png",
-        "Period of the motion, and impacts in a forcing period, over frequency and restitution.",
+        "Period of the motion, and impacts in a forcing period, over frequency and place of the wall.",
     ),
     "orbits": Plate(
         "A branch of periodic orbits",
@@ -73,7 +73,7 @@ PLATES = {
         "Derivatives across impacts",
         "tangents.py",
         "tangents.png",
-        "Tangents and adjoints along a motion with five impacts, beside the exact ones and those of plain automatic differentiation.",
+        "Tangents and adjoints along a motion with five impacts, beside those of `EventCorrected` and of plain automatic differentiation.",
     ),
     "optimum": Plate(
         "An optimum through an impact",
