@@ -23,7 +23,7 @@ test: setup
 	$(BIN)/python -m pytest
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --dist load
 
 lint: setup
 	$(BIN)/ruff check .
