@@ -101,6 +101,7 @@ def test_values_agree_and_know_their_error():
     assert all(1e-5 < error < 3e-2 for error in errors.values())
 
 
+@pytest.mark.slow
 def test_derivatives_know_their_error():
     """Those of solve converge; plain JAX differentiates the discrete map, which is wrong by O(1) across an impact."""
     work = works.BALL

@@ -89,6 +89,7 @@ def test_the_impact_velocity_vanishes_where_the_wall_only_just_touches():
     assert branch.impact_speed[-1] < 1e-3 and np.abs(branch.multipliers[-1, 0]) > 100
 
 
+@pytest.mark.slow
 def test_a_free_orbit_touches_the_wall():
     wall, w = -0.5, 3.0
     lag = np.arctan2(2 * Z * w, 1 - w**2)

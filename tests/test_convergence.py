@@ -52,14 +52,14 @@ COMBINATIONS = [
 
 
 def parameters():
-    """The default suite holds every case with the exact projection, large ones with one scheme, and one case of every other problem with one of the others."""
+    """The default suite holds every case with the exact projection, large ones with one scheme or not, and one case of every third problem with one of the others."""
     names = [entry.name for entry in catalogue.entries()]
-    other = dict(zip(names, itertools.cycle(["projected-gradient", None, "admm", None]), strict=False))
+    other = dict(zip(names, itertools.cycle(["projected-gradient", None, None, "admm", None, None]), strict=False))
     for entry, name, label, projection in COMBINATIONS:
-        large = entry.case(name).q0.size >= 20
+        size = entry.case(name).q0.size
         first = label == next(iter(entry.case(name).orders))
-        main = (projection == "active-set" and (first or not large)) or (
-            projection == other[entry.name] and name == next(iter(entry.cases)) and first and not large
+        main = (projection == "active-set" and (size < 20 or (first and size < 40))) or (
+            projection == other[entry.name] and name == next(iter(entry.cases)) and first and size < 20
         )
         marks = [] if main else [pytest.mark.slow]
         yield pytest.param(entry, name, label, projection, id=f"{entry.name}-{name}-{label}-{projection}", marks=marks)

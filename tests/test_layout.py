@@ -57,7 +57,7 @@ def test_ensemble(save):
 
 @pytest.mark.parametrize(
     "scheme",
-    [*SCHEMES[:2], *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in SCHEMES[2:])],
+    [SCHEMES[0], *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in SCHEMES[1:])],
     ids=lambda s: type(s).__name__,
 )
 def test_schemes(scheme):
