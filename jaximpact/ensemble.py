@@ -179,6 +179,12 @@ def ensemble(
     return in_chunks(batch, call, progress)
 
 
+def is_single(args_axes, *ranked: tuple[Any, int]) -> bool:
+    """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
+    carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
+    return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)
+
+
 class Batch(NamedTuple):
     """A checked batch: its data, which of them carry a lane axis, the number of steps of each lane, its chunks, and how many are computed at a time."""
 

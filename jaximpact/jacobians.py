@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .ensemble import COMPILE, Axes, in_chunks, lane_axes, over_lanes, prepare
+from .ensemble import COMPILE, Axes, in_chunks, is_single, lane_axes, over_lanes, prepare
 from .integrate import Lane, Plan, Solution, motion
 from .problem import Problem
 from .projection.base import Projection
@@ -107,10 +107,7 @@ def sensitivities(
         raise ValueError(f"mode={mode!r}: choose 'forward', 'reverse' or None")
     if not callable(output):
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
-    carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
-    single = not any(carried) and all(
-        np.ndim(x) <= rank for x, rank in ((q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (0.0 if e is None else e, 0))
-    )
+    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (e, 0))
     q0 = np.asarray(q0)[None] if single else q0
     batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, layout)
     plan = batch.plan._replace(sensitivity=sensitivity)

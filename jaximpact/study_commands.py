@@ -83,9 +83,10 @@ def is_study(path: str) -> bool:
 def show_study(path: str) -> int:
     """Progress, definition, provenance and failed lanes of a study."""
     study = Study.open(path)
+    summary = study.summary()
     print(f"{study!r}\n")
     print_facts(study.describe())
-    print(f"\n{study.summary()}")
+    print(f"\n{summary}")
     failed = study.failed()
     if failed:
         rows = [("index", *study.design.values, "status", "failed at [s]")]
@@ -96,6 +97,6 @@ def show_study(path: str) -> int:
         print(f"\n{aligned(rows)}{more}\n\nthe first alone:  {failed[0].rerun}")
         if failed[0].reason:
             print(failed[0].reason)
-    if study.summary().computed < study.design.size:
+    if summary.computed < study.design.size:
         print(f"\ncontinue it:  jaximpact resume {shlex.quote(path)}")
     return 0

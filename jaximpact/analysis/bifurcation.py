@@ -15,7 +15,6 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from .sections import (
     Section,
-    check_counts,
     check_restarts,
     gather,
     impact_section,
@@ -23,6 +22,7 @@ from .sections import (
     state,
     stroboscopic,
 )
+from .strobe import check_counts
 
 SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]

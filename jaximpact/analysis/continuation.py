@@ -33,7 +33,7 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..status import FAILURES
 from .orbits import periodic_orbit
-from .strobe import admissible, blocks, check_whole, damped_newton, eigenvalues, jacobians, number_of, prepare_strobe
+from .strobe import admissible, blocks, check_counts, damped_newton, eigenvalues, jacobians, number_of, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 EASY = 3  # iterations up to which the next step is longer
@@ -165,7 +165,7 @@ def continue_orbit(
     Raises:
         ValueError, TypeError: as `periodic_orbit`, or if the parameter is none. RuntimeError: no orbit at the start.
     """
-    check_whole(points=points, steps=steps, cycles=cycles)
+    check_counts(points=points, steps=steps, cycles=cycles)
     if np.ndim(q0) != 1 or np.ndim(v0) != 1:
         raise ValueError(
             f"q0 and v0 must have shape (d,), got {np.shape(q0)} and {np.shape(v0)}: a branch has one start"

@@ -21,13 +21,12 @@ from jax import lax
 
 from ..ensemble import COMPILE, Axes, in_chunks, lane_axes, over_lanes
 from ..integrate import Lane, Plan, motion
+from ..jacobians import BLOCK
 from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..status import FAILURES, describe
-from .strobe import check_whole, prepare_strobe
-
-BLOCK = 256  # lanes of a small system advanced together: their tangents stay in the cache
+from .strobe import check_counts, prepare_strobe
 
 
 @dataclass(frozen=True)
@@ -110,13 +109,11 @@ def lyapunov(
     Raises:
         ValueError, TypeError: as `ensemble`, or a count that makes no sense.
     """
-    check_whole(intervals=intervals, blocks=blocks)
+    check_counts(intervals=intervals, skip=skip, blocks=blocks)
     if blocks < 2 or intervals % blocks:
         raise ValueError(
             f"intervals={intervals} must be a multiple of blocks={blocks}, and blocks at least 2: their scatter is the error"
         )
-    if not isinstance(skip, int | np.integer) or skip < 0:
-        raise ValueError(f"skip must be a whole number >= 0, got {skip!r}")
     batch, single = prepare_strobe(
         problem, q0, v0, period=interval, steps=steps, cycles=1, t0=t0, scheme=scheme, projection=projection, args=args,
         args_axes=args_axes, e=e, layout=layout, name="interval",

@@ -19,7 +19,7 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status, describe
-from .strobe import admissible, check_whole, damped_newton, eigenvalues, near_impact, prepare_strobe, strobe
+from .strobe import admissible, check_counts, damped_newton, eigenvalues, near_impact, prepare_strobe, strobe
 
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
 
@@ -129,7 +129,7 @@ def periodic_orbit(
     Raises:
         ValueError, TypeError: an argument has a wrong shape, type or value, or a start is not admissible.
     """
-    check_whole(iterations=iterations)
+    check_counts(iterations=iterations)
     common: dict[str, Any] = {"args": args, "args_axes": args_axes, "e": e, "scheme": scheme, "projection": projection}
     common |= {"period": period, "t0": t0, "cycles": cycles, "layout": layout}
     batch, single = prepare_strobe(problem, q0, v0, steps=steps, **common)

@@ -21,6 +21,7 @@ from ..schemes.base import Scheme
 from ..status import FAILURES
 from ..validate import canonical_state, cast_numbers, choose_methods, real_array
 from .impacts import Impacts, impacts
+from .strobe import check_counts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
@@ -417,11 +418,3 @@ def _period(period, args) -> np.ndarray:
 def _shared(e) -> bool:
     """Whether restitution is the same for all lanes, as `ensemble` reads it."""
     return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
-
-
-def check_counts(**counts) -> None:
-    """Whole numbers from 1 on, ``skip`` from 0."""
-    for name, value in counts.items():
-        least = 0 if name == "skip" else 1
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")

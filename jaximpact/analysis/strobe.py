@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..ensemble import Batch, divide, in_chunks, prepare
+from ..ensemble import Batch, divide, in_chunks, is_single, prepare
 from ..integrate import Lane
 from ..jacobians import _differentiate, state
 from ..problem import Problem
@@ -25,12 +25,6 @@ from ..schemes.event_corrected import EventCorrected
 from ..validate import check_finite, real_array
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
-
-
-def is_single(args_axes, *ranked: tuple[Any, int]) -> bool:
-    """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
-    carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
-    return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)
 
 
 def number_of(name: str, value, args, args_axes) -> np.ndarray:
@@ -45,10 +39,12 @@ def number_of(name: str, value, args, args_axes) -> np.ndarray:
     return value
 
 
-def check_whole(**counts) -> None:
+def check_counts(**counts) -> None:
+    """Whole numbers from 1 on, ``skip`` from 0."""
     for name, value in counts.items():
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-            raise ValueError(f"{name} must be a whole number >= 1, got {value!r}")
+        least = 0 if name == "skip" else 1
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
 
 
 def prepare_strobe(
@@ -77,7 +73,7 @@ def prepare_strobe(
             f"{name}: give the {name}, a number or a function of args; orbits of autonomous systems, whose period is unknown, "
             "are not covered"
         )
-    check_whole(steps=steps, cycles=cycles)
+    check_counts(steps=steps, cycles=cycles)
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0), (e, 0))
     begin, length = number_of("t0", t0, args, args_axes), number_of(name, period, args, args_axes)
     if np.any(length <= 0):
