@@ -53,6 +53,14 @@ class Metric(NamedTuple):
             return jnp.all(jnp.isfinite(self.factor)) & jnp.all(jnp.diagonal(self.factor) > 0)
         return jnp.all(self.matrix > 0) & jnp.all(jnp.isfinite(self.matrix))
 
+    def symmetric(self) -> Array:
+        """Whether M is symmetric here, up to round-off."""
+        if self.matrix is None or self.factor is None:
+            return jnp.array(True)
+        # of a positive definite matrix no entry is larger than the diagonal's largest
+        small = 1e4 * jnp.finfo(self.matrix.dtype).eps * jnp.max(jnp.diagonal(self.matrix))
+        return jnp.all(jnp.abs(self.matrix - self.matrix.T) <= small)
+
     @classmethod
     def at(cls, problem: Problem, q: Array, args) -> Metric:
         """The metric of a problem's mass matrix at q."""
@@ -160,10 +168,12 @@ class Touch(NamedTuple):
 
 def touch(contacts: Contacts, rate: Array, q: Array, v: Array) -> Touch:
     """Compare gaps and their rates d/dt f(t, q) with the round-off of what they are made of."""
-    eps = 1e3 * jnp.finfo(q.dtype).eps
+    # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
+    eps = jnp.finfo(q.dtype).eps
+    few, many = (1e3 if q.dtype == jnp.float64 else 4) * eps, 1e3 * eps
     magnitude = jnp.abs(contacts.jacobian)
-    distance, speed = eps * (1 + magnitude @ jnp.abs(q)), eps * (1 + magnitude @ jnp.abs(v))
-    touching = contacts.gap <= distance
+    distance, speed = 1 + magnitude @ jnp.abs(q), many * (1 + magnitude @ jnp.abs(v))
+    touching, distance = contacts.gap <= few * distance, many * distance
     return Touch(touching, contacts.gap < -distance, touching & (rate < -speed))
 
 

@@ -24,6 +24,7 @@ from .sensitivity import begin, calm_step, corrected_step, end, synchronous, und
 from .status import FAILURES, Status, describe, summarise
 from .validate import JaximpactWarning, canonical, check_start, choose_methods, is_traced
 
+LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
 SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
 LAYOUTS = ("auto", "scalar", "array")
 MUCH_WORK = 1e7  # trajectory-steps from which their longer compilation pays
@@ -182,8 +183,21 @@ def start(problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v
     rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
     at = touch(contacts, rate, q0, v0)
     found = project_velocity(projection, contacts.masked(at.touching), jnp.where(at.touching, rate, 1))
-    status = found.status | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
+    inside = jnp.all((inputs.e >= 0) & (inputs.e <= 1)) & (inputs.h > 0)
+    status = (
+        found.status
+        | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
+        | as_status(jnp.any(at.violated), Status.START_NOT_ADMISSIBLE)
+        | as_status(~inside, Status.INPUT_OUT_OF_RANGE)
+    )
     return v0 + found.jump, found.impulse, status
+
+
+def noted(measures, bits: Array, t: Array):
+    """The accounts of a motion with status bits that it got at time t; the first failure gives the time of failing."""
+    *rest, status, failed_at = measures
+    failing = ((bits & int(FAILURES)) != 0) & ((status & int(FAILURES)) == 0)
+    return (*rest, status | bits, jnp.where(failing, t, failed_at))
 
 
 def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: Lane, plan: Plan) -> Solution:
@@ -231,26 +245,31 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     def account(k, state, info, measures, problem=problem, inputs=inputs):
         """Accumulate what is reported of the whole motion: of a state, and of the step k that led to it or leaves it."""
         # the problem and the inputs of a lane are arguments: see `lanes.few`
-        penetration, residual, iterations, status, failed_at = measures
+        penetration, residual, iterations, *remarks = measures
         t = inputs.time(state.n)
         gaps = problem.gaps(t, state.q, inputs.args)
         lost = as_status(~finite(state), Status.NON_FINITE)
-        new = status | info.status | lost
-        failing = ((new & int(FAILURES)) != 0) & ((status & int(FAILURES)) == 0)
-        return (
+        measures = (
             jnp.maximum(penetration, jnp.max(-gaps, initial=0.0)),
             jnp.maximum(residual, info.residual),
             iterations + info.iterations,
-            new,
-            jnp.where(failing, jnp.where(lost > 0, t, inputs.time(k)), failed_at),
+            *remarks,
         )
+        return noted(measures, info.status | lost, jnp.where(lost > 0, t, inputs.time(k)))
+
+    def stable(state, measures):
+        """The accounts, with a remark where the force is too stiff for h: looked at now and then, it costs two forces."""
+        state = lax.stop_gradient(state)
+        bits = as_status(scheme.unstable(problem, lax.stop_gradient(inputs), state), Status.STEP_UNSTABLE)
+        return noted(measures, bits, inputs.time(state.n))
 
     def row_of(state, info, impulse):
         impulse = jnp.where(finite(state), impulse + info.impulse, jnp.nan)
         return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse)
 
     zero = jnp.zeros((), lane.q0.dtype)
-    measures = (zero, zero, jnp.zeros((), jnp.int32), status, jnp.full_like(zero, jnp.nan))
+    none = jnp.zeros((), jnp.int32)
+    measures = noted((zero, zero, none, none, jnp.full_like(zero, jnp.nan)), status, t0)
     # kept rows, and a spare one for steps that are not kept
     buffer = None
     if plan.rows and not plan.lean:
@@ -277,6 +296,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         state, row, measures, buffer, pointer, history = carry
         state_new, info, history_new = step(problem, scheme, projection, inputs, state, history)
         row_new, measures_new = row_of(state_new, info, row.impulse), account(k, state_new, info, measures)
+        measures_new = lax.cond(k % LOOK == 0, stable, lambda _, measures: measures, state_new, measures_new)
         live = True
         if plan.ragged:
             live = k <= lane.steps
@@ -346,6 +366,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         else:
             carry = lax.while_loop(lambda carry: carry[0].n < target, advance, carry)
         row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), initial, carry[1])
+        carry = (*carry[:2], stable(carry[0], carry[2]))
         return carry, content(target, row, i)
 
     history = None
@@ -372,6 +393,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
                 _scan(body, carry, numbers) if plan.sensitivity == "none" else _scan_in_segments(body, carry, numbers)
             )
         state, row, measures, buffer, _, history = carry
+        measures = stable(state, measures)
     if history is not None:
         remark = end(problem, inputs, lane.steps, state, history)
         measures = (*measures[:3], measures[3] | remark, measures[4])

@@ -187,7 +187,7 @@ def corrected_step(
     """`scheme.step` with the corrected derivative."""
     new, info = scheme.step(problem, projection, *lax.stop_gradient((inputs, state)))
     _, h, e, args = inputs
-    n, q, v = state
+    n, q, v = state[:3]
     t = inputs.time(n)
     middle = lax.stop_gradient(scheme.impact_phase(e) * h)
     a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))

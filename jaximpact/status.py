@@ -22,20 +22,25 @@ class Status(enum.IntFlag):
     DERIVATIVE_AT_END = 256
     DERIVATIVE_ZENO = 512
     PROJECTION_REFINED = 1024
+    START_NOT_ADMISSIBLE = 2048
+    INPUT_OUT_OF_RANGE = 4096
+    STEP_UNSTABLE = 8192
+    GRADIENT_VANISHES = 16384
+    MASS_NOT_SYMMETRIC = 32768
 
 
 # What the user can do about each bit; bits outside FAILURES are remarks.
 CAUSES = {
     Status.PROJECTION_NOT_CONVERGED: "the projection did not reach its tolerance: raise its iteration limits, choose "
-    "another projection, or take a smaller h (strongly curved or dependent constraints)",
+    "another projection, or take a smaller h (strongly curved or dependent constraints, a gradient that vanishes at contact)",
     Status.INFEASIBLE: "the linearised constraints have no common point: constraints contradict each other, or a moving "
     "constraint leaves no room",
     Status.MASS_NOT_POSITIVE: "the mass matrix was not positive definite: check mass(q, args) at the configurations reached, "
     "which lie up to O(h) outside the admissible set",
     Status.NON_FINITE: "the state became infinite or NaN: force or constraints are not finite where the scheme evaluates "
     "them, or h is too large for an explicit scheme (h times the highest frequency must stay below 2)",
-    Status.FIXED_POINT_NOT_CONVERGED: "the iteration for the centred force did not reach its tolerance: raise its count or "
-    "take a smaller h",
+    Status.FIXED_POINT_NOT_CONVERGED: "the iteration for the implicit part of the force (PaoliSchatzman(force='centred'), "
+    "MoreauJean) did not converge: take a smaller h or more iterations; a motion that blows up in finite time ends like this",
     Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint and was projected onto "
     "the admissible velocities (as an inelastic impact at t0)",
     Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed at a normal velocity too small, for this h, to be told from "
@@ -48,8 +53,28 @@ CAUSES = {
     "that point is of first order at best",
     Status.PROJECTION_REFINED: "(remark) the first method of the projection did not reach its tolerance and a slower one finished: "
     "dependent or badly scaled constraints; the result is as accurate as any",
+    Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
+    "every gap >= 0",
+    Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "
+    "cannot raise): keep them within their range, by a transformation of the variable if they are optimised",
+    Status.STEP_UNSTABLE: "h is beyond the stability bound of the explicit force (h times the highest frequency must stay below "
+    "2, h times the damping rate below 2): take a smaller h, or MoreauJean, which is implicit in the force",
+    Status.GRADIENT_VANISHES: "a gap closed where its gradient vanishes (q^2 or q^3 at q = 0): the direction of the impulse is "
+    "not defined there; state the same set by a function whose gradient does not vanish on its boundary",
+    Status.MASS_NOT_SYMMETRIC: "the mass matrix was not symmetric: check mass(q, args) away from q0",
 }
-FAILURES = Status(31)
+FAILURES = (
+    Status.PROJECTION_NOT_CONVERGED
+    | Status.INFEASIBLE
+    | Status.MASS_NOT_POSITIVE
+    | Status.NON_FINITE
+    | Status.FIXED_POINT_NOT_CONVERGED
+    | Status.START_NOT_ADMISSIBLE
+    | Status.INPUT_OUT_OF_RANGE
+    | Status.STEP_UNSTABLE
+    | Status.GRADIENT_VANISHES
+    | Status.MASS_NOT_SYMMETRIC
+)
 DOUBTS = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_SIMULTANEOUS | Status.DERIVATIVE_AT_END | Status.DERIVATIVE_ZENO
 
 

@@ -233,11 +233,10 @@ def start_report(problem: Problem, q0, v0, t0, args) -> Report:
     contacts = linearise(problem, metric, t0, q0, args)
     rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
     force = problem.generalised_force(t0, q0, v0, args)
-    symmetric, quadratic = jnp.array(True), jnp.array(True)
+    quadratic = jnp.array(True)
     matrix = metric.matrix
     if matrix is not None and matrix.ndim == 2:
         small = 1e4 * jnp.finfo(q0.dtype).eps * jnp.max(jnp.abs(matrix))
-        symmetric = jnp.all(jnp.abs(matrix - matrix.T) <= small)
         lagrangian = getattr(problem.force, "lagrangian", None)
         if lagrangian is not None:
             # the same mass at another time and velocity
@@ -245,7 +244,7 @@ def start_report(problem: Problem, q0, v0, t0, args) -> Report:
             quadratic = jnp.all(jnp.abs(other - matrix) <= small)
     finite = jnp.all(jnp.isfinite(force))
     at = touch(contacts, rate, q0, v0)
-    return Report(contacts.gap, rate, at, metric.positive(), symmetric, quadratic, finite)
+    return Report(contacts.gap, rate, at, metric.positive(), metric.symmetric(), quadratic, finite)
 
 
 _report = jax.jit(start_report)

@@ -370,7 +370,7 @@ def project_position(
     if isinstance(method, Frozen | Untouched):
         return method.position(problem, metric, time, base, increment, scale, args, normal)
     fixed_normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else None
-    flat = _flat(lambda x: jacobian(problem, time, x, args)[1], base)
+    flat = is_flat(problem, time, base, args)
 
     def linearise(now: Iterate, chosen: Selection) -> Contacts:
         if fixed_normals is None:
@@ -446,7 +446,12 @@ def project_position(
 
 def is_straight(method: Projection, problem: Problem, time, q: Array, args) -> bool:
     """Whether a projection is straight-line arithmetic, with nothing to iterate: few constraints, seen to be affine in q."""
-    return method.direct(problem.count(time, q, args)) and _flat(lambda x: jacobian(problem, time, x, args)[1], q)
+    return method.direct(problem.count(time, q, args)) and is_flat(problem, time, q, args)
+
+
+def is_flat(problem: Problem, time, q: Array, args) -> bool:
+    """Whether all constraints are seen to be affine in q."""
+    return _flat(lambda x: jacobian(problem, time, x, args)[1], q)
 
 
 def _flat(function: Callable, x: Array) -> bool:

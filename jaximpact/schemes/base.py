@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..contact import Metric
+from ..contact import Contacts, Metric
 from ..problem import Problem
-from ..projection.base import Projected, Projection, as_status
+from ..projection.base import Frozen, Projected, Projection, Untouched, as_status, is_flat
 from ..status import Status
+
+STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
 
 
 class Inputs(NamedTuple):
@@ -28,11 +30,28 @@ class Inputs(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the next step needs: step number n (t = t0 + n h), position q (d,), velocity v (d,) over the last step."""
+    """What the next step needs: step number n (t = t0 + n h), position q (d,), velocity v (d,) over the last step.
+
+    Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q.
+    """
 
     n: Array
     q: Array
     v: Array
+    low: Array | None = None
+
+    @classmethod
+    def start(cls, n: int, q: Array, v: Array) -> State:
+        """The first state, at step n."""
+        return cls(jnp.asarray(n, jnp.int32), q, v, None if q.dtype == jnp.float64 else jnp.zeros_like(q))
+
+    def moved(self, shift: Array, v: Array) -> State:
+        """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
+        if self.low is None:
+            return State(self.n + 1, self.q + shift, v)
+        shift = shift + self.low
+        q = self.q + shift
+        return State(self.n + 1, q, v, shift - (q - self.q))
 
 
 class Info(NamedTuple):
@@ -72,6 +91,10 @@ class Scheme(Protocol):
         """Raise ValueError, on the host, where the scheme does not cover the problem."""
         ...
 
+    def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
+        """Whether the step is beyond the stability bound of the force: see `beyond_stability`."""
+        ...
+
     def impact_phase(self, e) -> Array:
         """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
         ...
@@ -92,9 +115,54 @@ def finite(state: State) -> Array:
     return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
 
 
+def mass_status(metric: Metric) -> Array:
+    """Status bits of a mass matrix."""
+    wrong = as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
+    return wrong | as_status(~metric.symmetric(), Status.MASS_NOT_SYMMETRIC)
+
+
+def beyond_stability(
+    problem: Problem, inputs: Inputs, state: State, limit: float = STABLE, damping: bool = True
+) -> Array:
+    """Whether h is beyond the stability bound of an explicit force, seen along the present velocity, ().
+
+    Where such a scheme is unstable the state alternates, (q, v) -> (q - h v, -v). The force answers to that with
+    h <v, g(t, q - h v, -v) - g(t, q, v)> = <v, (h^2 K + 2 h C) v>, K and C being stiffness and damping, which a stable
+    step keeps below 4 <v, M v> in every direction. The time is the same in both: a force that varies in time counts for
+    nothing. ``damping``: whether the force is explicit in the velocity too.
+    """
+    _, h, _, args = inputs
+    n, q, v = state[:3]
+    t = inputs.time(n)
+    back = problem.generalised_force(t, q - h * v, -v if damping else v, args)
+    answer = h * (v @ (back - problem.generalised_force(t, q, v, args)))
+    return answer > limit * (v @ Metric.at(problem, q, args).times(v))
+
+
+def unresolved(problem: Problem, metric: Metric, contacts: Contacts, t, q: Array, shift: Array, args) -> Array:
+    """Which gaps (m,) no gradient describes over a displacement ``shift`` (d,), to half of what it could change.
+
+    Where a contact acts, its gradient vanishes there, or the step is as long as the radius of curvature.
+    """
+    eps = 1e3 * jnp.finfo(q.dtype).eps
+    rest = problem.gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
+    reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
+    return jnp.abs(rest) > 0.5 * reach + eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
+
+
+def gradient_status(
+    projection: Projection, problem: Problem, metric: Metric, contacts: Contacts, t, q, shift, impulse, args
+) -> Array:
+    """Status bit of contacts that carry an impulse where their gap is `unresolved`; flat ones always are."""
+    if isinstance(projection, Frozen | Untouched) or is_flat(problem, t, q, args):
+        return jnp.zeros((), jnp.int32)
+    doubtful = unresolved(problem, metric, contacts, t, q, shift, args)
+    return as_status(jnp.any(doubtful & (impulse > 0)), Status.GRADIENT_VANISHES)
+
+
 def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, impulse: Array | None = None) -> Info:
     """Info of one step from its projection; adds the status of the mass matrix."""
-    status = projected.status | as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
+    status = projected.status | mass_status(metric)
     impulse = projected.impulse if impulse is None else impulse
     return Info(z, chord, impulse, projected.residual, projected.iterations, status)
 

@@ -26,8 +26,7 @@ from .. import linalg
 from ..contact import Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
 from ..problem import Problem
 from ..projection.base import PENDING, Projection, Untouched, as_status, complementarity
-from ..status import Status
-from .base import Info, Inputs, no_step
+from .base import Info, Inputs, beyond_stability, mass_status, no_step
 
 
 class EventState(NamedTuple):
@@ -85,6 +84,10 @@ class EventCorrected:
     projects: ClassVar[bool] = False
     velocity_lag: ClassVar[float] = 0.0
 
+    def unstable(self, problem: Problem, inputs: Inputs, state: Any) -> Array:
+        """Whether the step is beyond the stability bound of the force."""
+        return beyond_stability(problem, inputs, state)
+
     def impact_phase(self, e) -> Array:
         """Not used: the derivative of a step needs no correction."""
         return jnp.zeros(())
@@ -137,7 +140,7 @@ class EventCorrected:
         allowed = _allowed(contacts, q)
         taylor = contacts.gap, rate, 0.5 * (contacts.velocity(a) + bias)
         event = closed | (problem.gaps(t + h, q_new, args) < -allowed) | _dips(taylor, h, closed, allowed)
-        pending = jnp.any(event) | ~Metric.at(problem, q_new, args).positive()
+        pending = jnp.any(event) | (mass_status(Metric.at(problem, q_new, args)) != 0)
         info = no_step(q_new, (q_new - q) / h, closed.shape[0])
         return EventState(n + 1, q_new, v_new, closed), info._replace(status=as_status(pending, PENDING))
 
@@ -221,7 +224,7 @@ class EventCorrected:
         opened = involved & (after > _noise(contacts, v, rate))
         defect = jnp.where(involved, after - rate + offset, 0)
         error = complementarity(lax.stop_gradient(defect), lax.stop_gradient(jolt), contacts.diagonal())
-        status = failed | as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
+        status = failed | mass_status(metric)
         return q, v, (closed | lands) & ~opened, tangent + jolt, error, status
 
     def _impact(self, along, path, taylor, closed, penetrating, allowed):

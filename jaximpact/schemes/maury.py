@@ -21,8 +21,9 @@ from jax import Array
 
 from ..contact import Metric, acceleration, linearise
 from ..problem import Problem
-from ..projection.base import Projection, project_velocity
-from .base import Info, Inputs, State, info_of, mean_acceleration, no_step
+from ..projection.base import Projection, as_status, project_velocity
+from ..status import Status
+from .base import Info, Inputs, State, beyond_stability, gradient_status, info_of, mean_acceleration, no_step
 
 
 @jax.tree_util.register_dataclass
@@ -55,6 +56,10 @@ class Maury:
     def velocity_lag(self) -> float:
         return 0.5 if self.half_kick else 0.0
 
+    def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
+        """Whether the step is beyond the stability bound of the force."""
+        return beyond_stability(problem, inputs, state)
+
     def impact_phase(self, e) -> Array:
         """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
         # measured: inelastic impacts are best taken at the start of their step
@@ -63,23 +68,29 @@ class Maury:
     def init(
         self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
     ) -> tuple[State, Info]:
-        t0, h, _, args = inputs
+        t0, h, e, args = inputs
         v = v0
         if self.half_kick:
             v = v0 - 0.5 * h * acceleration(problem, Metric.at(problem, q0, args), t0, q0, v0, args)
-        return State(jnp.zeros((), jnp.int32), q0, v), no_step(q0, v, problem.count(t0, q0, args))
+        # a restitution that is not known is not refused by `validate`
+        status = as_status(jnp.any(e != 0), Status.INPUT_OUT_OF_RANGE)
+        info = no_step(q0, v, problem.count(t0, q0, args))
+        return State.start(0, q0, v), info._replace(status=status)
 
     def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, _, args = inputs
-        n, q, u = state
+        n, q, u = state[:3]
         metric = Metric.at(problem, q, args)
         t = inputs.time(n)
         if self.half_kick:
             free = u + h * acceleration(problem, metric, t, q, u, args)
         else:
             free = u + h * mean_acceleration(problem, metric, t, h, q, u, args, self.nodes)
-        contacts = linearise(problem, metric, inputs.time(n + 1), q, args)
+        t_new = inputs.time(n + 1)
+        contacts = linearise(problem, metric, t_new, q, args)
         found = project_velocity(projection, contacts, contacts.gap / h + contacts.velocity(free))
         u = free + found.jump
-        q = q + h * u
-        return State(n + 1, q, u), info_of(found, metric, q, u)
+        new = state.moved(h * u, u)
+        info = info_of(found, metric, new.q, u)
+        status = gradient_status(projection, problem, metric, contacts, t_new, q, h * free, found.impulse, args)
+        return new, info._replace(status=info.status | status)

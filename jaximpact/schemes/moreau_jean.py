@@ -20,8 +20,9 @@ from jax import Array
 
 from ..contact import Contacts, Metric, gap_rate, jacobian
 from ..problem import Problem
-from ..projection.base import Projection, project_velocity
-from .base import Info, Inputs, State, info_of, no_step
+from ..projection.base import Projection, as_status, project_velocity
+from ..status import Status
+from .base import STABLE, Info, Inputs, State, beyond_stability, gradient_status, info_of, no_step
 
 
 @jax.tree_util.register_dataclass
@@ -53,6 +54,11 @@ class MoreauJean:
         if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
             raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
 
+    def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
+        """Whether the step is beyond the stability bound of the force; never from theta = 1/2 on."""
+        explicit = 1 - 2 * self.theta
+        return beyond_stability(problem, inputs, state, STABLE / explicit) if explicit > 0 else jnp.zeros((), bool)
+
     def impact_phase(self, e) -> Array:
         """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
         # measured: early for inelastic contacts, in the middle for elastic ones
@@ -62,11 +68,11 @@ class MoreauJean:
         self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
     ) -> tuple[State, Info]:
         m = problem.count(inputs.t0, q0, inputs.args)
-        return State(jnp.zeros((), jnp.int32), q0, v0), no_step(q0, v0, m)
+        return State.start(0, q0, v0), no_step(q0, v0, m)
 
     def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, e, args = inputs
-        n, q, v = state
+        n, q, v = state[:3]
         t, t_new = inputs.time(n), inputs.time(n + 1)
         theta = self.theta
         metric = Metric.at(problem, q + (theta * h) * v, args)
@@ -79,7 +85,7 @@ class MoreauJean:
             force = problem.generalised_force(t_new, q + h * (theta * w + (1 - theta) * v), w, args)
             return metric.times(w - v) - h * (theta * force + (1 - theta) * old_force)
 
-        w = v
+        w = free = before = v
         for _ in range(1 if theta == 0 else self.newton):
             if theta == 0:
                 operator, free = metric, v + h * metric.solve(old_force)
@@ -89,7 +95,14 @@ class MoreauJean:
             contacts = Contacts(gap, normals, operator.solve(normals.T)).masked(active)
             offset = contacts.velocity(free) + e * contacts.velocity(v) + (1 + e) * rate
             found = project_velocity(projection, contacts, jnp.where(active, offset, 1))
-            w = free + found.jump
+            before, w = w, free + found.jump
         chord = theta * w + (1 - theta) * v
-        q = q + h * chord
-        return State(n + 1, q, w), info_of(found, metric, q, chord)
+        new = state.moved(h * chord, w)
+        info = info_of(found, metric, new.q, chord)
+        status = gradient_status(projection, problem, metric, contacts, t, q, h * free, found.impulse, args)
+        if theta > 0 and self.newton > 1:
+            # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
+            change, rounding = jnp.max(jnp.abs(w - before)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
+            failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
+            status = status | as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+        return new, info._replace(status=info.status | status)

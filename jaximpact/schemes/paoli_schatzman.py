@@ -27,7 +27,7 @@ from ..problem import Problem
 from ..projection.base import Frozen, Projection, Untouched, as_status, project_position
 from ..projection.geodesic import project_geodesic
 from ..status import Status
-from .base import Info, Inputs, State, info_of, mean_acceleration
+from .base import Info, Inputs, State, beyond_stability, info_of, mean_acceleration
 
 static = {"static": True}
 CHOICES = {
@@ -89,6 +89,10 @@ class PaoliSchatzman:
         if self.metric == "geodesic" and self.normal == "explicit":
             raise ValueError("PaoliSchatzman(metric='geodesic') takes normals at Z: use normal='implicit'")
 
+    def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
+        """Whether the step is beyond the stability bound of the force."""
+        return beyond_stability(problem, inputs, state, damping=self.force != "centred")
+
     def impact_phase(self, e) -> Array:
         """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
         return jnp.asarray(0.5)
@@ -108,12 +112,12 @@ class PaoliSchatzman:
             z = h * self._force(problem, metric, t0, h, q0, v0, args)
         found = self._project(problem, projection, metric, t0 + h, q0, h * (v0 + z), h, args)
         v = v0 + z + found.jump
-        q = q0 + h * v
-        return State(jnp.ones((), jnp.int32), q, v), info_of(found, metric, q, v)
+        state = State.start(0, q0, v0).moved(h * v, v)
+        return state, info_of(found, metric, state.q, v)
 
     def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, e, args = inputs
-        n, q, v = state
+        n, q, v = state[:3]
         t = inputs.time(n)
         metric = Metric.at(problem, q, args)
         scale = h / (1 + e)
@@ -133,7 +137,7 @@ class PaoliSchatzman:
         v_new, increment, found = advance(force)
         z = q + (increment + scale * found.jump)
         info = info_of(found, metric, z, v_new)
-        return State(n + 1, q + h * v_new, v_new), info._replace(status=info.status | status)
+        return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
 
     def _force(self, problem, metric, t, h, q, v, args):
         if self.force == "mean":

@@ -1,0 +1,170 @@
+"""What cannot raise sets a bit: data that are traced, steps that are too large, constraints and masses gone bad on the way."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.status import FAILURES
+
+SCHEMES = [ji.PaoliSchatzman(), ji.MoreauJean(), ji.Maury(), ji.EventCorrected()]
+EXPLICIT = [
+    ji.PaoliSchatzman(),
+    ji.PaoliSchatzman(force="mean"),
+    ji.Maury(),
+    ji.MoreauJean(theta=0.0),
+    ji.EventCorrected(),
+]
+
+
+def name(scheme):
+    return repr(scheme)
+
+
+def fall(t, q, v, args):
+    return jnp.full_like(q, -10.0)
+
+
+def floor(t, q, args):
+    return q
+
+
+def spring(t, q, v, args):
+    return -args["k"] * q - args["c"] * v
+
+
+def has(solution, bit):
+    return np.asarray(solution.status & int(bit)) != 0
+
+
+H = 0.01
+# one vmapped program a scheme: (q0, restitution, stiffness, damping, walls at +-, t1), and the bit that is due
+LANES = {
+    "fine": (0.5, 0.0, 1.0, 0.0, 0.8, 2.0, 0),
+    "outside": (0.81, 0.0, 1.0, 0.0, 0.8, 2.0, ji.Status.START_NOT_ADMISSIBLE),
+    "on the wall": (0.8, 0.0, 1.0, 0.0, 0.8, 2.0, 0),
+    "e < 0": (0.5, -0.1, 1.0, 0.0, 0.8, 2.0, ji.Status.INPUT_OUT_OF_RANGE),
+    "e > 1": (0.5, 1.5, 1.0, 0.0, 0.8, 2.0, ji.Status.INPUT_OUT_OF_RANGE),
+    "e NaN": (0.5, np.nan, 1.0, 0.0, 0.8, 2.0, ji.Status.INPUT_OUT_OF_RANGE),
+    "backwards": (0.5, 0.0, 1.0, 0.0, 0.8, -2.0, ji.Status.INPUT_OUT_OF_RANGE),
+    "near the bound": (0.5, None, (1.9 / H) ** 2, 0.0, 0.8, 2.0, 0),
+    "stiff": (0.5, None, (2.1 / H) ** 2, 0.0, 0.8, 2.0, ji.Status.STEP_UNSTABLE),
+    "stiffer": (0.5, None, (3.0 / H) ** 2, 0.0, 0.8, 2.0, ji.Status.STEP_UNSTABLE),
+    "very stiff": (0.5, None, (100.0 / H) ** 2, 0.0, 0.8, 2.0, ji.Status.STEP_UNSTABLE),
+    "damped": (0.5, None, 1.0, 1.9 / H, 1e300, 2.0, 0),
+    "too damped": (0.5, None, 1.0, 2.1 / H, 1e300, 2.0, ji.Status.STEP_UNSTABLE),
+    "far too damped": (0.5, None, 1.0, 30 / H, 1e300, 2.0, ji.Status.STEP_UNSTABLE),
+}
+BITS = ji.Status.START_NOT_ADMISSIBLE | ji.Status.INPUT_OUT_OF_RANGE | ji.Status.STEP_UNSTABLE
+
+
+@pytest.mark.parametrize("scheme", EXPLICIT, ids=name)
+def test_data_that_are_traced_and_steps_too_large_set_bits(scheme):
+    """The walls keep finite what is unstable."""
+    system = ji.Problem(spring, lambda t, q, args: jnp.concatenate([args["wall"] - q, args["wall"] + q]))
+    bouncing = 0.0 if isinstance(scheme, ji.Maury) else 0.5
+
+    def motion(q0, e, k, c, wall, t1):
+        args = {"k": k, "c": c, "wall": wall}
+        return ji.solve(system, q0[None], [0.3], t1=t1, steps=200, args=args, e=e, scheme=scheme, save="final")
+
+    table = [[bouncing if x is None else x for x in lane[:-1]] for lane in LANES.values()]
+    found = jax.vmap(motion)(*map(jnp.array, zip(*table, strict=True)))
+    set_bits = {name: int(status) & int(BITS) for name, status in zip(LANES, found.status, strict=True)}
+    assert set_bits == {name: int(lane[-1]) for name, lane in LANES.items()}
+    failed = np.array([lane[-1] != 0 for lane in LANES.values()])
+    assert np.all(np.isfinite(found.failed_at[failed]))
+    assert found.failed_at[1] == 0.0
+
+
+def test_maury_says_that_a_traced_restitution_is_not_its_own():
+    ball = ji.Problem(fall, floor)
+    found = jax.jit(lambda e: ji.solve(ball, [0.01], [0.0], t1=0.1, steps=10, e=e, scheme=ji.Maury()))(0.5)
+    assert has(found, ji.Status.INPUT_OUT_OF_RANGE)
+
+
+def test_ensembles_notice_instability_as_a_motion_does():
+    system = ji.Problem(spring, lambda t, q, args: jnp.concatenate([0.8 - q, 0.8 + q]))
+    args = {"k": np.array([1.9e2, 1e4]) ** 2, "c": 0.0}
+    found = ji.ensemble(system, [0.5], [0.3], t1=2.0, h=0.01, args=args, args_axes={"k": 0, "c": None})
+    np.testing.assert_array_equal(has(found, ji.Status.STEP_UNSTABLE), [False, True])
+
+
+def test_implicit_schemes_take_stiff_forces():
+    system = ji.Problem(spring, lambda t, q, args: jnp.concatenate([0.8 - q, 0.8 + q]))
+    args = {"k": 1e8, "c": 0.0}
+    found = ji.solve(system, [0.5], [0.3], t1=2.0, h=0.01, args=args, scheme=ji.MoreauJean())
+    assert not has(found, FAILURES)
+    centred = ji.PaoliSchatzman(force="centred")
+    found = ji.solve(system, [0.5], [0.3], t1=0.5, h=0.01, args={"k": 3.5e4, "c": 50.0}, scheme=centred)
+    assert not has(found, FAILURES)
+
+
+def test_a_force_that_varies_in_time_is_not_taken_for_a_stiff_one():
+    """A body at rest, and one in lasting contact, under forces that are switched and that reverse within few steps."""
+
+    def push(t, q, v, args):
+        return 100 * jnp.sign(jnp.sin(args * t)) * jnp.ones_like(q) - 1.0
+
+    for rate in (1e2, 1e3):
+        for scheme in EXPLICIT:
+            found = ji.solve(
+                ji.Problem(push, floor), [0.0], [0.0], t1=2.0, h=0.01, args=rate, scheme=scheme, save="final"
+            )
+            assert not has(found, FAILURES), (rate, scheme)
+
+
+def test_a_mass_that_loses_its_symmetry_sets_a_bit():
+    def mass(q, args):
+        return jnp.eye(2) + jnp.where(q[0] > 0.5, 0.2, 0.0) * jnp.array([[0.0, 1.0], [0.0, 0.0]])
+
+    free = ji.Problem(lambda t, q, v, args: jnp.zeros(2), lambda t, q, args: q, mass)
+    for scheme in SCHEMES:
+        found = ji.solve(free, [0.4, 1.0], [1.0, 0.0], t1=0.2, h=0.01, scheme=scheme)
+        assert has(found, ji.Status.MASS_NOT_SYMMETRIC) and abs(found.failed_at - 0.1) < 0.03
+        assert not has(ji.solve(free, [0.4, 1.0], [1.0, 0.0], t1=0.05, h=0.01, scheme=scheme), FAILURES)
+
+
+@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.Maury()], ids=name)
+def test_a_contact_whose_gradient_vanishes_sets_a_bit(scheme):
+    """The set q^2 >= 0 is everything, yet its linearisations push; a gap of q alone, and a narrow bowl, are clean."""
+    h, bit = 1e-2, ji.Status.GRADIENT_VANISHES
+
+    def status(gap, q0, v0):
+        system = ji.Problem(lambda t, q, v, args: -jnp.eye(2)[1], lambda t, q, args: jnp.stack([gap(q)]))
+        return ji.solve(system, q0, v0, t1=2.0, h=h, scheme=scheme, save="final")
+
+    assert has(status(lambda q: q[1] ** 2, [0.0, 1.0], [0.0, 0.0]), bit)
+    assert not has(status(lambda q: q[1] - jnp.cos(3 * q[0]), [0.5, 1.0], [0.3, 0.0]), bit)
+
+
+@pytest.mark.parametrize("h", [1e-2, 1e-3])
+def test_newtons_method_that_does_not_converge_sets_a_bit(h):
+    """v' = q^3 from (1, 1/sqrt 2 + 1/2): infinite in finite time; it is, or it says that the step's equation is not solved."""
+    system = ji.Problem(lambda t, q, v, args: args * q**3, floor)
+    blown = ji.solve(system, [1.0], [1.0], t1=1.6, h=h, args=1.0, scheme=ji.MoreauJean(), save="final")
+    assert blown.failed
+    steep = ji.solve(system, [1.0], [1.0], t1=0.5, h=h, args=-1.0, scheme=ji.MoreauJean(), save="final")
+    assert steep.status == 0
+
+
+@pytest.mark.parametrize("scheme", SCHEMES[:3], ids=name)
+def test_float32_moves_by_less_than_the_resolution_of_its_position(scheme):
+    free = ji.Problem(lambda t, q, v, args: jnp.zeros_like(q), floor)
+    found = ji.solve(free, np.float32([10.0]), np.float32([4e-4]), t1=1.0, h=1e-3, scheme=scheme, save="final")
+    # a rounding of the final position, and 1000 of the increments
+    np.testing.assert_allclose(found.q[-1, 0], 10.0004, rtol=0, atol=1.2 * np.finfo(np.float32).eps * 8)
+
+
+def test_float32_tells_a_micrometre_from_contact():
+    ball = ji.Problem(fall, floor)
+    scheme = ji.MoreauJean()
+    found = ji.solve(ball, np.float32([1e-6]), np.float32([-1.0]), t1=0.01, h=1e-3, e=0.5, scheme=scheme, save="final")
+    assert not has(found, ji.Status.START_VELOCITY_PROJECTED) and found.v[-1, 0] > 0.3
+
+
+def test_a_gap_without_a_derivative_at_its_zero_fails_at_a_time():
+    bad = ji.Problem(fall, lambda t, q, args: jnp.sqrt(q - 1))
+    found = ji.solve(bad, [1.0], [0.0], t1=0.1, h=0.01)
+    assert has(found, FAILURES) and np.isfinite(found.failed_at)
