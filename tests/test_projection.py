@@ -61,6 +61,16 @@ def test_linear_problem(method, d, m):
 
 
 @METHODS
+def test_constraints_in_different_units_have_each_their_own_round_off(method):
+    """A gap in nanometres beside one in metres: its round-off, 1e-6, is no excuse for the other's violation of 1e-7."""
+    contacts = contacts_of(np.diag([1.0, 1e9]), np.eye(2))
+    found = jax.jit(lambda b: project_velocity(method, contacts, b))(jnp.array([-1e-7, -1e9]))
+    assert int(found.status) == 0
+    # 32 roundings of 1, and the tolerance of 1e-12
+    np.testing.assert_allclose(found.jump, [1e-7, 1.0], rtol=0, atol=1e-11)
+
+
+@METHODS
 def test_dependent_gradients(method):
     """Twice the same wall, and a third that is their sum: impulses are not unique, the velocity is."""
     jacobian = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.5, 0.5]])

@@ -53,22 +53,22 @@ class ADMM:
         def resolvent(x):
             return vectors @ ((vectors.T @ x) / (values + penalty))
 
-        def residual(z):
+        def excess(z):
             velocity = jnp.where(present, root * (a @ z + b), offset)
-            return complementarity(velocity, scale * z, diagonal)
+            return jnp.max(complementarity(velocity, scale * z, diagonal) / tolerance, initial=0.0)
 
         def body(carry):
             count, z, u, _ = carry
             x = resolvent(penalty * (z - u) - b)
             relaxed = self.relaxation * x + (1 - self.relaxation) * z
             z_new = jnp.maximum(0, relaxed + u)
-            return count + 1, z_new, u + relaxed - z_new, residual(z_new)
+            return count + 1, z_new, u + relaxed - z_new, excess(z_new)
 
         def going(carry):
-            return (carry[-1] > tolerance) & (carry[0] < self.max_iterations)
+            return (carry[-1] > 1) & (carry[0] < self.max_iterations)
 
         zero = jnp.zeros_like(b)
-        start = (jnp.zeros((), jnp.int32), zero, zero, residual(zero))
+        start = (jnp.zeros((), jnp.int32), zero, zero, excess(zero))
         count, z, _, reached = lax.while_loop(going, body, start)
 
         # polish: A z = -b on the identified active set, regularised by round-off, refined once
@@ -79,5 +79,5 @@ class ADMM:
         polished = inverse @ jnp.where(active, -b, 0)
         polished = polished - inverse @ jnp.where(active, a @ polished + b, 0)
         polished = jnp.where(active, jnp.maximum(polished, 0), 0)
-        impulse = scale * jnp.where(residual(polished) < reached, polished, z)
+        impulse = scale * jnp.where(excess(polished) < reached, polished, z)
         return Impulses(impulse, count, jnp.zeros((), jnp.int32))

@@ -72,7 +72,7 @@ class Projection(Protocol):
         ...
 
     def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
-        """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``."""
+        """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``, () or (m,)."""
         ...
 
 
@@ -135,8 +135,8 @@ class Untouched(NamedTuple):
 
 
 def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
-    """Natural residual of 0 <= L _|_ w >= 0 as a velocity: max |min(w, A_aa L)|."""
-    return jnp.max(jnp.abs(jnp.minimum(velocity, diagonal * impulse)), initial=0.0)
+    """Natural residual of 0 <= L _|_ w >= 0 as velocities (m,): |min(w, A_aa L)|."""
+    return jnp.abs(jnp.minimum(velocity, diagonal * impulse))
 
 
 def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
@@ -186,26 +186,26 @@ def implicit_root(residual: Callable, solve: Callable, guess):
 
 
 def _floor(contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
-    """Round-off of the gap velocities: no residual can be asked to be smaller.
+    """Round-off (m,) of the gap velocities: no residual can be asked to be smaller.
 
     ``size`` (d,) is the magnitude, as a velocity, of what is added up before the gaps are taken.
     """
     eps = jnp.finfo(size.dtype).eps
-    return 32 * eps * jnp.max(jnp.abs(contacts.jacobian) @ size + jnp.abs(gap_velocity), initial=0.0)
+    return 32 * eps * (jnp.abs(contacts.jacobian) @ size + jnp.abs(gap_velocity))
 
 
 def _tolerance(
     method: Projection, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array
 ) -> Array:
-    """The method's tolerance, raised to round-off; where the residual meets the first, the second is not worked out."""
+    """The method's tolerance (m,), raised to round-off; where the residual meets the first, the second is not worked out."""
 
     def raised(_):
         return jnp.maximum(method.tolerance, _floor(contacts, size, gap_velocity))
 
     if residual is None or size.shape[0] <= SMALL:
         return raised(None)
-    asked = jnp.asarray(method.tolerance, size.dtype)
-    return lax.cond(residual > asked, raised, lambda _: asked, None)
+    asked = jnp.full_like(gap_velocity, method.tolerance)
+    return lax.cond(jnp.any(residual > asked), raised, lambda _: asked, None)
 
 
 class Iterate(NamedTuple):
@@ -314,8 +314,8 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
         residual = complementarity(gap, impulse, contacts.diagonal())
         # impulses along nearly dependent gradients are larger than the jump that they add up to
         parts = jnp.abs(part.response) @ found.impulse
-        done = residual <= _tolerance(method, residual, contacts, parts, offset)
-        return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status)
+        done = jnp.all(residual <= _tolerance(method, residual, contacts, parts, offset))
+        return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, found.status)
 
     def solve(_, guess):
         start = Iterate.start(d, offset)
@@ -400,9 +400,13 @@ def project_position(
             f, pull = jax.vjp(gaps, point(jump))
             pulled = metric.solve(pull(impulse)[0])
         gap = f / scale
-        own = chosen.spread(contacts.diagonal() * found.impulse)
-        residual = jnp.maximum(jnp.max(jnp.abs(pulled - jump)), jnp.max(jnp.abs(jnp.minimum(gap, own))))
-        done = residual <= tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
+        moved = jnp.max(jnp.abs(pulled - jump))
+        defect = complementarity(gap, impulse, chosen.spread(contacts.diagonal()))
+        residual = jnp.maximum(moved, jnp.max(defect))
+        allowed = tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
+        # what was left out has a gradient that is not at hand
+        largest = jnp.max(allowed)
+        done = (moved <= largest) & jnp.all(defect <= (chosen.spread(allowed - largest) + largest))
         return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status), pulled
 
     def improved(now: Iterate, size: int) -> Iterate:

@@ -54,9 +54,10 @@ class ProjectedGradient:
         b = scale * offset
         eps = jnp.finfo(b.dtype).eps
 
-        def residual(x, ax):
+        def excess(x, ax):
             # A x + b back in gap velocities; impulse times diagonal likewise
-            return complementarity(jnp.where(present, root * (ax + b), offset), scale * x, diagonal)
+            found = complementarity(jnp.where(present, root * (ax + b), offset), scale * x, diagonal)
+            return jnp.max(found / tolerance, initial=0.0)
 
         def body(carry):
             count, x, ax, y, ay, bound, weight, _ = carry
@@ -75,14 +76,14 @@ class ProjectedGradient:
                 return jnp.where(accept, yes, no)
 
             x, ax, y, ay = choose(new, x), choose(a_new, ax), choose(y_new, y), choose(ay_new, ay)
-            return count + 1, x, ax, y, ay, choose(bound, bound_new), choose(weight_next, weight), residual(x, ax)
+            return count + 1, x, ax, y, ay, choose(bound, bound_new), choose(weight_next, weight), excess(x, ax)
 
         def going(carry):
-            return (carry[-1] > tolerance) & (carry[0] < self.max_iterations)
+            return (carry[-1] > 1) & (carry[0] < self.max_iterations)
 
         one = jnp.ones((), b.dtype)
         x = root * impulse
         ax = delassus(x)
-        start = (jnp.zeros((), jnp.int32), x, ax, x, ax, one, one, residual(x, ax))
+        start = (jnp.zeros((), jnp.int32), x, ax, x, ax, one, one, excess(x, ax))
         count, x, *_ = lax.while_loop(going, body, start)
         return Impulses(scale * x, count, jnp.zeros((), jnp.int32))

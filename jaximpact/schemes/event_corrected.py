@@ -223,7 +223,9 @@ class EventCorrected:
         after = rate + contacts.delassus() @ jolt
         opened = involved & (after > _noise(contacts, v, rate))
         defect = jnp.where(involved, after - rate + offset, 0)
-        error = complementarity(lax.stop_gradient(defect), lax.stop_gradient(jolt), contacts.diagonal())
+        error = jnp.max(
+            complementarity(lax.stop_gradient(defect), lax.stop_gradient(jolt), contacts.diagonal()), initial=0.0
+        )
         status = failed | mass_status(metric)
         return q, v, (closed | lands) & ~opened, tangent + jolt, error, status
 
