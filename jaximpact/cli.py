@@ -22,7 +22,7 @@ from . import __version__
 from .analysis.convergence import convergence
 from .catalogue import Case, Entry, entries, get
 from .ensemble import ensemble
-from .integrate import Solution, count_steps, solve
+from .integrate import Solution, solve
 from .names import PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name, suggestion
 from .output import (
     aligned,
@@ -37,7 +37,7 @@ from .output import (
 from .plots import ROUND_OFF, plot_convergence, plot_ensemble, plot_motion
 from .status import FAILURES, summarise
 from .study_commands import add_commands, is_study, show_study
-from .validate import JaximpactWarning
+from .validate import JaximpactWarning, count_steps
 
 ROWS = 1000  # rows of a motion kept by default
 ENSEMBLE_ROWS = 100

@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
-from .integrate import Lane, Plan, Save, Solution, count_steps, evaluate, is_scalar, make_plan, motion
+from .integrate import Lane, Plan, Save, Solution, evaluate, is_scalar, make_plan, motion
 from .problem import Problem
 from .projection.base import Projection
 from .schemes.base import Inputs, Scheme
@@ -34,11 +34,13 @@ from .validate import (
     _reports,
     canonical_state,
     cast_numbers,
+    check_counts,
     check_finite,
     check_functions,
     check_restitution,
     check_times,
     choose_methods,
+    count_steps,
     judge,
     real_array,
     split_restitution,
@@ -207,8 +209,8 @@ def prepare(
     scheme, projection = choose_methods(scheme, projection)
     data, axes, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
     _check_lanes(data, axes, lanes)
-    if chunk is not None and (not isinstance(chunk, int | np.integer) or chunk < 1):
-        raise ValueError(f"chunk must be a whole number >= 1, got {chunk!r}")
+    if chunk is not None:
+        check_counts(chunk=chunk)
 
     eps = float(jnp.finfo(data.q0.dtype).eps)
     t0, t1, h = (np.asarray(x, np.float64) for x in (data.t0, data.t1, data.h))

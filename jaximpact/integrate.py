@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from .scalarise import scalarise
 from .schemes.base import Inputs, Scheme, finite, no_step
 from .sensitivity import begin, calm_step, corrected_step, end, synchronous, undifferentiated
 from .status import FAILURES, Status, describe, summarise
-from .validate import JaximpactWarning, canonical, check_start, choose_methods, is_traced
+from .validate import JaximpactWarning, canonical, check_counts, check_start, choose_methods, count_steps, is_traced
 
 LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
 SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
@@ -45,7 +45,7 @@ class Save:
     With neither ``every`` nor ``times`` only the final state is kept.
     """
 
-    every: int | None = None
+    every: Any = None
     times: Any = None
     function: Callable | None = None
 
@@ -61,15 +61,16 @@ class Save:
                 )
             save = cls(every=1) if save == "all" else cls()
         elif isinstance(save, int | np.integer):
-            save = cls(every=int(save))
+            save = cls(every=save)
         elif callable(save):
             save = cls(every=1, function=save)
         else:
             save = cls(times=save)
         if save.every is not None and save.times is not None:
             raise ValueError("save: give either every or times, not both")
-        if save.every is not None and (not isinstance(save.every, int | np.integer) or save.every < 1):
-            raise ValueError(f"save: every={save.every!r} must be a whole number, at least 1")
+        if save.every is not None:
+            check_counts(**{"save: every": save.every})
+            save = replace(save, every=int(save.every))
         return save
 
 
@@ -500,13 +501,6 @@ def is_scalar(layout: str, d: int, m: int, work: float = np.inf) -> bool:
 
 
 run = partial(jax.jit, static_argnames=("plan",))(motion)
-
-
-def count_steps(t0, t1, h, eps: float) -> np.ndarray:
-    """Steps of size h that reach t1 or beyond, up to round-off in h and t1; elementwise."""
-    ratio = (np.asarray(t1, np.float64) - t0) / h
-    steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))
-    return np.maximum(1, steps).astype(int)
 
 
 def solve(

@@ -19,6 +19,8 @@ from .problem import Problem
 from .projection.active_set import ActiveSet
 from .schemes.paoli_schatzman import PaoliSchatzman
 
+MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
+
 
 class JaximpactWarning(UserWarning):
     """A remark about a problem that is computed all the same."""
@@ -108,6 +110,16 @@ def choose_methods(scheme, projection) -> tuple[Any, Any]:
     return scheme, projection
 
 
+def check_counts(**counts) -> None:
+    """Whole numbers from 1 on, ``skip`` from 0, that a loop can count to."""
+    for name, value in counts.items():
+        least = 0 if name == "skip" else 1
+        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
+        if value > MOST:
+            raise ValueError(f"{name} must not exceed {MOST} (2^31 - 2), got {value!r}")
+
+
 def check_finite(**values) -> None:
     for name, value in values.items():
         if not is_traced(value) and not np.all(np.isfinite(np.asarray(value))):
@@ -128,6 +140,21 @@ def check_times(t0, t1, h) -> None:
         raise ValueError(f"h must not exceed t1 - t0 = {_excerpt(t1 - t0)}, got {_excerpt(h)}")
 
 
+def count_steps(t0, t1, h, eps: float) -> np.ndarray:
+    """Steps of size h that reach t1 or beyond, up to round-off in h and t1; elementwise. ValueError where too many."""
+    with np.errstate(over="ignore"):
+        ratio = (np.asarray(t1, np.float64) - t0) / h
+    if not np.all(ratio <= MOST):
+        i = np.unravel_index(np.argmax(ratio), ratio.shape)
+        of = f" of trajectory {i[0]}" if i else ""
+        raise ValueError(
+            f"h = {np.broadcast_to(h, ratio.shape)[i]:g}{of} makes {ratio[i]:.3g} steps from t0 to t1, but at most {MOST} "
+            "(2^31 - 2) are possible: take a larger h, or compute the motion in parts"
+        )
+    steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))
+    return np.maximum(1, steps).astype(int)
+
+
 def check_restitution(e) -> None:
     if not is_traced(e) and not np.all((np.asarray(e) >= 0) & (np.asarray(e) <= 1)):
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
@@ -146,8 +173,8 @@ def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme) -> Da
     t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
     if (h is None) == (steps is None):
         raise ValueError("give either h, the step, or steps, the number of steps")
-    if steps is not None and (not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1):
-        raise ValueError(f"steps must be a whole number >= 1, got {steps!r}")
+    if steps is not None:
+        check_counts(steps=steps)
     h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
     for name, value in {"t0": t0, "t1": t1, "h": h}.items():
         if value.ndim:

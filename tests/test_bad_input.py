@@ -52,7 +52,7 @@ CASES = [
     ({"scheme": ji.MoreauJean(theta=1.5)}, ValueError, r"theta must lie in \[0, 1\]"),
     ({"q0": [1.0, -0.25]}, ValueError, "q0 is not admissible: constraint 1 has gap -0.25"),
     ({"save": "everything"}, ValueError, "save='everything'"),
-    ({"save": 0}, ValueError, "every=0"),
+    ({"save": 0}, ValueError, "every must be a whole number >= 1, got 0"),
     ({"save": [0.5, 0.2]}, ValueError, "strictly increasing"),
     ({"save": [0.5, 1.2]}, ValueError, r"must lie in \[t0, t1\]"),
     ({"save": ji.Save(every=2, times=[0.5])}, ValueError, "either every or times"),

@@ -22,7 +22,7 @@ from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
-from ..validate import check_finite, real_array
+from ..validate import check_counts, check_finite, real_array
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
 
@@ -37,14 +37,6 @@ def number_of(name: str, value, args, args_axes) -> np.ndarray:
         raise ValueError(f"{name} must be a number, a function of args that returns one, or (B,), got {value.shape}")
     check_finite(**{name: value})
     return value
-
-
-def check_counts(**counts) -> None:
-    """Whole numbers from 1 on, ``skip`` from 0."""
-    for name, value in counts.items():
-        least = 0 if name == "skip" else 1
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
 
 
 def prepare_strobe(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..ensemble import ensemble
-from ..integrate import Lane, Save, Solution, count_steps, make_plan, motion
+from ..integrate import Lane, Save, Solution, make_plan, motion
 from ..names import suggestion
 from ..problem import Problem
 from ..schemes.base import Inputs
@@ -27,6 +27,7 @@ from ..validate import (
     cast_numbers,
     check_restitution,
     check_times,
+    count_steps,
     judge,
     split_restitution,
 )
