@@ -35,9 +35,9 @@ from .output import (
     write_json,
 )
 from .plots import ROUND_OFF, plot_convergence, plot_ensemble, plot_motion
-from .status import FAILURES, summarise
+from .status import DOUBTS, FAILURES, describe, summarise
 from .study_commands import add_commands, is_study, show_study
-from .validate import JaximpactWarning, count_steps
+from .validate import JaximpactWarning, check_counts, check_memory, count_steps
 
 ROWS = 1000  # rows of a motion kept by default
 ENSEMBLE_ROWS = 100
@@ -194,7 +194,10 @@ def _shared(command: argparse.ArgumentParser) -> None:
     command.add_argument("--t1", type=float, metavar="T", help="final time [s] (default: that of the case)")
     command.add_argument("--e", type=float, metavar="E", help="restitution in [0, 1] (default: that of the case)")
     command.add_argument(
-        "--scheme", default="paoli-schatzman", metavar="NAME", help=f"{', '.join(SCHEMES)} (default: the first)"
+        "--scheme",
+        default="paoli-schatzman",
+        metavar="NAME",
+        help=f"{', '.join(SCHEMES)} (default: the first), or one of your own, module:Scheme",
     )
     command.add_argument(
         "--projection", default="active-set", metavar="NAME", help=f"{', '.join(PROJECTIONS)} (default: the first)"
@@ -330,7 +333,9 @@ def _run(options) -> int:
         if not np.all(solution.failed):
             files += _picture(lambda: plot_ensemble(solution, out / "ensemble.png", title=heading, swept=swept))
 
-    facts["status"] = solution.describe_status() or "OK"
+    # nobody asked for derivatives here
+    status = int(np.bitwise_or.reduce(np.ravel(solution.status))) & ~int(DOUBTS)
+    facts["status"] = describe(status) or "OK"
     rate = (options.ensemble or 1) * steps / seconds["run"]
     files.append(out / "run.json")
     write_json(files[-1], options.line, {"settings": settings, "results": facts, "seconds": seconds, "files": files})
@@ -350,8 +355,10 @@ def _run(options) -> int:
 def _check_numbers(options) -> None:
     if options.save is not None and options.save < 1:
         raise UsageError(f"--save {options.save}: keep every K-th step, K >= 1")
-    if options.ensemble is not None and options.ensemble < 1:
-        raise UsageError(f"--ensemble {options.ensemble}: at least one motion is needed")
+    if options.ensemble is not None:
+        if options.ensemble < 1:
+            raise UsageError(f"--ensemble {options.ensemble}: at least one motion is needed")
+        check_counts(**{"--ensemble": options.ensemble})
     if not 0 <= options.spread < np.inf:
         raise UsageError(f"--spread {options.spread:g}: a standard deviation must be finite and not negative")
     if options.seed < 0:
@@ -391,6 +398,8 @@ def _perturbed(entry: Entry, case: Case, q0: np.ndarray, v0: np.ndarray, options
     """Initial data (N, d) around the case, positions admissible, and remarks on how they were kept so."""
     random = np.random.default_rng(options.seed)
     lanes, d = options.ensemble, len(q0)
+    # positions, velocities, perturbations and what they are tested with
+    check_memory(48.0 * lanes * d, f"--ensemble {lanes}", "compute fewer motions")
     scale = [options.spread * (np.max(np.abs(x)) or 1.0) for x in (q0, v0)]
     gaps = jax.jit(jax.vmap(lambda q: entry.problem.gaps(0.0, q, case.args)))
     slack = 10 * np.finfo(q0.dtype).eps

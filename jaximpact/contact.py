@@ -128,8 +128,12 @@ def jacobian(problem: Problem, t, q: Array, args, rows: Array | None = None) -> 
 
     d, m = q.shape[0], problem.count(t, q, args) if rows is None else rows.shape[0]
     if m < d or d <= SMALL:
-        transform = jax.jacrev if m < d else jax.jacfwd
-        matrix, f = transform(lambda x: (gaps(x),) * 2, has_aux=True)(q)
+        both = lambda x: (gaps(x),) * 2
+        try:
+            matrix, f = (jax.jacrev if m < d else jax.jacfwd)(both, has_aux=True)(q)
+        except ValueError:
+            # a while loop has a derivative in forward mode only
+            matrix, f = jax.jacfwd(both, has_aux=True)(q)
         return f, matrix
     # one tangent after the other: a batch of them gathers and sorts by index, many times slower
     f, tangent = jax.linearize(gaps, q)

@@ -6,12 +6,11 @@ fit memory. The host loop over chunks drives the progress bar; a lane's numbers 
 
 from __future__ import annotations
 
-import os
 import sys
 import warnings
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,10 +22,11 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
-from .integrate import Lane, Plan, Save, Solution, evaluate, is_scalar, make_plan, motion
+from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, is_scalar, make_plan, motion, row_size
 from .problem import Problem
 from .projection.base import Projection
 from .schemes.base import Inputs, Scheme
+from .threads import arrived, crew, leave, refuse_fork, workers
 from .validate import (
     Data,
     JaximpactWarning,
@@ -37,10 +37,13 @@ from .validate import (
     check_counts,
     check_finite,
     check_functions,
+    check_memory,
     check_restitution,
     check_times,
     choose_methods,
     count_steps,
+    differentiable,
+    is_traced,
     judge,
     real_array,
     split_restitution,
@@ -54,10 +57,8 @@ BLOCK = 2048  # lanes of a small system advanced together on a CPU: their state 
 VECTOR = 16  # lanes of the widest vector instruction
 LARGEST = 16384  # lanes in one automatic chunk
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
-AMBIENT = (
-    "jax_enable_x64", "jax_default_device", "jax_default_matmul_precision", "jax_numpy_dtype_promotion",
-    "jax_numpy_rank_promotion", "jax_debug_nans", "jax_debug_infs", "jax_disable_jit", "jax_log_compiles",
-)  # fmt: skip
+
+SHARED = object()  # a leaf of args without a lane axis
 
 
 class Axes(NamedTuple):
@@ -173,6 +174,10 @@ def ensemble(
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
     batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, layout)
+    lanes, rows = len(batch.counts), batch.plan.rows + 1
+    one = pick(batch.data, batch.axes, 0)
+    size = float(lanes) * rows * row_size(one, one.problem.count(one.t0, one.q0, one.args), batch.plan)
+    check_memory(size, f"save: the result of {lanes} motions with {rows} rows each", FEWER_ROWS)
     plan = batch.plan._replace(length=None)
 
     def call(lane: Lane, leaves: tuple, structure) -> Solution:
@@ -184,7 +189,10 @@ def ensemble(
 def is_single(args_axes, *ranked: tuple[Any, int]) -> bool:
     """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
     carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
-    return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)
+    try:
+        return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)
+    except ValueError:  # rows of different lengths
+        return False
 
 
 class Batch(NamedTuple):
@@ -201,10 +209,21 @@ class Batch(NamedTuple):
     threads: int
 
 
+def refuse_traced(tree) -> None:
+    """TypeError under a transformation of jax: chunks are divided by numbers that must be known."""
+    if is_traced(tree):
+        raise TypeError(
+            "ensemble and sensitivities need known numbers, and cannot be called inside jax.jit, jax.vmap or jax.grad: use "
+            "jax.vmap of solve there"
+        )
+
+
 def prepare(
     problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk: int | None, layout
 ) -> Batch:
     """Check the arguments of a batch and divide it into chunks."""
+    refuse_fork()
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args))
     save = Save.of(save)
     scheme, projection = choose_methods(scheme, projection)
     data, axes, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
@@ -236,28 +255,6 @@ def prepare(
     return Batch(data, axes, scheme, projection, counts, plan, times, chunks, threads)
 
 
-class Here(Executor):
-    """Calls at once, in this thread."""
-
-    def submit(self, function, /, *args, **kwargs):
-        future: Future = Future()
-        future.set_result(function(*args, **kwargs))
-        return future
-
-
-def workers() -> int:
-    """Threads that compute chunks: one for each core of a CPU, which a loop over small arrays does not share by itself.
-
-    One where this thread has settings of jax that other threads would not see (`with jax.enable_x64(...)` and the like).
-    """
-    if jax.default_backend() != "cpu":
-        return 1
-    mine = [getattr(jax.config, name) for name in AMBIENT]
-    with ThreadPoolExecutor(1) as pool:
-        theirs = pool.submit(lambda: [getattr(jax.config, name) for name in AMBIENT]).result()
-    return len(os.sched_getaffinity(0)) if mine == theirs and hasattr(os, "sched_getaffinity") else 1
-
-
 def in_chunks(batch: Batch, call: Callable, progress: bool | None):
     """``call(lane, leaves of args, their structure)`` for every chunk; its results, lane by lane, as numpy arrays."""
     data, axes, counts, plan = batch.data, batch.axes, batch.counts, batch.plan
@@ -273,26 +270,33 @@ def in_chunks(batch: Batch, call: Callable, progress: bool | None):
         steps = jnp.asarray(counts[padded], jnp.int32) if plan.ragged else length
         lane = Lane(some.q0, some.v0, some.t1, steps, length, batch.times, inputs)
         leaves, structure = jax.tree.flatten(some.args)
-        return pool.submit(lambda: jax.tree.map(np.asarray, call(lane, tuple(leaves), structure)))
+        return pool.submit(call, lane, tuple(leaves), structure)
 
     threads = batch.threads
     bar = tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{lanes} motions")
-    pool = ThreadPoolExecutor(threads) if threads > 1 else Here()
+    pool = crew(threads)
+    ahead: deque = deque()
     try:
-        ahead = deque((members, begin(pool, padded)) for members, padded in batch.chunks[:threads])
+        ahead.extend((members, begin(pool, padded)) for members, padded in batch.chunks[:threads])
         for i in range(len(batch.chunks)):
-            members, future = ahead.popleft()
-            found = future.result()
+            members, future = ahead[0]
+            with differentiable():
+                found = jax.tree.map(np.asarray, arrived(future.result()))
+            ahead.popleft()
             if i + threads < len(batch.chunks):
                 following, padded = batch.chunks[i + threads]
                 ahead.append((following, begin(pool, padded)))
             if result is None:
+                size = sum(float(x.nbytes) for x in jax.tree.leaves(found)) / len(batch.chunks[i][1]) * lanes
+                check_memory(size, f"the result of {lanes} motions", FEWER_ROWS)
                 result = jax.tree.map(lambda x: np.empty((lanes, *x.shape[1:]), x.dtype), found)
             for target, source in zip(jax.tree.leaves(result), jax.tree.leaves(found), strict=True):
                 target[members] = source[: len(members)]
             bar.update(int(counts[members].sum()))
     finally:
-        pool.shutdown(cancel_futures=True)
+        # after an error or Ctrl-C nobody waits for what is under way
+        pool.shutdown(wait=not ahead, cancel_futures=True)
+        leave(future for _, future in ahead)
         bar.close()
     return result
 
@@ -346,11 +350,8 @@ def pick(data: Data, axes: Axes, which) -> Data:
 
 def _automatic_chunk(one: Data, m: int, plan: Plan) -> int:
     """Lanes whose saved rows fit MEMORY."""
-    row = (4 * one.q0.shape[0] + 2 * m + 2) * one.q0.dtype.itemsize
-    function = plan.function
-    if function is not None:
-        kept = jax.eval_shape(lambda: evaluate(function, one.t0, one.q0, one.v0, one.args))
-        row = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(kept))
+    made = (one.q0.shape[0] + m) * one.q0.dtype.itemsize if plan.function is None else 0
+    row = row_size(one, m, plan) + made
     return int(np.clip(MEMORY // ((plan.rows + 1) * max(row, 1)), 1, LARGEST))
 
 
@@ -380,14 +381,14 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
     leaves = jax.tree.leaves(args)
     try:
         args_axes = jax.tree.leaves(
-            jax.tree.map(lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub), args_axes, args,
+            jax.tree.map(lambda axis, sub: jax.tree.map(lambda _: SHARED if axis is None else axis, sub), args_axes, args,
                          is_leaf=lambda x: x is None),
         )  # fmt: skip
     except (ValueError, TypeError) as error:
         raise ValueError(f"args_axes must be 0, None or a pytree prefix of args, got {args_axes!r}") from error
-    if len(args_axes) != len(leaves) or not set(args_axes) <= {-1, 0}:
+    if len(args_axes) != len(leaves) or not all(x is SHARED or (type(x) is int and x == 0) for x in args_axes):
         raise ValueError(f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}")
-    args_axes = tuple(None if axis == -1 else 0 for axis in args_axes)
+    args_axes = tuple(None if axis is SHARED else 0 for axis in args_axes)
     axes = Axes(
         0 if q0.ndim == 2 else None,
         0 if v0.ndim == 2 else None,
@@ -411,7 +412,9 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
             if len({leaf.shape[0], *sizes.values()}) > 1:
                 break
     if not sizes:
-        raise ValueError("no argument carries a lane axis: give q0, v0, t0, t1, h, e or args one, or call solve")
+        raise ValueError(
+            "no argument carries a lane axis: give q0, v0, t0, t1, h, e or (with args_axes) args one, or call solve"
+        )
     if len(set(sizes.values())) > 1:
         raise ValueError(f"lane axes must have one length, got {sizes}")
     lanes = next(iter(sizes.values()))
@@ -423,11 +426,26 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
     check_restitution(e)
     data = Data(problem, q0, v0, t0, t1, h, e, args)
     one = pick(data, axes, 0)
-    check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
+    try:
+        check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{error}{_lane_like(args, args_axes, lanes)}") from error
     if axes.e == 0:
         for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
             scheme.validate(problem, value, e.shape[-1] if e.ndim == 2 else 0)
     return data, axes, lanes
+
+
+def _lane_like(args, args_axes: tuple, lanes: int) -> str:
+    """The cure where a leaf of args may be meant to differ between lanes, and args_axes does not say so."""
+    paths = jax.tree_util.tree_leaves_with_path(args)
+    for (path, leaf), axis in zip(paths, args_axes, strict=True):
+        if axis is None and jnp.ndim(leaf) and leaf.shape[0] == lanes:
+            where = "args" + jax.tree_util.keystr(path)
+            return (
+                f"; {where} has shape {leaf.shape}: if it holds one value for each trajectory, mark it 0 in args_axes"
+            )
+    return ""
 
 
 def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:
@@ -438,7 +456,9 @@ def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:
         end = min(begin + LARGEST, lanes)
         some = pick(data, axes, slice(begin, end))
         leaves, structure = jax.tree.flatten(some.args)
-        found = _reports(data.problem, some.q0, some.v0, some.t0, tuple(leaves), kind, structure, end - begin)
+        with differentiable():
+            found = _reports(data.problem, some.q0, some.v0, some.t0, tuple(leaves), kind, structure, end - begin)
+        refuse_traced(found)
         parts.append(jax.tree.map(np.asarray, found))
     report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     remark = judge(report, lanes=True)

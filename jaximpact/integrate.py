@@ -22,13 +22,28 @@ from .scalarise import scalarise
 from .schemes.base import Inputs, Scheme, finite, no_step
 from .sensitivity import begin, calm_step, corrected_step, end, synchronous, undifferentiated
 from .status import FAILURES, Status, describe, summarise
-from .validate import JaximpactWarning, canonical, check_counts, check_start, choose_methods, count_steps, is_traced
+from .threads import interruptible, refuse_fork
+from .validate import (
+    JaximpactWarning,
+    canonical,
+    check_choice,
+    check_counts,
+    check_memory,
+    check_start,
+    choose_methods,
+    count_steps,
+    differentiable,
+    is_traced,
+    known_numbers,
+    outcome,
+)
 
 LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
 SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
 LAYOUTS = ("auto", "scalar", "array")
 MUCH_WORK = 1e7  # trajectory-steps from which their longer compilation pays
 SMALL_SYSTEM = 8  # coordinates and constraints up to which separate numbers are faster
+FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
 SENSITIVITIES = ("corrected", "discrete", "none")
 
 
@@ -53,7 +68,8 @@ class Save:
     def of(cls, save) -> Save:
         """Save from its short forms: "all", "final", a whole number k, an array of times, or a Save."""
         if isinstance(save, cls):
-            pass
+            if save.function is not None and not callable(save.function):
+                raise TypeError(f"save: function must be a function(t, q, v, args) -> pytree, got {save.function!r}")
         elif isinstance(save, str):
             if save not in ("all", "final"):
                 raise ValueError(
@@ -71,6 +87,8 @@ class Save:
         if save.every is not None:
             check_counts(**{"save: every": save.every})
             save = replace(save, every=int(save.every))
+        if save.times is not None and not is_traced(save.times):
+            known_numbers("save: times", save.times)
         return save
 
 
@@ -126,7 +144,7 @@ class Row(NamedTuple):
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution:
     """A computed motion; a batch adds leading axes.
 
@@ -157,6 +175,20 @@ class Solution:
     iterations: Array
     status: Array
     failed_at: Array
+
+    def __repr__(self):
+        if not all(hasattr(x, "shape") for x in (self.t, self.q, self.impulse, self.status)):
+            return "Solution(...)"
+        *batch, rows, d = self.q.shape
+        parts = [f"{' x '.join(map(str, batch))} motions"] if batch else []
+        parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {self.impulse.shape[-1]}"]
+        if not is_traced(self) and self.status.size:
+            t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))
+            parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {np.max(self.penetration):.3g}"]
+            parts += [f"status = {Status(status)}"]
+            if batch:
+                parts.append(f"{np.sum(self.failed)} failed")
+        return f"Solution({', '.join(parts)})"
 
     def raise_if_failed(self) -> Solution:
         """This solution, or RuntimeError that says which trajectories failed, when, and the likely causes."""
@@ -495,8 +527,7 @@ def motion(problem: Problem, scheme: Scheme, projection: Projection, lane: Lane,
 
 def is_scalar(layout: str, d: int, m: int, work: float = np.inf) -> bool:
     """Whether a layout means separate numbers; "auto" does for small systems and much work (trajectory-steps)."""
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r}: choose one of {', '.join(map(repr, LAYOUTS))}")
+    check_choice("layout", layout, LAYOUTS)
     return layout == "scalar" or (layout == "auto" and max(d, m) <= SMALL_SYSTEM and work >= MUCH_WORK)
 
 
@@ -557,6 +588,7 @@ def solve(
 
     Reference: the schemes' own files; the limit as h -> 0 is the measure differential inclusion of Paoli (2010), (P1)-(P4).
     """
+    refuse_fork()
     scheme, projection = choose_methods(scheme, projection)
     data = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme)
     remark = check_start(data)
@@ -564,14 +596,29 @@ def solve(
         warnings.warn(remark, JaximpactWarning, stacklevel=2)
     number = int(steps) if steps is not None else _count(data)
     plan, times = make_plan(Save.of(save), data, number)
-    if sensitivity not in SENSITIVITIES:
-        raise ValueError(f"sensitivity={sensitivity!r}: choose one of {', '.join(map(repr, SENSITIVITIES))}")
+    check_choice("sensitivity", sensitivity, SENSITIVITIES)
     m = data.problem.count(data.t0, data.q0, data.args)
+    # the rows while they are made, the rows that are returned, and the numbers of the steps
+    size = 2.0 * (plan.rows + 1) * row_size(data, m, plan) + 4.0 * number
+    check_memory(size, f"save: a motion of {number} steps with {plan.rows + 1} rows", FEWER_ROWS)
     few = jax.default_backend() == "cpu"
     plan = plan._replace(sensitivity=sensitivity, scalar=is_scalar(layout, data.q0.shape[0], m), few=few)
     count = jnp.asarray(number, jnp.int32)
     lane = Lane(data.q0, data.v0, data.t1, count, count, times, Inputs(data.t0, data.h, data.e, data.args))
-    return run(data.problem, scheme, projection, lane, plan)
+    with differentiable():
+        return interruptible(lambda: run(data.problem, scheme, projection, lane, plan), number)
+
+
+def row_size(one, m: int, plan: Plan) -> int:
+    """Bytes of a saved row of one motion."""
+    if plan.function is not None:
+        found = outcome(
+            "save: function(t, q, v, args)", partial(evaluate, plan.function), one.t0, one.q0, one.v0, one.args
+        )
+        if not jax.tree.leaves(found):
+            raise TypeError("save: function(t, q, v, args) returns nothing: is a return missing?")
+        return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
+    return (3 * one.q0.shape[0] + m + 1 + (one.problem.energy is not None)) * one.q0.dtype.itemsize
 
 
 def _count(data) -> int:

@@ -17,6 +17,7 @@ from .problem import Problem
 from .projection.base import Projection
 from .schemes.base import Scheme
 from .status import DOUBTS, FAILURES, describe
+from .validate import check_choice
 
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
 
@@ -95,21 +96,21 @@ def sensitivities(
     Raises:
         ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
     """
+    if not isinstance(wrt, str | tuple | list):
+        raise TypeError(f"wrt must be a name or several, among {', '.join(map(repr, NAMES))}, got {wrt!r}")
     wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     unknown = [name for name in wrt if name not in NAMES]
     if unknown or not wrt:
         raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")
-    if "args" in wrt and args is None:
-        raise ValueError("wrt names 'args', but args is None: hand the problem's numbers over in args")
-    if sensitivity not in ("corrected", "discrete"):
-        raise ValueError(f"sensitivity={sensitivity!r}: choose 'corrected' or 'discrete'")
-    if mode not in (None, "forward", "reverse"):
-        raise ValueError(f"mode={mode!r}: choose 'forward', 'reverse' or None")
+    check_choice("sensitivity", sensitivity, ("corrected", "discrete"))
+    check_choice("mode", mode, ("forward", "reverse", None))
     if not callable(output):
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (e, 0))
     q0 = np.asarray(q0)[None] if single else q0
     batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, layout)
+    if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(batch.data.args)):
+        raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     plan = batch.plan._replace(sensitivity=sensitivity)
     system = (batch.data.problem, batch.scheme, batch.projection)
 

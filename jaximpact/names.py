@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
@@ -26,7 +29,7 @@ PROJECTIONS: dict[str, Callable[[], Projection]] = {
 
 def scheme_from_name(name: str, force: str | None = None) -> Scheme:
     """The scheme of that name; ``force`` chooses the force of the Paoli-Schatzman schemes."""
-    scheme = lookup("scheme", name, SCHEMES)()
+    scheme = _own("scheme", name) if isinstance(name, str) and ":" in name else lookup("scheme", name, SCHEMES)()
     if force is None:
         return scheme
     if not isinstance(scheme, PaoliSchatzman):
@@ -39,9 +42,23 @@ def projection_from_name(name: str) -> Projection:
     return lookup("projection", name, PROJECTIONS)()
 
 
+def _own(kind: str, name: str):
+    """What "module:name" stands for, made if it is a class; modules beside the user are found."""
+    module, _, attribute = name.partition(":")
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"{kind} {name!r}: {error}; write module:name, of a module that Python finds") from error
+    finally:
+        sys.path.remove(here)
+    return found() if isinstance(found, type) else found
+
+
 def lookup(kind: str, name: str, table: dict):
     """The entry of that name, or ValueError that suggests the closest one."""
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise ValueError(f"unknown {kind} {name!r}; {suggestion(name, table)}")
     return table[name]
 
@@ -49,5 +66,5 @@ def lookup(kind: str, name: str, table: dict):
 def suggestion(name: str, names: Iterable[str]) -> str:
     """A question with the closest of the names, or all of them."""
     names = list(names)
-    close = get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+    close = get_close_matches(str(name).lower(), names, n=1, cutoff=0.4)
     return f"did you mean {close[0]!r}?" if close else f"choose one of {', '.join(names)}"

@@ -28,6 +28,9 @@ class Status(enum.IntFlag):
     GRADIENT_VANISHES = 16384
     MASS_NOT_SYMMETRIC = 32768
 
+    def __str__(self):
+        return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
+
 
 # What the user can do about each bit; bits outside FAILURES are remarks.
 CAUSES = {

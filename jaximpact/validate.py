@@ -5,8 +5,13 @@ Under a jax transformation the numbers are not known: shapes and types are still
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Callable
+from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -52,12 +57,7 @@ def real_array(name: str, value):
     if is_traced(value):
         traced = jnp.asarray(value)
         return traced if jnp.issubdtype(traced.dtype, jnp.floating) else traced.astype(jnp.result_type(float))
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:
-        raise TypeError(f"{name} must be numbers, got {value!r}") from error
-    if array.dtype.kind not in "iufb" and not jnp.issubdtype(array.dtype, jnp.floating):
-        raise TypeError(f"{name} must be real numbers, got {type(value).__name__} of dtype {array.dtype}")
+    array = known_numbers(name, value)
     if isinstance(value, np.ndarray) and array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
         warnings.warn(
             f"{name} is float64 but jax computes in float32: call jax.config.update('jax_enable_x64', True) first, or "
@@ -66,7 +66,28 @@ def real_array(name: str, value):
             stacklevel=5,
         )
     floating = jnp.issubdtype(array.dtype, jnp.floating)
-    return array.astype(jax.dtypes.canonicalize_dtype(array.dtype) if floating else jnp.result_type(float))
+    with np.errstate(over="ignore"):  # what becomes infinite is found not to be finite
+        return array.astype(jax.dtypes.canonicalize_dtype(array.dtype) if floating else jnp.result_type(float))
+
+
+def known_numbers(name: str, value) -> np.ndarray:
+    """``value`` as a numpy array of real numbers of its own dtype, or TypeError that names it."""
+    if np.ma.is_masked(value):
+        raise TypeError(f"{name} is a masked array, and nothing says what its masked entries are: fill them")
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"{name} must be numbers, of rows of one length, got {_short(value)}") from error
+    if array.dtype.kind not in "iufb" and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must be real numbers, got {type(value).__name__} of dtype {array.dtype}")
+    if array.dtype.itemsize > 8:
+        raise TypeError(f"{name} has dtype {array.dtype}, and jax computes in float64 at most: give float64")
+    return array
+
+
+def _short(value) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else f"{text[:57]}..."
 
 
 def cast_numbers(name: str, tree, dtype):
@@ -76,9 +97,11 @@ def cast_numbers(name: str, tree, dtype):
         where = name + jax.tree_util.keystr(path)
         if is_traced(leaf):
             return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
-        array = np.asarray(leaf)
-        if array.dtype.kind not in "iufb" and not jnp.issubdtype(array.dtype, jnp.floating):
-            raise TypeError(f"{where} is a {type(leaf).__name__}: parameters must be real numbers or arrays of them")
+        try:
+            array = known_numbers(where, leaf)
+        except TypeError as error:
+            what = f"{where} is a {type(leaf).__name__}: parameters must be real numbers or arrays of them"
+            raise TypeError(f"{what} ({error})") from None
         if jnp.issubdtype(array.dtype, jnp.floating) or (isinstance(leaf, int) and not isinstance(leaf, bool)):
             array = array.astype(dtype)
             if not np.all(np.isfinite(array)):
@@ -99,15 +122,38 @@ def choose_methods(scheme, projection) -> tuple[Any, Any]:
     """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
     scheme = PaoliSchatzman() if scheme is None else scheme
     projection = ActiveSet() if projection is None else projection
-    for name, value, method, example in (
-        ("scheme", scheme, "step", "PaoliSchatzman()"),
-        ("projection", projection, "solve", "ActiveSet()"),
+    for name, value, methods, example in (
+        ("scheme", scheme, ("validate", "init", "step"), "PaoliSchatzman()"),
+        ("projection", projection, ("solve", "tolerance", "max_linearisations"), "ActiveSet()"),
     ):
         if isinstance(value, type):
             raise TypeError(f"{name} must be an instance: write {value.__name__}(), not {value.__name__}")
-        if not hasattr(value, method):
-            raise TypeError(f"{name} must be a {name} such as {example}, got {value!r}")
+        if not all(hasattr(value, method) for method in methods):
+            raise TypeError(f"{name} must be a {name} such as {example}, got {_short(value)}")
+        _check_options(value)
     return scheme, projection
+
+
+def _check_options(method) -> None:
+    """Numbers among the options of a scheme or a projection: counts from 1 on, and finite numbers >= 0."""
+    for option in fields(method) if is_dataclass(method) else ():
+        value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
+        if is_traced(value) or option.type not in ("int", "float"):
+            continue
+        if isinstance(value, jax.Array) and value.ndim == 0:
+            value = np.asarray(value)[()]
+        if option.type == "int":
+            check_counts(**{name: value})
+        elif not isinstance(value, int | float | np.number) or isinstance(value, bool | complex):
+            raise TypeError(f"{name} must be a number, got {_short(value)}")
+        elif not 0 <= value < np.inf:
+            raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+
+
+def check_choice(name: str, value, choices: tuple) -> None:
+    """``value`` is one of the words (or None) that an argument may be."""
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        raise ValueError(f"{name}={_short(value)}: choose one of {', '.join(map(repr, choices))}")
 
 
 def check_counts(**counts) -> None:
@@ -153,6 +199,29 @@ def count_steps(t0, t1, h, eps: float) -> np.ndarray:
         )
     steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))
     return np.maximum(1, steps).astype(int)
+
+
+def free_memory() -> float:
+    """Bytes that this process may still take, as far as that is known; of an accelerator, its own."""
+    if jax.default_backend() != "cpu":
+        stats = jax.local_devices()[0].memory_stats() or {}
+        return stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = 1024.0 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
+    except (OSError, KeyError, ValueError):
+        known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
+        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if known else np.inf
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            free = min(free, float(Path(limit).read_text()))
+    return free
+
+
+def check_memory(size: float, what: str, cure: str) -> None:
+    """ValueError where so many bytes are more than there are."""
+    if size > 2**28 and size > (free := free_memory()):
+        raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
 
 
 def check_restitution(e) -> None:
@@ -203,17 +272,7 @@ def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
     t = jax.ShapeDtypeStruct((), q0.dtype)
 
     def shape_of(name, function, *operands):
-        try:
-            found = jax.eval_shape(lambda *xs: jnp.asarray(function(*xs)), *operands)
-        except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
-            kind, hint = (TypeError if isinstance(error, TypeError) else ValueError), ""
-            if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
-                hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
-            shapes = [jnp.shape(x) for x in operands[:-1]]
-            text = str(error).splitlines()[0]
-            raise kind(
-                f"{name} failed on arguments of shapes {shapes}{hint}: {type(error).__name__}: {text}"
-            ) from error
+        found = outcome(name, lambda *xs: _returned(name, function(*xs)), *operands)
         if not jnp.issubdtype(found.dtype, jnp.floating):
             raise TypeError(f"{name} must return real numbers, got dtype {found.dtype}")
         return found.shape
@@ -241,6 +300,40 @@ def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
     scheme.validate(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
+
+
+def _returned(name: str, value):
+    if value is None:
+        raise TypeError("it returns None: is a return missing?")
+    return jnp.asarray(value)
+
+
+def outcome(name: str, function: Callable, *operands):
+    """Shapes and dtypes of what a function of the user's returns; or an error that names it and says how it failed."""
+    try:
+        return jax.eval_shape(function, *operands)
+    except Exception as error:
+        kind, hint = (TypeError if isinstance(error, TypeError) else ValueError), ""
+        if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
+            hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
+        shapes = [jnp.shape(x) for x in operands[:-1]]
+        text = (str(error).splitlines() or [""])[0]
+        raise kind(f"{name} failed on arguments of shapes {shapes}{hint}: {type(error).__name__}: {text}") from error
+
+
+@contextmanager
+def differentiable():
+    """What jax says of functions that it cannot differentiate, in words that name them."""
+    try:
+        yield
+    except (ValueError, TypeError, NotImplementedError) as error:
+        text = (str(error).splitlines() or [""])[0]
+        if "differentiat" not in text and "JVP" not in text:
+            raise
+        raise ValueError(
+            "constraints(t, q, args), mass(q, args) and, for an implicit scheme, force(t, q, v, args) must be functions that jax "
+            f"can differentiate (no pure_callback; give it a custom_jvp, or write it in jnp): {text}"
+        ) from error
 
 
 class Report(NamedTuple):
@@ -292,7 +385,7 @@ def check_start(data: Data) -> str | None:
     """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set."""
     if is_traced(data.problem, data.q0, data.v0, data.t0, data.args):
         return None
-    with jax.ensure_compile_time_eval():
+    with jax.ensure_compile_time_eval(), differentiable():
         report = _report(data.problem, data.q0, data.v0, data.t0, data.args)
     if is_traced(report):
         # numbers that the problem's functions close over are not known

@@ -39,7 +39,7 @@ def names() -> tuple[str, ...]:
 def get(name_or_id: str) -> Entry:
     """The problem of that name ("bouncing-ball") or id ("B01"), in any case of letters."""
     table = {key.lower(): entry for entry in entries() for key in (entry.id, entry.name)}
-    key = name_or_id.lower()
+    key = str(name_or_id).lower()
     if key not in table:
         close = get_close_matches(key, table, n=1, cutoff=0.4)
         hint = f"did you mean {table[close[0]].name!r}?" if close else f"there are {', '.join(names())}"

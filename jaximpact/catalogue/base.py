@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..names import suggestion
 from ..problem import Problem
 
 Motion = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -55,6 +56,19 @@ class Case:
     orders: Mapping[str, Orders] = field(default_factory=dict)
     note: str = ""
 
+    def parameters(self, given: Any) -> Any:
+        """This case's args with those that are given in their place; ValueError where one is not a parameter of it."""
+        if given is None:
+            return self.args
+        if not isinstance(self.args, dict) or not isinstance(given, dict):
+            if self.args is None and given:
+                raise ValueError(f"args: this problem has no parameters, got {given!r}")
+            return given
+        for name in given:
+            if name not in self.args:
+                raise ValueError(f"args: no parameter {name!r}; {suggestion(name, self.args)}")
+        return self.args | given
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -77,6 +91,6 @@ class Entry:
         """The named case, or the first one."""
         if name is None:
             return next(iter(self.cases.values()))
-        if name not in self.cases:
+        if not isinstance(name, str) or name not in self.cases:
             raise KeyError(f"{self.name} has no case {name!r}; its cases are {', '.join(map(repr, self.cases))}")
         return self.cases[name]

@@ -568,11 +568,7 @@ def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
     """Entries that are not given, and parameters, from a case of the catalogue."""
     known = {"q0": case.q0, "v0": case.v0, "t1": case.t1, "e": case.restitution}
     base = base | {key: value for key, value in known.items() if base[key] is None}
-    if base["args"] is None:
-        return base | {"args": case.args}
-    if isinstance(case.args, dict) and isinstance(base["args"], dict):
-        return base | {"args": case.args | base["args"]}
-    return base
+    return base | {"args": case.parameters(base["args"])}
 
 
 def _canonical(base: dict[str, Any], design: Design) -> dict[str, Any]:

@@ -1,0 +1,165 @@
+"""Where things are computed: threads that Ctrl-C gets past, settings they must share, and processes that cannot compute."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+import jax
+from jax.extend.core import get_opaque_trace_state
+
+try:
+    from jax._src.xla_bridge import backends_are_initialized
+except ImportError:  # pragma: no cover - another jax: nothing can be said before a fork
+    backends_are_initialized = lambda: False
+
+LONG = 10_000  # steps from which a motion is waited for in a way that Ctrl-C gets through
+_orphan = False  # whether this process was forked from one whose threads of jax it lacks
+
+
+def _forked() -> None:
+    global _orphan
+    _orphan = backends_are_initialized()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def refuse_fork() -> None:
+    """RuntimeError in a forked process: it would wait for ever for the threads of jax, which a fork does not copy."""
+    if _orphan:
+        raise RuntimeError(
+            "this process was forked from one that had used jax, and cannot compute: start processes with "
+            "multiprocessing.get_context('spawn') (or 'forkserver'), or fork before anything is computed"
+        )
+
+
+_interrupted: list[Future] = []  # what Ctrl-C left behind
+
+
+def leave(futures: Iterable[Future]) -> None:
+    """Go on without the computations of these futures, which cannot be stopped; the process does not wait for them either."""
+    _interrupted[:] = filter(_is_running, [*_interrupted, *futures])
+
+
+def _is_running(future: Future) -> bool:
+    if future.cancelled() or not future.done():
+        return not future.cancelled()
+    return future.exception() is None and not all(map(_is_ready, jax.tree.leaves(future.result())))
+
+
+def _is_ready(x) -> bool:
+    return not hasattr(x, "is_ready") or x.is_ready()
+
+
+@atexit.register
+def _end() -> None:
+    """The end of a process that was interrupted: jax would wait here for what is still computed."""
+    if any(map(_is_running, _interrupted)):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        uncaught = getattr(sys, "last_type", None)
+        os._exit(0 if uncaught is None else 130 if uncaught is KeyboardInterrupt else 1)
+
+
+class Crew(Executor):
+    """Threads that compute; unlike those of a ThreadPoolExecutor, the interpreter does not wait for them at its end."""
+
+    def __init__(self, count: int):
+        self._jobs: SimpleQueue = SimpleQueue()
+        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, function = job
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+            # nothing is kept alive while this thread waits
+            del job, future, function
+
+    def submit(self, function, /, *args, **kwargs):
+        future: Future = Future()
+        self._jobs.put((future, lambda: function(*args, **kwargs)))
+        return future
+
+    def shutdown(self, wait=True, *, cancel_futures=False):
+        with suppress(Empty):
+            while cancel_futures:
+                self._jobs.get_nowait()[0].cancel()
+        for _ in self._threads:
+            self._jobs.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+
+class Here(Executor):
+    """Calls at once, in this thread."""
+
+    def submit(self, function, /, *args, **kwargs):
+        future: Future = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+def _ambient():
+    return jax.config.values, get_opaque_trace_state()
+
+
+def is_usual() -> bool:
+    """Whether another thread computes the same: this one is under no transformation and has no settings of jax of its own.
+
+    Settings that only this thread has come from `with jax.enable_x64(...)` and the like.
+    """
+    with Crew(1) as other:
+        return other.submit(_ambient).result() == _ambient()
+
+
+def workers() -> int:
+    """Threads that compute chunks: one for each core of a CPU, which a loop over small arrays does not share by itself."""
+    if jax.default_backend() != "cpu" or not hasattr(os, "sched_getaffinity") or not is_usual():
+        return 1
+    return len(os.sched_getaffinity(0))
+
+
+def crew(threads: int) -> Executor:
+    """Threads for chunks; one is this one itself, unless it is the main thread, to which signals come."""
+    main = threading.current_thread() is threading.main_thread()
+    return Crew(threads) if threads > 1 or (main and is_usual()) else Here()
+
+
+def arrived(tree):
+    """The arrays of ``tree``, computed; not by `jax.block_until_ready`, which lets no signal through."""
+    begin = time.perf_counter()
+    for leaf in jax.tree.leaves(tree):
+        while not _is_ready(leaf):
+            # at most a hundredth of the time is slept too long
+            time.sleep(min(0.02, 1e-5 + (time.perf_counter() - begin) / 100))
+    return tree
+
+
+def interruptible(call: Callable, steps: int):
+    """``call()``, of so many steps; in the main thread a long one is left to another, so that signals get through."""
+    if steps < LONG or threading.current_thread() is not threading.main_thread() or not is_usual():
+        return call()
+    other = Crew(1)
+    found = other.submit(call)
+    other.shutdown(wait=False)
+    try:
+        return arrived(found.result())
+    except BaseException:
+        leave([found])
+        raise
