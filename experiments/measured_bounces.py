@@ -10,7 +10,8 @@ forgives missed and extra contacts. Written to the output folder: fits.csv (a ro
 
 Every row of the data is one contact: ball (a name), drop_height_cm (nominal height of the ball's lowest point at
 release), drop (which repeat), bounce (0, 1, 2, ... the order of contacts), time_s (time of contact; only differences
-within a drop count). At least 3 contacts a drop. H is looked for between 0.5 and 1.35 times the nominal height, e
+within a drop count). Columns in any order, between them `,`, `;` or tab (with decimal commas or points); time_ms and
+drop_height_mm or _m are converted. At least 3 contacts a drop. H is looked for between 0.5 and 1.35 times the nominal height, e
 between 0.5 and 0.98.
 """
 

@@ -55,6 +55,36 @@ def test_bad_rows_are_named_by_file_line_and_column(tmp_path, text, line, column
         assert part in str(error.value)
 
 
+PLAIN = HEADER + "a,10.5,1,0,2.0\na,10.5,1,1,2.25\na,10.5,1,2,2.5\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PLAIN.replace(",", ";"),
+        PLAIN.replace(",", "\t"),
+        PLAIN.replace(",", ";").replace(".", ","),
+        PLAIN.replace(",", "\t").replace(".", ","),
+        PLAIN.replace("ball,drop_height_cm", "Ball, Drop height [cm]").replace("time_s", "Time (s)"),
+        "time_s,bounce,drop,drop_height_cm,note,BALL\n2.0,0,1,10.5,,a\n2.25,1,1,10.5,x,a\n2.5,2,1,10.5,,a\n",
+        PLAIN.replace("time_s", "time_ms").replace("2.0", "2000").replace("2.25", "2250").replace("2.5\n", "2500\n"),
+        PLAIN.replace("_cm", "_mm").replace("10.5", "105"),
+        "\ufeff" + PLAIN.replace("\n", "\r\n") + "\r\n",
+        PLAIN + ",,,,\n",
+    ],
+)
+def test_files_as_people_have_them(tmp_path, text):
+    """Separators, decimal commas, headers, units, a byte-order mark and a path with spaces: the same three contacts."""
+    folder = tmp_path / "my measurements"
+    folder.mkdir()
+    path = folder / "drop times.csv"
+    path.write_bytes(text.encode())
+    (drop,), unusable = read_drops(path)
+    assert (drop.ball, drop.drop, unusable) == ("a", "1", [])
+    np.testing.assert_allclose(drop.drop_height_cm, 10.5, rtol=1e-15)
+    np.testing.assert_allclose(drop.times, [0.0, 0.25, 0.5], rtol=1e-15)
+
+
 def test_reading_keeps_every_drop(tmp_path):
     text = HEADER + "a,10,1,0,2.0\nb,10,1,0,0.0\na,10,1,1,2.3\na,10,1,2,2.5\nb,10,1,1,0.2\n"
     drops, unusable = read_drops(file_of(tmp_path, text))

@@ -2,12 +2,15 @@
 
 import csv
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 COLUMNS = ("ball", "drop_height_cm", "drop", "bounce", "time_s")
+NUMBERS = ("drop_height_cm", "bounce", "time_s")
+UNITS = {"s": {"s": 1.0, "ms": 1e-3, "us": 1e-6}, "cm": {"cm": 1.0, "mm": 0.1, "m": 100.0}}  # by that of the column
 LABEL = "{ball} {drop_height_cm:g} cm drop {drop}"
 NEEDED = 3  # contacts of a usable drop: as many as numbers fitted (e, H, timing error of the first contact)
 
@@ -33,16 +36,12 @@ def read_drops(path: Path) -> tuple[list[Drop], list[tuple[Drop, str]]]:
     Raises ValueError naming file, line and column for anything that is not a table of contact times.
     """
     found: dict[tuple, list[float]] = {}
-    with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        try:
-            for name in COLUMNS:
-                if name not in (reader.fieldnames or ()):
-                    raise ValueError(f"missing column {name!r}; the columns must be {', '.join(COLUMNS)}")
-            for row in reader:
-                add_contact(row, found)
-        except (ValueError, csv.Error) as error:
-            raise ValueError(f"{path}, line {max(reader.line_num, 1)}, {error}") from None
+    table = Table(path)
+    try:
+        for row in table.rows():
+            add_contact(row, found)
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path}, line {max(table.line, 1)}, {error}") from None
     if not found:
         raise ValueError(f"{path}: no rows below the header")
     truth = read_truth(path)
@@ -51,10 +50,60 @@ def read_drops(path: Path) -> tuple[list[Drop], list[tuple[Drop, str]]]:
     return [drop for drop in drops if len(drop.times) >= NEEDED], unusable
 
 
+class Table:
+    """A CSV file as people have them: `,`, `;` or tab between columns, in any order and capitals, decimal commas, units.
+
+    Times are headed time_s or time_ms, also "Time [ms]"; heights drop_height_cm, _mm or _m.
+    """
+
+    def __init__(self, path: Path):
+        self.path, self.line = path, 0
+
+    def rows(self):
+        """Every row by the names in COLUMNS, in their units; numbers still as text."""
+        with open(self.path, newline="", encoding="utf-8-sig") as file:
+            header = file.readline()
+            delimiter = max(";\t,", key=header.count)
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter)
+            self.columns = self.header(next(reader, []))
+            for cells in reader:
+                self.line = reader.line_num
+                if any(cell.strip() for cell in cells):
+                    yield self.row(cells, decimal="," if delimiter != "," else ".")
+
+    def header(self, cells: list[str]) -> dict[str, tuple[int, float]]:
+        """Where each column is, and what turns its numbers into its unit."""
+        found: dict[str, tuple[int, float]] = {}
+        names = ["_".join(re.findall(r"[^\W_]+", cell.lower())) for cell in cells]
+        for name in COLUMNS:
+            stem, _, unit = name.rpartition("_")
+            scales = UNITS.get(unit, {})
+            spelt = {f"{stem}_{other}": scale for other, scale in scales.items()} if scales else {name: 1.0}
+            at = [(i, spelt[cell]) for i, cell in enumerate(names) if cell in spelt]
+            if not at:
+                raise ValueError(
+                    f"missing column {name!r}; the columns must be {', '.join(COLUMNS)}, got {', '.join(cells) or 'none'}"
+                )
+            if len(at) > 1:
+                raise ValueError(f"column {name!r}: there are {len(at)} of it")
+            found[name] = at[0]
+        return found
+
+    def row(self, cells: list[str], decimal: str) -> dict:
+        values = {}
+        for name, (i, scale) in self.columns.items():
+            cell = cells[i].strip() if i < len(cells) else None
+            if name in NUMBERS:
+                cell = number(name, cell, decimal) * scale
+            values[name] = cell
+        return values
+
+
 def add_contact(row: dict, found: dict) -> None:
     """Append the contact of one row to its drop; ValueError names the column that is wrong."""
-    ball, drop = ((row[column] or "").strip() for column in ("ball", "drop"))
-    height, bounce, time = (number(row, column) for column in ("drop_height_cm", "bounce", "time_s"))
+    ball, drop = (row[column] or "" for column in ("ball", "drop"))
+    height, bounce, time = (row[column] for column in NUMBERS)
     times = found.setdefault((ball, height, drop), [])
     last = times[-1] if times else -math.inf
     for column, good, message in (
@@ -70,13 +119,13 @@ def add_contact(row: dict, found: dict) -> None:
     times.append(time)
 
 
-def number(row: dict, column: str) -> float:
+def number(column: str, cell: str | None, decimal: str = ".") -> float:
     try:
-        value = float(row[column])
-    except (TypeError, ValueError):
-        raise ValueError(f"column {column!r}: expected a number, got {row[column]!r}") from None
+        value = float((cell or "").replace(decimal, "."))
+    except ValueError:
+        raise ValueError(f"column {column!r}: expected a number, got {cell!r}") from None
     if not math.isfinite(value):
-        raise ValueError(f"column {column!r}: expected a finite number, got {row[column]!r}")
+        raise ValueError(f"column {column!r}: expected a finite number, got {cell!r}")
     return value
 
 
