@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ from .lanes import few, few_differentiated
 from .problem import Problem
 from .projection.base import Projection, Untouched, as_status, is_straight, project_velocity
 from .scalarise import scalarise
-from .schemes.base import Inputs, Scheme, finite, no_step
+from .schemes.base import Inputs, Scheme, Timing, finite, no_step
 from .sensitivity import begin, calm_step, corrected_step, end, synchronous, undifferentiated
 from .status import FAILURES, Status, describe, summarise
 from .threads import interruptible, refuse_fork
@@ -161,6 +161,8 @@ class Solution:
         iterations: projection iterations of all steps, ().
         status: `Status` bits OR-ed over the steps, ().
         failed_at: time of the first failure, NaN where none, () [s].
+        timing: of which scheme these are, and to which times its velocities and impulses belong (`Timing`); static. None
+            in a solution put together by hand.
     """
 
     t: Array
@@ -175,6 +177,7 @@ class Solution:
     iterations: Array
     status: Array
     failed_at: Array
+    timing: Timing | None = field(default=None, metadata={"static": True})
 
     def __repr__(self):
         if not all(hasattr(x, "shape") for x in (self.t, self.q, self.impulse, self.status)):
@@ -454,7 +457,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     energies = None
     if energy is not None:
         energies = jax.vmap(lambda t, q, v: jnp.asarray(energy(t, q, v, args), q.dtype))(kept_times, kept.q, kept.v)
-    solution = Solution(times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
+    found: Any = (times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
+    solution = Solution(*found, timing=Timing.of(scheme))  # type: ignore[misc]
     return undifferentiated(solution) if plan.sensitivity == "none" else solution
 
 

@@ -36,7 +36,9 @@ def by_component(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def write_arrays(path: Path, solution: Solution, **more) -> Path:
-    arrays: dict[str, Any] = {name: np.asarray(x) for name, x in vars(solution).items() if x is not None}
+    arrays: dict[str, Any] = {
+        name: np.asarray(x) for name, x in vars(solution).items() if x is not None and name != "timing"
+    }
     np.savez_compressed(path, **arrays, **more)
     return path
 

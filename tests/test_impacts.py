@@ -1,5 +1,8 @@
 """Records of impacts against exact times: orders in h, accumulation, lasting contact, batches."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,10 +31,7 @@ def several(name, case, counts, scheme):
         case.args,
         case.restitution,
     )
-    found = [
-        (impacts(entry.problem, run, args=case.args, scheme=scheme), case.t1 / n)
-        for run, n in zip(runs, counts, strict=True)
-    ]
+    found = [(impacts(entry.problem, run, args=case.args), case.t1 / n) for run, n in zip(runs, counts, strict=True)]
     return case, found
 
 
@@ -139,7 +139,7 @@ def test_two_contacts_a_moving_wall_and_lanes():
     batch = ji.ensemble(
         slit, [0.5], [1.0], t1=3.0, h=0.01, args={"speed": speeds}, args_axes=0, save=1, scheme=SCHEMES["ec"]
     )
-    records = impacts(slit, batch, args={"speed": speeds}, args_axes=0, scheme=SCHEMES["ec"])
+    records = impacts(slit, batch, args={"speed": speeds}, args_axes=0)
     for lane, speed in enumerate(speeds):
         one = records.of(lane)
         ceiling, floor = one.contact == 1, one.contact == 0
@@ -172,3 +172,39 @@ def test_what_cannot_be_read_is_refused(tmp_path):
     assert set(kept.lane) <= {0}
     for name, records in {"one": found("bouncing-ball", "e=1/2", 503, SCHEMES["mj"])[1], "few": kept.moved(3)}.items():
         assert records.plot(tmp_path / f"{name}.png").stat().st_size > 5000
+
+
+EVERY = [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected(), ji.Maury(), ji.Maury(half_kick=True)]
+
+
+@pytest.mark.parametrize("scheme", EVERY, ids=repr)
+def test_a_solution_knows_its_scheme(scheme):
+    """One fall from q = 1 under g = -2: the impact is at t = 1, with 2; its velocity is that of the time of the impact.
+
+    Positions of `PaoliSchatzman` and of the half kick lie on the parabola, so that times are exact but for rounding; of the
+    other schemes of first order they fall behind or run ahead of it by up to h |v|/2. A wrong lag moves them by h/2 too, and a
+    velocity, exact here for every scheme, by h.
+    """
+    fall = ji.Problem(lambda t, q, v, args: -2.0 * jnp.ones(1), lambda t, q, args: q)
+    h = 0.013
+    solution = ji.solve(fall, [1.0], [0.0], t1=1.2, h=h, scheme=scheme, e=0.0)
+    assert solution.timing == ("Maury" if isinstance(scheme, ji.Maury) else type(scheme).__name__, *solution.timing[1:])
+    exact = not isinstance(scheme, ji.Maury) or scheme.half_kick
+    found = impacts(fall, solution)
+    np.testing.assert_allclose(found.t[0], 1.0, atol=1e-9 if exact else 0.6 * h)
+    np.testing.assert_allclose(found.before[0], -2.0, atol=1e-8 if exact else 1.2 * h)
+    # it goes through transformations, batches and numpy as it is
+    batch = jax.vmap(lambda q: ji.solve(fall, q, jnp.zeros(1), t1=1.2, steps=9, scheme=scheme, e=0.0))(jnp.ones((2, 1)))
+    assert jax.tree.map(np.asarray, batch).timing == solution.timing
+    assert len(jax.tree.leaves(solution)) == 10
+
+
+def test_another_scheme_is_refused():
+    fall = ji.Problem(lambda t, q, v, args: -2.0 * jnp.ones(1), lambda t, q, args: q)
+    solution = ji.solve(fall, [1.0], [0.0], t1=1.2, h=0.1)
+    with pytest.raises(ValueError, match="scheme=MoreauJean, but the solution is of PaoliSchatzman"):
+        impacts(fall, solution, scheme=ji.MoreauJean())
+    unknown = dataclasses.replace(solution, timing=None)
+    with pytest.raises(ValueError, match="does not know its scheme"):
+        impacts(fall, unknown)
+    assert impacts(fall, unknown, scheme=ji.PaoliSchatzman()).t == impacts(fall, solution).t

@@ -9,6 +9,8 @@ import pytest
 
 import jaximpact as ji
 from jaximpact.analysis import impact_section, period_of, sections, stroboscopic
+from jaximpact.analysis.sections import NOT_SETTLED
+from jaximpact.analysis.strobe import prepare_strobe
 from jaximpact.catalogue.oscillators import periodic_orbit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
@@ -142,9 +144,65 @@ def test_period_of(orbit, period):
     assert period_of(sections_of(orbit)) == period
 
 
+def test_a_period_is_asked_for_lane_by_lane():
+    """A period that mixes the parameters of a lane: the sum of two, which would mix two lanes if asked for at once."""
+    free = ji.Problem(lambda t, q, v, args: jnp.zeros(1), on_the_floor)
+    parts = np.array([[0.25, 0.5], [0.5, 1.0]])
+    options = {"steps": 4, "cycles": 2, "args": {"parts": parts}, "args_axes": 0, "scheme": ji.MoreauJean()}
+    for period in (lambda args: args["parts"][0] + args["parts"][1], lambda args: float(np.sum(args["parts"]))):
+        found = stroboscopic(free, [1.0], [1.0], period=period, **options)
+        np.testing.assert_allclose(found.period, [0.75, 1.5])
+        np.testing.assert_allclose(found.q[..., 0], 1 + found.period[:, None] * [1, 2], rtol=1e-12)
+        batch, _ = prepare_strobe(
+            free, [1.0], [1.0], period=period, **{k: options[k] for k in ("steps", "cycles", "args", "args_axes")}
+        )
+        np.testing.assert_allclose(batch.data.t1, 2 * found.period)
+
+
+def made(orbit, left, multiplier, n=32):
+    """Sections of orbits (p,) with states left + what is left of a transient, `left` * multiplier^k of one complex mode."""
+    k = np.arange(n)
+    z = np.resize(np.asarray(orbit, complex), n) + left * np.power(complex(multiplier), k / len(orbit))
+    t, one = k[None].astype(float), np.ones(1)
+    return sections.Section(
+        t, z.real[None, :, None], z.imag[None, :, None], 2 * np.pi * one, np.zeros(1, int), np.full(1, np.nan)
+    )
+
+
+@pytest.mark.parametrize("orbit", [[1.0], [1.0, 2.0], [1.0, 2.0, 2j]])
+def test_a_slow_transient_is_no_period(orbit):
+    """Every answer is the orbit's period, or that the motion has not settled, and the latter only while it has not.
+
+    Amplitudes from far above to far below the tolerance of 2e-5; multipliers whose powers come back near one before the
+    transient has died out.
+    """
+    p = len(orbit)
+    for modulus in (0.9, 0.99, 0.999):
+        for angle in (0.0, np.pi, 2 * np.pi / 3, 6 * np.pi / 7, 1.0):
+            for left in 10.0 ** np.arange(-9, 0):
+                answer = period_of(made(orbit, left, modulus * np.exp(1j * angle)))[0]
+                assert answer in (p, NOT_SETTLED), (modulus, angle, left, answer)
+                # changes within the tolerance, and the end within 100 tolerances
+                if left < 1e-6:
+                    assert answer == p, (modulus, angle, left, answer)
+                if left > 1e-2:
+                    assert answer == NOT_SETTLED, (modulus, angle, left, answer)
+
+
+def test_an_oscillator_that_touches_nothing_has_period_one():
+    """Its transient flips sign once a period and loses 3 % of its size: two periods later it seems to have come back."""
+    args = args_of(2.0, 0.01, -100.0)
+    options = {"period": forcing_period, "steps": 30, "cycles": 16, "args": args, "scheme": ji.MoreauJean()}
+    early, late = (period_of(stroboscopic(PROBLEM, [0.5], [0.0], skip=skip, **options)) for skip in (310, 900))
+    assert early == NOT_SETTLED and late == 1
+
+
 def test_period_of_limits():
     long = sections_of(np.arange(13.0))
     assert period_of(long) == 0  # more than half of 24
+    for wrong in (-1.0, float("nan"), "small"):
+        with pytest.raises((ValueError, TypeError), match="tolerance must"):
+            period_of(long, tolerance=wrong)
     nearly = sections_of([1.0, 1.0 + 1e-7])
     assert period_of(nearly) == 1 and period_of(nearly, tolerance=1e-9) == 2
     with pytest.raises(ValueError, match="most=13: periods up to half of the 24"):

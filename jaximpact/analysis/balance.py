@@ -26,6 +26,7 @@ from ..contact import Metric, acceleration, gap_rate, gap_rates, linearise
 from ..integrate import Solution
 from ..problem import Problem
 from ..validate import cast_numbers
+from .arguments import check_kind, check_solution
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,9 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e=None) -
         `Balance`.
 
     Raises:
-        ValueError: the solution is a batch, has one row only, or is not finite.
+        ValueError: the solution is a batch, has one row only, is not finite, or is not one of the problem.
     """
+    check_kind("solution", solution, Solution, "solve")
     q, v, t, impulse = (np.asarray(x) for x in (solution.q, solution.v, solution.t, solution.impulse))
     if q.ndim != 2:
         raise ValueError(f"solution must be one motion with q of shape (k, d), got {q.shape}: pick a lane")
@@ -89,6 +91,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e=None) -
         raise ValueError("solution has its final row only: solve with save='all'")
     if not all(np.isfinite(x).all() for x in (q, v, impulse)):
         raise ValueError("solution is not finite: see solution.raise_if_failed()")
+    check_solution(problem, solution, args)
     e = cast_numbers("e", problem.restitution if e is None else e, q.dtype)
     m = impulse.shape[1]
     if np.ndim(e) > 1 or (np.ndim(e) == 1 and np.shape(e) != (m,)):

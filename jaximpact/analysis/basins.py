@@ -18,8 +18,18 @@ from scipy.sparse.csgraph import connected_components
 from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
-from ..validate import JaximpactWarning, canonical_state, cast_numbers
-from .sections import Section, default_tolerance, gather, period_of, repetition, stroboscopic
+from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_counts
+from .arguments import check_kind, check_problem, distance, sweep_values
+from .sections import (
+    NOT_SETTLED,
+    Section,
+    default_tolerance,
+    gather,
+    period_of,
+    repeats_after,
+    repetition,
+    stroboscopic,
+)
 
 UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
 RADIUS = 100.0  # tolerances of periodicity within which two periodic motions are the same attractor
@@ -115,16 +125,26 @@ def basins(
     Raises:
         ValueError, TypeError: as `stroboscopic`; a coordinate is not one; every start of the grid is forbidden.
     """
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if x.ndim != 1 or y.ndim != 1 or not x.size * y.size:
-        raise ValueError(f"x and y must have shapes (nx,) and (ny,), got {x.shape} and {y.shape}")
+    check_problem(problem)
+    check_counts(steps=steps, cycles=cycles, skip=skip)
+    if cycles < 2:
+        raise ValueError("cycles must be at least 2: attractors are recognised from states once a period")
+    for name, value in {"tolerance": tolerance, "radius": radius}.items():
+        if value is not None:
+            distance(name, value)
+    x, y = (sweep_values(name, value) for name, value in {"x": x, "y": y}.items())
     start = dict(zip("qv", (np.asarray(s) for s in canonical_state(q0, v0)), strict=True))
     if start["q"].ndim != 1 or start["q"].shape != start["v"].shape:
         raise ValueError(f"q0 and v0 must both have shape (d,), got {start['q'].shape} and {start['v'].shape}")
     start = {name: np.repeat(value[None], x.size * y.size, axis=0) for name, value in start.items()}
+    known = [(name, i) for name in "qv" for i in range(start["q"].shape[1])]
+    pair = isinstance(coordinates, tuple | list) and len(coordinates) == 2
+    wrong = [one for one in coordinates if one not in known] if pair else [coordinates]
+    if wrong:
+        raise ValueError(
+            f"coordinates: {wrong[0]!r} must be ('q', i) or ('v', i) with i < {start['q'].shape[1]}, one for x and one for y"
+        )
     for (name, i), values in zip(coordinates, (g.ravel() for g in np.meshgrid(x, y)), strict=True):
-        if name not in start or not 0 <= i < start["q"].shape[1]:
-            raise ValueError(f"coordinates: {(name, i)!r} must be ('q', i) or ('v', i) with i < {start['q'].shape[1]}")
         start[name][:, i] = values
 
     one = gather(problem, start["q"][0], start["v"][0], period, args, None, e, scheme, projection, phase)
@@ -164,15 +184,21 @@ def recognise(
     Returns:
         Labels (B,), `UNSETTLED` and `FAILED` among them, and the attractors, most frequented first.
     """
-    tolerance = default_tolerance(section) if tolerance is None else tolerance
-    radius = RADIUS * tolerance if radius is None else radius
-    period, states = period_of(section, tolerance=tolerance), section.states
+    check_kind("section", section, Section, "stroboscopic")
+    tolerance = default_tolerance(section) if tolerance is None else distance("tolerance", tolerance)
+    radius = RADIUS * tolerance if radius is None else distance("radius", radius)
+    period, settled = (find(section, tolerance=tolerance) for find in (repeats_after, period_of))
+    states = section.states
     labels = np.where(period < 0, FAILED, UNSETTLED)
     orbits: list[np.ndarray] = []  # states (p, 2d) of the periodic attractors
     members: list[int] = []  # a motion that shows each attractor
 
     for p in np.unique(period[period > 0]):
         waiting = np.flatnonzero(period == p)
+        # what still settles counts where it is near a shorter orbit by now
+        far = [i for i in waiting if settled[i] == NOT_SETTLED and len(_shortest(states[i, -p:], radius)) == p]
+        period[far] = 0
+        waiting = np.setdiff1d(waiting, far)
         waiting = waiting[np.argsort(repetition(section, p)[waiting], kind="stable")]
         last = states[:, -p:]
         for k, orbit in enumerate(orbits):

@@ -13,6 +13,8 @@ from ..integrate import Save
 from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
+from ..validate import check_counts
+from .arguments import check_problem, check_steps, distance, real, sweep_values
 from .sections import (
     Section,
     check_restarts,
@@ -22,7 +24,6 @@ from .sections import (
     state,
     stroboscopic,
 )
-from .strobe import check_counts
 
 SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]
@@ -62,7 +63,7 @@ class Bifurcation:
         return self._shaped(self.section.status)
 
     def periods(self, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
-        """Periods (P, S) as `period_of` finds them."""
+        """Periods (P, S) as `period_of` finds them: 0 for none, -1 for failed, -2 for not settled."""
         return self._shaped(period_of(self.section, tolerance=tolerance, most=most))
 
     def _shaped(self, x: np.ndarray) -> np.ndarray:
@@ -82,7 +83,7 @@ class ParameterMap:
     Attributes:
         parameters: names of those along x and y.
         x, y: their values (nx,), (ny,).
-        period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed.
+        period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed, -2 where it has not settled.
         impacts: mean number of impacts in a forcing period (ny, nx), NaN where the motion failed.
         status: `Status` bits (ny, nx).
     """
@@ -141,14 +142,18 @@ def bifurcation(
     Raises:
         ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, no such sweep.
     """
-    values = np.asarray(values, np.float64)
-    if values.ndim != 1 or values.size == 0 or not np.all(np.isfinite(values)):
-        raise ValueError(f"values must be finite numbers of shape (P,), got shape {values.shape}")
+    check_problem(problem)
+    values = sweep_values("values", values)
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
     path = _path(parameter)
     name = ".".join(map(str, path))
-    q0, v0 = np.asarray(q0), np.asarray(v0)
+    q0, v0 = (real(name, value) for name, value in {"q0": q0, "v0": v0}.items())
+    if not {q0.ndim, v0.ndim} <= {1, 2}:
+        raise ValueError(f"q0 and v0 must have shape (d,) or (S, d), got {q0.shape} and {v0.shape}")
+    sizes = {len(x) for x in (q0, v0) if x.ndim == 2}
+    if len(sizes) > 1:
+        raise ValueError(f"q0 and v0 must hold the same number of starts S, got shapes {q0.shape} and {v0.shape}")
     starts = max((len(x) for x in (q0, v0) if x.ndim == 2), default=1)
     q0, v0 = (np.broadcast_to(x, (starts, x.shape[-1])) for x in (q0, v0))
     common = {"period": period, "scheme": scheme, "projection": projection, "phase": phase}
@@ -161,6 +166,7 @@ def bifurcation(
         )  # fmt: skip
     else:
         check_counts(steps=steps, cycles=cycles, skip=skip)
+        check_steps(steps, skip + cycles, "skip + cycles")
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
         section = _continued(problem, q0, v0, path, values, order, args, e, steps, cycles, skip, common, progress)
     return Bifurcation(name, values, starts, sweep, section)
@@ -217,9 +223,13 @@ def two_parameter_map(
     Raises:
         ValueError, TypeError, KeyError: as `impact_section` and `bifurcation`.
     """
-    x, y = (np.asarray(value, np.float64) for value in values)
-    if x.ndim != 1 or y.ndim != 1 or not x.size * y.size:
-        raise ValueError(f"values must be two arrays of shapes (nx,) and (ny,), got {x.shape} and {y.shape}")
+    check_problem(problem)
+    for name, pair in {"values": values, "parameters": parameters}.items():
+        if not isinstance(pair, tuple | list | np.ndarray) or len(pair) != 2:
+            raise ValueError(f"{name} must be two, along x and y, got {pair!r}")
+    if tolerance is not None:
+        distance("tolerance", tolerance)
+    x, y = (sweep_values(f"values[{i}]", values[i]) for i in range(2))
     first, second = (_path(parameter) for parameter in parameters)
     if first == second:
         raise ValueError(f"parameters must differ, got {parameters!r}")
@@ -241,7 +251,10 @@ def two_parameter_map(
 
 
 def _path(parameter: Parameter) -> tuple:
-    return (parameter,) if isinstance(parameter, str | int) else tuple(parameter)
+    path = tuple(parameter) if isinstance(parameter, tuple | list) else (parameter,)
+    if not path or not all(isinstance(key, str | int) and not isinstance(key, bool) for key in path):
+        raise TypeError(f"parameter must be a key of args, keys into nested args, or 'e', got {parameter!r}")
+    return path
 
 
 def _swept(args, e, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:

@@ -32,8 +32,10 @@ from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..status import FAILURES
+from ..validate import check_counts
+from .arguments import check_problem, number_of, real_number
 from .orbits import periodic_orbit
-from .strobe import admissible, blocks, check_counts, damped_newton, eigenvalues, jacobians, number_of, prepare_strobe
+from .strobe import admissible, blocks, damped_newton, eigenvalues, jacobians, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 EASY = 3  # iterations up to which the next step is longer
@@ -165,6 +167,7 @@ def continue_orbit(
     Raises:
         ValueError, TypeError: as `periodic_orbit`, or if the parameter is none. RuntimeError: no orbit at the start.
     """
+    check_problem(problem)
     check_counts(points=points, steps=steps, cycles=cycles)
     if np.ndim(q0) != 1 or np.ndim(v0) != 1:
         raise ValueError(
@@ -176,9 +179,9 @@ def continue_orbit(
         raise ValueError(f"bounds: ({low:g}, {high:g}) do not contain the parameter's value {value:g}")
     if parameter == RESTITUTION and not (low >= 0 and high <= 1):
         raise ValueError(f"bounds: restitution lies in [0, 1], got ({low:g}, {high:g})")
-    if direction not in (1, -1):
+    if isinstance(direction, bool) or not isinstance(direction, int | np.integer) or direction not in (1, -1):
         raise ValueError(f"direction must be 1 or -1, got {direction!r}")
-    if not 0 < step < 1:
+    if not 0 < real_number("step", step) < 1:
         raise ValueError(f"step must lie between 0 and 1, got {step!r}")
     common: dict[str, Any] = {"scheme": scheme, "projection": projection, "cycles": cycles, "steps": steps}
     common |= {"period": period, "t0": t0, "args": args, "e": e}
@@ -201,14 +204,14 @@ def _value_of(parameter: str, problem: Problem, args, e) -> float:
     """The parameter's value at the start."""
     if parameter == RESTITUTION:
         value = problem.restitution if e is None else e
-    elif isinstance(args, dict) and parameter in args:
+    elif isinstance(args, dict) and isinstance(parameter, str) and parameter in args:
         value = args[parameter]
     else:
         known = sorted(args) if isinstance(args, dict) else []
         raise ValueError(f"parameter={parameter!r}: choose one of {[*known, RESTITUTION]}; args must be a dict of them")
-    if np.ndim(value) or isinstance(value, dict | list | tuple):
+    if isinstance(value, dict | list | tuple):
         raise ValueError(f"parameter={parameter!r} must be one number, got {value!r}")
-    return float(value)
+    return real_number(f"parameter {parameter!r}", value)
 
 
 class _Family:

@@ -18,8 +18,9 @@ import numpy as np
 from ..contact import Metric, acceleration, gap_rates, linearise
 from ..integrate import Solution
 from ..problem import Problem
-from ..schemes.base import Scheme
+from ..schemes.base import Scheme, Timing
 from ..validate import cast_numbers, choose_methods
+from .arguments import check_kind, check_solution, leaf_axes, one_lane
 
 IMPULSE = 1e-9  # an impulse in a step counts from this part of the largest of its contact
 LASTING = 2  # steps that a contact must push beyond those of an impact to count as lasting
@@ -116,17 +117,18 @@ def impacts(
         problem: the mechanical system.
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
         args, args_axes: as they were given to `ensemble` (or `solve`).
-        scheme: the scheme of the solution, by default `PaoliSchatzman()` as in `solve`: schemes differ in the steps that an
-            impact takes and in the time to which a velocity belongs.
+        scheme: of a solution put together by hand, which does not know it (`Solution.timing`): schemes differ in the steps
+            that an impact takes and in the time to which a velocity belongs.
         lanes: which lanes (B,) to look at, all by default; those of a failed motion may hold NaN.
 
     Returns:
         An `Impacts`.
 
     Raises:
-        ValueError: the solution does not hold its steps, or a motion that is looked at is not finite.
+        ValueError: the solution does not hold its steps, is of another scheme, or a motion that is looked at is not finite.
     """
-    scheme, _ = choose_methods(scheme, None)
+    check_kind("solution", solution, Solution, "solve or ensemble")
+    timing = timing_of(solution, scheme)
     t, q, v, impulse = (np.asarray(x) for x in (solution.t, solution.q, solution.v, solution.impulse))
     if solution.values is not None or t.shape[-1] < 3:
         raise ValueError(
@@ -136,12 +138,23 @@ def impacts(
         t, q, v, impulse = (x[None] for x in (t, q, v, impulse))
     if q.ndim != 3:
         raise ValueError(f"solution must be one motion or a batch, q of shape (k, d) or (B, k, d), got {q.shape}")
-    looked_at = np.ones(len(t), bool) if lanes is None else np.asarray(lanes, bool)
+    axes = leaf_axes(args, args_axes)
+    sizes = {len(x) for x, axis in zip(jax.tree.leaves(args), axes, strict=True) if axis == 0}
+    if sizes - {len(t)}:
+        raise ValueError(
+            f"args: leaves with a lane axis must have the {len(t)} lanes of the solution, got {sorted(sizes)}"
+        )
+    check_solution(problem, solution, one_lane(args, args_axes))
+    looked_at = np.ones(len(t), bool) if lanes is None else np.asarray(lanes)
+    if looked_at.dtype != bool or looked_at.shape != (len(t),):
+        raise ValueError(
+            f"lanes must be a mask of shape ({len(t)},), true where a lane is looked at (~solution.failed, say), got {lanes!r}"
+        )
     if not np.all(np.isfinite(impulse[looked_at])):
         bad = int(np.flatnonzero(looked_at & ~np.all(np.isfinite(impulse), axis=(1, 2)))[0])
         raise ValueError(f"motion {bad} of the solution is not finite: leave it out with lanes=~solution.failed")
 
-    width = 2 if scheme.rebounds else 1
+    width = 2 if timing.rebounds else 1
     growth = np.moveaxis(np.diff(impulse, axis=1), -1, 1)  # (B, m, k - 1)
     largest = np.max(growth, axis=-1, keepdims=True, initial=0.0)
     active = (growth > IMPULSE * largest) & looked_at[:, None, None]
@@ -151,7 +164,7 @@ def impacts(
     lasting = end - start >= width + LASTING
 
     args = cast_numbers("args", args, q.dtype)
-    states = partial(_gap_states, problem, t, q, v, args, args_axes, lag=scheme.velocity_lag)
+    states = partial(_gap_states, problem, t, q, v, args, args_axes, lag=timing.velocity_lag)
     gap, rate, bend = (x[np.arange(len(lane)), contact] for x in states(lane, start))
     h = t[lane, start + 1] - t[lane, start]
     delay = _fall(gap, rate, bend, 2 * h)
@@ -164,7 +177,7 @@ def impacts(
     # the motion after an impact is continued back to it; the one in lasting contact has no free acceleration
     after = np.where(lasting, rate, rate - bend * (t[lane, last] - time))
     cut = (end - start < width) & (end == t.shape[1] - 1)
-    after = np.where(cut & scheme.rebounds, np.nan, after)
+    after = np.where(cut & timing.rebounds, np.nan, after)
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
 
     held = Intervals(
@@ -178,6 +191,20 @@ def impacts(
     longest = float(np.max(np.diff(t, axis=1), initial=0.0))
     swarms = _accumulations(lane, contact, time, held, longest)
     return Impacts(lane, contact, time, before[hit], after[hit], strength[hit], start[hit] + 1, held, swarms)
+
+
+def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
+    """The timing of the scheme that made a solution: the solution knows it, or ``scheme`` says it; both must agree."""
+    if scheme is None:
+        if solution.timing is None:
+            raise ValueError(
+                "scheme: this solution does not know its scheme (timing is None); give the one that made it"
+            )
+        return solution.timing
+    given = Timing.of(choose_methods(scheme, None)[0])
+    if solution.timing is not None and given[1:] != solution.timing[1:]:
+        raise ValueError(f"scheme={given.scheme}, but the solution is of {solution.timing.scheme}: leave scheme out")
+    return given
 
 
 def _fall(gap: np.ndarray, rate: np.ndarray, bend: np.ndarray, most: np.ndarray) -> np.ndarray:
@@ -224,24 +251,13 @@ def _gap_states(problem, t, q, v, args, args_axes, lane, row, *, lag: float):
     size = 1 << (n - 1).bit_length()
     lane, row = (np.concatenate([x, np.repeat(x[:1], size - n)]) for x in (lane, row))
     leaves, structure = jax.tree.flatten(args)
-    axes = _lane_axes(args, args_axes)
+    axes = leaf_axes(args, args_axes)
     some = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
     # zero in the first row, the velocity of which lags behind nothing
     h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]
     found = _look(problem, t[lane, row], q[lane, row], v[lane, row], some, axes, structure)
     gap, rate, bend = (np.asarray(x)[:n] for x in found)
     return gap, rate + lag * h[:n, None] * bend, bend
-
-
-def _lane_axes(args, args_axes) -> tuple:
-    """The axis of every leaf of args: 0 for lanes, None (or a negative number) for none."""
-    found = jax.tree.map(
-        lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub),
-        args_axes,
-        args,
-        is_leaf=lambda x: x is None,
-    )
-    return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(found))
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"))

@@ -26,7 +26,7 @@ from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..status import FAILURES, describe
-from .strobe import check_counts, prepare_strobe
+from .strobe import prepare_strobe
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Lyapunov:
         return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
 
     def plot(self, path, *, parameter=None, label: str = "", title: str = ""):
-        """Write the picture: of one motion the block means, of a batch the exponents over ``parameter`` (B,); needs matplotlib."""
+        """Write the picture: of one motion the block means, of a batch the exponents over ``parameter`` (B,), or over the lanes; needs matplotlib."""
         from .plots_orbits import plot_lyapunov
 
         return plot_lyapunov(self, path, parameter=parameter, label=label, title=title)

@@ -19,7 +19,9 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status, describe
-from .strobe import admissible, check_counts, damped_newton, eigenvalues, near_impact, prepare_strobe, strobe
+from ..validate import check_counts
+from .arguments import check_steps, real_number
+from .strobe import admissible, damped_newton, eigenvalues, near_impact, prepare_strobe, strobe
 
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
 
@@ -135,8 +137,10 @@ def periodic_orbit(
     batch, single = prepare_strobe(problem, q0, v0, steps=steps, **common)
     dtype = np.dtype(batch.data.q0.dtype)
     tol = float(np.finfo(dtype).eps) ** (2 / 3) if tol is None else tol
-    if not tol > 0:
+    if not real_number("tol", tol) > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
+    if extrapolate:
+        check_steps(steps, cycles * 2 ** (LEVELS - 1), "cycles, and 4 for extrapolate=True")
     found = [_solve(batch, tol, iterations)]
     for level in range(1, LEVELS if extrapolate else 1):
         # the same lanes with smaller steps, from the orbit before

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..plots import COLOURS, DARK, GREY, _evenly, _figure, _grid, _style, _write
+from .arguments import real
 
 if TYPE_CHECKING:
     from .balance import Balance
@@ -124,21 +125,23 @@ def plot_lyapunov(found: Lyapunov, path, *, parameter=None, label: str = "", tit
             ax.plot([], [], "o-", ms=4, color=colour, label=name)
         ax.set_xlabel("block")
     else:
-        if np.shape(parameter) != (len(exponents),):
+        label = label or ("motion" if parameter is None else "parameter")
+        parameter = np.arange(len(exponents)) if parameter is None else real("parameter", parameter)
+        if parameter.shape != (len(exponents),):
             raise ValueError(
-                f"parameter must have one value for each motion, ({len(exponents)},): {np.shape(parameter)}"
+                f"parameter must have one value for each motion, shape ({len(exponents)},), got {parameter.shape}"
             )
         order = np.argsort(parameter, kind="stable")
         for i, colour in zip(_evenly(count), COLOURS, strict=False):
             values = np.where(np.isfinite(exponents[order, i]), exponents[order, i], np.nan)
             error = np.nan_to_num(found.error[order, i])
             name = f"λ{i + 1}"
-            ax.errorbar(np.asarray(parameter)[order], values, error, color=colour, lw=1.2, elinewidth=0.8, label=name)
+            ax.errorbar(parameter[order], values, error, color=colour, lw=1.2, elinewidth=0.8, label=name)
         lost = int(np.sum(~np.isfinite(exponents).all(axis=1)))
         if lost:
             note = f"{lost} of {len(exponents)} not finite: failed, or a contact that stayed"
             ax.annotate(note, (0.99, 0.02), xycoords="axes fraction", ha="right", fontsize=8.5, color=DARK)
-        ax.set_xlabel(label or "parameter")
+        ax.set_xlabel(label)
     ax.axhline(0.0, color=DARK, lw=0.8)
     ax.set_ylabel("Lyapunov exponent [1/s]")
     _style(ax)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..plots import COLOURS, DARK, GREY, _dot, _figure, _style, _write
+from .sections import NOT_SETTLED
 
 if TYPE_CHECKING:
     from .basins import Basins
@@ -91,8 +92,12 @@ def plot_bifurcation(found: Bifurcation, path, *, coordinate: int = 0, title: st
         values = np.broadcast_to(found.values[:, None], period.shape)
         below.plot(values[period > 0], period[period > 0], ".", ms=3, color=COLOURS[0])
         below.plot(values[period == 0], period[period == 0], ".", ms=3, color=COLOURS[1])
-    below.set_yticks(range(PERIODS + 2), ["none", *map(str, range(1, PERIODS + 1)), f"> {PERIODS}"], fontsize=7)
-    below.set_ylim(-0.6, PERIODS + 1.6)
+        slow = period == NOT_SETTLED
+        below.plot(values[slow], np.full(slow.sum(), -1), ".", ms=3, color=GREY)
+    below.set_yticks(
+        range(-1, PERIODS + 2), ["not settled", "none", *map(str, range(1, PERIODS + 1)), f"> {PERIODS}"], fontsize=7
+    )
+    below.set_ylim(-1.6, PERIODS + 1.6)
     below.set_ylabel("period")
     below.set_xlabel(found.parameter)
     _style(below)
@@ -109,12 +114,14 @@ def plot_parameter_map(found: ParameterMap, path, *, title: str = "") -> Path:
 
     figure = _figure(11.0, 4.8)
     left, right = figure.subplots(1, 2, sharey=True)
-    names = ["failed", "none", *map(str, range(1, PERIODS + 1)), f"> {PERIODS}"]
-    colours = ListedColormap(["black", LIGHT, *BASINS[:PERIODS], GREY])
-    norm = BoundaryNorm(np.arange(len(names) + 1) - 1.5, len(names))
+    names = ["not settled", "failed", "none", *map(str, range(1, PERIODS + 1)), f"> {PERIODS}"]
+    colours = ListedColormap(["white", "black", LIGHT, *BASINS[:PERIODS], GREY])
+    norm = BoundaryNorm(np.arange(len(names) + 1) - 2.5, len(names))
     period = np.minimum(found.period, PERIODS + 1)
     image = left.pcolormesh(found.x, found.y, period, cmap=colours, norm=norm, shading="nearest", rasterized=True)
-    bar = figure.colorbar(image, ax=left, ticks=range(-1, len(names) - 1), label="period [forcing periods]")
+    bar = figure.colorbar(
+        image, ax=left, ticks=range(NOT_SETTLED, len(names) + NOT_SETTLED), label="period [forcing periods]"
+    )
     bar.ax.set_yticklabels(names, fontsize=8)
     image = right.pcolormesh(found.x, found.y, found.impacts, cmap="viridis", shading="nearest", rasterized=True)
     figure.colorbar(image, ax=right, label="impacts in a forcing period")

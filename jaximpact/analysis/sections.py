@@ -19,11 +19,15 @@ from ..projection.base import Projection
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme
 from ..status import FAILURES
-from ..validate import canonical_state, cast_numbers, choose_methods, real_array
+from ..validate import canonical_state, cast_numbers, check_counts, choose_methods
+from .arguments import check_kind, check_problem, check_steps, distance, full_axes, positive_time, share_of_period
 from .impacts import Impacts, impacts
-from .strobe import check_counts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
+FAR = 100  # tolerances from where it goes at which a motion of known period counts as settled
+FAILED_LANE, NOT_SETTLED = -1, -2  # in place of a period
+COHERENT = 0.1  # relative error up to which changes obey a recurrence
+VISIBLE = 1e-6  # a multiplier nearer to one, and what dies out less within what is kept, counts as lasting
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 
 
@@ -120,7 +124,7 @@ def stroboscopic(
 
     Args:
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
-        period: forcing period > 0 [s]: a number, one for each lane (B,), or a function of args that returns either.
+        period: forcing period > 0 [s]: a number, one for each lane (B,), or a function of the args of one lane.
         steps: steps in a period, so that h = period/steps.
         cycles: periods kept, at least one.
         skip: periods before those, the transient.
@@ -136,6 +140,7 @@ def stroboscopic(
         ValueError, TypeError: as `ensemble`, or a period, count or phase is out of range; the message names it.
     """
     check_counts(steps=steps, cycles=cycles, skip=skip)
+    check_steps(steps, skip + cycles, "skip + cycles")
     lanes = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
     row = 16 * lanes.q0.shape[1]
     found = []
@@ -181,6 +186,7 @@ def impact_section(
         ValueError, TypeError: as `stroboscopic`; or the scheme carries an impact over into the next step.
     """
     check_counts(steps=steps, cycles=cycles, skip=skip)
+    check_steps(steps, max(skip, cycles), "the larger of skip and cycles")
     lanes = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
     check_restarts(lanes.scheme)
     d, m = lanes.q0.shape[1], lanes.constraints()
@@ -197,7 +203,7 @@ def impact_section(
         failed_at = np.where(lost, failed_at, window.failed_at)
         lost = (status & int(FAILURES)) != 0
         looked_at = ~lost & (np.arange(len(part)) < live)
-        found = impacts(problem, window, args=begun.args, args_axes=begun.axes, scheme=begun.scheme, lanes=looked_at)
+        found = impacts(problem, window, args=begun.args, args_axes=begun.args_axes, lanes=looked_at)
         records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
         t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
@@ -221,7 +227,9 @@ def _behind(part: Lanes, transient: Solution, skip: int) -> Lanes:
 def period_of(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
     """Number of forcing periods after which each motion repeats (B,), from its section.
 
-    The smallest p with |x[k + p] - x[k]| <= tolerance for all states x (`Section.states`, largest component) kept.
+    The smallest p with |x[k + p] - x[k]| <= tolerance for all states x (`Section.states`, largest component) kept, unless
+    these states still settle: how fast the changes over p periods, and over the divisors of p, die out tells how far the states
+    still are from where they go, and whether they go to a shorter period.
 
     Args:
         section: at least two states of each lane; a period p is seen from 2p states on.
@@ -229,20 +237,74 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
         most: largest p looked for; by default half of the states kept.
 
     Returns:
-        p; 0 where there is none, because the motion has not settled, has a longer period, or is not periodic; -1 where
-        the lane failed.
+        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed; -2
+        (`NOT_SETTLED`) where its states still approach a periodic motion, too slowly to tell which: skip more periods.
     """
+    period = repeats_after(section, tolerance=tolerance, most=most)
+    most = section.t.shape[1] // 2 if most is None else most
+    tolerance = default_tolerance(section) if tolerance is None else tolerance
+    states = section.states
+    for p in map(int, np.unique(period[period >= 0])):
+        lanes = np.flatnonzero(period == p)
+        x = states[lanes]
+        dies_out, left = transient(x, p) if p else (np.zeros(len(lanes), bool), np.inf)
+        slow = (left > FAR * tolerance) if p else np.zeros(len(lanes), bool)
+        # none found: they may settle to any; found: to a shorter one, unless that is farther away than what is left
+        for r in range(1, most + 1) if p == 0 else [r for r in range(1, p) if p % r == 0]:
+            apart = np.max(np.abs(x[:, -p:] - x[:, -p - r : -r]), axis=(1, 2)) if p else 0.0
+            slow |= transient(x, r, few=p > 0)[0] & ~(dies_out & (4 * left < apart))
+        period[lanes[slow]] = NOT_SETTLED
+    return period
+
+
+def repeats_after(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
+    """`period_of` without a look at transients: never `NOT_SETTLED`."""
+    check_kind("section", section, Section, "stroboscopic")
     lanes, n = section.t.shape
     most = n // 2 if most is None else most
-    if n < 2 or not 1 <= most <= n // 2:
+    check_counts(most=most) if n >= 2 else None
+    if n < 2 or most > n // 2:
         raise ValueError(f"most={most}: periods up to half of the {n} states kept can be found; keep more cycles")
-    tolerance = default_tolerance(section) if tolerance is None else tolerance
+    tolerance = default_tolerance(section) if tolerance is None else distance("tolerance", tolerance)
     period = np.zeros(lanes, int)
     for p in range(most, 0, -1):
         apart = repetition(section, p)
         period[apart <= tolerance] = p
-    period[section.failed] = -1
+    period[section.failed] = FAILED_LANE
     return period
+
+
+def transient(states: np.ndarray, p: int, *, few: bool = True) -> tuple[np.ndarray, np.ndarray]:
+    """Whether states (B, n, c) visibly approach a motion of p periods (B,), and how far they end from it (B,).
+
+    Near that motion the changes u[k] = x[k + p] - x[k] obey u[k + 2p] = c1 u[k + p] + c0 u[k], with the same two numbers for all
+    phases and components once the two slowest modes are left (all there are with one coordinate). The roots of that recurrence
+    are the modes' multipliers mu; what is left is u/(1 - mu). Changes that obey none, rounding and chaos, approach nothing.
+    Where the period is known, ``few`` states may do, one mode if need be, u[k + p] = c1 u[k], and a coarser recurrence.
+    """
+    lanes, n, c = states.shape
+    u = states[:, p:] - states[:, :-p]
+    if (n - 3 * p) * c >= 6 and (few or n >= 5 * p + 3):
+        first, second, third = (u[:, i * p : u.shape[1] - (2 - i) * p].reshape(lanes, -1) for i in range(3))
+    elif few and (n - 2 * p) * c >= 3:
+        second, third = (u[:, i * p : u.shape[1] - (1 - i) * p].reshape(lanes, -1) for i in range(2))
+        first = np.zeros_like(second)
+    else:
+        return np.zeros(lanes, bool), np.zeros(lanes)
+    size = np.sqrt(np.sum(third**2, axis=1))
+    usual = np.where(size > 0, size, 1.0)[:, None]
+    known = np.stack([first, second], axis=2) / usual[:, None]
+    inverse = np.linalg.pinv(np.einsum("bki,bkj->bij", known, known), rcond=1e-12, hermitian=True)
+    c0, c1 = np.einsum("bij,bkj,bk->ib", inverse, known, third / usual)
+    error = np.sqrt(np.sum((third / usual - c1[:, None] * known[..., 1] - c0[:, None] * known[..., 0]) ** 2, axis=1))
+    root = np.sqrt((c1**2 + 4 * c0).astype(complex))
+    multipliers = np.stack([c1 + root, c1 - root]) / 2
+    obeys = (size > 0) & (error < (COHERENT if few else 0.1 * COHERENT))
+    shrinks = np.max(np.abs(multipliers), axis=0) ** ((n - p) / p)
+    gap = np.min(np.abs(1 - multipliers), axis=0)
+    last = np.max(np.abs(u[:, -p:]), axis=(1, 2))
+    left = np.where(obeys, last / np.maximum(gap, VISIBLE), 0.0)
+    return obeys & (shrinks < 1 - VISIBLE - 3 * error), left
 
 
 def default_tolerance(section: Section) -> float:
@@ -285,6 +347,11 @@ class Lanes:
     def __len__(self) -> int:
         return len(self.q0)
 
+    @property
+    def args_axes(self):
+        """The axes as `ensemble` takes them."""
+        return jax.tree.map(lambda axis: None if axis < 0 else axis, self.axes)
+
     def strobes(self, k: np.ndarray) -> np.ndarray:
         """Times (B, n) of the states k (n,) periods after the start."""
         return (self.begins + k) * self.period[:, None]
@@ -315,9 +382,8 @@ class Lanes:
     def run(self, periods: int, steps: int, save, progress: bool | None) -> Solution:
         """All lanes over some periods."""
         t0, t1 = self.begins * self.period, (self.begins + periods) * self.period
-        axes = jax.tree.map(lambda axis: None if axis < 0 else axis, self.axes)
         return ensemble(
-            self.problem, self.q0, self.v0, t0=t0, t1=t1, h=self.period / steps, args=self.args, args_axes=axes, e=self.e,
+            self.problem, self.q0, self.v0, t0=t0, t1=t1, h=self.period / steps, args=self.args, args_axes=self.args_axes, e=self.e,
             scheme=self.scheme, projection=self.projection, save=save, progress=progress,
         )  # fmt: skip
 
@@ -355,17 +421,15 @@ def _admit(problem, t, q, v, leaves, axes, structure):
 
 def gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase) -> Lanes:
     """Arguments of a section as lanes: how many there are, and each with its start and its period."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
-    if not 0 <= phase < 1:
-        raise ValueError(f"phase must lie in [0, 1), a part of the period, got {phase!r}")
+    check_problem(problem)
+    phase = share_of_period(phase)
     scheme, projection = choose_methods(EventCorrected() if scheme is None else scheme, projection)
     q0, v0 = (np.asarray(x) for x in canonical_state(q0, v0))
     for name, value in {"q0": q0, "v0": v0}.items():
         if value.ndim not in (1, 2):
             raise ValueError(f"{name} must have shape (d,) or (B, d), got {value.shape}")
     axes = full_axes(args, args_axes)
-    period = _period(period, args)
+    period = positive_time("period", period, args, args_axes).astype(np.float64)
     sizes = {name: len(x) for name, x in {"q0": q0, "v0": v0}.items() if x.ndim == 2}
     if period.ndim:
         sizes["period"] = len(period)
@@ -373,8 +437,6 @@ def gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phas
         sizes["e"] = len(e)
     for axis, leaf in zip(jax.tree.leaves(axes), jax.tree.leaves(args), strict=True):
         if axis == 0:
-            if np.ndim(leaf) == 0:
-                raise ValueError("args_axes marks a leaf of args that is a single number: give it a lane axis or None")
             sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
     if len(set(sizes.values())) > 1:
         raise ValueError(f"lane axes must have one length, got {sizes}")
@@ -382,20 +444,7 @@ def gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phas
     d = q0.shape[-1]
     q0, v0 = np.broadcast_to(q0, (lanes, d)), np.broadcast_to(v0, (lanes, v0.shape[-1]))
     period = np.broadcast_to(period, (lanes,))
-    return Lanes(problem, q0, v0, period, e, args, axes, scheme, projection, float(phase))
-
-
-def full_axes(args, args_axes):
-    """args_axes leaf by leaf, in the structure of args: 0 for a lane axis, -1 for none."""
-    try:
-        return jax.tree.map(
-            lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else axis, sub),
-            args_axes,
-            args,
-            is_leaf=lambda x: x is None,
-        )
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"args_axes must be 0, None or a pytree prefix of args, got {args_axes!r}") from error
+    return Lanes(problem, q0, v0, period, e, args, axes, scheme, projection, phase)
 
 
 def check_restarts(scheme: Scheme) -> None:
@@ -405,14 +454,6 @@ def check_restarts(scheme: Scheme) -> None:
             f"scheme={type(scheme).__name__}: an impact struck in its last step rebounds in the next one, so that motions cannot "
             "be started again from a state; use EventCorrected() (default) or MoreauJean()"
         )
-
-
-def _period(period, args) -> np.ndarray:
-    value = period(args) if callable(period) else period
-    value = np.asarray(real_array("period", value), np.float64)
-    if value.ndim > 1 or not np.all(np.isfinite(value) & (value > 0)):
-        raise ValueError(f"period must be positive, a number or one for each lane (B,), got {value}")
-    return value
 
 
 def _shared(e) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..integrate import Solution
 from ..status import FAILURES
+from .arguments import check_kind, real
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -65,6 +66,7 @@ def statistics(
     Raises:
         ValueError: the solution is no batch, its rows differ in time, or a shape or level is wrong.
     """
+    check_kind("solution", solution, Solution, "ensemble")
     if np.ndim(solution.q) != 3:
         raise ValueError(
             f"solution must be a batch with q of shape (B, k, d), got {np.shape(solution.q)}: use ensemble"
@@ -76,16 +78,17 @@ def statistics(
         raise ValueError(
             "solution: its lanes have rows at different times; save the same times, and one t1, in all lanes"
         )
-    levels = np.asarray(quantiles, float)
+    levels = real("quantiles", quantiles)
     if levels.ndim != 1 or levels.size == 0 or not np.all((levels >= 0) & (levels <= 1)):
         raise ValueError(f"quantiles must be some numbers in [0, 1], got {quantiles!r}")
     arrays = _arrays(solution, values, lanes, rows)
     if groups is None:
         found, member = None, np.zeros(lanes, int)
     else:
-        if np.shape(groups) != (lanes,):
-            raise ValueError(f"groups must have one value for each lane, shape ({lanes},), got {np.shape(groups)}")
-        found, member = np.unique(np.asarray(groups), return_inverse=True)
+        groups = np.asarray(groups)
+        if groups.shape != (lanes,) or groups.dtype.kind == "O":
+            raise ValueError(f"groups must have one value for each lane, shape ({lanes},), got {groups!r}")
+        found, member = np.unique(groups, return_inverse=True)
     parts = [np.flatnonzero((member == i) & ~failed) for i in range(member.max() + 1)]
 
     def over(reduce):
@@ -107,10 +110,13 @@ def _arrays(solution: Solution, values, lanes: int, rows: int) -> dict[str, np.n
     arrays = {name: np.asarray(getattr(solution, name)) for name in names}
     # with a save function the state is kept in the final row only
     arrays = {name: x for name, x in arrays.items() if x.shape[1] == rows and x.size}
+    if not isinstance(values, Mapping | None):
+        raise TypeError(f"values must be a dict of arrays (B, k, ...) by name, got {type(values).__name__}")
     for name, x in (values or {}).items():
+        x = real(f"values[{name!r}]", x)
         if np.shape(x)[:2] != (lanes, rows):
             raise ValueError(f"values[{name!r}] must have shape ({lanes}, {rows}, ...), got {np.shape(x)}")
-        arrays[name] = np.asarray(x)
+        arrays[name] = x
     return arrays
 
 

@@ -22,21 +22,10 @@ from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
-from ..validate import check_counts, check_finite, real_array
+from ..validate import check_counts, real_array
+from .arguments import check_problem, check_steps, number_of, positive_time
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
-
-
-def number_of(name: str, value, args, args_axes) -> np.ndarray:
-    """A time given as a number, one for each lane, or a function of args: () or (B,), finite."""
-    if callable(value):
-        carried = any(axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None))
-        value = jax.vmap(value, in_axes=(args_axes,))(args) if carried else value(args)
-    value = np.asarray(real_array(name, value))
-    if value.ndim > 1:
-        raise ValueError(f"{name} must be a number, a function of args that returns one, or (B,), got {value.shape}")
-    check_finite(**{name: value})
-    return value
 
 
 def prepare_strobe(
@@ -65,11 +54,11 @@ def prepare_strobe(
             f"{name}: give the {name}, a number or a function of args; orbits of autonomous systems, whose period is unknown, "
             "are not covered"
         )
+    check_problem(problem)
     check_counts(steps=steps, cycles=cycles)
+    check_steps(steps, cycles, "cycles")
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0), (e, 0))
-    begin, length = number_of("t0", t0, args, args_axes), number_of(name, period, args, args_axes)
-    if np.any(length <= 0):
-        raise ValueError(f"{name} must be positive, got {np.min(length):g}")
+    begin, length = number_of("t0", t0, args, args_axes), positive_time(name, period, args, args_axes)
     q0 = np.asarray(real_array("q0", q0))[None] if single else q0
     end = begin + cycles * length
     h = (end - begin) / (steps * cycles)

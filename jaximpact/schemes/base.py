@@ -110,6 +110,19 @@ class Scheme(Protocol):
         ...
 
 
+class Timing(NamedTuple):
+    """What tells impacts from a scheme's rows: its name, by how many steps a velocity lags behind its row, and whether an
+    impact takes two steps. Known without any array, so that a `Solution` carries it through jax's transformations."""
+
+    scheme: str
+    velocity_lag: float
+    rebounds: bool
+
+    @classmethod
+    def of(cls, scheme: Scheme) -> Timing:
+        return cls(type(scheme).__name__, float(scheme.velocity_lag), bool(scheme.rebounds))
+
+
 def finite(state: State) -> Array:
     """Whether position and velocity are finite numbers, ()."""
     return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))

@@ -1,0 +1,204 @@
+"""Checks of what is given to the analyses: counts, numbers, lane axes, and whether a solution is one of the problem."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..integrate import Solution
+from ..problem import Problem
+from ..validate import MOST, cast_numbers, check_finite, real_array
+
+ROWS = 10  # of a motion from which the largest change of a gap between two tells how near a contact is
+
+
+def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> None:
+    """``steps`` a period make no more in all than can be counted; ``what`` they are multiplied by, in words."""
+    if steps * periods > MOST:
+        raise ValueError(
+            f"{name}={steps} times {periods} ({what}) make {steps * periods} steps in one motion, more than {MOST}, what 32 bits "
+            f"count: give fewer {name}"
+        )
+
+
+def real(name: str, value) -> np.ndarray:
+    """``value`` as an array of real numbers, which a masked array is not."""
+    if np.ma.isMaskedArray(value):
+        raise TypeError(
+            f"{name} is a masked array: give numbers without a mask, value.filled(...) or value.compressed()"
+        )
+    return np.asarray(real_array(name, value))
+
+
+def real_number(name: str, value) -> float:
+    """One finite real number."""
+    found = real(name, value)
+    if found.ndim or isinstance(value, bool | np.bool_) or not np.isfinite(found):
+        raise ValueError(f"{name} must be one finite number, got {value!r}")
+    return float(found)
+
+
+def distance(name: str, value) -> float:
+    """A tolerance or a radius: one finite number >= 0."""
+    found = real_number(name, value)
+    if found < 0:
+        raise ValueError(f"{name} must not be negative, got {value!r}")
+    return found
+
+
+def sweep_values(name: str, value) -> np.ndarray:
+    """Values that something is swept over: finite numbers (n,), at least one."""
+    found = real(name, value).astype(np.float64)
+    if found.ndim != 1 or found.size == 0 or not np.all(np.isfinite(found)):
+        raise ValueError(f"{name} must be finite numbers of shape (n,), got {value!r}")
+    return found
+
+
+def share_of_period(phase) -> float:
+    """A phase in [0, 1)."""
+    if not 0 <= real_number("phase", phase) < 1:
+        raise ValueError(f"phase must lie in [0, 1), a part of the period, got {phase!r}")
+    return float(phase)
+
+
+def check_problem(problem) -> None:
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+
+
+def check_kind(name: str, value, kind: type, source: str) -> None:
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be a {kind.__name__}, from {source}, got {type(value).__name__}")
+
+
+def full_axes(args, args_axes):
+    """args_axes leaf by leaf, in the structure of args: 0 for a lane axis, -1 for none."""
+    message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
+    given = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
+    if not all(
+        axis is None or (isinstance(axis, int | np.integer) and not isinstance(axis, bool) and axis == 0)
+        for axis in given
+    ):
+        raise ValueError(message)
+    try:
+        axes = jax.tree.map(
+            lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else 0, sub),
+            args_axes,
+            args,
+            is_leaf=lambda x: x is None,
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(message) from error
+    for axis, (path, leaf) in zip(jax.tree.leaves(axes), jax.tree_util.tree_leaves_with_path(args), strict=True):
+        if axis == 0 and np.ndim(leaf) == 0:
+            raise ValueError(
+                f"args_axes marks args{jax.tree_util.keystr(path)}, a single number: give it a lane axis, or None in args_axes"
+            )
+    return axes
+
+
+def leaf_axes(args, args_axes) -> tuple[int | None, ...]:
+    """The axis of every leaf of args: 0 for lanes, None for none."""
+    return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(full_axes(args, args_axes)))
+
+
+def one_lane(args, args_axes, lane: int = 0):
+    """The args of one lane."""
+    return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
+
+
+def number_of(name: str, value, args, args_axes) -> np.ndarray:
+    """A time given as a number, one for each lane, or a function of the args of one lane: () or (B,), finite."""
+    if callable(value):
+        value = _lane_by_lane(name, value, args, args_axes)
+    value = real(name, value)
+    if value.ndim > 1:
+        raise ValueError(f"{name} must be a number, a function of args that returns one, or (B,), got {value.shape}")
+    check_finite(**{name: value})
+    return value
+
+
+def _lane_by_lane(name: str, function, args, args_axes):
+    """A function of one lane's args for all lanes."""
+    axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
+    carried = [np.asarray(x) for axis, x in zip(axes, leaves, strict=True) if axis == 0]
+    lengths = {len(x) for x in carried}
+    if len(lengths) > 1:
+        raise ValueError(f"args: lane axes must have one length, got {sorted(lengths)}")
+
+    def one(own):
+        own = iter(own)
+        return function(
+            jax.tree.unflatten(
+                structure, [x if axis is None else next(own) for x, axis in zip(leaves, axes, strict=True)]
+            )
+        )
+
+    try:
+        if not lengths:
+            return function(args)
+        try:
+            return jax.vmap(one)(carried)
+        except (jax.errors.JAXTypeError, TypeError):
+            # numpy, math, if: one lane after the other
+            return np.array([one(own) for own in zip(*carried, strict=True)])
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{name} failed as a function of the args of one lane: {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def positive_time(name: str, value, args, args_axes) -> np.ndarray:
+    """`number_of` that is positive."""
+    value = number_of(name, value, args, args_axes)
+    if np.any(value <= 0):
+        raise ValueError(f"{name} must be positive, got {np.min(value):g}")
+    return value
+
+
+def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
+    """Whether a solution can be one of this problem: dimension, number of constraints; ``args`` of one lane."""
+    check_problem(problem)
+    check_kind("solution", solution, Solution, "solve or ensemble")
+    dtype, m = solution.q.dtype, solution.impulse.shape[-1]
+    args = cast_numbers("args", args, dtype)
+    t, q = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((), solution.q.shape[-1:]))
+    try:
+        found = jax.eval_shape(lambda t, q: (problem.gaps(t, q, args), problem.generalised_force(t, q, q, args)), t, q)
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"solution has q of {q.shape[0]} components, on which the problem's functions fail with these args: "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}; give the problem and the args that the solution was computed with"
+        ) from error
+    gaps, force = (x.shape for x in found)
+    if gaps != (m,) or force != q.shape:
+        raise ValueError(
+            f"solution is of another problem: it has {q.shape[0]} coordinates and {m} constraints, the problem a force of shape "
+            f"{force} and gaps of shape {gaps}"
+        )
+
+
+def check_gaps(solution: Solution, gap: np.ndarray) -> None:
+    """Whether the gaps (k, m) of another problem, or of other args, are taken for those of a motion: its positions lie in
+    the walls more deeply than it ever did, or it was pushed where nothing touches."""
+    if gap.size == 0 or not np.all(np.isfinite(gap)):
+        return
+    moved = float(np.max(np.abs(np.diff(gap, axis=0)), initial=0.0))
+    noise = math.sqrt(np.finfo(gap.dtype).eps) * float(np.max(np.abs(gap)))
+    reason = "give the problem and the args that the solution was computed with"
+    deepest = float(-np.min(gap))
+    if deepest > float(solution.penetration) + moved + noise:
+        raise ValueError(
+            f"solution is of another problem or other args: a gap is {-deepest:.3g} in it, the motion itself reports a penetration "
+            f"of {float(solution.penetration):.3g} at most; {reason}"
+        )
+    pushed = np.diff(np.asarray(solution.impulse), axis=0) > 0
+    if len(gap) >= ROWS and pushed.any():
+        least = np.minimum(gap[1:], gap[:-1])[pushed]
+        if np.median(least) > 2 * moved + noise:
+            raise ValueError(
+                f"solution is of another problem or other args: it records impulses where gaps are {np.median(least):.3g}; {reason}"
+            )
