@@ -74,3 +74,35 @@ def test_batch_is_refused():
     batch = ji.ensemble(problem, np.ones((3, 1)), [0.0], t1=1.0, h=0.1, save="all")
     with pytest.raises(ValueError, match="pick a lane"):
         ji.check_hypotheses(problem, batch)
+
+
+@pytest.mark.parametrize("power", [2, 3])
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean()], ids=repr)
+def test_a_gradient_that_vanishes_is_named(power, scheme):
+    """The gap q^2 or q^3, which closes without a gradient, beside one that is regular: the first is named."""
+    gaps = lambda t, q, args: jnp.stack([q[0] ** power, 5.0 - q[0]])
+    problem = ji.Problem(lambda t, q, v, args: -jnp.ones(1), gaps, restitution=0.0)
+    solution = ji.solve(problem, [1.0], [0.0], t1=2.0, steps=200, scheme=scheme)
+    with pytest.warns(ji.JaximpactWarning, match=r"a gradient vanishes where its gap closes, constraints \[0\]"):
+        assert len(ji.check_hypotheses(problem, solution).failures) == 1
+
+
+def test_another_problems_solution_is_refused():
+    """Of another dimension, of other constraints, of walls elsewhere: the motion's own records tell."""
+    problem, solution, options = motion("bouncing-ball", "e=1/2")
+    force = lambda t, q, v, args: -jnp.ones_like(q)
+    build = lambda gaps, **more: ji.Problem(force, gaps, **more)
+    others = {
+        "of another problem: it has 1 coordinates and 1 constraints": build(
+            lambda t, q, args: jnp.stack([q[0], 9 - q[0]])
+        ),
+        "has q of 1 components, on which the problem's functions fail": build(lambda t, q, args: q @ jnp.ones((2, 1))),
+        "a gap is -0.5": build(lambda t, q, args: q - 0.5),
+        "records impulses where gaps are 0.5": build(lambda t, q, args: q + 0.5),
+    }
+    for words, other in others.items():
+        with pytest.raises(ValueError, match=words):
+            ji.check_hypotheses(other, solution, **options)
+    for wrong in (float("nan"), -1.0):
+        with pytest.raises(ValueError, match="tolerance must"):
+            ji.check_hypotheses(problem, solution, tolerance=wrong, **options)

@@ -22,9 +22,11 @@ from ..contact import Metric, linearise
 from ..integrate import Solution
 from ..problem import Problem
 from ..validate import JaximpactWarning, cast_numbers
+from .arguments import check_gaps, check_kind, check_solution, distance
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
 GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero
+NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 1 - 1/k in each
 
 
 @dataclass(frozen=True)
@@ -64,22 +66,30 @@ def check_hypotheses(
 
     Returns:
         `Hypotheses`. A `JaximpactWarning` names the constraints of every kind of corner that fails.
+
+    Raises:
+        ValueError, TypeError: the solution is a batch, or it is none of this problem with these args; tolerance is negative.
     """
+    check_kind("solution", solution, Solution, "solve")
     if np.ndim(solution.q) != 2:
         raise ValueError(f"solution must be one motion with q of shape (k, d), got {np.shape(solution.q)}: pick a lane")
-    z = jnp.asarray(solution.z)
+    check_solution(problem, solution, args)
+    t, q, z = (jnp.asarray(x) for x in (solution.t, solution.q, solution.z))
     args = cast_numbers("args", args, z.dtype)
     e = float(np.max(np.asarray(problem.restitution if e is None else e)))
 
     @jax.jit
     @jax.vmap
-    def look(t, q):
-        contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
-        return contacts.gap, contacts.angles(), contacts.diagonal()
+    def look(t, q, z):
+        contacts = linearise(problem, Metric.at(problem, z, args), t, z, args)
+        return problem.gaps(t, q, args), contacts.gap, contacts.angles(), contacts.diagonal()
 
-    gap, cosines, diagonal = (np.asarray(x) for x in look(jnp.asarray(solution.t), z))
+    at_q, gap, cosines, diagonal = (np.asarray(x) for x in look(t, q, z))
+    check_gaps(solution, at_q)
     k, m = gap.shape
-    if tolerance is None:
+    if tolerance is not None:
+        tolerance = distance("tolerance", tolerance)
+    else:
         tolerance = 2 * float(np.max(np.abs(np.diff(gap, axis=0)), initial=0.0)) if k > 1 else 0.0
     active = gap <= tolerance
 
@@ -107,8 +117,12 @@ def check_hypotheses(
         failures.append(
             f"dependent active gradients (H3): constraints {list(np.flatnonzero(active[row]))} at row {row}"
         )
-    if m and np.any(np.sqrt(np.abs(diagonal))[active] < GRADIENT * np.sqrt(np.max(np.abs(diagonal)))):
-        failures.append("a gradient of an active constraint vanishes: the boundary is not regular there")
+    flat = _flat(problem, args, t, z, gap, active, diagonal) if m else []
+    if flat:
+        failures.append(
+            f"a gradient vanishes where its gap closes, constraints {flat}: the boundary is not regular there (a gap like q^2 or "
+            "q^3), and two schemes may find different motions; write the gap as a distance, q in place of q^2"
+        )
     skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
     obtuse = [corner for corner in corners if corner[3] > ANGLE]
     bad = skew if e > 0 else obtuse
@@ -126,3 +140,31 @@ def check_hypotheses(
         warnings.warn(failure, JaximpactWarning, stacklevel=2)
     worst = tuple(sorted(bad, key=lambda corner: -abs(corner[3])))
     return Hypotheses(active, deficit, cosine, worst, tuple(failures))
+
+
+def _flat(problem, args, t, z, gap, active, diagonal) -> list[int]:
+    """Constraints whose gradient vanishes on their boundary, reached by Newton's method from the row nearest to it.
+
+    It meets a regular boundary with a gradient of the same size; towards a flat one distance and gradient shrink for ever.
+    """
+    nearest = np.argmin(np.where(active, np.abs(gap), np.inf), axis=0)
+    largest = np.max(np.abs(diagonal), axis=0)
+
+    @jax.jit
+    @jax.vmap
+    def meet(t, q, which):
+        def step(_, q):
+            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+            diagonal = contacts.diagonal()[which]
+            length = jnp.where(diagonal > 0, contacts.gap[which] / jnp.where(diagonal > 0, diagonal, 1), 0)
+            return q - contacts.jump(jnp.zeros_like(contacts.gap).at[which].set(length))
+
+        q = jax.lax.fori_loop(0, NEWTON, step, q)
+        contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+        return contacts.gap[which], contacts.diagonal()[which]
+
+    left, there = (np.asarray(x) for x in meet(t[nearest], z[nearest], jnp.arange(gap.shape[1])))
+    closed = np.abs(left) <= GRADIENT * np.maximum(np.max(np.abs(gap), axis=0), np.finfo(gap.dtype).tiny)
+    flat = closed & (np.abs(there) < GRADIENT**2 * largest) & active.any(axis=0)
+    flat |= np.any(active & (diagonal < GRADIENT**2 * np.max(largest)), axis=0)
+    return [int(i) for i in np.flatnonzero(flat)]
