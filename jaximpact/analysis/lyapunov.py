@@ -26,6 +26,7 @@ from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..status import FAILURES, describe
+from ..validate import check_counts
 from .strobe import prepare_strobe
 
 
