@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import importlib
+import importlib.machinery
+import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
@@ -17,11 +18,19 @@ import jax
 import numpy as np
 
 from ..catalogue import entries, get
+from ..integrate import Save
 from ..problem import Problem
+from ..projection import ADMM, ActiveSet, ProjectedGradient
+from ..schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .design import summarise
 
 LIBRARY = __name__.partition(".")[0]
 # Settings of jax that change numbers; a worker computes under those of the study.
+# The classes that a study may hold, besides those of the module of its problem.
+CLASSES = {
+    f"{made.__module__}:{made.__qualname__}": made
+    for made in (ActiveSet, ADMM, EventCorrected, Maury, MoreauJean, PaoliSchatzman, ProjectedGradient, Save)
+}
 SETTINGS = ("enable_x64", "numpy_dtype_promotion", "default_matmul_precision")
 
 
@@ -114,13 +123,13 @@ def sources(problem: Problem) -> dict[str, Any]:
     for name in problem.__slots__:
         value = getattr(problem, name)
         if callable(value):
-            found[name] = hashlib.sha256("\n".join(_texts(value, set())).encode()).hexdigest()[:16]
+            found[name] = hashlib.sha256("\n".join(texts_of(value, set())).encode()).hexdigest()[:16]
         else:
             found[name] = encode(value, f"problem.{name}")
     return found
 
 
-def _texts(function: Any, seen: set[int]) -> list[str]:
+def texts_of(function: Any, seen: set[int]) -> list[str]:
     """Source of a function, and of the functions and numbers of its own package that it uses or closes over."""
     if id(function) in seen:
         return []
@@ -141,7 +150,7 @@ def _texts(function: Any, seen: set[int]) -> list[str]:
         if isinstance(value, int | float | np.ndarray | jax.Array):
             texts.append(repr(np.asarray(value).tolist()))
         elif isinstance(value, FunctionType) and package in (LIBRARY, value.__module__.partition(".")[0]):
-            texts += _texts(value, seen)
+            texts += texts_of(value, seen)
     return texts
 
 
@@ -178,22 +187,67 @@ def encode(value: Any, what: str) -> Any:
     raise TypeError(f"{what}: a study stores numbers, arrays, dicts and lists of them, got {type(value).__name__}")
 
 
-def decode(value: Any, folder: str | None = None) -> Any:
-    """What `encode` was given."""
+def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
+    """What `encode` was given.
+
+    Classes are those of `CLASSES` and, where the problem is "module:name", dataclasses of its own package: whoever computes
+    imports that anyway. Functions are looked up, not called; arrays hold numbers.
+    """
     if isinstance(value, list):
-        return [decode(x, folder) for x in value]
+        return [decode(x, problem, folder) for x in value]
     if not isinstance(value, dict):
         return value
     if "$array" in value:
-        return np.array(value["$array"], value["dtype"])
+        dtype = np.dtype(value["dtype"])
+        if dtype.kind not in "biufV" or dtype.hasobject:
+            raise ValueError(f"a study holds arrays of numbers, not of {dtype}")
+        return np.array(value["$array"], dtype)
     if "$tuple" in value:
-        return tuple(decode(x, folder) for x in value["$tuple"])
+        return tuple(decode(x, problem, folder) for x in value["$tuple"])
     if "$dict" in value:
-        return {key: decode(x, folder) for key, x in value["$dict"].items()}
+        return {key: decode(x, problem, folder) for key, x in value["$dict"].items()}
     if "$function" in value:
         return load(value["$function"], folder)
-    fields = {key: decode(x, folder) for key, x in value["$fields"].items()}
-    return load(value["$dataclass"], folder)(**fields)
+    fields = {key: decode(x, problem, folder) for key, x in value["$fields"].items()}
+    return _class(value["$dataclass"], problem, folder)(**fields)
+
+
+def _class(name: str, problem: str, folder: str | None) -> type:
+    if name in CLASSES:
+        return CLASSES[name]
+    if ":" in problem and name.partition(":")[0].partition(".")[0] == problem.partition(":")[0].partition(".")[0]:
+        found = load(name, folder)
+        if isinstance(found, type) and dataclasses.is_dataclass(found):
+            return found
+    raise ValueError(
+        f"{name} is no scheme, projection or Save of jaximpact, nor a dataclass of the problem's own module: a study that asks "
+        "for it is not computed"
+    )
+
+
+def modules(described: Mapping[str, Any]) -> list[str]:
+    """The modules outside of the library that the system of a study is made of."""
+    names = [described["problem"]] if ":" in described["problem"] else []
+
+    def collect(value: Any) -> None:
+        if isinstance(value, list):
+            for x in value:
+                collect(x)
+        elif isinstance(value, dict):
+            names.extend(value[key] for key in ("$function", "$dataclass") if key in value)
+            for x in value.values():
+                collect(x)
+
+    collect([described[key] for key in ("scheme", "projection", "save", "base")])
+    found = dict.fromkeys(str(name).partition(":")[0] for name in names)
+    return [name for name in found if name.partition(".")[0] != LIBRARY]
+
+
+def origin(module: str, folder: str | None) -> str:
+    """The file from which a module would be imported, as far as that is known without importing anything."""
+    top = module.partition(".")[0]
+    spec = importlib.util.find_spec(top) or importlib.machinery.PathFinder.find_spec(top, [folder] if folder else [])
+    return "nowhere" if spec is None else str(spec.origin)
 
 
 def in_words(value: Any) -> str:

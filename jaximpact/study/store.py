@@ -11,8 +11,10 @@ import hashlib
 import importlib
 import json
 import os
+import shutil
 import socket
-import warnings
+import stat
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .design import Blocks, Design
+from .guard import check_arrays, check_definition, check_tree, printable, read_json
 from .task import Schema, Variable
 
 HOME = ".study"  # what is not Zarr: the definition, the marks of finished blocks, the lock
@@ -37,6 +40,8 @@ DONE = Variable(
     },
 )
 LARGEST = 2**31 - 1  # bytes that a codec takes
+LOCKED_BY = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no other file, and no waiting for a pipe
+MARK = {"lanes": int, "failed": int, "bits": dict, "refused": int, "steps": int, "seconds": int | float, "files": dict}
 CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP)  # what some file systems say to flushing a directory
 UNITS = {"e": "1", "h": "s", "t0": "s", "t1": "s"}
 
@@ -71,8 +76,15 @@ class Store:
 
     # definition
 
+    def check(self) -> None:
+        """Refuse links, special files and arrays of a kind that no study contains, before anything of them is used."""
+        check_tree(self.path)
+        check_arrays(self.path)
+
     def prepare(self) -> None:
         """The directory itself; refuses one that holds something else."""
+        if self.path.is_dir():
+            self.check()
         if self.path.exists() and not self.home.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
             raise FileExistsError(f"{self.path} exists and is no study: choose another path, or remove it")
         try:
@@ -85,11 +97,10 @@ class Store:
     def create(
         self, definition: Mapping[str, Any], design: Design, blocks: Blocks, schema: Schema, attributes: dict
     ) -> None:
-        """All arrays, without data; what an interrupted creation left is overwritten. The definition comes last."""
+        """All arrays, without data; what an interrupted creation left is removed. The definition comes last."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of consolidated metadata, and of a directory that is not Zarr's
-                self._create_arrays(design, blocks, schema, attributes)
+            self._clear()
+            self._create_arrays(design, blocks, schema, attributes)
             with open(self.home / "design.npz", "wb") as file:
                 np.savez(file, **design.values)  # type: ignore[arg-type]
                 _flush(file)
@@ -102,6 +113,13 @@ class Store:
             raise _told(
                 error, f"the study {self.path} could not be created", "free space or permit writing, and run again"
             ) from error
+
+    def _clear(self) -> None:
+        """Remove arrays and marks: without a definition they belong to no study."""
+        for array in self.path.glob("*/zarr.json"):
+            shutil.rmtree(array.parent)
+        for file in (self.path / "zarr.json", *self.marks.iterdir()):
+            file.unlink(missing_ok=True)
 
     def _create_arrays(self, design: Design, blocks: Blocks, schema: Schema, attributes: dict) -> None:
         zarr = require("zarr")
@@ -149,20 +167,47 @@ class Store:
         if schema.times is not None:
             about = {"long_name": "time", "units": "s"}
             group.create_array("time", data=schema.times, dimension_names=("time",), attributes=about, **options)
-        zarr.consolidate_metadata(str(self.path))
+        self._consolidate()
+
+    def _consolidate(self) -> None:
+        """The descriptions of all arrays in that of the group, so that a reader opens one file.
+
+        By hand: Zarr's own function warns, and to silence it would change the filters of all threads.
+        """
+        about = json.loads((self.path / "zarr.json").read_text())
+        nodes = {file.parent.name: json.loads(file.read_text()) for file in sorted(self.path.glob("*/zarr.json"))}
+        about["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": nodes}
+        self._replace(self.path / "zarr.json", json.dumps(about, indent=2))
 
     def definition(self) -> tuple[dict[str, Any], Design]:
-        """What `create` was given."""
+        """What `create` was given: plain data, of which nothing is run or imported.
+
+        Raises:
+            FileNotFoundError: there is no study. ValueError: what is there is damaged, or nothing that a study writes.
+        """
         if not self.exists:
             raise FileNotFoundError(f"{self.path} is no study: there is no {HOME}/study.json in it")
-        definition = json.loads((self.home / "study.json").read_text())
-        with np.load(self.home / "design.npz") as values:
-            columns = {key: values[key] for key in definition["compared"]["design"]["$dict"]["quantities"]}
+        self.check()
+        definition = read_json(self.home / "study.json", "restore it from a copy; the arrays are still read by xarray")
+        check_definition(definition, self.path)
         about = definition["compared"]["design"]["$dict"]
-        return definition, Design(about["kind"], columns, about["note"])
+        try:
+            with np.load(self.home / "design.npz", allow_pickle=False) as values:
+                columns = {key: values[key] for key in about["quantities"]}
+            design = Design(about["kind"], columns, about["note"])
+        except (ValueError, TypeError, AttributeError, KeyError, OSError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{self.home / 'design.npz'} is damaged, it is not what a study writes ({printable(str(error))}): restore "
+                "it from a copy; the arrays are still read by xarray"
+            ) from error
+        if len(definition["compared"]["chunk"]) != len(design.shape):
+            raise ValueError(
+                f"{self.path}: the chunks of study.json do not fit the design of design.npz: restore a copy"
+            )
+        return definition, design
 
     def _group(self, mode: str):
-        return require("zarr").open_group(str(self.path), mode=mode)
+        return require("zarr").open_group(str(self.path), mode=mode, zarr_format=3)
 
     # one process at a time
 
@@ -177,16 +222,23 @@ class Store:
 
         host = socket.gethostname()
         try:
-            file = os.open(self.home / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+            file = os.open(self.home / "lock", LOCKED_BY, 0o644)
         except OSError as error:
             raise self._locking(error) from error
         try:
-            who = _parsed(os.pread(file, 4096, 0))
-            words = f"process {who.get('pid', '?')} on host {who.get('host', '?')}"
+            about = os.fstat(file)
+            if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+                raise ValueError(
+                    f"{self.home / 'lock'} is no file of its own (a second name of another one): remove it"
+                )
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                words = _words(_holder(file))
                 raise RuntimeError(f"{self.path} is being computed by {words}: wait for it, or stop it") from None
+            # read when it is ours: before, another process could come between
+            who = _holder(file)
+            words = _words(who)
             if who.get("host", host) != host and not unlock:
                 raise RuntimeError(
                     f"{self.path} is held by {words}, which this host cannot see: make sure that it has ended, then "
@@ -212,11 +264,15 @@ class Store:
 
     def finished(self) -> set[int]:
         """Numbers of the finished blocks."""
-        return {int(name[:-5]) for name in os.listdir(self.marks) if name.endswith(".json")}
+        names = (name[:-5] for name in os.listdir(self.marks) if name.endswith(".json"))
+        return {int(name) for name in names if name.isdecimal()}
 
     def facts(self, block: int) -> dict[str, Any]:
-        """What was written down when the block was finished."""
-        return json.loads(self._mark(block).read_text())
+        """What was written down when the block was finished; ValueError where that is damaged."""
+        found = read_json(self._mark(block), "run(repair=True) computes the chunk again")
+        if not isinstance(found, dict) or not all(isinstance(found.get(key), kind) for key, kind in MARK.items()):
+            raise ValueError(f"{self._mark(block)} is damaged: run(repair=True) computes the chunk again")
+        return found
 
     def tidy(self) -> None:
         """Remove what killed processes left half written; for the holder of the lock, before work begins."""
@@ -236,10 +292,15 @@ class Store:
         for block in sorted(blocks):
             try:
                 files = self.facts(block)["files"]
-            except (ValueError, KeyError):
+                # a mark names chunks of arrays and nothing above them
+                entries = [(*name.split("/"), name, *about) for name, about in files.items()]
+                sound = all(len(entry) == 5 and not entry[0].startswith(".") and entry[0] for entry in entries)
+            except (ValueError, TypeError):
+                sound = False
+            if not sound:
                 found.append(Damage(block, self._mark(block).name, "unreadable"))
                 continue
-            for name, (size, checksum) in files.items():
+            for _, _, name, size, checksum in entries:
                 problem = _problem(self.path / name, size, checksum if contents else None)
                 if problem:
                     found.append(Damage(block, name, problem))
@@ -262,12 +323,11 @@ class Writer:
     """Writes blocks: one process, one thread."""
 
     def __init__(self, store: Store, blocks: Blocks, variables: list[str]):
-        zarr = require("zarr")
         self.store, self.blocks, self.variables = store, blocks, variables
-        # chunks of fill values are data too
-        with zarr.config.set({"array.write_empty_chunks": True}):
-            group = store._group("r+")
-            self.arrays = {name: group[name] for name in group.array_keys()}
+        group = store._group("r+")
+        # chunks of fill values are data too; said to each array, for Zarr's settings are those of all threads
+        options = {"write_empty_chunks": True}
+        self.arrays = {name: group[name].with_config(options) for name in {*variables, DONE.name}}
 
     def shapes(self, block: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         """Shape, lanes first, and dtype of each variable of a block."""
@@ -351,12 +411,17 @@ def _synchronise(path: str | os.PathLike) -> None:
         os.close(descriptor)
 
 
-def _parsed(holder: bytes) -> dict[str, Any]:
+def _holder(lock: int) -> dict[str, str]:
     """Who holds the lock; nobody where a killed process left half a line."""
     try:
-        return json.loads(holder or b"{}")
-    except ValueError:
+        found = json.loads(os.pread(lock, 4096, 0) or b"{}")
+    except (ValueError, RecursionError):
         return {}
+    return {key: printable(str(x)) for key, x in found.items()} if isinstance(found, dict) else {}
+
+
+def _words(who: Mapping[str, str]) -> str:
+    return f"process {who.get('pid', '?')} on host {who.get('host', '?')}"
 
 
 def _rewrite(descriptor: int, text: str) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import sys
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
@@ -27,82 +25,30 @@ from ..names import suggestion
 from ..problem import Problem
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning, choose_methods, real_array
-from ..version import __version__
 from .description import (
-    decode,
     differences,
     encode,
     folder_of,
     in_words,
     load_problem,
+    modules,
+    origin,
     problem_name,
     settings_now,
     settings_of,
     sources,
 )
 from .design import ROOTS, Blocks, Design, summarise
+from .fingerprint import fingerprint
+from .guard import FORMAT, printable
+from .provenance import TRACED, changes, provenance
+from .report import REFUSED_WORD, FailedLane, Summary
 from .store import COMPUTED, DONE, REFUSED, Damage, Store, Writer, dimensions, require
-from .task import MEANING, Result, Schema, System, Task, check_all_times, schema, why_refused
+from .task import MEANING, Result, Schema, System, Task, check_all_times, schema
 from .work import Interrupt, drive
 
 CHUNK = 4096  # lanes of a block, where their results fit MEMORY
 MEMORY = 256 * 2**20  # bytes of results in one automatic block
-REFUSED_WORD = "START_NOT_ADMISSIBLE"
-
-
-@dataclass(frozen=True)
-class FailedLane:
-    """A lane that failed.
-
-    Attributes:
-        index: its place along each dimension of the design.
-        values: its value of each quantity of the design.
-        status: the names of its status bits; START_NOT_ADMISSIBLE where it could not start.
-        failed_at: time of the first failure, NaN for a lane that could not start [s].
-        reason: for a lane that could not start, why.
-        rerun: Python that computes this lane alone, with all its steps.
-    """
-
-    index: tuple[int, ...]
-    values: dict[str, Any]
-    status: str
-    failed_at: float
-    reason: str
-    rerun: str
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a study has computed so far.
-
-    Attributes:
-        lanes, computed: lanes of the design, and those done.
-        failed: number of failed lanes; ``causes``: how many for each cause (a lane may have several).
-        remarks: lanes for each remark that is no failure.
-        steps: trajectory-steps computed.
-        seconds: sum over the chunks of the time they took [s].
-        chunks, finished: numbers of chunks.
-    """
-
-    lanes: int
-    computed: int
-    failed: int
-    causes: dict[str, int]
-    remarks: dict[str, int]
-    steps: int
-    seconds: float
-    chunks: int
-    finished: int
-
-    def __str__(self) -> str:
-        lines = [f"{self.computed} of {self.lanes} lanes computed ({self.finished} of {self.chunks} chunks)"]
-        causes = ", ".join(f"{count} {name}" for name, count in self.causes.items())
-        lines.append(f"{self.failed} failed" + (f": {causes}" if causes else ""))
-        if self.remarks:
-            lines.append("remarks: " + ", ".join(f"{count} {name}" for name, count in self.remarks.items()))
-        rate = f", {self.steps / self.seconds:.3g} steps/s" if self.seconds else ""
-        lines.append(f"{self.steps:.6g} steps in {self.seconds:.3g} s of computing{rate}")
-        return "\n".join(lines)
 
 
 class Study:
@@ -156,7 +102,7 @@ class Study:
         if chunk is not None and (not isinstance(chunk, int | np.integer) or isinstance(chunk, bool) or chunk < 1):
             raise ValueError(f"chunk must be a whole number >= 1, got {chunk!r}")
         name = problem_name(problem)
-        loaded = load_problem(name)
+        load_problem(name)
         base = {"q0": q0, "v0": v0, "e": e, "h": h, "t0": t0, "t1": t1, "args": args}
         if ":" not in name:
             base = _with_case(base, _case(name, case))
@@ -174,7 +120,9 @@ class Study:
             "save": encode(save, "save"),
             "base": encode(base, "args"),
         }
-        system = System(loaded, scheme, projection, save, decode(described["base"]))
+        folder = folder_of(name)
+        # as another process makes it: what cannot be made again is told now
+        system = System.of(described | {"folder": folder})
         system.check(design)
         self.path, self.store, self.design = os.fspath(path), Store(path), design
         self.schema, self._system = schema(system, design), system
@@ -183,7 +131,7 @@ class Study:
         if {"h", "t0", "t1"} & {key.root for key in design.keys}:
             for block in self.blocks.numbers():
                 check_all_times(system, design.at(self.blocks.where(block)))
-        self._definition = self._defined(described, folder_of(name))
+        self._definition = self._defined(described, folder)
         if self.store.exists:
             self._adopt()
 
@@ -197,12 +145,13 @@ class Study:
         compared = {
             **described,
             "source": sources(self._system.problem),
+            "computes": fingerprint(self._system, self.design),
             "design": {"$dict": about},
             "chunk": list(self.blocks.shape),
             "settings": settings_now(),
         }
         definition = {
-            "format": 1,
+            "format": FORMAT,
             "compared": compared,
             "folder": folder,
             "variables": [x.name for x in self.schema.variables],
@@ -214,7 +163,16 @@ class Study:
 
     @classmethod
     def open(cls, path: str | os.PathLike) -> Study:
-        """The study in that directory, with everything it was made of."""
+        """The study in that directory, with everything it was made of.
+
+        Opening it, and `summary`, `failed`, `verify`, `describe`, `dataset`, run nothing and follow nothing out of the
+        directory, whoever made it. `run` and `lane` compute, and import for that the module of the problem that the study
+        names: they say which, and from where. Call them on studies of those only whose programs you would run.
+
+        Raises:
+            FileNotFoundError: there is no study. ValueError: it is damaged, of another format, or holds what no study
+            contains (links, other kinds of arrays).
+        """
         self = object.__new__(cls)
         self.path, self.store = os.fspath(path), Store(path)
         self._definition, self.design = self.store.definition()
@@ -222,7 +180,7 @@ class Study:
         return self
 
     def __repr__(self) -> str:
-        done = len(self.store.finished()) if self.store.exists else 0
+        done = len(self._finished()) if self.store.exists else 0
         size = " × ".join(f"{name} {n}" for name, n in zip(self.dims, self.shape, strict=True))
         return (
             f"Study({self.path!r}, {self._compared['problem']!r}, {size}; {done} of {len(self.blocks)} chunks finished)"
@@ -250,7 +208,13 @@ class Study:
 
     @cached_property
     def _system(self) -> System:
-        return System.of(self._described)
+        """Imports the problem; says so where that runs a module which this program has not imported by itself."""
+        described = self._described
+        for name in modules(described):
+            if name not in sys.modules:
+                where = printable(origin(name, described["folder"]))
+                print(f"jaximpact: {self.path} imports module {name} from {where}", file=sys.stderr, flush=True)
+        return System.of(described)
 
     def describe(self) -> dict[str, str]:
         """What the study is, in words."""
@@ -342,7 +306,7 @@ class Study:
             self._compare_versions()
         else:
             self.store.create(self._definition, self.design, self.blocks, self.schema, self._attributes())
-        finished = self.store.finished()
+        finished = self._finished()
         damaged = sorted({x.block for x in self.store.damaged(finished, contents=repair)})
         if damaged and not repair:
             raise RuntimeError(
@@ -356,8 +320,14 @@ class Study:
     def _adopt(self) -> None:
         """Check that the study on disk is this one, and take what does not define it from there."""
         stored, _ = self.store.definition()
-        new = {**self._compared, "source": sources(self._system.problem)}
-        lines = differences(_flat(stored["compared"]), _flat(json.loads(json.dumps(new))))
+        new = {
+            **self._compared,
+            "source": sources(self._system.problem),
+            "computes": fingerprint(self._system, self.design),
+        }
+        old = stored["compared"]
+        lines = differences(_flat(old), _flat(json.loads(json.dumps(new))))
+        lines += _changed_functions(old, new, comparable=not changes(stored["versions"], _versions(), TRACED))
         if lines:
             raise ValueError(
                 f"{self.path} holds another study: continue it as it is with Study.open, or choose another path. It differs "
@@ -366,12 +336,26 @@ class Study:
         self._definition = stored
 
     def _compare_versions(self) -> None:
-        """Remark where the study was begun with another installation or device."""
-        old, now = self._definition["versions"], _versions()
-        changed = [f"{key} {old[key]} → {now[key]}" for key in ("jaximpact", "jax", "device") if old[key] != now[key]]
+        """Remark where the study was begun with another installation or processor, or does not say what it computes."""
+        remarks, old = [], self._definition["versions"]
+        changed = changes(old, _versions())
         if changed:
-            remark = f"{self.path} was begun with {', '.join(changed)}: numbers of new chunks may differ by rounding"
-            warnings.warn(remark, JaximpactWarning, stacklevel=5)
+            remarks.append(
+                f"was begun with {', '.join(changed)}: numbers of new chunks may differ by rounding, the study does not continue to "
+                "the same bits"
+            )
+        if "computes" not in self._compared:
+            remarks.append(
+                "was made by an earlier version, which kept the source of the problem's functions only: that what they read "
+                "from elsewhere (numbers, containers, other modules) is as it was cannot be checked"
+            )
+        elif self._compared["computes"] != fingerprint(self._system, self.design):
+            remarks.append(
+                "was begun with other versions or another processor, by which its functions are traced to other programs: "
+                "their source is as it was, but what they read from elsewhere cannot be checked"
+            )
+        if remarks:
+            warnings.warn(f"{self.path} {'; it '.join(remarks)}", JaximpactWarning, stacklevel=5)
 
     def _compute(self, pending: list[int], executor, outstanding, show: bool, interrupt: Interrupt) -> None:
         writer = Writer(self.store, self.blocks, self._definition["variables"])
@@ -411,9 +395,9 @@ class Study:
             "refused": int(result.refused.sum()),
             "steps": result.steps,
             "seconds": round(result.seconds, 6),
-            "device": result.device,
             "finished": _now(),
-            "versions": {"jaximpact": __version__, "jax": jax.__version__},
+            "versions": result.origin,
+            "reasons": result.reasons,
         }
         writer.write(result.number, arrays, facts, self._where(result.number))
 
@@ -423,46 +407,28 @@ class Study:
         """The store as an `xarray.Dataset`, read lazily."""
         self._need_store()
         require("zarr")
-        return require("xarray").open_zarr(self.path)
+        self.store.check()
+        return require("xarray").open_zarr(self.path, zarr_format=3)
 
     def summary(self) -> Summary:
         """What has been computed so far, from the marks of the finished chunks."""
         self._need_store()
-        finished = self.store.finished()
-        facts = [self.store.facts(block) for block in sorted(finished)]
-        bits: Counter[str] = Counter()
-        for fact in facts:
-            bits.update(fact["bits"])
-            bits.update({REFUSED_WORD: fact["refused"]} if fact["refused"] else {})
-        causes = {name: n for name, n in bits.items() if name == REFUSED_WORD or Status[name] & FAILURES}
-
-        def total(name: str):
-            return sum(fact[name] for fact in facts)
-
-        return Summary(
-            lanes=self.design.size,
-            computed=total("lanes"),
-            failed=total("failed"),
-            causes=causes,
-            remarks={name: n for name, n in bits.items() if name not in causes},
-            steps=total("steps"),
-            seconds=total("seconds"),
-            chunks=len(self.blocks),
-            finished=len(facts),
-        )
+        facts = [self._facts(block) for block in sorted(self._finished())]
+        return Summary.of(facts, self.design.size, len(self.blocks))
 
     def wall_time(self) -> np.ndarray:
         """Seconds that each chunk took, in the order of the chunks, NaN where not finished."""
         self._need_store()
         seconds = np.full(len(self.blocks), np.nan)
-        for block in self.store.finished():
-            seconds[block] = self.store.facts(block)["seconds"]
+        for block in self._finished():
+            seconds[block] = self._facts(block)["seconds"]
         return seconds
 
     def verify(self) -> list[Damage]:
         """Every file of the finished chunks that is missing, truncated or changed; empty where all is well."""
         self._need_store()
-        return self.store.damaged(self.store.finished(), contents=True)
+        self.store.check()
+        return self.store.damaged(self._finished(), contents=True)
 
     def failed(self) -> list[FailedLane]:
         """The failed lanes so far, in the order of the design."""
@@ -470,9 +436,11 @@ class Study:
 
     def _failed(self) -> Iterator[FailedLane]:
         self._need_store()
+        self.store.check()
         group = self.store._group("r")
-        for block in sorted(self.store.finished()):
-            if not self.store.facts(block)["failed"]:
+        for block in sorted(self._finished()):
+            facts = self._facts(block)
+            if not facts["failed"]:
                 continue
             where = self.blocks.where(block)
             try:
@@ -485,16 +453,17 @@ class Study:
                 ) from error
             for inner in np.argwhere((status & int(FAILURES) != 0) | (done == REFUSED)):
                 index = tuple(int(i) + part.start for i, part in zip(inner, where, strict=True))
-                yield self._failed_lane(index, int(status[tuple(inner)]), float(failed_at[tuple(inner)]))
+                number = str(np.ravel_multi_index(tuple(inner), self.blocks.sizes(block)))
+                reason = facts.get("reasons", {}).get(number, "see .lane() of it")
+                yield self._failed_lane(index, int(status[tuple(inner)]), float(failed_at[tuple(inner)]), reason)
 
-    def _failed_lane(self, index: tuple[int, ...], status: int, failed_at: float) -> FailedLane:
+    def _failed_lane(self, index: tuple[int, ...], status: int, failed_at: float, reason: str) -> FailedLane:
         values = self._values(index)
         bits = [bit.name for bit in Status if bit & status]
-        reason = ""
-        if not status & int(FAILURES):
+        if status & int(FAILURES):
+            reason = ""
+        else:
             bits.append(REFUSED_WORD)
-            with settings_of(self._compared["settings"]):
-                reason = why_refused(self._system, values)
         plain = {key: value.tolist() for key, value in values.items()}
         rerun = f"jaximpact.Study.open({self.path!r}).lane({index}, save='all')"
         return FailedLane(index, plain, " ".join(map(str, bits)), failed_at, reason, rerun)
@@ -537,6 +506,15 @@ class Study:
     def _values(self, index: tuple[int, ...]) -> dict[str, np.ndarray]:
         chosen = self.design.at(tuple(slice(i, i + 1) for i in index))
         return {key: column[0] for key, column in chosen.items()}
+
+    def _finished(self) -> set[int]:
+        return {block for block in self.store.finished() if block < len(self.blocks)}
+
+    def _facts(self, block: int) -> dict[str, Any]:
+        try:
+            return self.store.facts(block)
+        except ValueError as error:
+            raise RuntimeError(f"{self.path}: chunk {block} ({self._where(block)}) is damaged: {error}") from error
 
     def _lanes(self, block: int) -> int:
         return int(np.prod(self.blocks.sizes(block)))
@@ -608,9 +586,32 @@ def _check_names(design: Design, plan: Schema) -> None:
 
 
 def _flat(compared: dict[str, Any]) -> dict[str, Any]:
-    """The same with the arguments of lanes under their own names."""
-    rest = {key: value for key, value in compared.items() if key != "base"}
-    return rest | compared["base"]["$dict"]
+    """The same with the arguments of lanes under their own names, and of the problem its numbers without its functions."""
+    rest = {key: value for key, value in compared.items() if key not in ("base", "source", "computes")}
+    numbers = {key: value for key, value in compared["source"].items() if not isinstance(value, str)}
+    return rest | {"source": numbers} | compared["base"]["$dict"]
+
+
+def _changed_functions(old: dict[str, Any], new: dict[str, Any], comparable: bool) -> list[str]:
+    """One line for each function that computes something else.
+
+    ``comparable``: whether the versions are those with which the study was begun. Others may make another program of the
+    same function; then, and in a study that does not know its programs, the source has to do.
+    """
+    lines = []
+    before, after = old.get("computes"), new["computes"]
+    for name in dict.fromkeys([*(before or {}), *after]):
+        programs = [(side or {}).get(name, "(not given)") for side in (before, after)]
+        sources = [side["source"].get(name) for side in (old, new)]
+        same_program, same_source = before is not None and programs[0] == programs[1], sources[0] == sources[1]
+        if same_program or (same_source and not (before and comparable)):
+            continue
+        hint = f"source.{name}: {sources[0]} → {sources[1]}"
+        if same_source:
+            hint = "its source is as it was: a number, a container or a function that it uses has changed"
+        program = "" if before is None else f"{programs[0]} → {programs[1]}; "
+        lines.append(f"{name}, which computes something else: {program}{hint}")
+    return lines
 
 
 def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
@@ -641,15 +642,7 @@ def _batch(blocks: Blocks) -> int:
 
 
 def _versions() -> dict[str, str]:
-    device = jax.local_devices()[0]
-    return {
-        "jaximpact": __version__,
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "device": f"{device.platform}: {device.device_kind}",
-        "created": _now(),
-    }
+    return provenance() | {"created": _now()}
 
 
 def _now() -> str:

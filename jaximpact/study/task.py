@@ -33,7 +33,9 @@ from ..validate import (
 )
 from .description import decode, load_problem, settings_of
 from .design import ROOTS, Design, Key
+from .provenance import provenance
 
+REASONS = 100  # refused lanes of a block whose reasons are kept
 SECOND, PURE = "s", "1"
 
 
@@ -50,9 +52,9 @@ class System:
     @classmethod
     def of(cls, text: Mapping[str, Any]) -> System:
         """From its plain description, importing the problem by its name."""
-        folder = text["folder"]
-        scheme, projection, save, base = (decode(text[key], folder) for key in ("scheme", "projection", "save", "base"))
-        return cls(load_problem(text["problem"], folder), scheme, projection, save, base)
+        name, folder = text["problem"], text["folder"]
+        problem = load_problem(name, folder)
+        return cls(problem, *(decode(text[key], name, folder) for key in ("scheme", "projection", "save", "base")))
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
         """Arguments of `ensemble` for lanes of a design, and which leaves of args vary; q0 always has a lane axis."""
@@ -269,13 +271,15 @@ def refused(report: Report) -> np.ndarray:
     return bad | np.any(report.touch.violated | ~np.isfinite(report.gap), axis=1)
 
 
-def why_refused(system: System, values: Mapping[str, np.ndarray]) -> str:
-    """What is wrong with the start of one lane."""
-    try:
-        judge(reports(system, {key: np.asarray(value)[None] for key, value in values.items()}), lanes=False)
-    except ValueError as error:
-        return str(error)
-    return ""
+def why_refused(report: Report, bad: np.ndarray) -> dict[str, str]:
+    """What is wrong with the starts of the first lanes that are refused, by their number in the block."""
+    found = {}
+    for lane in np.flatnonzero(bad)[:REASONS].tolist():
+        try:
+            judge(jax.tree.map(lambda x, i=lane: x[i : i + 1], report), lanes=False)
+        except ValueError as error:
+            found[str(lane)] = str(error)
+    return found
 
 
 # the task
@@ -300,14 +304,18 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """Arrays of a block, lanes first; None where no lane could start. ``refused`` marks lanes that could not."""
+    """Arrays of a block, lanes first; None where no lane could start. ``refused`` marks lanes that could not.
+
+    ``reasons``: why, for the first of them; ``origin``: the `provenance` of the process that computed.
+    """
 
     number: int
     arrays: dict[str, np.ndarray] | None
     refused: np.ndarray
     steps: int
     seconds: float
-    device: str
+    reasons: dict[str, str]
+    origin: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -333,12 +341,11 @@ def compute(task: Task) -> Result | Failure:
 def _computed(task: Task) -> Result:
     begin = time.perf_counter()
     system = System.of(task.system)
-    bad = refused(reports(system, task.lanes))
-    count = len(bad)
-    device = jax.local_devices()[0]
-    label = f"{device.platform}: {device.device_kind}"
+    report = reports(system, task.lanes)
+    bad = refused(report)
+    count, reasons = len(bad), why_refused(report, bad)
     if np.all(bad):
-        return Result(task.number, None, bad, 0, time.perf_counter() - begin, label)
+        return Result(task.number, None, bad, 0, time.perf_counter() - begin, reasons, provenance())
     # a lane that cannot start is computed as a copy of one that can: all blocks keep their shape
     source = np.where(bad, np.argmin(bad), np.arange(count))
     columns, varies = system.columns({key: column[source] for key, column in task.lanes.items()})
@@ -360,7 +367,7 @@ def _computed(task: Task) -> Result:
     eps = float(np.finfo(solution.q.dtype).eps)
     t0, t1, h = (np.asarray(columns[name], np.float64) for name in ("t0", "t1", "h"))
     steps = np.broadcast_to(count_steps(t0, t1, h, eps), (count,))[~bad].sum()
-    return Result(task.number, arrays, bad, int(steps), time.perf_counter() - begin, label)
+    return Result(task.number, arrays, bad, int(steps), time.perf_counter() - begin, reasons, provenance())
 
 
 def check_all_times(system: System, lanes: Mapping[str, np.ndarray]) -> None:

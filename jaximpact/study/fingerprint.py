@@ -1,0 +1,160 @@
+"""What the functions of a problem compute, as a hash: of the program that jax makes of them, not of their source.
+
+The program holds every number, whether it came from a global, a container, an attribute, a default or another module, and
+every operation, through whatever objects the function was called. Names and addresses are no part of it, so that copies
+of a function, and the same function in another process, have one hash.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from ..validate import canonical_state, cast_numbers
+from .description import texts_of
+from .design import Design
+from .task import System
+
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+NAMES = {"name", "debug_info", "ctx_mesh", "inline", "keep_unused", "compiler_options_kvs"}  # change no number
+ORDERS = 2  # derivatives of the problem's functions that schemes take
+
+
+def fingerprint(system: System, design: Design) -> dict[str, str]:
+    """A hash of what each function computes for the shapes and dtypes of a study; a failure where it cannot be called."""
+    one = system.lane({key: column[0] for key, column in design.values.items()})
+    q, v = canonical_state(one["q0"], one["v0"])
+    args = cast_numbers("args", one["args"], q.dtype)
+    t, q, v, args = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), (np.zeros((), q.dtype), q, v, args)
+    )
+    problem, everything = system.problem, (t, q, v, args)
+    calls = {
+        "force": (problem.force, everything),
+        "constraints": (problem.constraints, (t, q, args)),
+        "mass": (problem.mass, (q, args)),
+        "energy": (problem.energy, everything),
+        "save.function": (system.save.function, everything),
+    }
+    return {name: of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
+
+
+def of(function: Callable, operands: tuple) -> str:
+    """The hash of one function on abstract operands, the last of which, the parameters, is not differentiated by."""
+    program = _Program()
+    try:
+        # a new function each time: jax would answer with what it traced before
+        program.trace(lambda *xs: function(*xs), operands)
+        derived: Callable = function
+        for _ in range(ORDERS):
+            if not program.own_rules:
+                break
+            program.own_rules, derived = False, _derivative(derived)
+            program.trace(derived, operands)
+    except Exception as error:
+        text = ADDRESS.sub("", str(error).partition("\n")[0])
+        return f"fails with {type(error).__name__}: {text}"
+    return program.hash.hexdigest()[:16]
+
+
+def _derivative(function: Callable) -> Callable:
+    """All first derivatives by the float operands before the last, by forward or, where that has no rule, reverse mode."""
+
+    def derived(*operands):
+        inner, args = operands[:-1], operands[-1]
+        found = lambda *xs: function(*xs, args)
+        places = tuple(range(len(inner)))
+        try:
+            return jax.jacfwd(found, argnums=places)(*inner)
+        except TypeError:
+            return jax.jacrev(found, argnums=places)(*inner)
+
+    return derived
+
+
+class _Program:
+    """Hashes jaxprs; ``own_rules`` says that one held functions with derivatives of their own, which a jaxpr does not show."""
+
+    def __init__(self):
+        self.hash, self.own_rules = hashlib.sha256(), False
+
+    def trace(self, function: Callable, operands: tuple) -> None:
+        self.value(jax.make_jaxpr(function)(*operands))
+
+    def say(self, *words: Any) -> None:
+        # every word with its length: no two lists of words make one text
+        for word in map(str, words):
+            self.hash.update(f"{len(word)}:{word}".encode())
+
+    def value(self, x: Any) -> None:
+        """A parameter of an operation, or a constant."""
+        if isinstance(x, ClosedJaxpr):
+            self.value(list(x.consts))
+            self.jaxpr(x.jaxpr)
+        elif isinstance(x, Jaxpr):
+            self.jaxpr(x)
+        elif isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            self.say("key", x.dtype)
+            self.value(jax.random.key_data(x))
+        elif isinstance(x, np.ndarray | np.generic | jax.Array):
+            array = np.ascontiguousarray(x)
+            self.say("array", array.dtype, np.shape(x), hashlib.sha256(array.tobytes()).hexdigest())
+        elif x is None or isinstance(x, bool | int | float | complex | str | bytes | np.dtype | Enum):
+            self.say(type(x).__name__, repr(x))
+        elif isinstance(x, Mapping):
+            self.say("mapping", len(x))
+            for key in sorted(x, key=str):
+                self.say(key)
+                self.value(x[key])
+        elif isinstance(x, tuple | list):
+            self.say(type(x).__name__, len(x))
+            for part in x:
+                self.value(part)
+        elif isinstance(x, set | frozenset):
+            self.say("set", *sorted(map(_scrubbed, x)))
+        elif callable(getattr(x, "callback_func", None)):
+            self.say("callback", *texts_of(x.callback_func, set()))
+        elif isinstance(x, type):
+            self.say("type", x.__qualname__)
+        elif dataclasses.is_dataclass(x):
+            self.say(type(x).__qualname__)
+            for field in dataclasses.fields(x):
+                self.say(field.name)
+                self.value(getattr(x, field.name))
+        elif callable(x):
+            self.own_rules = True
+        else:
+            self.say(type(x).__qualname__, _scrubbed(x))
+
+    def jaxpr(self, jaxpr: Jaxpr) -> None:
+        number: dict[Any, int] = {}
+
+        def atoms(xs) -> None:
+            for x in xs:
+                if isinstance(x, Literal):
+                    self.value(x.val)
+                else:
+                    self.say("v", number.setdefault(x, len(number)))
+                self.say(x.aval)
+
+        self.say("jaxpr")
+        atoms((*jaxpr.constvars, *jaxpr.invars))
+        for equation in jaxpr.eqns:
+            self.say(equation.primitive.name)
+            self.value({key: x for key, x in equation.params.items() if key not in NAMES})
+            atoms((*equation.invars, *equation.outvars))
+        self.say("returns")
+        atoms(jaxpr.outvars)
+
+
+def _scrubbed(x: Any) -> str:
+    return ADDRESS.sub("", repr(x))

@@ -1,0 +1,128 @@
+"""Reading a directory that somebody else made: nothing in it is run, nothing outside of it is read or written.
+
+A study is plain data: JSON, numbers in `design.npz`, Zarr arrays of numbers. What a study never contains is refused before
+anything of it is used: links and special files, codecs other than its own, numbers of unknown formats. Text is shown without
+what a terminal would obey.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .description import SETTINGS
+
+FORMAT = 2  # 1: without what the functions compute
+CODECS = {"bytes", "zstd"}  # what a study is written with; others may run code (pickles) or follow names
+TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {
+    *("bool", "float16", "float32", "float64", "complex64", "complex128")
+}
+
+
+def printable(text: str) -> str:
+    """The text with everything that is not printable as an escape: what a terminal shows, and obeys nothing of."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def check_tree(path: Path) -> None:
+    """Only plain files and directories, all the way down."""
+    folders = [os.fspath(path)]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not entry.is_file(follow_symlinks=False):
+                    kind = "a link" if entry.is_symlink() else "no plain file"
+                    raise ValueError(
+                        f"{printable(entry.path)} is {kind}, which no study contains: it is not followed; remove it, or put what it "
+                        "stands for in its place"
+                    )
+
+
+def read_json(path: Path, advice: str) -> Any:
+    """A JSON file of a study, its text printable; ValueError with ``advice`` where it is not one."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, encoding="utf-8") as file:
+            return _printable(json.load(file))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path} is damaged, it is not what a study writes ({printable(str(error))}): {advice}"
+        ) from None
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_printable(x) for x in value]
+    if isinstance(value, dict):
+        return {printable(key): _printable(x) for key, x in value.items()}
+    return value
+
+
+def check_arrays(path: Path) -> None:
+    """Zarr's description of the arrays: format 3, numbers, the codecs of a study."""
+    for file in (path / "zarr.json", *path.glob("*/zarr.json")):
+        if file.exists():
+            try:
+                _check_node(read_json(file, "restore it from a copy"))
+            except (AttributeError, KeyError, TypeError) as error:
+                raise ValueError(f"{printable(str(file))} does not describe an array of a study ({error!r})") from None
+            except ValueError as error:
+                raise ValueError(f"{printable(str(file))}: {error}") from None
+
+
+def _check_node(node: Mapping[str, Any]) -> None:
+    kind = (node["zarr_format"], node["node_type"])
+    if kind not in ((3, "group"), (3, "array")):
+        raise ValueError(f"{kind} is nothing that a study contains")
+    if node["node_type"] == "array":
+        odd = {codec["name"] for codec in node["codecs"]} - CODECS
+        if odd or node.get("storage_transformers") or node["data_type"] not in TYPES:
+            what = ", ".join(sorted(odd)) or node.get("storage_transformers") or node["data_type"]
+            raise ValueError(f"{what} is nothing that a study is written with: it is not decoded")
+    for name, inner in ((node.get("consolidated_metadata") or {}).get("metadata") or {}).items():
+        if "/" in name or "\\" in name or name in ("", ".", ".."):
+            raise ValueError(f"{name!r} is no name of an array")
+        _check_node(inner)
+
+
+def check_definition(found: Any, path: Path) -> None:
+    """A definition has the entries of a study, of their types, and no folder of modules inside the study."""
+    number = found.get("format") if isinstance(found, dict) else None
+    if number not in range(1, FORMAT + 1):
+        raise ValueError(
+            f"{path}: study.json has format {number!r}, this version of jaximpact reads 1 to {FORMAT}: install the version "
+            "that wrote it"
+        )
+    try:
+        compared = found["compared"]
+        about = compared["design"]["$dict"]
+        sound = (
+            all(isinstance(x, str) for x in (compared["problem"], about["note"], *found["versions"].values()))
+            and about["kind"] in ("grid", "points")
+            and all(isinstance(x, str) for item in about["quantities"].items() for x in item)
+            and isinstance(compared["base"]["$dict"], dict)
+            and isinstance(compared["source"], dict)
+            and all(name in compared for name in ("scheme", "projection", "save"))
+            and set(compared["settings"]) <= set(SETTINGS)
+            and all(isinstance(n, int) and n > 0 for n in (*compared["chunk"], found["batch"]))
+            and all(isinstance(name, str) and "/" not in name for name in found["variables"])
+            and isinstance(found["common_times"], bool)
+        )
+        folder = found["folder"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: study.json is damaged, it does not define a study ({error!r}): restore it from a copy"
+        ) from None
+    if not sound or not isinstance(folder, str | None):
+        raise ValueError(f"{path}: study.json is damaged, it does not define a study: restore it from a copy")
+    if folder is not None and (not os.path.isabs(folder) or Path(folder).resolve().is_relative_to(path.resolve())):
+        raise ValueError(
+            f"{path}: study.json names modules in {folder!r}, inside the study: nothing is imported from there"
+        )
