@@ -1,6 +1,7 @@
 """Systems that studies of the tests import by name, in this process and in others, and what compares their stores."""
 
 import hashlib
+from contextlib import ExitStack
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -64,6 +65,14 @@ def small(path, design=None, **changes):
     """A study of a few lanes in several blocks."""
     settings = {"q0": [1.0], "v0": [0.0], "t1": 1.0, "h": 1e-2, "args": ARGS, "save": [0.25, 0.5], "chunk": 3}
     return ji.Study(path, "study_systems:ball", grid() if design is None else design, **settings | changes)
+
+
+def begun(path, *arguments, **changes):
+    """A study of which no chunk is computed, nor anything compiled."""
+    study = small(path, *arguments, **changes)
+    with ExitStack() as stack:
+        study._prepared(stack, False, False)
+    return study
 
 
 def digest(path) -> dict[str, str]:

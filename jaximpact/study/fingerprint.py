@@ -122,7 +122,7 @@ class _Program:
         elif isinstance(x, set | frozenset):
             self.say("set", *sorted(map(_scrubbed, x)))
         elif callable(getattr(x, "callback_func", None)):
-            self.say("callback", *texts_of(x.callback_func, set()))
+            self.say("callback", *_behind(x.callback_func))
         elif isinstance(x, type):
             self.say("type", x.__qualname__)
         elif dataclasses.is_dataclass(x):
@@ -130,7 +130,7 @@ class _Program:
             for field in dataclasses.fields(x):
                 self.say(field.name)
                 self.value(getattr(x, field.name))
-        elif callable(x):
+        elif callable(x) or hasattr(x, "call_wrapped"):
             self.own_rules = True
         else:
             self.say(type(x).__qualname__, _scrubbed(x))
@@ -154,6 +154,14 @@ class _Program:
             atoms((*equation.invars, *equation.outvars))
         self.say("returns")
         atoms(jaxpr.outvars)
+
+
+def _behind(function: Any) -> list[str]:
+    """Source of a function that jax calls back, which jax wraps in its own."""
+    if not (getattr(function, "__module__", None) or "").startswith("jax."):
+        return texts_of(function, set())
+    cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    return [text for cell in cells if callable(cell) for text in _behind(cell)]
 
 
 def _scrubbed(x: Any) -> str:

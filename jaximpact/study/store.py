@@ -192,10 +192,10 @@ class Store:
         check_definition(definition, self.path)
         about = definition["compared"]["design"]["$dict"]
         try:
-            with np.load(self.home / "design.npz", allow_pickle=False) as values:
+            with open(self.home / "design.npz", "rb") as file, np.load(file, allow_pickle=False) as values:
                 columns = {key: values[key] for key in about["quantities"]}
             design = Design(about["kind"], columns, about["note"])
-        except (ValueError, TypeError, AttributeError, KeyError, OSError, zipfile.BadZipFile) as error:
+        except (ValueError, TypeError, AttributeError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"{self.home / 'design.npz'} is damaged, it is not what a study writes ({printable(str(error))}): restore "
                 "it from a copy; the arrays are still read by xarray"
