@@ -68,7 +68,7 @@ def _computed(study: Study, options) -> int:
             summary = study.run(executor, repair=options.repair, unlock=options.unlock)
     except KeyboardInterrupt:
         return 130
-    except RuntimeError as error:
+    except (RuntimeError, ImportError) as error:
         print(f"jaximpact: error: {error}", file=sys.stderr)
         return 1
     print(summary)

@@ -25,6 +25,7 @@ from .projection.active_set import ActiveSet
 from .schemes.paoli_schatzman import PaoliSchatzman
 
 MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
+NODES = 1000  # of a Gauss-Legendre rule
 
 
 class JaximpactWarning(UserWarning):
@@ -135,15 +136,20 @@ def choose_methods(scheme, projection) -> tuple[Any, Any]:
 
 
 def _check_options(method) -> None:
-    """Numbers among the options of a scheme or a projection: counts from 1 on, and finite numbers >= 0."""
+    """Options of a scheme or a projection: flags, counts from 1 on, and finite numbers >= 0."""
     for option in fields(method) if is_dataclass(method) else ():
         value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
-        if is_traced(value) or option.type not in ("int", "float"):
+        if is_traced(value) or option.type not in ("int", "float", "bool"):
             continue
         if isinstance(value, jax.Array) and value.ndim == 0:
             value = np.asarray(value)[()]
-        if option.type == "int":
+        if option.type == "bool":
+            if not isinstance(value, bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {_short(value)}")
+        elif option.type == "int":
             check_counts(**{name: value})
+            if option.name == "nodes" and value > NODES:
+                raise ValueError(f"{name} must not exceed {NODES}, got {value}")
         elif not isinstance(value, int | float | np.number) or isinstance(value, bool | complex):
             raise TypeError(f"{name} must be a number, got {_short(value)}")
         elif not 0 <= value < np.inf:

@@ -38,6 +38,8 @@ args.frequency = { from = 1.8, to = 3.0, count = 20 }   # spacing = "log" for a 
 """
 NUMBERS = ("q0", "v0", "t0", "t1", "h", "e", "chunk", "case")
 ENTRIES = ("store", "problem", *NUMBERS, "args", "scheme", "projection", "save", "design")
+LARGEST = float(np.finfo(np.float64).max)
+MOST = 10**8  # values of one quantity, which all processes hold
 KINDS = ("grid", "latin-hypercube", "points")
 RANGE = ("from", "to", "count", "spacing")
 SPACINGS: dict[str, Any] = {"linear": np.linspace, "log": np.geomspace}
@@ -59,8 +61,9 @@ def read_study(path: str | Path) -> Study:
         sys.path.append(folder)
     try:
         return _study(text, path.stem)
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"{path}: {error}") from error
+    except (ValueError, TypeError, ImportError, OverflowError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{path}: {error}") from error
 
 
 def _study(text: Mapping[str, Any], name: str) -> Study:
@@ -76,6 +79,8 @@ def _study(text: Mapping[str, Any], name: str) -> Study:
     if "save" in text:
         given["save"] = _save(text["save"])
     store = text.get("store", f"out/{name}.zarr")
+    if not isinstance(store, str) or not store:
+        raise TypeError(f"store must be the path of a directory, got {store!r}")
     return Study(store, text["problem"], _design(text["design"]), **given)
 
 
@@ -91,7 +96,7 @@ def _method(kind: str, value: Any, from_name) -> Any:
     """A scheme or projection by name, or by a table of its name and attributes."""
     if isinstance(value, str):
         return from_name(value)
-    if not isinstance(value, Mapping) or "name" not in value:
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
         raise TypeError(f"{kind} must be a name, or a table with its name and attributes, got {value!r}")
     made = from_name(value["name"])
     attributes = {key: x for key, x in value.items() if key != "name"}
@@ -100,17 +105,23 @@ def _method(kind: str, value: Any, from_name) -> Any:
 
 
 def _save(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise TypeError(f"save must be 'all', 'final', a whole number, times or a table, got {value!r}")
+    if isinstance(value, int) and value > 2**31 - 1:
+        raise ValueError(f"save: every {value}-th step is more than a motion has: at most {2**31 - 1}")
     if not isinstance(value, Mapping):
         return value
     _known("entry of save", value, [field.name for field in dataclasses.fields(Save)])
     function = value.get("function")
+    if not isinstance(function, str | None):
+        raise TypeError(f"save.function must be 'module:name', got {function!r}")
     return Save(**{**value, "function": None if function is None else load(function)})
 
 
 def _design(table: Any) -> Design:
     _known("design", {} if isinstance(table, Mapping) else table, ())
     kind = table.get("kind", "grid")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"design: unknown kind {kind!r}; {suggestion(str(kind), KINDS)}")
     options = {key: table[key] for key in ("count", "seed") if key in table}
     quantities = dict(_quantities({key: x for key, x in table.items() if key not in ("kind", "count", "seed")}))
@@ -127,6 +138,8 @@ def _design(table: Any) -> Design:
 def _quantities(table: Mapping[str, Any], prefix: str = ""):
     """Dotted names of nested tables, which TOML makes of args.NAME."""
     for key, value in table.items():
+        if isinstance(value, Mapping) and not value:
+            raise ValueError(f"design.{prefix}{key} is an empty table: give it a list of values, or from, to and count")
         if isinstance(value, Mapping) and not set(value) & set(RANGE):
             yield from _quantities(value, f"{prefix}{key}.")
         else:
@@ -142,6 +155,16 @@ def _values(key: str, value: Any) -> Any:
     if missing:
         raise ValueError(f"design.{key}: {', '.join(missing)} is missing")
     spacing = value.get("spacing", "linear")
-    if spacing not in SPACINGS:
+    if not isinstance(spacing, str) or spacing not in SPACINGS:
         raise ValueError(f"design.{key}: unknown spacing {spacing!r}; {suggestion(str(spacing), SPACINGS)}")
-    return SPACINGS[spacing](value["from"], value["to"], value["count"])
+    low, high, count = (value[name] for name in ("from", "to", "count"))
+    for name in ("from", "to"):
+        if not isinstance(value[name], int | float) or not abs(value[name]) <= LARGEST:
+            raise TypeError(f"design.{key}: {name} must be a finite number, got {value[name]!r}")
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
+        raise ValueError(f"design.{key}: count must be a whole number from 1 to {MOST}, got {count!r}")
+    if spacing == "log" and low * high <= 0:
+        raise ValueError(
+            f"design.{key}: a geometric sequence has from and to of one sign, and not 0, got {low!r}, {high!r}"
+        )
+    return SPACINGS[spacing](float(low), float(high), count)

@@ -54,21 +54,33 @@ def reference(value: Any, what: str) -> str:
 def load(text: str, folder: str | None = None) -> Any:
     """The object "module:name"; a module not found otherwise is looked for in ``folder``."""
     module, _, name = text.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError(f"{text!r} is no name of something in a module: write 'module:name'")
     try:
-        found = importlib.import_module(module)
+        found = _imported(module, folder)
     except ModuleNotFoundError as error:
-        if folder is None or folder in sys.path or error.name != module.partition(".")[0]:
-            raise ModuleNotFoundError(
-                f"{text}: no module {error.name!r}: install it, or put its folder on PYTHONPATH", name=error.name
-            ) from error
-        sys.path.append(folder)
-        importlib.invalidate_caches()
-        found = importlib.import_module(module)
+        raise ModuleNotFoundError(
+            f"{text}: no module {error.name!r}: look at its spelling, install it, or put its folder on PYTHONPATH",
+            name=error.name,
+        ) from error
+    except Exception as error:
+        raise ValueError(f"{text}: the module {module} fails when imported: {type(error).__name__}: {error}") from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"{text}: module {module} has no {name!r}")
         found = getattr(found, part)
     return found
+
+
+def _imported(module: str, folder: str | None) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if folder is None or folder in sys.path or error.name != module.partition(".")[0]:
+            raise
+    sys.path.append(folder)
+    importlib.invalidate_caches()
+    return importlib.import_module(module)
 
 
 def problem_name(problem: Any) -> str:
@@ -99,7 +111,12 @@ def load_problem(name: str, folder: str | None = None) -> Problem:
             return get(name).problem
         except KeyError as error:
             raise ValueError(f"problem: {error.args[0]}; one of your own is written 'module:name'") from None
-    found = load(name, folder)
+    try:
+        found = load(name, folder)
+    except ImportError as error:
+        raise ModuleNotFoundError(f"problem: {error}", name=error.name) from error
+    except ValueError as error:
+        raise ValueError(f"problem: {error}") from error
     if not isinstance(found, Problem):
         raise TypeError(f"problem: {name} is a {type(found).__name__}, not a Problem")
     return found

@@ -112,7 +112,7 @@ class Study:
         scheme, projection = choose_methods(scheme, projection)
         save = Save.of(save)
         if save.times is not None:
-            save = replace(save, times=np.asarray(save.times, np.float64))
+            save = replace(save, times=np.asarray(real_array("save", save.times), np.float64))
         described = {
             "problem": name,
             "scheme": encode(scheme, "scheme"),
@@ -263,8 +263,13 @@ class Study:
             RuntimeError: a chunk cannot be computed, is damaged, or another process computes this study. OSError: a chunk
             cannot be written. Finished chunks are safe in every case.
         """
-        if outstanding is not None and outstanding < 1:
-            raise ValueError(f"outstanding must be at least 1, got {outstanding!r}")
+        if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
+            raise TypeError(
+                "executor must be a concurrent.futures executor, e.g. ProcessPoolExecutor(4), or the get_executor() of a dask "
+                f"client, got {executor!r}"
+            )
+        if outstanding is not None and (not isinstance(outstanding, int) or outstanding < 1):
+            raise ValueError(f"outstanding must be a whole number, at least 1, got {outstanding!r}")
         show = sys.stderr.isatty() if progress is None else progress
         with ExitStack() as stack:
             pending = self._begin(stack, repair, unlock)
@@ -537,8 +542,8 @@ class Study:
 
 def _case(name: str, case: str | None) -> Case:
     entry = get(name)
-    if case is not None and case not in entry.cases:
-        raise ValueError(f"case: {entry.name} has no case {case!r}; {suggestion(case, entry.cases)}")
+    if case is not None and (not isinstance(case, str) or case not in entry.cases):
+        raise ValueError(f"case: {entry.name} has no case {case!r}; {suggestion(str(case), entry.cases)}")
     return entry.case(case)
 
 

@@ -92,7 +92,10 @@ class System:
             self._check_shape(key, design.values[key.text].shape[1:])
             if key.root == "e":
                 values = design.values[key.text]
-                check_restitution(values)
+                try:
+                    check_restitution(values)
+                except ValueError as error:
+                    raise ValueError(f"design: {key.text}: {error}") from None
                 for extreme in np.unique(values, axis=0)[[0, -1]]:
                     self.scheme.validate(self.problem, extreme, values.shape[1] if values.ndim == 2 else 0)
 
@@ -100,7 +103,9 @@ class System:
         value: Any = self.base["args"] if key.root == "args" else self.base[key.root]
         for i, part in enumerate(key.path):
             where = ".".join(("args", *key.path[:i]))
-            keys = list(value) if isinstance(value, dict) else list(map(str, range(len(value or ()))))
+            keys = list(value) if isinstance(value, dict) else []
+            if isinstance(value, list):
+                keys = list(map(str, range(len(value))))
             if not isinstance(value, dict | list) or part not in keys:
                 hint = suggestion(part, keys) if keys else f"{where} has no parts"
                 raise ValueError(

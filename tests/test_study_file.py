@@ -1,0 +1,182 @@
+"""A TOML file of a study with something wrong: an error that names the entry and the cure, whatever is wrong with it."""
+
+import copy
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from study_systems import begun
+
+import jaximpact as ji
+from jaximpact.cli import main
+from jaximpact.study import config
+
+FILE = """
+store = "{path}"
+problem = "shaw-holmes"
+case = "damped"
+t1 = 2.0
+h = 0.1
+
+[design]
+e = [0.5, 0.6]
+"""
+
+
+@pytest.mark.parametrize(
+    "old, new, words",
+    [
+        ('"shaw-holmes"\ncase = "damped"', '"nomod:x"', "problem: nomod:x: no module 'nomod': look at its spelling"),
+        (
+            '"shaw-holmes"\ncase = "damped"',
+            '"study_systms:ball"',
+            "problem: study_systms:ball: no module 'study_systms'",
+        ),
+        ('"shaw-holmes"\ncase = "damped"', '"study_systems:bal"', "module study_systems has no 'bal'"),
+        ('"shaw-holmes"\ncase = "damped"', '"a:b:c"', "problem: 'a:b:c' is no name"),
+        ("h = 0.1", "h = 0.1\nscheme = { name = 3 }", "scheme must be a name, or a table with its name"),
+        ("h = 0.1", "h = 0.1\nscheme = { nodes = 3 }", "scheme must be a name, or a table with its name"),
+        (
+            "h = 0.1",
+            'h = 0.1\nprojection = { name = "active-set", tolerance = -1.0 }',
+            "ActiveSet(tolerance=...) must be finite and not negative",
+        ),
+        (
+            "h = 0.1",
+            'h = 0.1\nprojection = { name = "active-set", max_linearisations = 0 }',
+            "ActiveSet(max_linearisations=...) must be a whole number >= 1",
+        ),
+        (
+            "h = 0.1",
+            'h = 0.1\nscheme = { name = "maury", half_kick = "no" }',
+            "Maury(half_kick=...) must be True or False",
+        ),
+        ("h = 0.1", "h = 0.1\nargs = { nope = 1 }", "args: no parameter 'nope'"),
+        ("h = 0.1", "h = 0.1\nargs = { dampin = 0.1 }", "did you mean 'damping'"),
+        ("h = 0.1", "h = 0.1\nsave = true", "save must be"),
+        ("h = 0.1", "h = 0.1\nsave = ['a']", "save must be real numbers"),
+        ("e = [0.5, 0.6]", "e = [0.5, 1.6]", "design: e: restitution must lie in [0, 1]"),
+        ("e = [0.5, 0.6]", "e = {{}}", "design.e is an empty table"),
+        ("e = [0.5, 0.6]", "e = {{ from = 0, to = 1, count = 1.5 }}", "design.e: count must be a whole number"),
+        (
+            "e = [0.5, 0.6]",
+            "e = {{ from = 0, to = 1, count = 1000000000000 }}",
+            "design.e: count must be a whole number",
+        ),
+        ("e = [0.5, 0.6]", 'e = {{ from = "a", to = 1, count = 2 }}', "design.e: from must be a finite number"),
+        ("e = [0.5, 0.6]", 'e = {{ from = 0, to = 1, count = 2, spacing = "log" }}', "of one sign, and not 0"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, capsys, old, new, words):
+    assert old in FILE
+    changed = FILE.replace(old, new).replace("{{", "{").replace("}}", "}")
+    (tmp_path / "wrong.toml").write_text(changed.replace("{path}", str(tmp_path / "s.zarr")))
+    assert main(["study", str(tmp_path / "wrong.toml")]) == 2
+    told = capsys.readouterr().err
+    assert words in told and "wrong.toml" in told
+    assert not (tmp_path / "s.zarr").exists()
+
+
+@pytest.mark.parametrize("executor", ["executor", 3, ji.Study])
+def test_what_is_no_executor_is_named(tmp_path, executor):
+    with pytest.raises(TypeError, match=r"executor must be a concurrent\.futures executor, e\.g\. "):
+        begun(tmp_path / "s.zarr").run(executor)
+
+
+@pytest.mark.parametrize(
+    "made, words",
+    [
+        ({"projection": ji.ActiveSet(tolerance=-1.0)}, r"must be finite and not negative"),
+        ({"projection": ji.ADMM(max_iterations=0)}, r"max_iterations must be a whole number"),
+        ({"scheme": ji.MoreauJean(newton=1.5)}, r"newton must be a whole number"),
+        ({"scheme": ji.PaoliSchatzman(fixed_point_tolerance=float("nan"))}, r"must be finite and not negative"),
+    ],
+)
+def test_numbers_of_methods_are_checked_everywhere(made, words):
+    problem = ji.Problem(lambda t, q, v, args: -q)
+    with pytest.raises((ValueError, TypeError), match=words):
+        ji.solve(problem, [1.0], [0.0], t1=1.0, h=0.1, **made)
+
+
+# any value for any entry
+
+COMPLETE = {
+    "store": "never_made.zarr",
+    "problem": "shaw-holmes",
+    "case": "damped",
+    "t1": 2.0,
+    "h": 0.1,
+    "scheme": {"name": "paoli-schatzman", "force": "mean"},
+    "projection": {"name": "active-set"},
+    "save": [1.0],
+    "chunk": 10,
+    "args": {"damping": 0.1},
+    "design": {"kind": "grid", "e": {"from": 0.2, "to": 0.9, "count": 3}, "args": {"frequency": [2.0, 2.1]}},
+}
+MORE = [
+    *[(name,) for name in ("q0", "v0", "e", "t0", "nope")],
+    *[
+        ("scheme", name)
+        for name in ("nodes", "start", "metric", "normal", "fixed_point_tolerance", "fixed_point_count")
+    ],
+    *[("projection", name) for name in ("tolerance", "max_linearisations", "nope")],
+    *[("design", name) for name in ("count", "seed", "q0", "q0[0]", "v0[1]", "h", "t1")],
+    *[("args", "nope"), ("args", "frequency"), ("design", "args", "damping"), ("design", "e", "spacing")],
+]
+
+
+def places(table, before=()):
+    for key, value in table.items():
+        yield (*before, key)
+        if isinstance(value, dict):
+            yield from places(value, (*before, key))
+
+
+# what TOML can hold, of sizes for which a motion has a number of steps that can be counted
+NUMBERS = st.one_of(
+    st.integers(-3, 3),
+    st.floats(-1e3, 1e3).filter(lambda x: abs(x) > 1e-3),
+    st.sampled_from([np.nan, np.inf, 0.0, -0.0]),
+)
+WORDS = st.one_of(
+    st.text(max_size=5), st.sampled_from(["all", "final", "grid", "maury", "nowhere:x", ":", ".:x", "x:", "\x1b["])
+)
+SINGLE = st.one_of(NUMBERS, st.booleans(), WORDS, st.dates(), st.integers(2**62, 2**70))
+KEYS = st.sampled_from(["name", "from", "to", "count", "spacing", "every", "times", "e", "x", "0"])
+VALUES = st.recursive(
+    SINGLE,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYS, inner, max_size=3)),
+    max_leaves=4,
+)
+COUNTED = {"t0", "t1", "h"}  # of which extreme numbers are counts of steps beyond what can be made
+
+
+@settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(sorted({*places(COMPLETE), *MORE})), VALUES)
+def test_any_value_for_any_entry_is_taken_or_named(place, value):
+    if set(place) & COUNTED and not isinstance(value, bool | float | str):
+        return
+    table = copy.deepcopy(COMPLETE)
+    inner = table
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    try:
+        study = config._study(table, "any")
+    except (ValueError, TypeError, ImportError) as error:
+        told = str(error)
+        assert place[0] in told or place[-1] in told or any(f"{key!r}" in told for key in _keys(value)), (
+            place,
+            value,
+            told,
+        )
+        return
+    base = study._compared["base"]["$dict"]
+    if place[0] in ("t0", "t1", "h"):
+        assert base[place[0]] == value
+    assert study.design.size == np.prod(study.shape) > 0
+
+
+def _keys(value):
+    return list(value) if isinstance(value, dict) else []
