@@ -7,7 +7,6 @@ fit memory. The host loop over chunks drives the progress bar; a lane's numbers 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
@@ -29,7 +28,6 @@ from .schemes.base import Inputs, Scheme
 from .threads import arrived, crew, leave, refuse_fork, workers
 from .validate import (
     Data,
-    JaximpactWarning,
     Report,
     _reports,
     canonical_state,
@@ -46,6 +44,7 @@ from .validate import (
     is_traced,
     judge,
     real_array,
+    remark,
     split_restitution,
 )
 
@@ -461,6 +460,6 @@ def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:
         refuse_traced(found)
         parts.append(jax.tree.map(np.asarray, found))
     report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-    remark = judge(report, lanes=True)
-    if remark:
-        warnings.warn(remark, JaximpactWarning, stacklevel=3)
+    outward = judge(report, lanes=True)
+    if outward:
+        remark(outward, stacklevel=3)

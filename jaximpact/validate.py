@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,25 @@ NODES = 1000  # of a Gauss-Legendre rule
 
 class JaximpactWarning(UserWarning):
     """A remark about a problem that is computed all the same."""
+
+
+_silent: ContextVar[bool] = ContextVar("_silent", default=False)
+
+
+@contextmanager
+def without_remarks():
+    """No remarks from what this thread calls. The filters of `warnings` are those of all threads, and stay as they are."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def remark(text: str, stacklevel: int) -> None:
+    """Warn the caller of the function so many levels up."""
+    if not _silent.get():
+        warnings.warn(text, JaximpactWarning, stacklevel=stacklevel + 1)
 
 
 class Data(NamedTuple):
@@ -60,10 +80,9 @@ def real_array(name: str, value):
         return traced if jnp.issubdtype(traced.dtype, jnp.floating) else traced.astype(jnp.result_type(float))
     array = known_numbers(name, value)
     if isinstance(value, np.ndarray) and array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
-        warnings.warn(
+        remark(
             f"{name} is float64 but jax computes in float32: call jax.config.update('jax_enable_x64', True) first, or "
             "pass float32 arrays",
-            JaximpactWarning,
             stacklevel=5,
         )
     floating = jnp.issubdtype(array.dtype, jnp.floating)

@@ -25,6 +25,8 @@ from ..schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .design import summarise
 
 LIBRARY = __name__.partition(".")[0]
+# Settings of jax that change what is refused; a worker computes under those of whoever asks it.
+CHECKS = ("numpy_rank_promotion", "debug_nans", "debug_infs", "disable_jit")
 # Settings of jax that change numbers; a worker computes under those of the study.
 # The classes that a study may hold, besides those of the module of its problem.
 CLASSES = {
@@ -308,9 +310,9 @@ def _side(value: Any) -> str:
 # settings of jax
 
 
-def settings_now() -> dict[str, Any]:
-    """The settings of jax that change numbers."""
-    return {name: getattr(jax.config, f"jax_{name}") for name in SETTINGS}
+def settings_now(names: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
+    """The settings of jax in this thread: of those that change numbers, or of others."""
+    return {name: getattr(jax.config, f"jax_{name}") for name in names}
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from ..problem import Problem
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning, choose_methods, real_array
 from .description import (
+    CHECKS,
     differences,
     encode,
     folder_of,
@@ -377,7 +378,8 @@ class Study:
     def _task(self, block: int) -> Task:
         about = self._definition
         lanes = self.design.at(self.blocks.where(block))
-        return Task(block, self._described, lanes, about["batch"], about["common_times"], about["compared"]["settings"])
+        settings = about["compared"]["settings"] | settings_now(CHECKS)
+        return Task(block, self._described, lanes, about["batch"], about["common_times"], settings)
 
     def _write(self, writer: Writer, result: Result) -> None:
         """Results of a block and what is to be known of it without reading them."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import traceback
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from ..problem import Problem
 from ..schemes.base import Inputs
 from ..status import Status
 from ..validate import (
-    JaximpactWarning,
     Report,
     _reports,
     canonical,
@@ -30,6 +28,7 @@ from ..validate import (
     count_steps,
     judge,
     split_restitution,
+    without_remarks,
 )
 from .description import decode, load_problem, settings_of
 from .design import ROOTS, Design, Key
@@ -335,9 +334,8 @@ class Failure:
 def compute(task: Task) -> Result | Failure:
     """Compute a block. Errors come back as a `Failure`: what is raised instead is the loss of a worker."""
     try:
-        with settings_of(task.settings), warnings.catch_warnings():
-            # remarks on single lanes are in their status
-            warnings.simplefilter("ignore", JaximpactWarning)
+        # remarks on single lanes are in their status
+        with settings_of(task.settings), without_remarks():
             return _computed(task)
     except Exception as error:
         return Failure(task.number, f"{type(error).__name__}: {error}", traceback.format_exc())

@@ -1,0 +1,104 @@
+"""Eight threads that compute at once: each gets what it gets alone, and the program's settings stay as they were."""
+
+import signal
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+import study_systems
+import zarr
+from study_systems import ARGS, begun, digest, grid, small
+
+import jaximpact as ji
+from jaximpact.study import task, work
+from jaximpact.study.store import Writer
+
+COMMON = {"t1": 0.5, "h": 0.05, "args": ARGS}
+
+
+def studied(name, path):
+    """With a floor lanes start below it, or point into it, which is remarked to who calls `ensemble`."""
+    points = ji.Design.points(**{"q0[0]": [1.0, -1.0, 0.0, 0.0]})
+    study = ji.Study(path, f"study_systems:{name}", points, q0=[1.0], v0=[-1.0], chunk=2, e=0.5, **COMMON)
+    with ThreadPoolExecutor(1) as pool:
+        study.run(pool)
+    return digest(path)
+
+
+def solved(name, path):
+    return np.asarray(ji.solve(getattr(study_systems, name), [1.0], [-1.0], e=0.5, **COMMON).q)
+
+
+def batched(name, path):
+    return ji.ensemble(getattr(study_systems, name), [[1.0], [0.1], [0.5]], [-1.0], e=0.5, **COMMON).q
+
+
+def differentiated(name, path):
+    problem = getattr(study_systems, name)
+    found = ji.sensitivities(problem, [1.0], [-1.0], e=0.5, wrt=("v0",), **COMMON)
+    return np.asarray(found.jacobian["q"]["v0"])
+
+
+def state():
+    """What belongs to the whole program."""
+    return {
+        "filters": list(warnings.filters),
+        "shown by": warnings.showwarning,
+        "zarr": repr(zarr.config.config),
+        "jax": jax.config.values,
+        "path": list(sys.path),
+        "signal": signal.getsignal(signal.SIGINT),
+    }
+
+
+@pytest.mark.parametrize("name", ["free", pytest.param("ball", marks=pytest.mark.slow)])
+def test_eight_threads_get_what_each_gets_alone(tmp_path, name):
+    calls = [studied, solved, batched, differentiated] * 2
+    before, together = state(), threading.Barrier(len(calls))
+
+    def call(number):
+        together.wait()
+        return calls[number](name, tmp_path / f"together_{number}.zarr")
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        found = list(pool.map(call, range(len(calls))))
+    assert state() == before
+    for number, one in enumerate(calls):
+        np.testing.assert_equal(found[number], one(name, tmp_path / f"alone_{number}.zarr"))
+
+
+def test_settings_of_the_program_are_not_touched(tmp_path, monkeypatch):
+    """Even for a moment: another thread would see them, or put them back too late."""
+
+    def touched(*_, **__):
+        raise AssertionError("a setting of all threads is changed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(warnings, "catch_warnings", touched)
+        patched.setattr(type(zarr.config), "set", touched)
+        study = begun(tmp_path / "s.zarr", grid((1, 2)), chunk=1)
+        report = task.Result(0, None, np.ones(1, bool), 0, 0.1, {}, {})
+        study._write(Writer(study.store, study.blocks, study._definition["variables"]), report)
+    assert study.verify() == []
+
+
+@pytest.mark.parametrize("setting", [{"numpy_rank_promotion": "allow"}, {"debug_nans": True}, {"enable_x64": False}])
+def test_settings_of_one_thread_reach_the_workers(tmp_path, monkeypatch, setting):
+    ((name, value),) = setting.items()
+    seen = []
+
+    def compute(given):
+        with task.settings_of(given.settings):
+            seen.append(getattr(jax.config, f"jax_{name}"))
+        return task.Failure(given.number, "seen", "")
+
+    monkeypatch.setattr(work, "compute", compute)
+    with getattr(jax, name)(value), ThreadPoolExecutor(1) as pool:
+        study = small(tmp_path / "s.zarr", chunk=12)
+        with pytest.raises(RuntimeError, match="seen"):
+            study.run(pool)
+    assert seen == [value] and getattr(jax.config, f"jax_{name}") != value
