@@ -17,6 +17,7 @@ from . import linalg
 from .problem import Problem, mass_times
 
 SMALL = 8  # coordinates up to which tangents are pushed through all at once
+ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
 
 
 class Metric(NamedTuple):

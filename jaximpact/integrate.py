@@ -15,13 +15,14 @@ import numpy as np
 from jax import Array, lax
 
 from .contact import Metric, gap_rate, linearise, touch
+from .derivatives import UNDIFFERENTIATED, forward_first, guarded
 from .lanes import few, few_differentiated
 from .problem import Problem
 from .projection.base import Projection, Untouched, as_status, is_straight, project_velocity
 from .scalarise import scalarise
-from .schemes.base import Inputs, Scheme, Timing, finite, no_step
-from .sensitivity import begin, calm_step, corrected_step, end, synchronous, undifferentiated
-from .status import FAILURES, Status, describe, summarise
+from .schemes.base import Info, Inputs, Scheme, Timing, finite, no_step
+from .sensitivity import begin, calm_step, corrected_step, end, located_step, synchronous
+from .status import DERIVATIVES, FAILURES, Status, describe, summarise
 from .threads import interruptible, refuse_fork
 from .validate import (
     JaximpactWarning,
@@ -38,6 +39,7 @@ from .validate import (
     outcome,
 )
 
+ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
 SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
 LAYOUTS = ("auto", "scalar", "array")
@@ -141,6 +143,20 @@ class Row(NamedTuple):
     impulse: Array
     chord: Array
     last: Array
+    before: Any = None  # state and impulse at the start of its step, of a scheme that can step to a row's time
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Part:
+    """A scheme whose step ends after a time ``length``, within the step."""
+
+    scheme: Any
+    length: Array
+
+    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+        """The state then; its number is that of the whole step."""
+        return self.scheme.step(problem, projection, inputs, state, self.length)
 
 
 @jax.tree_util.register_dataclass
@@ -152,7 +168,7 @@ class Solution:
         t: times of the rows (k,) [s]; the last is t1.
         q: positions U (k, d), interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
         v: velocities (k, d) over the step that ends at or after the row's time.
-        z: admissible positions Z (k, d) of that step.
+        z: admissible positions Z (k, d) of that step. Of `EventCorrected` q, v and z are those at the row's very time.
         impulse: impulse of each constraint accumulated since the start (k, m).
         energy: (k,) where the problem defines one, else None; taken at (q, v), it dips during the two steps of an impact.
         values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
@@ -240,27 +256,56 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     """One motion, a pure function of one lane's arrays: batch it from outside with `jax.vmap`."""
     inputs = lane.inputs
     t0, h, _, args = inputs
-    corrected = plan.sensitivity == "corrected" and not scheme.exact_derivative and problem.constraints is not None
+    differentiated = plan.sensitivity != "none" and problem.constraints is not None
+    corrected = plan.sensitivity == "corrected" and differentiated and not scheme.exact_derivative
+    located = differentiated and scheme.exact_derivative
+    # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
+    forgetful = differentiated or (plan.sensitivity != "none" and Metric.at(problem, lane.q0, args).factor is not None)
 
     v0, jolt, status = start(problem, projection, inputs, lane.q0, lane.v0)
     state, info = scheme.init(problem, projection, inputs, lane.q0, v0)
     initial = Row(lane.q0, v0, lane.q0, jolt, jnp.zeros_like(v0), jolt)
+    if scheme.exact_derivative:
+        initial = initial._replace(before=(state, jolt))
     # step number at or after each saved time, and the first of the times that share a step
     index = _step_at_or_after(lane.times, t0, h)
     if not plan.lean:
         first = jnp.searchsorted(index, index).astype(index.dtype)
         after = jnp.searchsorted(index, index, side="right").astype(index.dtype)
 
+    # a scheme that can make part of a step makes the last one end at t1
+    over = inputs.time(lane.steps) - lane.t1
+    over = jnp.where(over > ALIGNED * h, over, 0) if scheme.exact_derivative else jnp.zeros_like(over)
+
+    def until(k):
+        """The scheme whose step ends with number k, or at t1."""
+        return Part(scheme, jnp.where(k == lane.steps, h - over, h)) if scheme.exact_derivative else scheme
+
+    # a step up to a row's time is for kept rows alone: not within the loop over all steps
+    afterwards = plan.function is None or (plan.every is None and not plan.lean and scheme.exact_derivative)
+
     def content(k, row, pointer):
-        if plan.function is None:
+        if plan.every is not None:
+            row = row._replace(before=None)
+        if afterwards:
             return row
         t = inputs.time(k) if plan.every is not None else jnp.take(lane.times, pointer, mode="clip")
-        return evaluate(plan.function, t, row.q - (inputs.time(k) - t) * row.chord, in_time(t, row).v, args)
+        row = in_time(t, row, inputs.time(k) - t)
+        return evaluate(plan.function, t, row.q, row.v, args)
 
-    def in_time(t, row):
-        if not corrected:
-            return row
-        return row._replace(v=synchronous(problem, scheme, inputs, t, row.q, row.v, row.impulse, row.last))
+    def in_time(t, row, back):
+        """The row at time t, which is ``back`` before its step ended."""
+        found = _interpolate(row, back, h)
+        if corrected:
+            found = found._replace(v=synchronous(problem, scheme, inputs, t, *found[:2], found.impulse, found.last))
+        if row.before is None:
+            return found
+        before, impulse = row.before
+        inside = back > ALIGNED * h
+        part: Any = Part(scheme, jnp.where(inside, h - back, h))
+        new, info, _ = step(problem, part, projection, inputs, before, history)
+        exact = row_of(new, info, impulse, before)
+        return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
 
     def slot(k, pointer):
         # where step k goes: the spare last row if nowhere
@@ -299,9 +344,11 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         bits = as_status(scheme.unstable(problem, lax.stop_gradient(inputs), state), Status.STEP_UNSTABLE)
         return noted(measures, bits, inputs.time(state.n))
 
-    def row_of(state, info, impulse):
-        impulse = jnp.where(finite(state), impulse + info.impulse, jnp.nan)
-        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse)
+    def row_of(state, info, before, start):
+        """Of the state that a step led to, from the impulse ``before`` it and the state at its start."""
+        impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
+        kept = (start, before) if scheme.exact_derivative else None
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept)
 
     zero = jnp.zeros((), lane.q0.dtype)
     none = jnp.zeros((), jnp.int32)
@@ -315,7 +362,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     measures = account(scheme.starts_at, state, info, measures)
     row = initial
     if scheme.starts_at > 0:
-        row = row_of(state, info, initial.impulse)
+        row = row_of(state, info, initial.impulse, state)
         buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
 
     # nothing a lane could be spared
@@ -323,15 +370,19 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
 
     def step(*system):
         """A step and what it does to the history of the contacts; made whole for the lanes that touch something."""
-        calm, whole = (calm_step, corrected_step) if corrected else (untouched_step, plain_step)
-        if straight or not plan.few:
+        calm, whole = (untouched_step, located_step if located else plain_step)
+        if corrected:
+            calm, whole = calm_step, corrected_step
+        if straight or not plan.few or problem.constraints is None:
             return whole(*system)
         return few_differentiated(lambda x: calm(*x[:2], *x[3:]), lambda x: whole(*x))(system)
 
     def body(carry, k):
         state, row, measures, buffer, pointer, history = carry
-        state_new, info, history_new = step(problem, scheme, projection, inputs, state, history)
-        row_new, measures_new = row_of(state_new, info, row.impulse), account(k, state_new, info, measures)
+        state_new, info, history_new = step(problem, until(k), projection, inputs, state, history)
+        if forgetful and not corrected:
+            state_new = forward_first(state_new)
+        row_new, measures_new = row_of(state_new, info, row.impulse, state), account(k, state_new, info, measures)
         measures_new = lax.cond(k % LOOK == 0, stable, lambda _, measures: measures, state_new, measures_new)
         live = True
         if plan.ragged:
@@ -360,7 +411,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
 
     def whole(state, impulse, measures, problem=problem, scheme=scheme, projection=projection, inputs=inputs):
         new, info = scheme.step(problem, projection, inputs, state)
-        return new, row_of(new, info, impulse), account(state.n + 1, state, info, measures, problem, inputs)
+        return new, row_of(new, info, impulse, state), account(state.n + 1, state, info, measures, problem, inputs)
 
     def among_many(carry, target):
         """A step of all lanes of a batch, made whole for the few that need it."""
@@ -375,7 +426,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
             return new[1:], row, measures
 
         value = (new[1:], row._replace(impulse=impulse), measured)
-        operands = (state, row.impulse, measures[2], problem, scheme, projection, inputs)
+        operands = (state, row.impulse, measures[2], problem, until(state.n + 1), projection, inputs)
         rest, row, measures = few(work, ~calm, value, operands)
         return type(state)(new.n, *rest), row, measures
 
@@ -389,7 +440,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
 
         start = (state, row.impulse, measures), jnp.asarray(True)
         now, _ = lax.while_loop(lambda carry: carry[1], advance, start)
-        return whole(*now)
+        return whole(*now, scheme=until(now[0].n + 1))
 
     def kept_row(carry, target, i):
         """Steps up to number ``target``, and what is kept of that one for the i-th saved time."""
@@ -406,7 +457,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         return carry, content(target, row, i)
 
     history = None
-    if corrected:
+    ended = inputs._replace(t0=inputs.t0 - over)  # the clock of the last state
+    if corrected or located:
         history, remark = begin(problem, inputs, lane.q0, v0, info)
         measures = (*measures[:3], measures[3] | remark, measures[4])
     first_step = jnp.asarray(scheme.starts_at + 1, jnp.int32)
@@ -418,7 +470,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         (state, row, measures), buffer = lax.scan(
             lambda now, x: kept_row(now, *x), (state, row, measures), (kept, numbers)
         )
-        measures = account(length, state, no_step(state.q, state.v, len(row.impulse)), measures)
+        still = no_step(state.q, state.v, len(row.impulse))
+        measures = account(length, state, still, measures, inputs=ended)
     else:
         carry = (state, row, measures, buffer, pointer, history)
         if plan.length is None:
@@ -431,21 +484,26 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         state, row, measures, buffer, _, history = carry
         measures = stable(state, measures)
     if history is not None:
-        remark = end(problem, inputs, lane.steps, state, history)
+        remark = end(problem, ended, lane.steps, state, history)
         measures = (*measures[:3], measures[3] | remark, measures[4])
+    elif scheme.exact_derivative:
+        measures = (*measures[:3], measures[3] & ~int(DERIVATIVES), measures[4])
 
-    final = in_time(lane.t1, _interpolate(row, inputs.time(lane.steps) - lane.t1, h))
+    final = in_time(lane.t1, row._replace(before=None), ended.time(lane.steps) - lane.t1)
     final_value = final if plan.function is None else evaluate(plan.function, lane.t1, final.q, final.v, args)
     rows = jax.tree.map(lambda b: b[: plan.rows], buffer)
     if plan.every is not None:
         times = inputs.time(jnp.arange(plan.rows) * plan.every)
     else:
         times = lane.times
-        if plan.function is None and plan.rows:
-            rows = rows if plan.lean else jax.tree.map(lambda b: b[first], rows)
-            rows = jax.vmap(_interpolate, in_axes=(0, 0, None))(rows, inputs.time(index) - times, h)
-    if plan.rows and plan.function is None:
-        rows = jax.vmap(in_time)(times, rows)
+        if afterwards and plan.rows and not plan.lean:
+            rows = jax.tree.map(lambda b: b[first], rows)
+    if afterwards and plan.rows:
+        back = inputs.time(index) - times if plan.every is None else jnp.zeros_like(times)
+        rows = jax.vmap(in_time)(times, rows, back)
+        function = plan.function
+        if function is not None:
+            rows = jax.vmap(lambda t, row: evaluate(function, t, row.q, row.v, args))(times, rows)
     if plan.rows:
         rows = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), rows, final_value)
     else:
@@ -459,7 +517,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         energies = jax.vmap(lambda t, q, v: jnp.asarray(energy(t, q, v, args), q.dtype))(kept_times, kept.q, kept.v)
     found: Any = (times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
     solution = Solution(*found, timing=Timing.of(scheme))  # type: ignore[misc]
-    return undifferentiated(solution) if plan.sensitivity == "none" else solution
+    return guarded(solution, UNDIFFERENTIATED) if plan.sensitivity == "none" else solution
 
 
 def plain_step(problem: Problem, scheme: Scheme, projection: Projection, inputs: Inputs, state, history):

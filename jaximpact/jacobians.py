@@ -14,9 +14,9 @@ import numpy as np
 from .ensemble import COMPILE, Axes, in_chunks, is_single, lane_axes, over_lanes, prepare
 from .integrate import Lane, Plan, Solution, motion
 from .problem import Problem
-from .projection.base import Projection
+from .projection.base import Projection, as_status
 from .schemes.base import Scheme
-from .status import DOUBTS, FAILURES, describe
+from .status import DOUBTS, FAILURES, Status, describe
 from .validate import check_choice
 
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
@@ -41,7 +41,7 @@ class Sensitivities:
 
     @property
     def trusted(self) -> np.ndarray:
-        """Whether the motion succeeded and nothing is known against its derivative."""
+        """Whether the motion succeeded, its Jacobian is finite, and nothing is known against it."""
         return (self.status & int(FAILURES | DOUBTS)) == 0
 
     def describe_status(self) -> str:
@@ -180,6 +180,9 @@ def _differentiate(
 
     def one(lane, leaves):
         function, chosen = _motion(problem, scheme, projection, lane, leaves, structure, wrt, output, plan)
-        return transform(function, has_aux=True)(chosen)
+        jacobian, (value, status) = transform(function, has_aux=True)(chosen)
+        finite = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(jacobian)]
+        lost = ~jnp.all(jnp.stack(finite)) if finite else jnp.asarray(False)
+        return jacobian, (value, status | as_status(lost, Status.DERIVATIVE_NOT_FINITE))
 
     return over_lanes(one, lane_axes(axes, plan), plan, BLOCK)(lane, leaves)

@@ -19,6 +19,8 @@ from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
+from .derivatives import guarded
+
 FEW = 64  # lanes gathered at a time
 
 
@@ -102,6 +104,8 @@ def _chosen(calm: Callable, whole: Callable):
 
     @jax.custom_jvp
     def function(x):
+        # jax may forget the rule below
+        x = guarded(x)
         y, pending = calm(x)
         return few(lambda _, x: whole(x), pending, y, x)
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from . import linalg
-from .contact import Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
+from .contact import ORTHOGONAL, Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
+from .derivatives import graft_once, graft_tree
 from .problem import Problem
 from .projection.base import Frozen, Projection, Untouched, as_status
 from .schemes.base import Info, Inputs, Scheme, State, finite
@@ -34,36 +34,6 @@ from .status import Status
 FREE, STRUCK, REBOUND, CLOSED = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 RELEASES = 3  # contacts that let go one after the other when forces are looked for; then all that pull
-ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
-
-
-@jax.custom_jvp
-def graft(value, surrogate):
-    """``value``, with the derivative of ``surrogate``."""
-    return value
-
-
-@graft.defjvp
-def _(primals, tangents):
-    return primals[0], tangents[1]
-
-
-def graft_tree(value, surrogate):
-    """`graft` for every floating leaf of a pytree."""
-    return jax.tree.map(lambda x, y: graft(x, y) if jnp.issubdtype(x.dtype, jnp.floating) else x, value, surrogate)
-
-
-@jax.custom_jvp
-def undifferentiated(value):
-    """``value``; differentiating it is an error."""
-    return value
-
-
-@undifferentiated.defjvp
-def _(primals, tangents):
-    raise ValueError(
-        "solve(sensitivity='none') has no derivative: use sensitivity='corrected' (right across impacts) or 'discrete'"
-    )
 
 
 class History(NamedTuple):
@@ -234,6 +204,16 @@ def corrected_step(
     return graft_tree(new, surrogate), graft_tree(info, surrogate_info)._replace(status=status), history
 
 
+def located_step(
+    problem: Problem, scheme: Scheme, projection: Projection, inputs: Inputs, state: State, history: History
+) -> tuple[State, Info, History]:
+    """`scheme.step` of a scheme with ``exact_derivative``, which says DERIVATIVE_AT_END of every step with an impact."""
+    new, info = scheme.step(problem, projection, inputs, state)
+    struck = (info.status & int(Status.DERIVATIVE_AT_END)) != 0
+    history = history._replace(latest=jnp.where(struck, new.n, history.latest).astype(jnp.int32))
+    return new, info._replace(status=info.status & ~int(Status.DERIVATIVE_AT_END)), history
+
+
 def calm_step(
     problem: Problem, scheme: Scheme, inputs: Inputs, state: State, history: History
 ) -> tuple[tuple[State, Info, History], Array]:
@@ -255,7 +235,7 @@ def synchronous(problem: Problem, scheme: Scheme, inputs: Inputs, t, q, v, impul
     _, h, _, args = inputs
     a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
     apart = jnp.any(impulse > 0) & ~jnp.any(last > 0)
-    return graft(v, v + jnp.where(apart, lax.stop_gradient(scheme.velocity_lag * h) * a, 0))
+    return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.velocity_lag * h) * a, 0))
 
 
 def end(problem: Problem, inputs: Inputs, steps, state: State, history: History) -> Array:

@@ -27,6 +27,8 @@ class Status(enum.IntFlag):
     STEP_UNSTABLE = 8192
     GRADIENT_VANISHES = 16384
     MASS_NOT_SYMMETRIC = 32768
+    EVENTS_UNRESOLVED = 1 << 16
+    DERIVATIVE_NOT_FINITE = 1 << 17
 
     def __str__(self):
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -48,14 +50,18 @@ CAUSES = {
     "the admissible velocities (as an inelastic impact at t0)",
     Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed at a normal velocity too small, for this h, to be told from "
     "none: near grazing the derivative diverges; take a smaller h, or trust no derivative of this motion",
-    Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) contacts that are not orthogonal struck within one step: at a "
-    "simultaneous impact the motion is not differentiable; a smaller h tells whether they coincide",
+    Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) contacts that are not orthogonal, or more than are followed one by one, "
+    "struck within one step: at a simultaneous impact the motion is not differentiable; a smaller h tells whether they coincide",
     Status.DERIVATIVE_AT_END: "(derivatives only) an impact lies within a step or two of t0 or t1: at the time of an impact the "
     "state has no derivative; move t1, or take a smaller h",
     Status.DERIVATIVE_ZENO: "(derivatives only) infinitely many impacts accumulated (bounces died out): the derivative behind "
     "that point is of first order at best",
     Status.PROJECTION_REFINED: "(remark) the first method of the projection did not reach its tolerance and a slower one finished: "
     "dependent or badly scaled constraints; the result is as accurate as any",
+    Status.EVENTS_UNRESOLVED: "(remark) more impacts fell into one step than the scheme locates; the last ones were moved to its end, "
+    "an error of first order: take a smaller h, or EventCorrected(impacts=...)",
+    Status.DERIVATIVE_NOT_FINITE: "(derivatives only) a Jacobian is infinite or NaN: force, constraints or output are not differentiable "
+    "where they were evaluated (sqrt or a norm at zero); write them so that they are",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "
@@ -78,7 +84,15 @@ FAILURES = (
     | Status.GRADIENT_VANISHES
     | Status.MASS_NOT_SYMMETRIC
 )
-DOUBTS = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_SIMULTANEOUS | Status.DERIVATIVE_AT_END | Status.DERIVATIVE_ZENO
+# bits of derivatives alone, and all that speaks against one
+DERIVATIVES = (
+    Status.DERIVATIVE_GRAZING
+    | Status.DERIVATIVE_SIMULTANEOUS
+    | Status.DERIVATIVE_AT_END
+    | Status.DERIVATIVE_ZENO
+    | Status.DERIVATIVE_NOT_FINITE
+)
+DOUBTS = DERIVATIVES | Status.EVENTS_UNRESOLVED
 
 
 def describe(bits: int) -> str:

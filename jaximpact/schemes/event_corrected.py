@@ -23,9 +23,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import linalg
-from ..contact import Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
+from ..contact import ORTHOGONAL, Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
+from ..derivatives import graft
 from ..problem import Problem
 from ..projection.base import PENDING, Projection, Untouched, as_status, complementarity
+from ..status import Status
 from .base import Info, Inputs, beyond_stability, mass_status, no_step
 
 
@@ -48,6 +50,7 @@ class _Progress(NamedTuple):
     impulse: Array
     residual: Array
     events: Array
+    struck: Array
     status: Array
 
 
@@ -67,11 +70,13 @@ class EventCorrected:
 
     A contact becomes persistent when it would leave slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
     closes it: through an accumulation of impacts position is second order, velocity and derivatives are first order.
-    Contacts that meet at once are treated one after the other, which is exact where their gradients are orthogonal.
+    Contacts that are struck at once, up to round-off, meet one impact law together; where their gradients are orthogonal
+    one after the other is the same, and keeps the derivative.
 
     Attributes:
         impacts: events (impacts and releases) located in one step. What still penetrates at its end is put back onto
-            its surface and reflected there: nothing is lost, but that step is first order.
+            its surface and reflected there: nothing is lost, but that step is first order, and the status says
+            EVENTS_UNRESOLVED.
         newton: Newton iterations for the time of an impact, from the root of the gap's Taylor polynomial.
     """
 
@@ -108,47 +113,51 @@ class EventCorrected:
         closed = leaving.touching & ~leaving.outward
         return EventState(jnp.zeros((), jnp.int32), q0, v0, closed), no_step(q0, v0, closed.shape[0])
 
-    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+    def step(
+        self, problem: Problem, projection: Projection, inputs: Inputs, state: Any, length: Array | None = None
+    ) -> tuple[Any, Info]:
+        """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
+        r = inputs.h if length is None else length
         if isinstance(projection, Untouched):
-            return self._flight(problem, inputs, state)
-        _, h, _, _ = inputs
+            return self._flight(problem, inputs, state, r)
         n, q, v, closed = state
         m = closed.shape[0]
         zero = jnp.zeros((), q.dtype)
         none = jnp.zeros((), jnp.int32)
-        progress = _Progress(zero, q, v, closed, jnp.zeros(m, q.dtype), zero, none, none)
+        progress = _Progress(zero, q, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
 
-        def advance(progress, last):
-            moved = lambda p: self._segment(problem, projection, inputs, inputs.time(n), p, last)
-            return lax.cond(progress.elapsed < h, moved, lambda p: p, progress), None
+        def advance(progress, left):
+            moved = lambda p: self._segment(problem, projection, inputs, inputs.time(n), r, p, left)
+            return lax.cond(progress.elapsed < r, moved, lambda p: p, progress), None
 
         count = self.impacts if m else 0
-        progress, _ = lax.scan(advance, progress, jnp.arange(count + 1) == count)
+        progress, _ = lax.scan(advance, progress, jnp.arange(count, -1, -1))
         info = Info(
-            progress.q, (progress.q - q) / h, progress.impulse, progress.residual, progress.events, progress.status
+            progress.q, (progress.q - q) / r, progress.impulse, progress.residual, progress.events, progress.status
         )
         return EventState(n + 1, progress.q, progress.v, progress.closed), info
 
-    def _flight(self, problem: Problem, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+    def _flight(self, problem: Problem, inputs: Inputs, state: Any, r: Array) -> tuple[Any, Info]:
         """The step of a motion that meets and leaves no contact; status PENDING where it does."""
         _, h, _, args = inputs
         n, q, v, closed = state
         t = inputs.time(n)
         contacts, a, rate, bias = _view(problem, t, q, v, args)
-        change = _view(problem, t + h, q + h * (v + (0.5 * h) * a), v + h * a, args).free - a
-        q_new, v_new = _on_path(h, h, q, v, a, change)
+        change = _view(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
+        q_new, v_new = _on_path(r, r, q, v, a, change)
         allowed = _allowed(contacts, q)
         taylor = contacts.gap, rate, 0.5 * (contacts.velocity(a) + bias)
-        event = closed | (problem.gaps(t + h, q_new, args) < -allowed) | _dips(taylor, h, closed, allowed)
+        event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _dips(taylor, r, closed, allowed)
+        event |= _brushes(taylor, r, h, closed)
         pending = jnp.any(event) | (mass_status(Metric.at(problem, q_new, args)) != 0)
-        info = no_step(q_new, (q_new - q) / h, closed.shape[0])
+        info = no_step(q_new, (q_new - q) / r, closed.shape[0])
         return EventState(n + 1, q_new, v_new, closed), info._replace(status=as_status(pending, PENDING))
 
-    def _segment(self, problem, projection, inputs, start, progress, last) -> _Progress:
-        """Follow the path to the next event, or to the end of the step, and treat what happens there."""
+    def _segment(self, problem, projection, inputs, start, length, progress, left) -> _Progress:
+        """Follow the path to the next event, of which ``left`` may be located, or to the end of the step, and treat it."""
         _, h, _, args = inputs
-        elapsed, q, v, closed, impulse, residual, events, status = progress
-        t, r = start + elapsed, h - elapsed
+        elapsed, q, v, closed, impulse, residual, events, struck, status = progress
+        t, r, last = start + elapsed, length - elapsed, left == 0
 
         # the path: accelerations at its two ends with the reaction of the contacts that push at its start
         contacts, free, rate, bias = _view(problem, t, q, v, args)
@@ -183,57 +192,87 @@ class EventCorrected:
         impulse = impulse + s * (push + (0.5 * ratio) * (push_end - push))
 
         candidates = jnp.where(last, penetrating, which & hits)
-        slack = jnp.where(last, jnp.inf, allowed)
-        q, v, closed, jolt, error, failed = self._arrive(
-            problem, projection, inputs, t + s, q, v, closed, candidates, slack
+        q, v, closed, jolt, error, hit, remarks = self._arrive(
+            problem, projection, inputs, t + s, q, v, closed, candidates, struck, allowed, left
         )
-        left = releases & (release <= release_time + 1e-9 * h)
+        remarks |= as_status(jnp.any(_brushes(taylor, r, h, closed | hit)), Status.DERIVATIVE_GRAZING)
+        released = releases & (release <= release_time + 1e-9 * h)
         return _Progress(
-            jnp.where(hits | releases, elapsed + s, h),
+            jnp.where(hits | releases, elapsed + s, length),
             q,
             v,
-            closed & ~left,
+            closed & ~released,
             impulse + jolt,
             jnp.maximum(residual, error),
             events + (hits | releases).astype(jnp.int32),
-            status | failure | failed,
+            struck | hit,
+            status | failure | remarks,
         )
 
-    def _arrive(self, problem, projection, inputs, t, q, v, closed, candidates, slack):
+    def _arrive(self, problem, projection, inputs, t, q, v, closed, candidates, struck, allowed, left):
         """At an end of the path: persistent contacts back onto their surface, the impact law for those that hit.
 
-        Returns position, velocity, persistent contacts, impulse, KKT residual and status.
+        Returns position, velocity, persistent contacts, impulse, KKT residual, the contacts that hit, and status.
         """
         _, h, e, args = inputs
+        last = left == 0
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
         rate = contacts.velocity(v) + gap_rate(problem, t, q, args)
-        hit = candidates & (contacts.gap <= slack + 1e-6 * h * jnp.abs(rate))
-        q = q + contacts.jump(_hold(contacts, -contacts.gap, closed | hit))
+        near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(rate)
+        candidates = candidates & (near | last)
+        # contacts struck at the same instant meet one impact law, unless one after the other is the same
+        touching = near & ~closed & jnp.any(candidates)
+        group = candidates | (touching & (rate < -_noise(contacts, v, rate)))
+        oblique = (jnp.abs(contacts.angles()) > ORTHOGONAL) & ~jnp.eye(rate.shape[0], dtype=bool)
+        coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
+        together = coupled | (jnp.sum(group) > left)
+        hit = jnp.where(together, group, candidates)
+        # those that touch without approaching are not struck, but may be pushed
+        beside = touching & ~group
+        others = hit & ~candidates
+        delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -rate, 1), 0)
+        gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
+        q = q + contacts.jump(_hold(contacts, -gap, closed | hit))
         tangent = _hold(contacts, -rate, closed)
         v = v + contacts.jump(tangent)
         rate = rate + contacts.delassus() @ tangent
-        involved = (closed | hit) & jnp.any(hit)
-        lands = hit & _sticks(
+        involved = (closed | hit | beside) & jnp.any(hit)
+        sticks, slow = _sticks(
             problem, projection, inputs, *lax.stop_gradient((t, q, v, metric, contacts, rate)), involved
         )
+        lands = (hit | beside) & sticks
         offset = rate * (1 + jnp.where(hit & ~lands, e, 0))
         jolt, _, failed = _react(projection, contacts, offset, involved)
         v = v + contacts.jump(jolt)
+        # the others are struck at times of their own, the same in value
+        q = q - contacts.jump(jolt * delay)
         after = rate + contacts.delassus() @ jolt
         opened = involved & (after > _noise(contacts, v, rate))
         defect = jnp.where(involved, after - rate + offset, 0)
         error = jnp.max(
             complementarity(lax.stop_gradient(defect), lax.stop_gradient(jolt), contacts.diagonal()), initial=0.0
         )
-        status = failed | mass_status(metric)
-        return q, v, (closed | lands) & ~opened, tangent + jolt, error, status
+        # what derivatives, and the order of the step, suffer from
+        zeno = hit & lands & (e > 0)
+        grazing = hit & ~zeno & (rate >= -slow)
+        pairs = oblique & hit[:, None] & (hit | struck)[None, :]
+        status = (
+            failed
+            | mass_status(metric)
+            | as_status(last & jnp.any(hit & ~zeno & (rate < -slow)), Status.EVENTS_UNRESOLVED)
+            | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
+            | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
+            | as_status(jnp.any(pairs) | (together & (jnp.sum(hit) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
+            | as_status(jnp.any(hit), Status.DERIVATIVE_AT_END)
+        )
+        return q, v, (closed | lands) & ~opened, tangent + jolt, error, hit, status
 
     def _impact(self, along, path, taylor, closed, penetrating, allowed):
         """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
 
-        The time is found with all derivatives stopped; one more Newton step, with the slope held fixed, gives it the
-        derivative of the implicit function.
+        The time is found with all derivatives stopped; two more Newton steps give it the first three derivatives of the
+        implicit function.
         """
         if closed.shape[0] == 0:
             return jnp.array(False), closed, path[1]
@@ -264,25 +303,32 @@ class EventCorrected:
             return jnp.where(inside, jnp.clip(s, low, high), 0.5 * (low + high)), low, high
 
         s, _, _ = lax.stop_gradient(lax.fori_loop(0, self.newton, improve, (s, jnp.zeros_like(r), r)))
-        gap, slope = along(s, path)
-        slope = lax.stop_gradient(slope)
-        contact = jnp.arange(b.shape[0]) == jnp.argmin(newton(s, lax.stop_gradient(gap), slope))
-        speed = jnp.sum(jnp.where(contact, -slope, 0))
+        gap, slope = along(s, frozen)
+        contact = jnp.arange(b.shape[0]) == jnp.argmin(newton(s, gap, slope))
+        of_contact = lambda x: jnp.sum(jnp.where(contact, x, 0))
         # the time of a grazing contact has no derivative
-        transversal = exists & (speed > jnp.sum(jnp.where(contact, 16 * allowed, 0)))
-        late = jnp.where(transversal, jnp.sum(jnp.where(contact, gap, 0)) / jnp.where(transversal, speed, 1), 0)
-        value = jnp.clip(s + lax.stop_gradient(late), 0, r)
-        return exists, contact, value + (late - lax.stop_gradient(late))
+        speed = -of_contact(slope)
+        transversal = exists & (speed > of_contact(16 * allowed))
+        value = jnp.clip(s + jnp.where(transversal, of_contact(gap) / jnp.where(transversal, speed, 1), 0), 0, r)
+
+        def implicit(s):
+            gap, slope = map(of_contact, along(s, path))
+            return jnp.where(transversal, s - (gap - lax.stop_gradient(gap)) / jnp.where(transversal, slope, 1), value)
+
+        return exists, contact, graft(value, implicit(implicit(value)))
 
 
-def _sticks(problem, projection, inputs, t, q, v, metric, contacts, rate, involved) -> Array:
-    """Whether contacts (m,) persist after an inelastic impact, and the elastic one is too slow to be resolved by h."""
+def _sticks(problem, projection, inputs, t, q, v, metric, contacts, rate, involved) -> tuple[Array, Array]:
+    """Whether contacts (m,) persist after an inelastic impact, and the elastic one is too slow to be resolved by h.
+
+    Returns that and the gap velocity (m,) below which h resolves none.
+    """
     _, h, e, args = lax.stop_gradient(inputs)
     v = v + contacts.jump(_react(projection, contacts, rate, involved)[0])
     free = acceleration(problem, metric, t, q, v, args)
     bias = gap_rates(problem, t, q, v, args)[1]
-    slow = -e * rate <= 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(bias))
-    return slow & _persist(projection, contacts, free, bias, involved)[2]
+    slow = 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(bias))
+    return (-e * rate <= slow) & _persist(projection, contacts, free, bias, involved)[2], slow
 
 
 def _on_path(s, r, q: Array, v: Array, a: Array, change: Array) -> tuple[Array, Array]:
@@ -301,6 +347,13 @@ def _dips(taylor, r, closed: Array, allowed: Array) -> Array:
     c, b, a = taylor
     c = jnp.maximum(c, 0)
     return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
+
+
+def _brushes(taylor, r, h, closed: Array) -> Array:
+    """Gaps (m,) c + b s + a s^2 with a minimum within a path of length r, so near zero that h cannot tell whether they close:
+    those that do meet at a speed below 2 h 2 a."""
+    c, b, a = taylor
+    return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r >= 0) & (jnp.abs(c * a - 0.25 * b * b) <= (2 * h * a) ** 2)
 
 
 def _nonzero(x: Array) -> Array:

@@ -1,0 +1,96 @@
+"""Values with a derivative of their own, and errors where a derivative would silently be wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+# why a derivative is refused
+UNDIFFERENTIATED = (
+    "solve(sensitivity='none') has no derivative: use sensitivity='corrected' (right across impacts) or 'discrete'"
+)
+TWICE = (
+    "second derivatives through solve(sensitivity='corrected'): the derivative of a time-stepping scheme across impacts is "
+    "corrected once, and differentiated again it would be wrong by O(1) at every h. Use scheme=EventCorrected() with "
+    "jax.jacfwd(jax.jacfwd(f)) or jax.jacrev(jax.jacfwd(f)), or differences of first derivatives; sensitivity='discrete' "
+    "gives the second derivative of the discrete map"
+)
+REVERSE_INSIDE = (
+    "second derivatives through solve with reverse mode inside (jax.hessian, grad of grad, jacfwd of grad): jax forgets the "
+    "derivative rules of parts of the step there. Use forward mode inside: jax.jacfwd(jax.jacfwd(f)) or "
+    "jax.jacrev(jax.jacfwd(f))"
+)
+
+# A primitive, because jax keeps its rule everywhere, while reverse mode through a loop forgets those of `jax.custom_jvp`.
+guard_p = Primitive("guard")  # (value, anchor of the same shape) -> value; an error once either is differentiated
+
+
+def _refuse(primals, tangents, *, why):
+    if any(type(t) is not ad.Zero for t in tangents):
+        raise ValueError(why)
+    value = guard_p.bind(*primals, why=why)
+    return value, ad.Zero.from_primal_value(value)
+
+
+guard_p.def_impl(lambda value, anchor, *, why: value)
+guard_p.def_abstract_eval(lambda value, anchor, *, why: value)
+ad.primitive_jvps[guard_p] = _refuse
+batching.primitive_batchers[guard_p] = lambda operands, axes, *, why: (guard_p.bind(*operands, why=why), axes[0])
+mlir.register_lowering(guard_p, mlir.lower_fun(lambda value, anchor, *, why: value, multiple_results=False))
+
+
+def _over_reals(function, tree: Any, *others: Any) -> Any:
+    """``function`` of every floating leaf of pytrees."""
+    real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
+    return jax.tree.map(lambda x, *y: function(x, *y) if real(x) else x, tree, *others)
+
+
+@jax.custom_jvp
+def graft(value, surrogate):
+    """``value``, with the derivative of ``surrogate``, any number of times."""
+    return value
+
+
+@graft.defjvp
+def _(primals, tangents):
+    return graft(*primals), tangents[1]
+
+
+@jax.custom_jvp
+def graft_once(value, surrogate):
+    """``value``, with the derivative of ``surrogate``, which has no second one: asking for it is an error."""
+    return guard_p.bind(value, surrogate, why=TWICE)
+
+
+@graft_once.defjvp
+def _(primals, tangents):
+    return guard_p.bind(*primals, why=TWICE), tangents[1]
+
+
+@jax.custom_jvp
+def _forward_first(x):
+    return guard_p.bind(x, x, why=REVERSE_INSIDE)
+
+
+@_forward_first.defjvp
+def _(primals, tangents):
+    return _forward_first(*primals), tangents[0]
+
+
+def graft_tree(value, surrogate):
+    """`graft_once` for every floating leaf of a pytree."""
+    return _over_reals(graft_once, value, surrogate)
+
+
+def guarded(tree, why: str = REVERSE_INSIDE):
+    """The same; differentiating it is an error."""
+    return _over_reals(lambda x: guard_p.bind(x, x, why=why), tree)
+
+
+def forward_first(tree):
+    """The same; differentiating it a second time is an error where the first time was in reverse mode."""
+    return _over_reals(_forward_first, tree)
