@@ -126,16 +126,18 @@ def test_a_mass_that_loses_its_symmetry_sets_a_bit():
         assert not has(ji.solve(free, [0.4, 1.0], [1.0, 0.0], t1=0.05, h=0.01, scheme=scheme), FAILURES)
 
 
-@pytest.mark.parametrize("scheme", [ji.MoreauJean(), ji.Maury()], ids=name)
+@pytest.mark.parametrize("scheme", SCHEMES[1:], ids=name)
 def test_a_contact_whose_gradient_vanishes_sets_a_bit(scheme):
-    """The set q^2 >= 0 is everything, yet its linearisations push; a gap of q alone, and a narrow bowl, are clean."""
+    """The set q^2 >= 0 is everything, yet its linearisations push; EventCorrected passes through it, as is right, but stops
+    at q^3. A narrow bowl is clean."""
+    power = 3 if isinstance(scheme, ji.EventCorrected) else 2
     h, bit = 1e-2, ji.Status.GRADIENT_VANISHES
 
     def status(gap, q0, v0):
         system = ji.Problem(lambda t, q, v, args: -jnp.eye(2)[1], lambda t, q, args: jnp.stack([gap(q)]))
         return ji.solve(system, q0, v0, t1=2.0, h=h, scheme=scheme, save="final")
 
-    assert has(status(lambda q: q[1] ** 2, [0.0, 1.0], [0.0, 0.0]), bit)
+    assert has(status(lambda q: q[1] ** power, [0.0, 1.0], [0.0, 0.0]), bit)
     assert not has(status(lambda q: q[1] - jnp.cos(3 * q[0]), [0.5, 1.0], [0.3, 0.0]), bit)
 
 

@@ -164,13 +164,13 @@ def unresolved(problem: Problem, metric: Metric, contacts: Contacts, t, q: Array
 
 
 def gradient_status(
-    projection: Projection, problem: Problem, metric: Metric, contacts: Contacts, t, q, shift, impulse, args
+    projection: Projection, problem: Problem, metric: Metric, contacts: Contacts, t, q, shift, acting, args
 ) -> Array:
-    """Status bit of contacts that carry an impulse where their gap is `unresolved`; flat ones always are."""
+    """Status bit of contacts (m,) that act where their gap is `unresolved`; flat gaps never are."""
     if isinstance(projection, Frozen | Untouched) or is_flat(problem, t, q, args):
         return jnp.zeros((), jnp.int32)
     doubtful = unresolved(problem, metric, contacts, t, q, shift, args)
-    return as_status(jnp.any(doubtful & (impulse > 0)), Status.GRADIENT_VANISHES)
+    return as_status(jnp.any(doubtful & acting), Status.GRADIENT_VANISHES)
 
 
 def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, impulse: Array | None = None) -> Info:

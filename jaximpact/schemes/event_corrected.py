@@ -28,7 +28,7 @@ from ..derivatives import graft
 from ..problem import Problem
 from ..projection.base import PENDING, Projection, Untouched, as_status, complementarity
 from ..status import Status
-from .base import Info, Inputs, beyond_stability, mass_status, no_step
+from .base import Info, Inputs, beyond_stability, gradient_status, mass_status, no_step
 
 
 class EventState(NamedTuple):
@@ -188,13 +188,16 @@ class EventCorrected:
         hits = hits & ~last & ~releases
         s = jnp.where(hits, hit_time, jnp.where(releases, release_time, r))
         ratio = s / _nonzero(r)
-        q, v = _on_path(s, r, q, v, a, change)
+        start, (q, v) = q, _on_path(s, r, q, v, a, change)
         impulse = impulse + s * (push + (0.5 * ratio) * (push_end - push))
 
         candidates = jnp.where(last, penetrating, which & hits)
+        arrived = q
         q, v, closed, jolt, error, hit, remarks = self._arrive(
             problem, projection, inputs, t + s, q, v, closed, candidates, struck, allowed, left
         )
+        metric, moved = Metric.at(problem, start, args), lax.stop_gradient(arrived - start)
+        remarks |= gradient_status(projection, problem, metric, contacts, t, start, moved, hit, args)
         remarks |= as_status(jnp.any(_brushes(taylor, r, h, closed | hit)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
         return _Progress(

@@ -92,5 +92,5 @@ class Maury:
         u = free + found.jump
         new = state.moved(h * u, u)
         info = info_of(found, metric, new.q, u)
-        status = gradient_status(projection, problem, metric, contacts, t_new, q, h * free, found.impulse, args)
+        status = gradient_status(projection, problem, metric, contacts, t_new, q, h * free, found.impulse > 0, args)
         return new, info._replace(status=info.status | status)

@@ -99,7 +99,7 @@ class MoreauJean:
         chord = theta * w + (1 - theta) * v
         new = state.moved(h * chord, w)
         info = info_of(found, metric, new.q, chord)
-        status = gradient_status(projection, problem, metric, contacts, t, q, h * free, found.impulse, args)
+        status = gradient_status(projection, problem, metric, contacts, t, q, h * free, found.impulse > 0, args)
         if theta > 0 and self.newton > 1:
             # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
             change, rounding = jnp.max(jnp.abs(w - before)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
