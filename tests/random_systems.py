@@ -106,14 +106,13 @@ class Excluded(Exception):
 
 
 class Impact(NamedTuple):
-    """Time, wall, gap velocity before, the threshold h of which it is told from none, whether others are closed then and
-    the largest cosine between its gradient and theirs."""
+    """Time, wall, gap velocity -f' > 0 before, walls closed then, and the cosines (m,) of its gradient with the others'."""
 
     t: float
     wall: int
     speed: float
-    resolved: float
-    cosine: float
+    closed: np.ndarray
+    cosines: np.ndarray
 
 
 class Motion:
@@ -131,7 +130,6 @@ class Motion:
         self.impacts: list[Impact] = []
         self.releases: list[tuple[float, int]] = []
         self.scale = np.zeros(3)
-        self.nearest = np.inf
         for _ in range(4 * most_impacts):
             if self.t >= t1:
                 break
@@ -216,12 +214,19 @@ class Motion:
             event = self.first_event(run.dense_output(), run.t_old, run.t)
             if event:
                 when, wall, strikes = event
+                start = self.t
                 self.run_to(when)
+                self.measure(before, start, when, self.x)
                 return self.strike(wall) if strikes else self.release(wall)
-            after, half = self.slope(run.t, run.y), self.eye.shape[0]
-            change = np.linalg.norm(after[half:] - before[half:]) / (run.t - run.t_old)
-            self.scale = np.maximum(self.scale, [np.linalg.norm(after[:half]), np.linalg.norm(after[half:]), change])
-            self.t, self.x, before = run.t, run.y, after
+            before = self.measure(before, run.t_old, run.t, run.y)
+            self.t, self.x = run.t, run.y
+
+    def measure(self, before, start, end, x):
+        """Note how fast position and velocity change; the slope at the end."""
+        after, half = self.slope(end, x), self.eye.shape[0]
+        change = np.linalg.norm(after[half:] - before[half:]) / max(end - start, 1e-3)
+        self.scale = np.maximum(self.scale, [np.linalg.norm(after[:half]), np.linalg.norm(after[half:]), change])
+        return after
 
     def hop(self):
         """A third of the shortest hop that starts now, or None."""
@@ -245,9 +250,7 @@ class Motion:
                     i = below[0]
                     events.append(
                         (
-                            start
-                            if i == 0
-                            else brentq(lambda t, c=c: self.push(t, path(t))[c], times[i - 1], times[i]),
+                            start if i == 0 else root(lambda t, c=c: self.push(t, path(t))[c], times[i - 1], times[i]),
                             c,
                             False,
                         )
@@ -268,7 +271,7 @@ class Motion:
         return min(events) if events else None
 
     def release(self, wall):
-        self.releases.append((self.t, int(self.walls[wall])))
+        self.releases.append((self.t, wall))
         self.closed = self.closed.copy()
         self.closed[wall], self.asleep[wall] = False, True
 
@@ -282,11 +285,9 @@ class Motion:
             raise Excluded("simultaneous impacts")
         among = self.closed.copy()
         size = np.sqrt(np.diagonal(delassus))
-        cosines = (delassus / size / size[:, None])[wall][self.closed]
         among[wall] = True
-        threshold = 2 * (abs(bend[wall]) + 2 * np.abs(delassus[wall]) @ np.abs(self.reaction(delassus, bend)))
-        extreme = cosines[np.argmax(np.abs(cosines))] if cosines.size else 0.0
-        self.impacts.append(Impact(self.t, int(self.walls[wall]), -rate[wall], -rate[wall] / threshold, extreme))
+        cosines = (delassus / size / size[:, None])[wall]
+        self.impacts.append(Impact(self.t, wall, -rate[wall], self.closed, cosines))
         if len(self.impacts) > self.most:
             raise Excluded("accumulating: too many impacts")
         e = self.e if -self.e * rate[wall] > SLOW else 0.0
@@ -303,6 +304,12 @@ class Motion:
 WALLS = "offset", "normal", "swell", "wave", "rate"
 
 
+def root(f, a, b):
+    """Where f changes sign; one that it does not have up to round-off is at the better end."""
+    ends = f(a), f(b)
+    return brentq(f, a, b, xtol=1e-15) if ends[0] * ends[1] < 0 else (a, b)[int(abs(ends[1]) < abs(ends[0]))]
+
+
 def crossing(gap, rate, times, gaps, rates):
     """Where a gap first falls below 0 between two nodes, or None. The gap may start at 0 and rise."""
     a, b = times
@@ -310,16 +317,16 @@ def crossing(gap, rate, times, gaps, rates):
         if gaps[0] <= TOUCH:
             if rates[0] <= 0:
                 return a
-            a = brentq(rate, a, b) if rates[1] < 0 else a
+            a = root(rate, a, b) if rates[1] < 0 else a
             if gap(a) <= 0:
                 return a
     elif rates[0] < 0 < rates[1] and gaps[0] > 0:
-        b = brentq(rate, a, b)
+        b = root(rate, a, b)
         if gap(b) >= 0:
             return None
     else:
         return None
-    return brentq(gap, a, b, xtol=1e-15)
+    return root(gap, a, b)
 
 
 def complementary(matrix, residual, among):

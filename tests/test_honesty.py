@@ -25,6 +25,7 @@ WALLS = 3
 STEPS = 200, 800
 H = T1 / STEPS[1]
 SHAKES = 2  # pairs of data O(h) away
+OBLIQUE = 0.02  # cosine from which gradients are not orthogonal, as for DERIVATIVE_SIMULTANEOUS
 DELTA = 1e-5  # of central differences; the motions they are taken of are located to 1e-11
 SCHEMES = {
     "paoli-schatzman": ji.PaoliSchatzman(),
@@ -64,7 +65,7 @@ def exact(seed: int, d: int) -> Exact | str:
     system = draw(seed, d, WALLS)
     try:
         motion = Motion(system, T1)
-        ends = [Motion(moved(system, by), T1, 1e-7).x for by in shakes(system, motion)]
+        ends = [Motion(moved(system, by), T1, 1e-6).x for by in shakes(system, motion)]
     except Excluded as reason:
         return str(reason)
     spread = np.max(np.abs(ends - motion.x), axis=0).reshape(2, d).max(axis=1)
@@ -85,9 +86,26 @@ def tolerances(name: str, found: Exact) -> np.ndarray:
     if name == "event-corrected":
         # bounces slower than SLOW are left out, here
         rate = max(1 / T1, change / acceleration)
-        return H * rate * found.spread + 4 * SLOW
+        slow = any(impact.speed < 10 * SLOW for impact in found.motion.impacts)
+        return H * rate * found.spread + (4 * SLOW if slow else 1e-9)
     # velocities are those of the middle of a step
     return found.spread + np.array([0, H * acceleration])
+
+
+def corner(motion: Motion) -> bool:
+    """Whether, with e > 0, a wall is struck while another that is not orthogonal is closed or struck within 4 h (an
+    impact of `PaoliSchatzman` is 2 h late): there the motion is not continuous in its data (README, corners)."""
+    latest: dict[int, float] = {}
+    for impact in motion.impacts if motion.e > 0 else []:
+        oblique = np.abs(impact.cosines) > OBLIQUE
+        if any(oblique[i] and (impact.closed[i] or impact.t - latest.get(i, -T1) < 4 * H) for i in others(impact)):
+            return True
+        latest[impact.wall] = impact.t
+    return False
+
+
+def others(impact):
+    return [i for i in range(impact.cosines.size) if i != impact.wall]
 
 
 def check_values(d: int, names, count: int):
@@ -107,6 +125,9 @@ def check_values(d: int, names, count: int):
                 continue
             if status:
                 counts[f"{name}: remark {status}"] += 1
+                continue
+            if name != "event-corrected" and corner(found.motion):
+                counts[f"{name}: corner without remark"] += 1
                 continue
             counts[f"{name}: clean"] += 1
             motion, allowed = found.motion, tolerances(name, found)
@@ -136,7 +157,7 @@ def test_clean_is_right(d):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("d", "count"), [(1, 700), (2, 900), (3, 400)])
+@pytest.mark.parametrize(("d", "count"), [(1, 600), (2, 1000), (3, 400)])
 def test_clean_is_right_of_many(d, count):
     check_values(d, SCHEMES, count)
 
