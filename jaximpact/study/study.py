@@ -46,7 +46,7 @@ from .provenance import TRACED, changes, provenance
 from .report import REFUSED_WORD, FailedLane, Summary
 from .store import COMPUTED, DONE, REFUSED, Damage, Store, Writer, dimensions, require
 from .task import MEANING, Result, Schema, System, Task, check_all_times, schema
-from .work import Interrupt, drive
+from .work import Gone, Interrupt, drive
 
 CHUNK = 4096  # lanes of a block, where their results fit MEMORY
 MEMORY = 256 * 2**20  # bytes of results in one automatic block
@@ -261,8 +261,8 @@ class Study:
 
         Raises:
             KeyboardInterrupt: after Ctrl-C, when the chunk in work is finished; a second one stops at once.
-            RuntimeError: a chunk cannot be computed, is damaged, or another process computes this study. OSError: a chunk
-            cannot be written. Finished chunks are safe in every case.
+            RuntimeError: a chunk cannot be computed, is damaged, another process computes this study, or a dask scheduler is
+            gone for longer than 40 s. OSError: a chunk cannot be written. Finished chunks are safe in every case.
         """
         if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
             raise TypeError(
@@ -275,7 +275,10 @@ class Study:
         with ExitStack() as stack:
             pending = self._begin(stack, repair, unlock)
             interrupt = stack.enter_context(Interrupt())
-            self._compute(pending, executor, outstanding, show, interrupt)
+            try:
+                self._compute(pending, executor, outstanding, show, interrupt)
+            except Gone as error:
+                raise Gone(f"{error}. On disk: {self!r}; continue with {self._continue()}") from None
             if interrupt.asked:
                 print(f"jaximpact: {self!r}; continue with {self._continue()}", file=sys.stderr, flush=True)
                 raise KeyboardInterrupt

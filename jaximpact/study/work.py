@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
@@ -15,6 +16,8 @@ from dataclasses import replace
 from .task import Failure, Result, Task, compute
 
 LOSSES = 3  # times that one task may be lost with its worker
+POLL = 1.0  # seconds between two looks at the connection to a scheduler
+PATIENCE = 40.0  # seconds that a scheduler may be gone
 SAFE = "the finished chunks are safe; run the study again to continue"
 
 
@@ -50,6 +53,7 @@ def drive(
 ) -> None:
     """Compute every task and ``keep`` its result; returns early where an interrupt was asked for."""
     if executor is not None:
+        Link(executor).is_lost()  # raises at once where the client is closed
         _through(executor, deque(tasks), outstanding or 2 * workers(executor), keep, interrupt)
         return
     for task in tasks:
@@ -66,18 +70,58 @@ def workers(executor: Executor) -> int:
     return getattr(executor, "_max_workers", None) or os.cpu_count() or 1
 
 
+class Gone(RuntimeError):
+    """There is nobody any more to compute."""
+
+
+class Link:
+    """The connection of a dask client to its scheduler; of other executors, which have none, never lost."""
+
+    def __init__(self, executor: Executor):
+        self.client = getattr(executor, "_client", None)
+        self.address = getattr(getattr(self.client, "scheduler", None), "address", "")
+        self.since: float | None = None
+
+    @property
+    def pause(self) -> float | None:
+        """Seconds to wait for results before one looks at the connection again."""
+        return None if self.client is None else POLL
+
+    def is_lost(self) -> bool:
+        """Whether there is no scheduler now; `Gone` where the client gives up, or has none for PATIENCE seconds."""
+        if self.client is None or self.client.status == "running":
+            self.since = None
+            return False
+        now = time.monotonic()
+        self.since = self.since or now
+        if self.client.status in ("closing", "closed") or now - self.since > PATIENCE:
+            raise Gone(
+                f"the dask scheduler {self.address} is gone: start one, connect a new client and give its get_executor() to run()"
+            )
+        return True
+
+
 def _through(executor: Executor, todo: deque[Task], outstanding: int, keep, interrupt: Interrupt) -> None:
     """At most ``outstanding`` tasks are handed out at a time: their results are all that memory has to hold."""
     flying: dict[Future, Task] = {}
+    link = Link(executor)
     try:
         while todo or flying:
-            while todo and len(flying) < outstanding and not interrupt.asked:
+            if link.is_lost():
+                if interrupt.asked:
+                    return
+                # a scheduler forgets what a lost client asked for: ask again once there is one
+                todo.extendleft(flying.values())
+                flying.clear()
+                time.sleep(POLL)
+                continue
+            while todo and len(flying) < outstanding and not interrupt.asked and not link.is_lost():
                 task = todo.popleft()
                 flying[_submitted(executor, task)] = task
             if interrupt.asked:
                 todo.clear()
                 flying = {future: task for future, task in flying.items() if not future.cancel()}
-            for future in wait(flying, return_when=FIRST_COMPLETED).done:
+            for future in wait(flying, timeout=link.pause, return_when=FIRST_COMPLETED).done:
                 task = flying.pop(future)
                 try:
                     found = future.result()
@@ -96,7 +140,8 @@ def _through(executor: Executor, todo: deque[Task], outstanding: int, keep, inte
                     continue
                 keep(_checked(found))
     finally:
-        for future in flying:
+        # without a scheduler there is nobody to ask
+        for future in flying if link.since is None else ():
             with suppress(Exception):
                 future.cancel()
 
