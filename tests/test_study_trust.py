@@ -226,8 +226,10 @@ def test_escapes_reach_no_terminal(path, capsys):
     rewrite(path / ".study" / "study.json", change)
     mark = path / ".study" / "blocks" / "0.json"
     rewrite(mark, lambda x: x.update(reasons={"0": bad, "1": bad}, bits={bad: 1}, versions={"jax": bad}))
-    found = read_all(path)
-    told = str([x for x in found if not isinstance(x, xarray.Dataset)]) + capsys.readouterr().out
+    rewrite(path / "zarr.json", lambda x: x["attributes"].update(title=bad))
+    *found, dataset, shown = read_all(path)
+    assert dataset.attrs["title"] == guard.printable(bad)
+    told = f"{found[0]}{found}{shown}{dataset}" + capsys.readouterr().out
     assert "note" in told and "\\x1b[2J" in told
     assert not {"\x1b", "\x07", "\u202e"} & set(told)
 

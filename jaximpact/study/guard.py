@@ -48,20 +48,21 @@ def read_json(path: Path, advice: str) -> Any:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, encoding="utf-8") as file:
-            return _printable(json.load(file))
+            return printable_all(json.load(file))
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is damaged, it is not what a study writes ({printable(str(error))}): {advice}"
         ) from None
 
 
-def _printable(value: Any) -> Any:
+def printable_all(value: Any) -> Any:
+    """The same data, every text in it `printable`."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):
-        return [_printable(x) for x in value]
+        return [printable_all(x) for x in value]
     if isinstance(value, dict):
-        return {printable(key): _printable(x) for key, x in value.items()}
+        return {printable(key): printable_all(x) for key, x in value.items()}
     return value
 
 
@@ -87,7 +88,7 @@ def _check_node(node: Mapping[str, Any]) -> None:
             what = ", ".join(sorted(odd)) or node.get("storage_transformers") or node["data_type"]
             raise ValueError(f"{what} is nothing that a study is written with: it is not decoded")
     for name, inner in ((node.get("consolidated_metadata") or {}).get("metadata") or {}).items():
-        if "/" in name or "\\" in name or name in ("", ".", ".."):
+        if "/" in name or "\\" in name or name in ("", ".", "..") or not name.isprintable():
             raise ValueError(f"{name!r} is no name of an array")
         _check_node(inner)
 

@@ -327,7 +327,12 @@ class Writer:
         group = store._group("r+")
         # chunks of fill values are data too; said to each array, for Zarr's settings are those of all threads
         options = {"write_empty_chunks": True}
-        self.arrays = {name: group[name].with_config(options) for name in {*variables, DONE.name}}
+        try:
+            self.arrays = {name: group[name].with_config(options) for name in (*variables, DONE.name)}
+        except KeyError as error:
+            raise RuntimeError(
+                f"{store.path}: the array {error} is missing: restore it from a copy, or compute the study anew elsewhere"
+            ) from error
 
     def shapes(self, block: int) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
         """Shape, lanes first, and dtype of each variable of a block."""

@@ -41,7 +41,7 @@ from .description import (
 )
 from .design import ROOTS, Blocks, Design, summarise
 from .fingerprint import fingerprint
-from .guard import FORMAT, printable
+from .guard import FORMAT, printable, printable_all
 from .provenance import TRACED, changes, provenance
 from .report import REFUSED_WORD, FailedLane, Summary
 from .store import COMPUTED, DONE, REFUSED, Damage, Store, Writer, dimensions, require
@@ -418,7 +418,10 @@ class Study:
         self._need_store()
         require("zarr")
         self.store.check()
-        return require("xarray").open_zarr(self.path, zarr_format=3)
+        found = require("xarray").open_zarr(self.path, zarr_format=3)
+        for part in (found, *found.variables.values()):
+            part.attrs = printable_all(part.attrs)
+        return found
 
     def summary(self) -> Summary:
         """What has been computed so far, from the marks of the finished chunks."""
