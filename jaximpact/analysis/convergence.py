@@ -7,8 +7,9 @@ measures; hence sup norm, L1 norm and total impulse (Paoli 2010, theorem 2; Bern
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,10 +18,16 @@ import numpy as np
 from ..integrate import Lane, Plan, Solution, run
 from ..problem import Problem
 from ..projection.base import Projection
-from ..schemes.base import Inputs, Scheme
+from ..schemes import EventCorrected
+from ..schemes.base import Inputs, Scheme, Timing
+from ..status import FAILURES, Status
 from ..validate import JaximpactWarning, canonical, check_start, choose_methods
+from .arguments import check_counts, real, real_number
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
+MEASURES = ("position", "velocity", "impulse")
+TELL = 2  # times the reference's own error from which an error says something
+FINE = (2, 4)  # multiples of the most steps in the two runs that locate a reference's impacts
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,8 @@ class Convergence:
         impulse: largest error of a constraint's total impulse (k,); NaN where no reference is known.
         penetration, residual: worst penetration and KKT residual of each run (k,).
         reference: what the errors are measured against, in words.
+        floor: the reference's own error by name ("position", "velocity", "impulse"), estimated, zero for an exact one: an error
+            below twice that says nothing, and no order is taken from it.
     """
 
     steps: np.ndarray
@@ -45,21 +54,34 @@ class Convergence:
     penetration: np.ndarray
     residual: np.ndarray
     reference: str
+    floor: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(MEASURES, 0.0))
+
+    def known(self, name: str) -> np.ndarray:
+        """Which errors of "position", "velocity" or "impulse" can be told from the reference's own (k,)."""
+        return getattr(self, name) > TELL * self.floor[name]
 
     def orders(self) -> dict[str, float]:
         """Least-squares slopes of log error over log h; NaN where fewer than two errors are known and positive."""
-        return {name: slope(self.h, getattr(self, name)) for name in ("position", "velocity", "impulse")}
+        return {name: slope(self.h, np.where(self.known(name), getattr(self, name), np.nan)) for name in MEASURES}
 
     def table(self) -> str:
         """The sweep as text, with the observed orders below."""
         lines = [f"{'steps':>8} {'h':>10} {'position':>11} {'velocity L1':>11} {'impulse':>11} {'penetration':>11}"]
-        for row in zip(self.steps, self.h, self.position, self.velocity, self.impulse, self.penetration, strict=True):
-            lines.append("{:8d} {:10.3e} {:11.3e} {:11.3e} {:11.3e} {:11.3e}".format(*row))
+        for i, (steps, h) in enumerate(zip(self.steps, self.h, strict=True)):
+            row = f"{steps:8d} {h:10.3e}"
+            for name in MEASURES:
+                error, floor = getattr(self, name)[i], TELL * self.floor[name]
+                row += f" {'< ' + format(floor, '.1e'):>11}" if error <= floor and floor > 0 else f" {error:11.3e}"
+            lines.append(f"{row} {self.penetration[i]:11.3e}")
         orders = self.orders()
         lines.append(
             f"{'order':>8} {'':>10} {orders['position']:11.2f} {orders['velocity']:11.2f} {orders['impulse']:11.2f}"
         )
-        return "\n".join([*lines, f"against {self.reference}"])
+        lines.append(f"against {self.reference}")
+        if any(self.floor.values()):
+            own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in MEASURES)
+            lines.append(f"whose own error is about: {own}; smaller ones than twice that are shown as <")
+        return "\n".join(lines)
 
     def plot(self, path, *, title: str = ""):
         """Write the picture of the errors; needs matplotlib."""
@@ -81,7 +103,9 @@ def prime_steps(first: int = 100, last: int = 5000, count: int = 6) -> list[int]
 
     With a prime number of steps T/h shares no factor with impact times: aligned steps superconverge and fool the eye.
     """
-
+    check_counts(count=count)
+    if not 1 <= real_number("first", first) <= real_number("last", last):
+        raise ValueError(f"first and last must be numbers with 1 <= first <= last, got {first!r} and {last!r}")
     found: list[int] = []
     for n in np.geomspace(first, last, count):
         found += next_primes(max(int(n), found[-1] + 1 if found else 2), 1)
@@ -122,7 +146,9 @@ def convergence(
         phases: an error depends on where within its step each impact falls; with phases > 1 every count stands for a
             band of that many consecutive primes, whose worst error is reported. Orders then scatter much less.
         exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without
-            it the run with the most steps is the reference and is left out of the errors.
+            it the reference is `EventCorrected` with four times the most steps, with its impacts located; where that cannot be
+            (impacts at one instant, another limit) it is the scheme's run with the most steps, which is left out of the errors.
+            Its own error is estimated and errors below are shown as such.
         impulse: exact total impulse of each constraint over [t0, t1], (m,).
 
     Returns:
@@ -131,24 +157,34 @@ def convergence(
     Raises:
         ValueError, TypeError: as `solve`. RuntimeError: a run failed; the message decodes its status.
     """
-    counts = prime_steps() if steps is None else list(steps)
-    whole = all(isinstance(n, int | np.integer) and n >= 1 for n in counts)
+    counts = prime_steps() if steps is None else list(steps) if np.iterable(steps) else [steps]
+    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in counts)
     if len(counts) < 2 or not whole or sorted(set(counts)) != counts:
         raise ValueError(f"steps must be at least two increasing whole numbers >= 1, got {list(counts)}")
+    check_counts(**{"steps (the most of them)": counts[-1]})
     if impulse is not None and exact is None:
         raise ValueError("impulse goes with exact: without an exact motion the finest run is the reference of both")
-    if phases < 1:
-        raise ValueError(f"phases must be at least 1, got {phases}")
+    if not isinstance(phases, int | np.integer) or isinstance(phases, bool) or phases < 1:
+        raise ValueError(f"phases must be a whole number >= 1, got {phases!r}")
+    if exact is not None and not callable(exact):
+        raise TypeError(f"exact must be a function t -> (q, v), got {type(exact).__name__}")
+    impulse = None if impulse is None else real("impulse", impulse)
     scheme, projection = choose_methods(scheme, projection)
     bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
-    runs = sweep(problem, q0, v0, t0, t1, [n for band in bands for n in band], scheme, projection, args, e)
+    run = partial(sweep, problem, q0, v0, t0, t1, projection=projection, args=args, e=e)
+    runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
 
-    reference = "the exact motion"
+    reference, floor = "the exact motion", dict.fromkeys(MEASURES, 0.0)
     if exact is None:
-        *_, finest = sweep(problem, q0, v0, t0, t1, bands.pop(), scheme, projection, args, e)
-        finest.raise_if_failed()
-        exact, impulse = interpolant(finest), finest.impulse[-1]
-        reference = f"the run with {len(finest.t) - 1} steps"
+        kept = [one.raise_if_failed() for one in runs]
+        known = _located(run, bands[-1][-1], kept)
+        if known is None:
+            # its own limit: against the finest run, whose error the one before it tells
+            words = f"the run with {len(kept[-1].t) - 1} steps of the same scheme, affine across impacts"
+            known = Reference(kept[-2], kept[-1], words)
+            kept = kept[: -len(bands.pop())]
+        runs = iter(kept)
+        exact, impulse, reference, floor = known.motion, known.impulse, known.words, known.floor
     rows = []
     for band in bands:
         errors = []
@@ -159,15 +195,70 @@ def convergence(
     h = np.array([(float(t1) - float(t0)) / np.mean(band) for band in bands])
     position, velocity, total, penetration, residual = np.array(rows).T
     first = np.array([band[0] for band in bands])
-    return Convergence(first, h, position, velocity, total, penetration, residual, reference)
+    return Convergence(first, h, position, velocity, total, penetration, residual, reference, floor)
 
 
-def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> Iterator[Solution]:
+class Reference:
+    """A motion to measure errors against, from two runs of it; the difference of both is its error.
+
+    Attributes:
+        motion: t -> (q, v), as ``exact`` of `convergence`.
+        impulse: total impulses (m,).
+        floor: estimated error by name, as in `Convergence`.
+        words: what it is.
+    """
+
+    def __init__(self, coarse: Solution, fine: Solution, words: str):
+        self.motion, self.impulse, self.words = interpolant(fine), np.asarray(fine.impulse[-1]), words
+        other, t = interpolant(coarse), np.asarray(fine.t, np.float64)
+        width = np.diff(t)
+        apart = [
+            np.abs(x - y) for x, y in zip(self.motion(t[:-1] + 0.5 * width), other(t[:-1] + 0.5 * width), strict=True)
+        ]
+        at_nodes = np.max(np.abs(self.motion(t)[0] - other(t)[0]))
+        noise = np.finfo(fine.q.dtype).eps * float(np.max(np.abs(fine.q)))
+        total = np.max(np.abs(self.impulse - np.asarray(coarse.impulse[-1])), initial=0.0)
+        self.floor = {
+            "position": float(max(np.max(apart[0]), at_nodes, noise)),
+            "velocity": float(max(np.sum(apart[1] * width[:, None]), noise)),
+            "impulse": float(max(total, noise)),
+        }
+
+
+def _located(run: Callable, most: int, runs: Sequence[Solution]) -> Reference | None:
+    """The motion with its impacts located, by `EventCorrected` with more steps than any run; None where that is no reference.
+
+    It is none where it fails or doubts itself (impacts at one instant), and where the scheme tends to another motion (obtuse
+    corners): there its runs come nearer to each other, but not to this one.
+    """
+    counts = [next_primes(factor * most, 1)[0] for factor in FINE]
+    try:
+        coarse, fine = run(counts, scheme=EventCorrected(), remarks=False)
+    except ValueError:
+        return None  # a problem that it does not cover
+    if any(int(one.status) & int(FAILURES | Status.DERIVATIVE_SIMULTANEOUS) for one in (coarse, fine)):
+        return None
+    found = Reference(coarse, fine, f"EventCorrected with {counts[-1]} steps, impacts located")
+    apart = lambda one, motion: float(np.max(np.abs(np.asarray(one.q, np.float64) - motion(np.asarray(one.t))[0])))
+    own = interpolant(runs[-1])
+    first, last, among = apart(runs[0], found.motion), apart(runs[-1], found.motion), apart(runs[0], own)
+    # an error that falls like h^(1/2) at least leaves that part of the first one; and the runs differ by the rest
+    share = (len(runs[0].t) / len(runs[-1].t)) ** 0.5
+    if (
+        last > TELL * found.floor["position"]
+        and last > max(0.3, share) * first
+        and among < 0.5 * (1 / share - 1) * last
+    ):
+        return None
+    return found
+
+
+def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e, *, remarks: bool = True) -> Iterator[Solution]:
     """Every step of one motion for each number of steps, one trace for all of them."""
     plan = Plan(None, False, 1, max(counts), None)
     for n in counts:
         data = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
-        remark = check_start(data) if n == counts[0] else None
+        remark = check_start(data) if remarks and n == counts[0] else None
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
         count = jnp.asarray(n, jnp.int32)
@@ -183,25 +274,76 @@ def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e) -> Itera
 
 
 def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The piecewise affine motion through the rows of a solution, as a function of time."""
-    t, q = np.asarray(solution.t), np.asarray(solution.q)
+    """The motion through the rows of a solution of every step, as a function of time.
+
+    Affine between the rows of a scheme of first order. With impacts located, rows hold velocities too: a cubic between them and,
+    where a step holds an impact, two parabolas that meet in it.
+    """
+    t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
+    h = np.diff(t)[:, None]
+    chord = np.diff(q, axis=0) / h
+    if solution.timing != Timing.of(EventCorrected()):
+
+        def affine(times):
+            step = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
+            return q[step] + (times - t[step])[:, None] * chord[step], chord[step]
+
+        return affine
+
+    # a step whose impulse is no continuation of the one before may hold an impact
+    growth = np.diff(np.asarray(solution.impulse, np.float64), axis=0)
+    struck = np.any(growth > 4 * np.vstack([np.zeros_like(growth[:1]), growth[:-1]]), axis=1)
+    # accelerations at both ends of a step; those of the next calm steps for one that is struck
+    start, end = (6 * chord - 4 * v[:-1] - 2 * v[1:]) / h, (2 * v[:-1] + 4 * v[1:] - 6 * chord) / h
+    calm = np.flatnonzero(~struck)
+    place = np.searchsorted(calm, np.flatnonzero(struck))
+    if calm.size:
+        before, after = (calm[np.clip(i, 0, calm.size - 1)] for i in (place - 1, place))
+        # at the first and the last step the other side must do
+        start[struck] = np.where((place > 0)[:, None], end[before], start[after])
+        end[struck] = np.where((place < calm.size)[:, None], start[after], end[before])
+    else:
+        start[:], end[:] = 0, 0
+    kink = np.full(len(h), np.inf)
+    jump = v[1:] - v[:-1] - 0.5 * h * (start + end)
+    s = 0.5 * h
+    for _ in range(4):
+        left = q[:-1] + s * (v[:-1] + 0.5 * s * start)
+        right = q[1:] - (h - s) * (v[1:] - 0.5 * (h - s) * end)
+        apart = np.sum(jump * (right - left), axis=1, keepdims=True)
+        rate = np.sum(jump * (v[1:] - (h - s) * end - v[:-1] - s * start), axis=1, keepdims=True)
+        s = np.clip(s - np.divide(apart, rate, out=np.zeros_like(rate), where=rate != 0), 0, h)
+    # a velocity that changes as it does without an impact has no kink
+    kinked = struck & (np.max(np.abs(jump), axis=1) > np.max(np.abs(0.5 * h * (start + end)), axis=1))
+    kink[kinked] = s[kinked, 0]
 
     def motion(times):
-        step = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
-        velocity = (q[step + 1] - q[step]) / (t[step + 1] - t[step])[:, None]
-        return q[step] + (times - t[step])[:, None] * velocity, velocity
+        k = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
+        s, width = (times - t[k])[:, None], h[k]
+        rest, bend = width - s, (v[k + 1] - 2 * chord[k] + v[k]) / width**2
+        tilt = (3 * chord[k] - 2 * v[k] - v[k + 1]) / width
+        position, velocity = q[k] + s * (v[k] + s * (tilt + s * bend)), v[k] + s * (2 * tilt + 3 * s * bend)
+        early, late = (np.isfinite(kink[k]) & side for side in (s[:, 0] < kink[k], s[:, 0] >= kink[k]))
+        for which, at, speed, bent, since in ((early, k, v[k], start[k], s), (late, k + 1, v[k + 1], end[k], -rest)):
+            position = np.where(which[:, None], q[at] + since * (speed + 0.5 * since * bent), position)
+            velocity = np.where(which[:, None], speed + since * bent, velocity)
+        return position, velocity
 
     return motion
 
 
 def _errors(solution: Solution, exact, impulse) -> tuple[float, float, float]:
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
-    for name, value in zip("qv", exact(t), strict=True):
+    found = exact(t)
+    if not isinstance(found, tuple | list) or len(found) != 2:
+        raise ValueError(f"exact(t) must return a pair (q, v), got {type(found).__name__}")
+    for name, value in zip("qv", found, strict=True):
+        value = real(f"exact(t): {name}", value)
         if np.shape(value) != q.shape:
             raise ValueError(
                 f"exact(t) must return q and v of shape {q.shape} for t of shape {t.shape}, {name} has {np.shape(value)}"
             )
-    position = float(np.max(np.abs(q - exact(t)[0])))
+    position = float(np.max(np.abs(q - found[0])))
     width = np.diff(t)
     chord = np.diff(q, axis=0) / width[:, None]
     velocity = 0.0

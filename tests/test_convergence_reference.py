@@ -1,0 +1,73 @@
+"""Errors without an exact motion agree with those against it; what the reference does not know is shown as such."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import catalogue
+from jaximpact.analysis import prime_steps
+
+STEPS = [211, 503, 1201]
+
+
+def both(name, case, scheme, **options):
+    """A sweep of a case against its exact motion, and without."""
+    entry = catalogue.get(name)
+    case = entry.case(case)
+    options = {"t1": case.t1, "args": case.args, "e": case.restitution, "scheme": scheme, "steps": STEPS} | options
+    run = lambda **more: ji.convergence(entry.problem, case.q0, case.v0, **options, **more)
+    return run(exact=case.exact, impulse=case.impulse), run()
+
+
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()], ids=repr)
+def test_errors_are_those_against_the_exact_motion(scheme):
+    """Every error is known up to the reference's own, which is estimated: the difference is below it, or a tenth of the error."""
+    exact, found = both("resonant-oscillator", "e=1/2", scheme)
+    assert "EventCorrected" in found.reference and found.steps.tolist() == STEPS
+    for name in ("position", "velocity"):
+        error, truth = getattr(found, name), getattr(exact, name)
+        np.testing.assert_allclose(error, truth, rtol=0.1, atol=1.5 * found.floor[name])
+        # that is of second order, with four times the steps of the finest run; and it is small against a first order
+        assert found.floor[name] < 0.5 * truth[-1]
+        assert found.known(name).all()
+        assert found.orders()[name] == pytest.approx(exact.orders()[name], abs=0.1)
+
+
+def test_what_the_reference_does_not_know_is_no_error():
+    """Event-located parabolas are exact: all errors are rounding, shown as such, and no order is taken from them."""
+    ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q, restitution=0.7)
+    found = ji.convergence(ball, [1.0], [0.0], t1=3.0, steps=[53, 101], scheme=ji.EventCorrected())
+    assert found.floor["position"] < 1e-11 and np.all(found.position < 1e-11)
+    assert found.table().count("<") >= 2 and np.isnan(found.orders()["position"])
+
+
+def test_a_limit_of_its_own():
+    """An obtuse corner at e = 0, where schemes have limits of their own: each is measured against its own finest run."""
+    gaps = lambda t, q, args: jnp.stack([q[1], q[1] + 2.0 * q[0]])
+    corner = ji.Problem(lambda t, q, v, args: jnp.zeros(2), gaps, restitution=0.0)
+    found = ji.convergence(corner, [0.3, 1.0], [-0.7, -1.0], t1=2.0, steps=[101, 211, 401], scheme=ji.PaoliSchatzman())
+    # whichever reference it is, an error that stands is not reported as known together with a clean order
+    if "same scheme" in found.reference:
+        assert len(found.steps) == 2 and found.floor["position"] > 0
+
+
+def test_bad_arguments_are_named():
+    ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
+    run = lambda **options: ji.convergence(ball, [1.0], [0.0], **{"t1": 0.4, "steps": [11, 23]} | options)
+    zero = lambda t: np.zeros((len(t), 1))
+    for words, kind, options in (
+        ("phases must be a whole number", ValueError, {"phases": 1.5}),
+        ("steps must be at least two", ValueError, {"steps": 11}),
+        ("at most", ValueError, {"steps": [11, 2**40]}),
+        ("must be real numbers", TypeError, {"exact": lambda t: (1j * zero(t), zero(t))}),
+        ("is a masked array", TypeError, {"exact": lambda t: (np.ma.masked_array(zero(t), zero(t) == 0), zero(t))}),
+        (r"must return a pair \(q, v\)", ValueError, {"exact": zero}),
+        ("exact must be a function", TypeError, {"exact": 3}),
+        ("impulse is a masked array", TypeError, {"exact": zero, "impulse": np.ma.masked_array([0.0], [True])}),
+    ):
+        with pytest.raises(kind, match=words):
+            run(**options)
+    for first, last in ((0, 10), (10, 3), (1, float("inf"))):
+        with pytest.raises(ValueError, match="first|last"):
+            prime_steps(first, last, 3)
