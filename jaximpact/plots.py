@@ -120,6 +120,8 @@ def plot_convergence(result: Convergence, path, *, title: str = "") -> Path:
         known = np.isfinite(error) & (error > 0)
         if not known.any():
             continue
+        if result.floor[name] > 0:
+            ax.axhline(result.floor[name], color=colour, lw=0.8, ls=":")  # the reference's own error
         if error[known].max() < ROUND_OFF:
             order = "round-off"
         else:

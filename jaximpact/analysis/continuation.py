@@ -35,7 +35,7 @@ from ..status import FAILURES
 from ..validate import check_counts
 from .arguments import check_problem, number_of, real_number
 from .orbits import periodic_orbit
-from .strobe import admissible, blocks, damped_newton, eigenvalues, jacobians, prepare_strobe
+from .strobe import admissible, blocks, damped_newton, eigenvalues, jacobians, prepare_strobe, warn_of_lost_derivatives
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 EASY = 3  # iterations up to which the next step is longer
@@ -227,6 +227,7 @@ class _Family:
         self.dtype = self.start.dtype
         self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
         self.steps = common["steps"] * common["cycles"]
+        self.rough = False  # whether a sound motion had no finite derivative
         self.shift = 0  # steps from t0 to the section
         self.look = _observer(self.batch)
 
@@ -276,6 +277,8 @@ class _Family:
         data, x = self.data(z), self.state(z)
         own = "e" if self.parameter == RESTITUTION else "args"
         value, jacobian, status = jacobians(self.batch, data, ("q0", "v0", own, "t0", "t1"))
+        sound = not int(status[0]) & int(FAILURES)
+        self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
         monodromy = blocks(jacobian)[0]
 
         def column(pick: Callable):
@@ -463,6 +466,8 @@ def _follow(family: _Family, value: float, direction: int, step: float, most: in
             break
         wall -= length
         length = min(length * (1.5 if new.evaluations <= EASY else 1.0), LONGEST * step)
+    if ended == "no convergence":
+        warn_of_lost_derivatives("the branch behind its last point", np.array([family.rough]))
     return _branch(family, branch, states, events, ended)
 
 

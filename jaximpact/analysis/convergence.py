@@ -21,8 +21,8 @@ from ..projection.base import Projection
 from ..schemes import EventCorrected
 from ..schemes.base import Inputs, Scheme, Timing
 from ..status import FAILURES, Status
-from ..validate import JaximpactWarning, canonical, check_start, choose_methods
-from .arguments import check_counts, real, real_number
+from ..validate import JaximpactWarning, canonical, check_counts, check_start, choose_methods
+from .arguments import real, real_number
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
@@ -177,11 +177,11 @@ def convergence(
     reference, floor = "the exact motion", dict.fromkeys(MEASURES, 0.0)
     if exact is None:
         kept = [one.raise_if_failed() for one in runs]
-        known = _located(run, bands[-1][-1], kept)
-        if known is None:
-            # its own limit: against the finest run, whose error the one before it tells
-            words = f"the run with {len(kept[-1].t) - 1} steps of the same scheme, affine across impacts"
-            known = Reference(kept[-2], kept[-1], words)
+        # its own limit: the finest run, whose error the last of the band before tells
+        words = f"the run with {len(kept[-1].t) - 1} steps of the same scheme, affine across impacts"
+        own = Reference(kept[-1 - len(bands[-1])], kept[-1], words)
+        known = _located(run, bands[-1][-1], kept, own)
+        if known is own:
             kept = kept[: -len(bands.pop())]
         runs = iter(kept)
         exact, impulse, reference, floor = known.motion, known.impulse, known.words, known.floor
@@ -225,32 +225,27 @@ class Reference:
         }
 
 
-def _located(run: Callable, most: int, runs: Sequence[Solution]) -> Reference | None:
-    """The motion with its impacts located, by `EventCorrected` with more steps than any run; None where that is no reference.
+def _located(run: Callable, most: int, runs: Sequence[Solution], own: Reference) -> Reference:
+    """The motion with its impacts located, by `EventCorrected` with more steps than any run; ``own`` where that is no reference.
 
-    It is none where it fails or doubts itself (impacts at one instant), and where the scheme tends to another motion (obtuse
-    corners): there its runs come nearer to each other, but not to this one.
+    It is none where it fails, doubts itself (impacts at one instant) or knows itself less well, and where the scheme tends to
+    another motion (obtuse corners): there its runs come nearer to each other, but not to this one.
     """
     counts = [next_primes(factor * most, 1)[0] for factor in FINE]
     try:
         coarse, fine = run(counts, scheme=EventCorrected(), remarks=False)
     except ValueError:
-        return None  # a problem that it does not cover
+        return own  # a problem that it does not cover
     if any(int(one.status) & int(FAILURES | Status.DERIVATIVE_SIMULTANEOUS) for one in (coarse, fine)):
-        return None
+        return own
     found = Reference(coarse, fine, f"EventCorrected with {counts[-1]} steps, impacts located")
     apart = lambda one, motion: float(np.max(np.abs(np.asarray(one.q, np.float64) - motion(np.asarray(one.t))[0])))
-    own = interpolant(runs[-1])
-    first, last, among = apart(runs[0], found.motion), apart(runs[-1], found.motion), apart(runs[0], own)
+    first, last, among = apart(runs[0], found.motion), apart(runs[-1], found.motion), apart(runs[0], own.motion)
     # an error that falls like h^(1/2) at least leaves that part of the first one; and the runs differ by the rest
     share = (len(runs[0].t) / len(runs[-1].t)) ** 0.5
-    if (
-        last > TELL * found.floor["position"]
-        and last > max(0.3, share) * first
-        and among < 0.5 * (1 / share - 1) * last
-    ):
-        return None
-    return found
+    elsewhere = last > max(0.3, share) * first and among < 0.5 * (1 / share - 1) * last
+    told = last > TELL * found.floor["position"]
+    return own if (told and elsewhere) or found.floor["position"] > TELL * own.floor["position"] else found
 
 
 def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e, *, remarks: bool = True) -> Iterator[Solution]:

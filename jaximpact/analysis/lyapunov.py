@@ -27,7 +27,7 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
-from .strobe import prepare_strobe
+from .strobe import prepare_strobe, warn_of_lost_derivatives
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Lyapunov:
     """Lyapunov exponents; a batch adds a leading axis B to each array.
 
     Attributes:
-        exponents: per unit time, decreasing where all is well resolved (2d,) [1/s]; NaN where the motion failed, -inf
+        exponents: per unit time, decreasing where all is well resolved (2d,) [1/s]; NaN where the motion failed or has no finite
+            derivative (a warning says so), -inf
             where a direction is lost altogether (an inelastic contact that stays).
         error: standard error of each from the scatter of block means (2d,) [1/s].
         blocks: the block means themselves (blocks, 2d) [1/s].
@@ -133,7 +134,9 @@ def lyapunov(
     with np.errstate(invalid="ignore"):  # -inf has no scatter
         error = np.std(means, axis=1, ddof=1) / np.sqrt(blocks)
     end = np.broadcast_to(np.asarray(batch.data.t0), time.shape) + (skip + intervals) * time
-    found = (means.mean(axis=1), error, means, q, v, end, status)
+    exponents = means.mean(axis=1)
+    warn_of_lost_derivatives("their exponents", ((status & int(FAILURES)) == 0) & np.isnan(exponents).any(axis=1))
+    found = (exponents, error, means, q, v, end, status)
     return Lyapunov(*(x[0] for x in found)) if single else Lyapunov(*found)
 
 

@@ -21,7 +21,15 @@ from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
 from .arguments import check_steps, real_number
-from .strobe import admissible, damped_newton, eigenvalues, near_impact, prepare_strobe, strobe
+from .strobe import (
+    admissible,
+    damped_newton,
+    eigenvalues,
+    near_impact,
+    prepare_strobe,
+    strobe,
+    warn_of_lost_derivatives,
+)
 
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
 
@@ -150,6 +158,8 @@ def periodic_orbit(
     orbit = found[-1]
     if extrapolate:
         orbit = _extrapolated(found, 2 if isinstance(batch.scheme, EventCorrected) else 1)
+    sound = (orbit.status & int(FAILURES)) == 0
+    warn_of_lost_derivatives("monodromy", sound & ~np.all(np.isfinite(orbit.monodromy), axis=(1, 2)))
     lost = ~orbit.converged
     monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)
     orbit = replace(orbit, monodromy=monodromy, multipliers=eigenvalues(monodromy))

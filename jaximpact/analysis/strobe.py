@@ -7,6 +7,7 @@ they are the same to O(h) only.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -22,8 +23,8 @@ from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
-from ..validate import check_counts, real_array
-from .arguments import check_problem, check_steps, number_of, positive_time
+from ..validate import JaximpactWarning, check_counts, real_array
+from .arguments import check_problem, check_steps, full_axes, number_of, positive_time
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
 
@@ -57,6 +58,7 @@ def prepare_strobe(
     check_problem(problem)
     check_counts(steps=steps, cycles=cycles)
     check_steps(steps, cycles, "cycles")
+    full_axes(args, args_axes)
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0), (e, 0))
     begin, length = number_of("t0", t0, args, args_axes), positive_time(name, period, args, args_axes)
     q0 = np.asarray(real_array("q0", q0))[None] if single else q0
@@ -189,6 +191,18 @@ def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: flo
         done = size <= small(x)
         stuck |= (damping < 2.0**-20) | ~sound
     return x, jacobian, np.where(done, status, status | last), size, used, done
+
+
+def warn_of_lost_derivatives(what: str, lost: np.ndarray) -> None:
+    """A remark on lanes (B,) whose motion is sound and whose derivative is not finite: ``what`` has none there."""
+    if np.any(lost):
+        lanes = np.flatnonzero(np.atleast_1d(lost))
+        warnings.warn(
+            f"the derivative of the motion is not finite in {lanes.size} lanes (first: {lanes[0]}): {what} is NaN there; the force, the mass "
+            "or the constraints have no derivative at a state of it (the square root of v @ v at v = 0, say)",
+            JaximpactWarning,
+            stacklevel=3,
+        )
 
 
 def ordered(multipliers: np.ndarray) -> np.ndarray:

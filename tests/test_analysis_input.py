@@ -1,0 +1,160 @@
+"""What no analysis can take: each an error that names the argument, before anything is compiled."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import jaximpact as ji
+from jaximpact import analysis
+from jaximpact.analysis import Lyapunov
+
+FREE = ji.Problem(lambda t, q, v, args: args["w"] * jnp.zeros(1), lambda t, q, args: q)
+ROUGH = ji.Problem(lambda t, q, v, args: -v * jnp.sqrt(v @ v), lambda t, q, args: q)
+FORCED = {"problem": FREE, "q0": [1.0], "v0": [0.5], "period": 1.0, "steps": 4, "args": {"w": 1.0}}
+SOLUTION = ji.Solution(
+    np.linspace(0, 1, 5), *np.ones((3, 5, 1)), np.zeros((5, 1)), None, None, 0.0, 0.0, 0, 0, np.nan,
+    ji.solve(FREE, [1.0], [0.0], t1=1.0, h=0.5, args={"w": 1.0}).timing,
+)  # fmt: skip
+BATCH = jax.tree.map(lambda x: np.stack([x, x]), SOLUTION)
+SECTION = analysis.Section(
+    np.tile(np.arange(4.0), (2, 1)),
+    np.ones((2, 4, 1)),
+    np.ones((2, 4, 1)),
+    np.ones(2),
+    np.zeros(2, int),
+    np.full(2, np.nan),
+)
+CALLS = {
+    "stroboscopic": FORCED | {"cycles": 2},
+    "impact_section": FORCED | {"cycles": 2},
+    "bifurcation": FORCED | {"cycles": 2, "parameter": "w", "values": [1.0]},
+    "two_parameter_map": FORCED | {"cycles": 2, "parameters": ("w", "e"), "values": ([1.0], [0.5])},
+    "basins": {k: x for k, x in FORCED.items() if k not in ("q0", "v0")}
+    | {"cycles": 2, "skip": 1, "x": [1.0], "y": [0.0]},
+    "periodic_orbit": FORCED,
+    "continue_orbit": FORCED | {"parameter": "w", "bounds": (0.5, 1.5)},
+    "lyapunov": {k: x for k, x in FORCED.items() if k != "period"} | {"interval": 1.0, "intervals": 10},
+    "convergence": {"problem": FREE, "q0": [1.0], "v0": [0.5], "t1": 1.0, "steps": [2, 3], "args": {"w": 1.0}},
+    "impacts": {"problem": FREE, "solution": BATCH, "args": {"w": 1.0}, "args_axes": None, "lanes": None},
+    "balance": {"problem": FREE, "solution": SOLUTION, "args": {"w": 1.0}},
+    "check_hypotheses": {"problem": FREE, "solution": SOLUTION, "args": {"w": 1.0}},
+    "statistics": {"solution": BATCH},
+    "period_of": {"section": SECTION},
+    "recognise": {"section": SECTION},
+    "prime_steps": {"first": 10, "last": 20, "count": 2},
+}
+HUGE = 2**40
+JUNK = ["nonsense", -1, -1.0, float("nan"), 1j, [], [[1.0]], {"a": 1}, object(), np.ones((2, 3, 4)), lambda: 0, b"x"]
+WRONG = {
+    "args_axes": [5, -1, True, "w", {"x": 0}], "lanes": [[5], [True], "all", [0.0, 1.0]], "parameter": ["nope", 1.5, [], None],
+    "parameters": [("w", "w"), "w", None], "phases": [1.5, 0, True], "exact": [3, "exact"], "impulse": [[0.0]],
+    "direction": [0, True, 2.0], "step": [0.0, 1.0, float("nan"), "x"], "tol": [0.0, -1.0, float("nan"), "x"],
+    "tolerance": [-1.0, float("nan"), float("inf"), "x", [1.0]], "radius": [-1.0, float("nan"), "x"],
+    "phase": [1.0, -0.1, float("nan"), "x", [0.1]], "sweep": ["left", 3], "coordinates": [3, (("q", 1), ("v", 0)), (("q", 0),)],
+    "quantiles": [2.0, [2.0], "x", []], "groups": [[1, 2, 3], 5], "values": [[], "x", [float("nan")], 3], "bounds": [3, (2, 1), (3.0, 4.0)],
+    "blocks": [1, 3, 0], "intervals": [7, HUGE, 0], "iterations": [0, HUGE], "points": [0, HUGE], "most": [0, 3, 2.5], "skip": [-1, 1.5, HUGE],
+    "cycles": [0, HUGE, "x"], "steps": [0, HUGE, 2.5, "x"], "period": [0.0, -1.0, float("inf"), lambda args: args["nope"], "x", 1j],
+    "interval": [0.0, lambda args: "x", 1j], "count": [0, 1.5], "first": [0, "x"], "last": [1, "x"], "x": [[], "x", [[1.0]]], "y": [3, "x"],
+}  # fmt: skip
+MORE = {  # arguments that CALLS does without
+    "stroboscopic": ("skip", "phase", "args_axes"), "impact_section": ("skip", "phase", "args_axes"), "bifurcation": ("sweep", "phase", "skip"),
+    "two_parameter_map": ("tolerance", "phase"), "basins": ("tolerance", "radius", "coordinates"), "recognise": ("tolerance", "radius"),
+    "periodic_orbit": ("tol", "iterations", "cycles", "args_axes"), "continue_orbit": ("tol", "direction", "step", "points", "cycles"),
+    "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance",),
+    "period_of": ("tolerance", "most"), "statistics": ("quantiles", "groups", "values"),
+}  # fmt: skip
+CASES = [
+    (call, name, value)
+    for call, arguments in CALLS.items()
+    for name in (*arguments, *MORE.get(call, ()))
+    for value in WRONG.get(name, [])
+    if (call, name) not in {("two_parameter_map", "values"), ("prime_steps", "values"), ("statistics", "values")}
+    and not (call == "continue_orbit" and name == "steps" and value == 2.5)
+]
+
+
+def refused(call, arguments):
+    """The error of a call, which must come from a check: a ValueError, TypeError or KeyError with words of this library."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises((ValueError, TypeError, KeyError, RuntimeError)) as caught:
+            getattr(analysis, call)(**arguments)
+    return caught
+
+
+def ours(caught) -> bool:
+    """Whether an error was raised by a line of this library, not inside numpy or jax."""
+    return "/jaximpact/" in str(caught.traceback[-1].path)
+
+
+@pytest.mark.parametrize(("call", "name", "value"), CASES, ids=lambda x: x if isinstance(x, str) else repr(x)[:20])
+def test_what_is_wrong_is_named(call, name, value):
+    caught = refused(call, CALLS[call] | {name: value})
+    words = str(caught.value)
+    assert ours(caught), words
+    assert name.rstrip("s") in words, words
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(st.data())
+def test_junk_is_refused_by_the_library(data):
+    """Any argument of any analysis replaced by something absurd."""
+    call = data.draw(st.sampled_from(sorted(CALLS)))
+    name = data.draw(
+        st.sampled_from(sorted(set(CALLS[call]) - {"args", "args_axes", "lanes", "first", "last", "q0", "v0"}))
+    )
+    value = data.draw(st.sampled_from(JUNK))
+    if (name == "period" and callable(value)) or (name in ("values", "parameter") and value in (-1, -1.0)):
+        return
+    if name in ("x", "y", "t1") and isinstance(value, int | float):
+        return
+    assert ours(refused(call, CALLS[call] | {name: value}))
+
+
+def test_steps_beyond_what_is_counted():
+    """Each count fits, their product does not; so do four times the steps of an extrapolation not."""
+    many = 2**20
+    for call in ("stroboscopic", "impact_section", "bifurcation", "two_parameter_map"):
+        assert "steps" in str(refused(call, CALLS[call] | {"steps": many, "cycles": many}).value)
+    for options in ({"steps": many, "cycles": many}, {"steps": 2**29, "extrapolate": True}):
+        assert "more than 2147483" in str(refused("periodic_orbit", FORCED | options).value)
+
+
+def test_lanes_of_args_and_of_a_solution_agree():
+    for changes, words in (
+        ({"args": {"w": np.ones(3)}, "args_axes": 0}, "args: leaves with a lane axis must have the 2 lanes"),
+        ({"args_axes": 0}, r"args_axes marks args\['w'\], a single number"),
+        ({"lanes": [True]}, r"lanes must be a mask of shape \(2,\)"),
+        ({"problem": ji.Problem(FREE.force)}, "solution is of another problem"),
+    ):
+        assert refused("impacts", CALLS["impacts"] | changes).match(words)
+
+
+def test_a_derivative_that_is_not_finite_is_said():
+    """Quadratic drag at rest has a force and no derivative as jax takes it: both analyses say so."""
+    with pytest.warns(ji.JaximpactWarning, match="the derivative of the motion is not finite in 1 lanes"):
+        orbit = analysis.periodic_orbit(ROUGH, [1.0], [0.0], period=1.0, steps=4)
+    assert np.isnan(orbit.monodromy).any() and not orbit.stable
+    with pytest.warns(ji.JaximpactWarning, match="their exponents is NaN there"):
+        found = analysis.lyapunov(ROUGH, [1.0], [0.0], interval=1.0, steps=4, intervals=2, blocks=2)
+    assert np.isnan(found.exponents).any()
+
+
+def test_a_picture_of_many_lanes(tmp_path):
+    """Exponents of 61 lanes over their numbers, where no parameter is given; a wrong one is named."""
+    rng = np.random.default_rng(1)
+    many = Lyapunov(
+        *np.abs(rng.normal(size=(2, 61, 2))),
+        rng.normal(size=(61, 4, 2)),
+        *np.ones((2, 61, 1)),
+        np.ones(61),
+        np.zeros(61, int),
+    )
+    assert many.plot(tmp_path / "many.png").stat().st_size > 5000
+    with pytest.raises(ValueError, match=r"parameter must have one value for each motion, shape \(61,\), got \(3,\)"):
+        many.plot(tmp_path / "many.png", parameter=np.ones(3))
