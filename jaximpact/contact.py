@@ -133,7 +133,7 @@ def jacobian(problem: Problem, t, q: Array, args, rows: Array | None = None) -> 
         try:
             matrix, f = (jax.jacrev if m < d else jax.jacfwd)(both, has_aux=True)(q)
         except ValueError:
-            # a while loop has a derivative in forward mode only
+            # a while_loop has a derivative in forward mode only
             matrix, f = jax.jacfwd(both, has_aux=True)(q)
         return f, matrix
     # one tangent after the other: a batch of them gathers and sorts by index, many times slower
@@ -171,14 +171,19 @@ class Touch(NamedTuple):
     outward: Array
 
 
-def touch(contacts: Contacts, rate: Array, q: Array, v: Array) -> Touch:
-    """Compare gaps and their rates d/dt f(t, q) with the round-off of what they are made of."""
+def touch(contacts: Contacts, rate: Array, q: Array, v: Array, h: Array | None = None) -> Touch:
+    """Compare gaps and their rates d/dt f(t, q) with the round-off of what they are made of.
+
+    With a step h, a velocity may be that of the last step of another run: a difference of positions over h.
+    """
     # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
     eps = jnp.finfo(q.dtype).eps
     few, many = (1e3 if q.dtype == jnp.float64 else 4) * eps, 1e3 * eps
     magnitude = jnp.abs(contacts.jacobian)
     distance, speed = 1 + magnitude @ jnp.abs(q), many * (1 + magnitude @ jnp.abs(v))
     touching, distance = contacts.gap <= few * distance, many * distance
+    if h is not None:
+        speed = speed + distance / (32 * h)
     return Touch(touching, contacts.gap < -distance, touching & (rate < -speed))
 
 

@@ -378,15 +378,16 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
         e_axis = 0 if e.ndim else None
 
     leaves = jax.tree.leaves(args)
+    where = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
     try:
         args_axes = jax.tree.leaves(
             jax.tree.map(lambda axis, sub: jax.tree.map(lambda _: SHARED if axis is None else axis, sub), args_axes, args,
                          is_leaf=lambda x: x is None),
         )  # fmt: skip
     except (ValueError, TypeError) as error:
-        raise ValueError(f"args_axes must be 0, None or a pytree prefix of args, got {args_axes!r}") from error
+        raise ValueError(where) from error
     if len(args_axes) != len(leaves) or not all(x is SHARED or (type(x) is int and x == 0) for x in args_axes):
-        raise ValueError(f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}")
+        raise ValueError(where)
     args_axes = tuple(None if axis is SHARED else 0 for axis in args_axes)
     axes = Axes(
         0 if q0.ndim == 2 else None,
@@ -450,13 +451,15 @@ def _lane_like(args, args_axes: tuple, lanes: int) -> str:
 def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:
     """Admissible start and positive mass of every lane."""
     kind = (axes.q0, axes.v0, axes.t0, axes.args)
-    parts = []
+    parts, shortest = [], np.min(data.h)
     for begin in range(0, lanes, LARGEST):
         end = min(begin + LARGEST, lanes)
         some = pick(data, axes, slice(begin, end))
         leaves, structure = jax.tree.flatten(some.args)
         with differentiable():
-            found = _reports(data.problem, some.q0, some.v0, some.t0, tuple(leaves), kind, structure, end - begin)
+            found = _reports(
+                data.problem, some.q0, some.v0, some.t0, tuple(leaves), kind, structure, end - begin, shortest
+            )
         refuse_traced(found)
         parts.append(jax.tree.map(np.asarray, found))
     report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)

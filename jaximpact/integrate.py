@@ -201,7 +201,7 @@ class Solution:
         *batch, rows, d = self.q.shape
         parts = [f"{' x '.join(map(str, batch))} motions"] if batch else []
         parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {self.impulse.shape[-1]}"]
-        if not is_traced(self) and self.status.size:
+        if isinstance(self.status, np.ndarray | np.generic | Array) and not is_traced(self) and self.status.size:
             t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))
             parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {np.max(self.penetration):.3g}"]
             parts += [f"status = {Status(status)}"]
@@ -230,10 +230,10 @@ def start(problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v
 
     Returns the velocity, the impulse of that projection (m,) and status bits.
     """
-    t0, _, _, args = inputs
+    t0, h, _, args = inputs
     contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
     rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
-    at = touch(contacts, rate, q0, v0)
+    at = touch(contacts, rate, q0, v0, h)
     found = project_velocity(projection, contacts.masked(at.touching), jnp.where(at.touching, rate, 1))
     inside = jnp.all((inputs.e >= 0) & (inputs.e <= 1)) & (inputs.h > 0)
     status = (

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from contextlib import suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 
 import jax
@@ -92,7 +93,8 @@ class Crew(Executor):
 
     def submit(self, function, /, *args, **kwargs):
         future: Future = Future()
-        self._jobs.put((future, lambda: function(*args, **kwargs)))
+        context = copy_context()
+        self._jobs.put((future, lambda: context.run(function, *args, **kwargs)))
         return future
 
     def shutdown(self, wait=True, *, cancel_futures=False):

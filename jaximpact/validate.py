@@ -134,7 +134,7 @@ def cast_numbers(name: str, tree, dtype):
 def canonical_state(q0, v0):
     """q0 and v0 as arrays of one floating dtype."""
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
-    dtype = jnp.promote_types(q0.dtype, v0.dtype)
+    dtype = np.promote_types(q0.dtype, v0.dtype)
     return q0.astype(dtype), v0.astype(dtype)
 
 
@@ -357,7 +357,7 @@ def differentiable():
             raise
         raise ValueError(
             "constraints(t, q, args), mass(q, args) and, for an implicit scheme, force(t, q, v, args) must be functions that jax "
-            f"can differentiate (no pure_callback; give it a custom_jvp, or write it in jnp): {text}"
+            f"can differentiate (no pure_callback without a custom_jvp; lax.scan or a fori_loop of fixed length in place of lax.while_loop): {text}"
         ) from error
 
 
@@ -373,7 +373,7 @@ class Report(NamedTuple):
     finite: Array
 
 
-def start_report(problem: Problem, q0, v0, t0, args) -> Report:
+def start_report(problem: Problem, q0, v0, t0, args, h=None) -> Report:
     metric = Metric.at(problem, q0, args)
     contacts = linearise(problem, metric, t0, q0, args)
     rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
@@ -388,7 +388,7 @@ def start_report(problem: Problem, q0, v0, t0, args) -> Report:
             other = jax.hessian(lagrangian, argnums=2)(t0 + 1, q0, v0 + 1, args)
             quadratic = jnp.all(jnp.abs(other - matrix) <= small)
     finite = jnp.all(jnp.isfinite(force))
-    at = touch(contacts, rate, q0, v0)
+    at = touch(contacts, rate, q0, v0, h)
     return Report(contacts.gap, rate, at, metric.positive(), metric.symmetric(), quadratic, finite)
 
 
@@ -396,9 +396,9 @@ _report = jax.jit(start_report)
 
 
 @partial(jax.jit, static_argnames=("axes", "structure", "lanes"))
-def _reports(problem, q0, v0, t0, leaves, axes, structure, lanes: int):
+def _reports(problem, q0, v0, t0, leaves, axes, structure, lanes: int, h=None):
     def one(q0, v0, t0, leaves):
-        return start_report(problem, q0, v0, t0, jax.tree.unflatten(structure, leaves))
+        return start_report(problem, q0, v0, t0, jax.tree.unflatten(structure, leaves), h)
 
     if all(axis is None for axis in jax.tree.leaves(axes, is_leaf=lambda x: x is None)):
         # only h, e or t1 differ between lanes: one start
@@ -411,7 +411,8 @@ def check_start(data: Data) -> str | None:
     if is_traced(data.problem, data.q0, data.v0, data.t0, data.args):
         return None
     with jax.ensure_compile_time_eval(), differentiable():
-        report = _report(data.problem, data.q0, data.v0, data.t0, data.args)
+        h = None if is_traced(data.h) else data.h
+        report = _report(data.problem, data.q0, data.v0, data.t0, data.args, h)
     if is_traced(report):
         # numbers that the problem's functions close over are not known
         return None
