@@ -33,7 +33,8 @@ SCHEMES = {
     "maury": ji.Maury(),
     "event-corrected": ji.EventCorrected(),
 }
-FOUND: dict[int, list[int]] = {1: [], 2: [], 3: []}  # seeds that found something, for each d
+# seeds that found something, for each d: corners with e > 0 into which impacts accumulate
+FOUND: dict[int, list[int]] = {1: [], 2: [123, 279, 355, 706, 971], 3: []}
 
 
 class Exact(NamedTuple):
@@ -126,9 +127,6 @@ def check_values(d: int, names, count: int):
             if status:
                 counts[f"{name}: remark {status}"] += 1
                 continue
-            if name != "event-corrected" and corner(found.motion):
-                counts[f"{name}: corner without remark"] += 1
-                continue
             counts[f"{name}: clean"] += 1
             motion, allowed = found.motion, tolerances(name, found)
             errors = np.array([[run.q[lane, -1], run.v[lane, -1]] for run in runs]) - motion.x.reshape(2, d)
@@ -136,6 +134,9 @@ def check_values(d: int, names, count: int):
             # in the last steps a velocity is before or behind an impact
             late = motion.impacts and motion.impacts[-1].t > T1 - 4 * H
             if not errors[1, 0] <= allowed[0] or not (errors[1, 1] <= allowed[1] or late):
+                if name != "event-corrected" and corner(motion):  # no status says so yet
+                    counts[f"{name}: corner with another motion, clean"] += 1
+                    continue
                 wrong.append(
                     f"{name} d={d} seed={seed} e={motion.e:.3g}: errors of q {errors[:, 0]}, of v {errors[:, 1]} with {STEPS} "
                     f"steps, allowed {allowed}; {len(motion.impacts)} impacts, {len(motion.releases)} releases"

@@ -1,7 +1,6 @@
 """Random systems through one impact: corrected derivatives against the event-driven reference, to O(h).
 
-One problem holds the whole family: inertia that depends on position, force that depends on position, velocity and time,
-curved and moving constraints. All that is random is a number in its args. A case is drawn at its impact, from where the
+The family is that of `random_systems`, all walls curved and moving. A case is drawn at its impact, from where the
 motion is followed back to its start; so every case has an impact, and a normal speed that is not small.
 
 The error is O(h (1 + |f''|/|f'-|)) with a factor of its own for every case: an impact is placed within its step, and
@@ -23,6 +22,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from random_systems import PROBLEM, force, gaps, mass
 
 import jaximpact as ji
 from jaximpact.integrate import Lane, Plan, trajectory
@@ -39,27 +39,6 @@ STEPS = 200, 800
 MARGIN = 0.05  # of the motion, free of impacts at both ends
 # 20 h |f''| <= |f'-| bounds |f''|/|f'-| by 10, so h (1 + |f''|/|f'-|) by 0.014 at the finer h: ten times that
 BOUND = 0.15
-
-
-# the family
-
-
-def mass(q, args):
-    """1 + S S', symmetric positive definite."""
-    spread = args["spread"] * (1 + 0.5 * jnp.sin(q + args["lean"]))[:, None]
-    return jnp.eye(q.size) + spread @ spread.T
-
-
-def force(t, q, v, args):
-    velocity = args["damp"] @ v + args["drag"] * (v @ v)
-    return args["push"] + args["stiff"] @ jnp.sin(q) + velocity + args["drive"] * jnp.cos(3 * t)
-
-
-def gaps(t, q, args):
-    return args["offset"] + args["normal"] @ q + args["swell"] * jnp.sin(args["wave"] @ q + args["rate"] * t)
-
-
-PROBLEM = ji.Problem(force, gaps, mass)
 
 
 class Kinematics(NamedTuple):
@@ -141,6 +120,7 @@ def draw(seed: int, e: float, d: int, second: str) -> Case:
     m, root = (1 if second == "none" else 2), np.sqrt(d)
     args = {
         "spread": 0.7 * normal((d, d)) / root,
+        "bend": np.asarray(0.5),
         "lean": rng.uniform(-np.pi, np.pi, d),
         "push": normal(d),
         "stiff": normal((d, d)) / root,
@@ -203,7 +183,7 @@ def draw(seed: int, e: float, d: int, second: str) -> Case:
 def compiled(scheme, d: int, m: int):
     """(theta, touched, steps) -> Jacobian (2d, p) of the state at T1, and status: `solve`'s own loop, with the number of steps
     as an argument, so that both share one compilation."""
-    like = {"spread": (d, d), "lean": d, "push": d, "stiff": (d, d), "damp": (d, d), "drag": d, "drive": d}
+    like = {"spread": (d, d), "bend": (), "lean": d, "push": d, "stiff": (d, d), "damp": (d, d), "drag": d, "drive": d}
     like |= {"offset": m, "normal": (m, d), "swell": m, "wave": (m, d), "rate": m}
     _, unravel = ravel_pytree((np.zeros(d), np.zeros(d), np.zeros(()), {k: np.zeros(s) for k, s in like.items()}))
     plan = Plan(length=None, ragged=False, every=None, rows=0, function=None, sensitivity="corrected")
