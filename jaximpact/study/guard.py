@@ -46,9 +46,7 @@ def check_tree(path: Path) -> None:
 def read_json(path: Path, advice: str) -> Any:
     """A JSON file of a study, its text printable; ValueError with ``advice`` where it is not one."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        with open(descriptor, encoding="utf-8") as file:
-            return printable_all(json.load(file))
+        return printable_all(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecursionError) as error:
         raise ValueError(
             f"{path} is damaged, it is not what a study writes ({printable(str(error))}): {advice}"
