@@ -144,6 +144,7 @@ CASES = {
         "constraints",
     ),
 }  # fmt: skip
+SOME = [*list(CASES)[::6], "jitted helper", "lagrangian", "derivative rule"]
 DESIGN = ji.Design.grid(e=[0.5])
 
 
@@ -243,7 +244,8 @@ jax.config.update("jax_enable_x64", True)
 import test_study_physics as here
 folder = Path(sys.argv[1])
 found = {}
-for i, (name, (text, *_)) in enumerate(here.CASES.items()):
+for i, name in enumerate(here.SOME):
+    text, *_ = here.CASES[name]
     here.written(folder / str(i), text)
     found[name] = here.facts(here.loaded(folder / str(i)))
 print(json.dumps(found))
@@ -259,7 +261,8 @@ def test_another_process_finds_the_same(tmp_path):
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     there = json.loads(run.stdout)
-    for i, (name, (text, *_)) in enumerate(CASES.items()):
+    for i, name in enumerate(SOME):
+        text, *_ = CASES[name]
         written(tmp_path / "here" / str(i), text)
         assert facts(loaded(tmp_path / "here" / str(i)))["computes"] == there[name]["computes"], name
 

@@ -311,8 +311,7 @@ class Study:
         stack.enter_context(self.store.lock(unlock))
         self.store.tidy()
         if self.store.exists:
-            self._adopt()
-            self._compare_versions()
+            self._compare_versions(self._adopt())
         else:
             self.store.create(self._definition, self.design, self.blocks, self.schema, self._attributes())
         finished = self._finished()
@@ -326,8 +325,8 @@ class Study:
             self.store.forget(block)
         return sorted(set(self.blocks.numbers()) - finished | set(damaged))
 
-    def _adopt(self) -> None:
-        """Check that the study on disk is this one, and take what does not define it from there."""
+    def _adopt(self) -> dict[str, str]:
+        """Check that the study on disk is this one, and take what does not define it from there; what is computed now."""
         stored, _ = self.store.definition()
         new = {
             **self._compared,
@@ -343,8 +342,9 @@ class Study:
                 "in\n  " + "\n  ".join(lines)
             )
         self._definition = stored
+        return new["computes"]
 
-    def _compare_versions(self) -> None:
+    def _compare_versions(self, computes: dict[str, str]) -> None:
         """Remark where the study was begun with another installation or processor, or does not say what it computes."""
         remarks, old = [], self._definition["versions"]
         changed = changes(old, _versions())
@@ -358,7 +358,7 @@ class Study:
                 "was made by an earlier version, which kept the source of the problem's functions only: that what they read "
                 "from elsewhere (numbers, containers, other modules) is as it was cannot be checked"
             )
-        elif self._compared["computes"] != fingerprint(self._system, self.design):
+        elif self._compared["computes"] != computes:
             remarks.append(
                 "was begun with other versions or another processor, by which its functions are traced to other programs: "
                 "their source is as it was, but what they read from elsewhere cannot be checked"
