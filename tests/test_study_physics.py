@@ -312,6 +312,13 @@ def test_a_study_made_before_programs_were_kept_goes_on_with_a_remark(tmp_path):
         small(path, chunk=12, h=0.02)
 
 
+def test_a_study_goes_on_under_its_own_settings(tmp_path):
+    """As `run` computes: a program that forgot to enable float64 continues a study of float64."""
+    path = begun(tmp_path / "s.zarr", chunk=12).path
+    with jax.enable_x64(False):
+        assert ji.Study.open(path)._adopt() == ji.Study.open(path)._compared["computes"]
+
+
 def test_numbers_of_a_problem_still_count(tmp_path):
     assert encode(ball.restitution, "e") == facts(ball)["source"]["restitution"]
     assert jax.tree.leaves(ball) == [0.0]

@@ -328,11 +328,9 @@ class Study:
     def _adopt(self) -> dict[str, str]:
         """Check that the study on disk is this one, and take what does not define it from there; what is computed now."""
         stored, _ = self.store.definition()
-        new = {
-            **self._compared,
-            "source": sources(self._system.problem),
-            "computes": fingerprint(self._system, self.design),
-        }
+        with settings_of(self._compared["settings"]):
+            computes = fingerprint(self._system, self.design)
+        new = {**self._compared, "source": sources(self._system.problem), "computes": computes}
         old = stored["compared"]
         lines = differences(_flat(old), _flat(json.loads(json.dumps(new))))
         lines += _changed_functions(old, new, comparable=not changes(stored["versions"], _versions(), TRACED))
@@ -342,7 +340,7 @@ class Study:
                 "in\n  " + "\n  ".join(lines)
             )
         self._definition = stored
-        return new["computes"]
+        return computes
 
     def _compare_versions(self, computes: dict[str, str]) -> None:
         """Remark where the study was begun with another installation or processor, or does not say what it computes."""
