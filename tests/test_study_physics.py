@@ -1,5 +1,6 @@
 """A study goes on with the physics that it was begun with: every change of what its functions compute is told by name."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -174,7 +175,7 @@ def loaded(folder):
 def facts(problem, save=None):
     base = {"q0": np.ones(1), "v0": np.zeros(1), "e": None, "h": 0.1, "t0": 0.0, "t1": 1.0, "args": {"a": np.ones(2)}}
     system = task.System(problem, ji.PaoliSchatzman(), ji.ActiveSet(), ji.Save.of(save or "final"), base)
-    return {"source": sources(problem), "computes": fingerprint(system, DESIGN)}
+    return {"source": sources(problem), "computes": fingerprint(system, DESIGN.values)}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -317,6 +318,19 @@ def test_a_study_goes_on_under_its_own_settings(tmp_path):
     path = begun(tmp_path / "s.zarr", chunk=12).path
     with jax.enable_x64(False):
         assert ji.Study.open(path)._adopt() == ji.Study.open(path)._compared["computes"]
+
+
+def test_a_worker_with_another_physics_is_refused(tmp_path):
+    """One whose modules are older, say; with other versions programs cannot be compared."""
+    given = begun(tmp_path / "s.zarr", chunk=12)._task(0)
+    system = task.System.of(given.system)
+    task.check_physics(system, given)
+    computes, here = given.physics
+    other = dataclasses.replace(given, physics=(computes | {"force": "0"}, here))
+    found = task.compute(other)
+    assert isinstance(found, task.Failure)
+    assert "force computes something else in this worker" in found.message
+    task.check_physics(system, dataclasses.replace(other, physics=(other.physics[0], here | {"jax": "99.0"})))
 
 
 def test_numbers_of_a_problem_still_count(tmp_path):

@@ -12,7 +12,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -21,17 +21,21 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from ..validate import canonical_state, cast_numbers
 from .description import texts_of
-from .design import Design
-from .task import System
+
+if TYPE_CHECKING:
+    from .task import System
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 NAMES = {"name", "debug_info", "ctx_mesh", "inline", "keep_unused", "compiler_options_kvs"}  # change no number
 ORDERS = 2  # derivatives of the problem's functions that schemes take
 
 
-def fingerprint(system: System, design: Design) -> dict[str, str]:
-    """A hash of what each function computes for the shapes and dtypes of a study; a failure where it cannot be called."""
-    one = system.lane({key: column[0] for key, column in design.values.items()})
+def fingerprint(system: System, values: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """A hash of what each function computes for the shapes and dtypes of a study; a failure where it cannot be called.
+
+    ``values`` are those of each quantity, of a design or of some of its lanes.
+    """
+    one = system.lane({key: column[0] for key, column in values.items()})
     q, v = canonical_state(one["q0"], one["v0"])
     args = cast_numbers("args", one["args"], q.dtype)
     t, q, v, args = jax.tree.map(
@@ -45,7 +49,9 @@ def fingerprint(system: System, design: Design) -> dict[str, str]:
         "energy": (problem.energy, everything),
         "save.function": (system.save.function, everything),
     }
-    return {name: of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
+    # settings that change no number, but what is traced or refused
+    with jax.disable_jit(False), jax.numpy_rank_promotion("allow"):
+        return {name: of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
 
 
 def of(function: Callable, operands: tuple) -> str:

@@ -133,6 +133,7 @@ class Study:
             for block in self.blocks.numbers():
                 check_all_times(system, design.at(self.blocks.where(block)))
         self._definition = self._defined(described, folder)
+        self._physics = (self._compared["computes"], provenance())
         if self.store.exists:
             self._adopt()
 
@@ -146,7 +147,7 @@ class Study:
         compared = {
             **described,
             "source": sources(self._system.problem),
-            "computes": fingerprint(self._system, self.design),
+            "computes": fingerprint(self._system, self.design.values),
             "design": {"$dict": about},
             "chunk": list(self.blocks.shape),
             "settings": settings_now(),
@@ -329,7 +330,8 @@ class Study:
         """Check that the study on disk is this one, and take what does not define it from there; what is computed now."""
         stored, _ = self.store.definition()
         with settings_of(self._compared["settings"]):
-            computes = fingerprint(self._system, self.design)
+            computes = fingerprint(self._system, self.design.values)
+        self._physics = (computes, provenance())
         new = {**self._compared, "source": sources(self._system.problem), "computes": computes}
         old = stored["compared"]
         lines = differences(_flat(old), _flat(json.loads(json.dumps(new))))
@@ -380,7 +382,7 @@ class Study:
         about = self._definition
         lanes = self.design.at(self.blocks.where(block))
         settings = about["compared"]["settings"] | settings_now(CHECKS)
-        return Task(block, self._described, lanes, about["batch"], about["common_times"], settings)
+        return Task(block, self._described, lanes, about["batch"], about["common_times"], settings, self._physics)
 
     def _write(self, writer: Writer, result: Result) -> None:
         """Results of a block and what is to be known of it without reading them."""

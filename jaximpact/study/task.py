@@ -32,7 +32,8 @@ from ..validate import (
 )
 from .description import decode, load_problem, settings_of
 from .design import ROOTS, Design, Key
-from .provenance import provenance
+from .fingerprint import fingerprint
+from .provenance import TRACED, changes, provenance
 
 REASONS = 100  # refused lanes of a block whose reasons are kept
 SECOND, PURE = "s", "1"
@@ -294,7 +295,8 @@ class Task:
     """One block, without the store: a description of the system and the values of each quantity on its lanes.
 
     ``batch``: lanes computed at once, which is fixed for a study, so that its numbers do not depend on the machine's
-    cores. ``attempt``: how often it was lost before.
+    cores. ``physics``: what the functions compute where the study is run, and its provenance. ``attempt``: how often it was
+    lost before.
     """
 
     number: int
@@ -303,6 +305,7 @@ class Task:
     batch: int
     common_times: bool
     settings: dict[str, Any]
+    physics: tuple[dict[str, str], dict[str, str]]
     attempt: int = 0
 
 
@@ -341,9 +344,29 @@ def compute(task: Task) -> Result | Failure:
         return Failure(task.number, f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
+_checked: list[tuple[Any, ...]] = []  # what this process has found to be as it should
+
+
+def check_physics(system: System, task: Task) -> None:
+    """The functions compute here what they do where the study is run: a worker may have other files, or older ones."""
+    computes, elsewhere = task.physics
+    key = (system.problem, system.save.function, task.physics, task.settings)
+    if changes(elsewhere, provenance(), TRACED) or key in _checked:
+        return
+    found = fingerprint(system, task.lanes)
+    for name, program in computes.items():
+        if found.get(name) != program:
+            raise ValueError(
+                f"{name} computes something else in this worker than where the study is run: its modules are of another time or "
+                "place, restart it with the same ones"
+            )
+    _checked[:] = [*_checked[-7:], key]
+
+
 def _computed(task: Task) -> Result:
     begin = time.perf_counter()
     system = System.of(task.system)
+    check_physics(system, task)
     report = reports(system, task.lanes)
     bad = refused(report)
     count, reasons = len(bad), why_refused(report, bad)
