@@ -70,27 +70,18 @@ CASES = {
     ),
     "Save of nothing": ({"save": lambda t, q, v, args: None}, "save: function.* returns nothing"),
     # options of methods
-    "theta='a'": ({"scheme": ji.MoreauJean(theta="a")}, r"MoreauJean\(theta='a'\): theta must be a number"),
-    "theta=nan": ({"scheme": ji.MoreauJean(theta=float("nan"))}, r"MoreauJean\(theta=nan\): theta must be finite"),
-    "newton=1.5": (
-        {"scheme": ji.EventCorrected(newton=1.5)},
-        r"EventCorrected\(newton=1.5\): newton must be a whole number",
-    ),
-    "nodes=0": (
-        {"scheme": ji.PaoliSchatzman(nodes=0)},
-        r"PaoliSchatzman\(nodes=0\): nodes must be a whole number from 1",
-    ),
+    "theta='a'": ({"scheme": ji.MoreauJean(theta="a")}, r"MoreauJean\(theta=...\) must be a number, got 'a'"),
+    "theta=nan": ({"scheme": ji.MoreauJean(theta=float("nan"))}, r"MoreauJean\(theta=...\) must be finite"),
+    "newton=1.5": ({"scheme": ji.EventCorrected(newton=1.5)}, r"EventCorrected\(newton=...\) must be a whole number"),
+    "nodes=0": ({"scheme": ji.PaoliSchatzman(nodes=0)}, r"PaoliSchatzman\(nodes=...\) must be a whole number >= 1"),
     "max_linearisations=0": (
         {"projection": ji.ActiveSet(max_linearisations=0)},
-        r"ActiveSet\(max_linearisations=0\): max_linearisations must be a whole number from 1",
+        r"ActiveSet\(max_linearisations=...\) must be a whole number >= 1, got 0",
     ),
-    "tolerance=-1": (
-        {"projection": ji.ADMM(tolerance=-1.0)},
-        r"ADMM\(tolerance=-1.0\): tolerance must be finite and > 0",
-    ),
+    "tolerance=-1": ({"projection": ji.ADMM(tolerance=-1.0)}, r"ADMM\(tolerance=...\) must be finite and not negative"),
     "tolerance=nan": (
         {"projection": ji.ProjectedGradient(tolerance=float("nan"))},
-        r"ProjectedGradient\(tolerance=nan\): tolerance must be finite",
+        r"ProjectedGradient\(tolerance=...\) must be finite",
     ),
     "scheme=3": ({"scheme": 3}, "scheme must be a scheme such as"),
     "projection a scheme": ({"projection": ji.MoreauJean()}, "projection must be a projection such as"),
