@@ -15,7 +15,7 @@ import numpy as np
 from jax import Array, lax
 
 from .contact import Metric, gap_rate, linearise, touch
-from .derivatives import UNDIFFERENTIATED, forward_first, guarded
+from .derivatives import REVERSE_INSIDE, TWICE, UNDIFFERENTIATED, forward_first, guarded
 from .lanes import few, few_differentiated
 from .problem import Problem
 from .projection.base import Projection, Untouched, as_status, is_straight, project_velocity
@@ -371,11 +371,12 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     def step(*system):
         """A step and what it does to the history of the contacts; made whole for the lanes that touch something."""
         calm, whole = (untouched_step, located_step if located else plain_step)
+        why = REVERSE_INSIDE
         if corrected:
-            calm, whole = calm_step, corrected_step
+            calm, whole, why = calm_step, corrected_step, TWICE
         if straight or not plan.few or problem.constraints is None:
             return whole(*system)
-        return few_differentiated(lambda x: calm(*x[:2], *x[3:]), lambda x: whole(*x))(system)
+        return few_differentiated(lambda x: calm(*x[:2], *x[3:]), lambda x: whole(*x), why)(system)
 
     def body(carry, k):
         state, row, measures, buffer, pointer, history = carry
@@ -637,7 +638,9 @@ def solve(
         save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
         sensitivity: the derivative of the solution. "corrected", of the motion, to O(h): the discrete map's on smooth
             pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
-            across impacts, whatever h); "none", differentiation raises. The values are the same in all three.
+            across impacts, whatever h); "none", differentiation raises. The values are the same in all three. Second
+            derivatives, with forward mode inside: of the motion with `EventCorrected`, of the discrete map with
+            "discrete"; others raise.
         layout: "array", or "scalar": every small array held as separate numbers, which compiles longer and runs
             faster under `jax.vmap`; "auto", "scalar" up to eight coordinates and constraints. Equal to a few ulp a
             step.

@@ -19,7 +19,7 @@ from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from .derivatives import guarded
+from .derivatives import REVERSE_INSIDE, guarded
 
 FEW = 64  # lanes gathered at a time
 
@@ -71,15 +71,16 @@ def few(work: Callable, pending: Array, value, operands):
     return masked(pending, value, operands)
 
 
-def few_differentiated(calm: Callable, whole: Callable):
+def few_differentiated(calm: Callable, whole: Callable, why: str = REVERSE_INSIDE):
     """x -> y: ``whole(x)`` where ``calm(x)``, a pair (y, pending), is pending, else its y; derivatives alike, in either mode.
 
     x and y are pytrees; their integers and booleans have no derivative. What the functions close over may be differentiated too.
+    ``why``: the error where jax has forgotten the rule of the derivative.
     """
 
     def call(x):
         (of_calm, by_calm), (of_whole, by_whole) = _opened(calm, x), _opened(whole, x)
-        choose = _chosen(lambda z: of_calm(z[0], z[2]), lambda z: of_whole(z[1], z[2]))
+        choose = _chosen(lambda z: of_calm(z[0], z[2]), lambda z: of_whole(z[1], z[2]), why)
         return choose((by_calm, by_whole, x))
 
     return call
@@ -96,7 +97,7 @@ def _opened(function: Callable, x) -> tuple[Callable, list]:
     return pure, closed.consts
 
 
-def _chosen(calm: Callable, whole: Callable):
+def _chosen(calm: Callable, whole: Callable, why: str):
     """`few_differentiated` of functions that close over nothing."""
 
     def is_real(x):
@@ -105,7 +106,7 @@ def _chosen(calm: Callable, whole: Callable):
     @jax.custom_jvp
     def function(x):
         # jax may forget the rule below
-        x = guarded(x)
+        x = guarded(x, why)
         y, pending = calm(x)
         return few(lambda _, x: whole(x), pending, y, x)
 

@@ -70,6 +70,18 @@ def test_status_names_a_motion_that_ends_at_an_impact():
     assert "DERIVATIVE_AT_END" in found.describe_status()
 
 
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.EventCorrected()], ids=lambda s: type(s).__name__)
+def test_trusted_is_finite(scheme):
+    """Quadratic drag |v| v written with a norm, whose derivative at rest is 0/0: from rest no Jacobian is to be trusted."""
+    force = lambda t, q, v, args: jnp.array([0.0, -9.81]) - 0.1 * jnp.sqrt(v @ v) * v
+    ball = ji.Problem(force, lambda t, q, args: q[1:])
+    v0 = np.array([[0.0, 0.0], [1.0, 0.0]])
+    found = ji.sensitivities(ball, [0.0, 1.0], v0, t1=0.2, h=0.05, wrt="v0", scheme=scheme)
+    finite = np.all(np.isfinite(found.jacobian["q"]["v0"]), axis=(1, 2))
+    assert list(finite) == list(found.trusted) == [False, True]
+    assert "DERIVATIVE_NOT_FINITE" in found.describe_status()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -415,7 +415,7 @@ def wedge(t, q, args):
 WEDGE = ji.Problem(lambda t, q, v, args: jnp.zeros(2), wedge)
 
 
-@pytest.mark.parametrize("scheme", CORRECTED)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_remarks(scheme):
     """Each remark for a motion made for it, none for a bounce, and none is a failure."""
     e = 0.0 if scheme == "Maury" else 0.5

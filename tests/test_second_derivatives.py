@@ -1,0 +1,122 @@
+"""Second derivatives: right, to the order of the scheme, or an error that says what to use; in every nesting."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.schemes.base import Inputs
+
+G, E, T1 = 9.81, 0.7, 0.7
+BALL = ji.Problem(lambda t, q, v, args: jnp.full_like(q, -G), lambda t, q, args: q, restitution=E)
+BOWL = ji.Problem(
+    lambda t, q, v, args: jnp.array([0.0, -G]), lambda t, q, args: jnp.stack([1 - q @ q]), restitution=0.5
+)
+FORWARD = {
+    "forward in forward": lambda f: jax.jacfwd(jax.jacfwd(f)),
+    "forward in reverse": lambda f: jax.jacrev(jax.jacfwd(f)),
+}
+REVERSE = {
+    "hessian": jax.hessian,
+    "grad of grad": lambda f: jax.grad(jax.grad(f)),
+    "reverse in forward": lambda f: jax.jacfwd(jax.jacrev(f)),
+    "tangent of grad": lambda f: lambda x: jax.jvp(jax.grad(f), (x,), (1.0,))[1],
+    "in jit and vmap": lambda f: lambda x: jax.jit(jax.vmap(jax.hessian(f)))(jnp.stack([x, x])),
+}
+
+
+def height(scheme, sensitivity="corrected", steps=7):
+    """y0 -> q(t1) of a ball that bounces once."""
+
+    def final(y):
+        options = {"t1": T1, "steps": steps, "scheme": scheme, "save": "final", "sensitivity": sensitivity}
+        return ji.solve(BALL, jnp.stack([y]), [0.0], **options).q[-1, 0]
+
+    return final
+
+
+def exact(y):
+    """The same: it falls for sqrt(2 y/g), and leaves at E times its speed."""
+    speed = jnp.sqrt(2 * G * y)
+    left = T1 - speed / G
+    return E * speed * left - 0.5 * G * left**2
+
+
+@pytest.mark.parametrize("nesting", FORWARD | REVERSE)
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean()], ids=lambda s: type(s).__name__)
+def test_corrected_steps_have_no_second_derivative(scheme, nesting):
+    with pytest.raises(
+        ValueError, match=r"second derivatives through solve\(sensitivity='corrected'\).*Use scheme=EventC"
+    ):
+        (FORWARD | REVERSE)[nesting](height(scheme))(jnp.asarray(1.0))
+
+
+@pytest.mark.parametrize(
+    ("nesting", "steps"), [(name, 7) for name in REVERSE] + [("hessian", 40)]
+)  # from 32 on in segments
+def test_reverse_mode_inside_is_refused(nesting, steps):
+    with pytest.raises(ValueError, match=r"reverse mode inside.*Use forward mode inside"):
+        REVERSE[nesting](height(ji.EventCorrected(), steps=steps))(jnp.asarray(1.0))
+
+
+def test_one_located_step():
+    """Across an impact a step of parabolas is exact, and so are its first, second and third derivatives."""
+    scheme, h = ji.EventCorrected(), 0.02
+    inputs = Inputs(jnp.zeros(()), jnp.asarray(h), jnp.asarray(E), None)
+
+    def step(x):
+        first, _ = scheme.init(BALL, ji.ActiveSet(), inputs, x[:1], x[1:])
+        last, _ = scheme.step(BALL, ji.ActiveSet(), inputs, first)
+        return jnp.concatenate([last.q, last.v])
+
+    def law(x):
+        speed = jnp.sqrt(x[1] ** 2 + 2 * G * x[0])
+        left = h - (x[1] + speed) / G
+        return jnp.stack([E * speed * left - 0.5 * G * left**2, E * speed - G * left])
+
+    x = jnp.array([0.01, -2.0])
+    for order in (2, 3):
+        twice = [step, law]
+        for _ in range(order):
+            twice = [jax.jacfwd(f) for f in twice]
+        found, expected = jax.jit(twice[0])(x), twice[1](x)
+        np.testing.assert_allclose(found, expected, atol=1e-12 * np.max(np.abs(expected)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nesting", FORWARD)
+def test_located_impacts(nesting):
+    np.testing.assert_allclose(
+        jax.jit(FORWARD[nesting](height(ji.EventCorrected())))(1.0), jax.grad(jax.grad(exact))(1.0), rtol=1e-12
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nesting", FORWARD)
+def test_discrete_map(nesting):
+    """In a bowl, with an impact: the second derivative is the difference of first ones, or of the map itself."""
+
+    def final(x):
+        options = {"t1": 0.8, "steps": 11, "save": "final", "sensitivity": "discrete"}
+        return ji.solve(BOWL, jnp.stack([x, 0.1]), [0.3, 0.0], **options).q[-1, 0]
+
+    value = jax.jit(final)
+    x, d = 0.2, 1e-3
+    difference = (value(x + d) - 2 * value(x) + value(x - d)) / d**2
+    # d^2/12 times the fourth derivative, and round-off 4 eps/d^2
+    assert jax.jit(FORWARD[nesting](final))(x) == pytest.approx(difference, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_without_constraints_all_nestings_work():
+    """A spring: q(t1) = x cos(t1) is linear, x^2 of it is not; by every nesting."""
+    spring = ji.Problem(lambda t, q, v, args: -q * (1 + q * q))
+
+    def final(x):
+        return ji.solve(spring, jnp.stack([x]), [0.0], t1=0.5, steps=5, save="final").q[-1, 0]
+
+    found = [nest(final)(0.7) for nest in (FORWARD | {"hessian": jax.hessian}).values()]
+    np.testing.assert_allclose(found, found[0], rtol=1e-12)
+    slope = jax.jit(jax.grad(final))
+    assert found[0] == pytest.approx((slope(0.7 + 1e-5) - slope(0.7 - 1e-5)) / 2e-5, rel=1e-6)
