@@ -352,6 +352,8 @@ class _Family:
         gap, diagonal = self.look(motion.t, motion.q, data.args)
         impulse = np.diff(np.asarray(motion.impulse), axis=0)
         rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]
+        if batch.scheme.rebounds:
+            impulse = _in_one_step(impulse)
         return _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e)), rows
 
 
@@ -368,6 +370,14 @@ def _observer(batch) -> Callable:
         return jax.vmap(one)(t, q)
 
     return look
+
+
+def _in_one_step(impulse: np.ndarray) -> np.ndarray:
+    """Impulses (k, m) of the steps of a closed orbit with those of an impact that takes two steps added in the first."""
+    pushed = impulse > 0
+    begins = pushed & ~np.roll(pushed, 1, axis=0) & np.roll(pushed, -1, axis=0) & ~np.roll(pushed, -2, axis=0)
+    both = np.where(begins, impulse + np.roll(impulse, -1, axis=0), impulse)
+    return np.where(np.roll(begins, 1, axis=0), 0.0, both)
 
 
 def _contacts(gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray) -> _Contacts:

@@ -146,10 +146,11 @@ def impacts(
         )
     check_solution(problem, solution, one_lane(args, args_axes))
     looked_at = np.ones(len(t), bool) if lanes is None else np.asarray(lanes)
-    if looked_at.dtype != bool or looked_at.shape != (len(t),):
+    if looked_at.shape != (len(t),) or not np.all(np.isin(looked_at, (0, 1))):
         raise ValueError(
             f"lanes must be a mask of shape ({len(t)},), true where a lane is looked at (~solution.failed, say), got {lanes!r}"
         )
+    looked_at = looked_at.astype(bool)
     if not np.all(np.isfinite(impulse[looked_at])):
         bad = int(np.flatnonzero(looked_at & ~np.all(np.isfinite(impulse), axis=(1, 2)))[0])
         raise ValueError(f"motion {bad} of the solution is not finite: leave it out with lanes=~solution.failed")
