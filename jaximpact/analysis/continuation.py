@@ -35,7 +35,7 @@ from ..status import FAILURES
 from ..validate import check_counts
 from .arguments import check_problem, number_of, real_number
 from .orbits import periodic_orbit
-from .strobe import admissible, blocks, damped_newton, eigenvalues, jacobians, prepare_strobe, warn_of_lost_derivatives
+from .strobe import admissible, blocks, damped_newton, eigenvalues, jacobians, lost_derivatives, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 EASY = 3  # iterations up to which the next step is longer
@@ -477,7 +477,8 @@ def _follow(family: _Family, value: float, direction: int, step: float, most: in
         wall -= length
         length = min(length * (1.5 if new.evaluations <= EASY else 1.0), LONGEST * step)
     if ended == "no convergence":
-        warn_of_lost_derivatives("the branch behind its last point", np.array([family.rough]))
+        none = np.zeros(1, int)
+        lost_derivatives("the Jacobian behind the branch's last point", none, np.where([family.rough], np.nan, 0.0))
     return _branch(family, branch, states, events, ended)
 
 

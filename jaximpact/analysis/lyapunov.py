@@ -27,7 +27,7 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
-from .strobe import prepare_strobe, warn_of_lost_derivatives
+from .strobe import lost_derivatives, prepare_strobe
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def lyapunov(
         error = np.std(means, axis=1, ddof=1) / np.sqrt(blocks)
     end = np.broadcast_to(np.asarray(batch.data.t0), time.shape) + (skip + intervals) * time
     exponents = means.mean(axis=1)
-    warn_of_lost_derivatives("their exponents", ((status & int(FAILURES)) == 0) & np.isnan(exponents).any(axis=1))
+    status = lost_derivatives("an exponent", status, exponents)
     found = (exponents, error, means, q, v, end, status)
     return Lyapunov(*(x[0] for x in found)) if single else Lyapunov(*found)
 

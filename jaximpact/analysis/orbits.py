@@ -25,10 +25,10 @@ from .strobe import (
     admissible,
     damped_newton,
     eigenvalues,
+    lost_derivatives,
     near_impact,
     prepare_strobe,
     strobe,
-    warn_of_lost_derivatives,
 )
 
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
@@ -158,8 +158,7 @@ def periodic_orbit(
     orbit = found[-1]
     if extrapolate:
         orbit = _extrapolated(found, 2 if isinstance(batch.scheme, EventCorrected) else 1)
-    sound = (orbit.status & int(FAILURES)) == 0
-    warn_of_lost_derivatives("monodromy", sound & ~np.all(np.isfinite(orbit.monodromy), axis=(1, 2)))
+    orbit = replace(orbit, status=lost_derivatives("the monodromy", orbit.status, orbit.monodromy))
     lost = ~orbit.converged
     monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)
     orbit = replace(orbit, monodromy=monodromy, multipliers=eigenvalues(monodromy))

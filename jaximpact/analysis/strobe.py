@@ -23,6 +23,7 @@ from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
+from ..status import FAILURES, Status
 from ..validate import JaximpactWarning, check_counts, real_array
 from .arguments import check_problem, check_steps, full_axes, number_of, positive_time
 
@@ -193,16 +194,22 @@ def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: flo
     return x, jacobian, np.where(done, status, status | last), size, used, done
 
 
-def warn_of_lost_derivatives(what: str, lost: np.ndarray) -> None:
-    """A remark on lanes (B,) whose motion is sound and whose derivative is not finite: ``what`` has none there."""
-    if np.any(lost):
-        lanes = np.flatnonzero(np.atleast_1d(lost))
+def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> np.ndarray:
+    """The status (B,) with `Status.DERIVATIVE_NOT_FINITE` where a motion is sound and its derivative (B, ...) holds NaN.
+
+    A warning says so too: ``what`` is NaN there.
+    """
+    holds = np.isnan(derivative).reshape(len(derivative), -1).any(axis=1)
+    lost = holds & ((status & int(FAILURES)) == 0)
+    if lost.any():
+        lanes = np.flatnonzero(lost)
         warnings.warn(
-            f"the derivative of the motion is not finite in {lanes.size} lanes (first: {lanes[0]}): {what} is NaN there; the force, the mass "
-            "or the constraints have no derivative at a state of it (the square root of v @ v at v = 0, say)",
+            f"the derivative of the motion is not finite in {lanes.size} lanes (first: {lanes[0]}), {what} is NaN: the force, the mass or "
+            "the constraints have no derivative at a state of it (the square root of v @ v at v = 0, say)",
             JaximpactWarning,
             stacklevel=3,
         )
+    return status | np.where(lost, int(Status.DERIVATIVE_NOT_FINITE), 0).astype(status.dtype)
 
 
 def ordered(multipliers: np.ndarray) -> np.ndarray:
