@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo test test-slow lint figures gallery passes bench bench-full bench-record clean
+.PHONY: setup demo test test-slow honesty lint figures gallery passes bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -24,6 +24,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow --dist load
+
+# a clean status implies a right result, over 2000 random systems
+honesty: setup
+	$(BIN)/python -m pytest -m slow tests/test_honesty.py -s -n 0
 
 lint: setup
 	$(BIN)/ruff check .
