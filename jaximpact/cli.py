@@ -460,6 +460,7 @@ def _converge(options) -> int:
     content = {
         "settings": settings | {"projection": options.projection, "backend": jax.default_backend()},
         "reference": result.reference,
+        "error of the reference": dict(result.floor),
         "errors": columns,
         "orders": {"observed": observed, "expected": expected},
         "seconds": seconds,

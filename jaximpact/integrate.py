@@ -237,7 +237,7 @@ def start(problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v
     found = project_velocity(projection, contacts.masked(at.touching), jnp.where(at.touching, rate, 1))
     inside = jnp.all((inputs.e >= 0) & (inputs.e <= 1)) & (inputs.h > 0)
     status = (
-        found.status
+        (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
         | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
         | as_status(jnp.any(at.violated), Status.START_NOT_ADMISSIBLE)
         | as_status(~inside, Status.INPUT_OUT_OF_RANGE)

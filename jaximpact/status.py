@@ -29,6 +29,7 @@ class Status(enum.IntFlag):
     MASS_NOT_SYMMETRIC = 32768
     EVENTS_UNRESOLVED = 1 << 16
     DERIVATIVE_NOT_FINITE = 1 << 17
+    IMPULSES_COUPLED = 1 << 18
 
     def __str__(self):
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -62,6 +63,9 @@ CAUSES = {
     "an error of first order: take a smaller h, or EventCorrected(impacts=...)",
     Status.DERIVATIVE_NOT_FINITE: "(derivatives only) a Jacobian is infinite or NaN: force, constraints or output are not differentiable "
     "where they were evaluated (sqrt or a norm at zero); write them so that they are",
+    Status.IMPULSES_COUPLED: "(remark) with restitution, contacts that are not orthogonal carried impulses in one step: at such a "
+    "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate; of "
+    "bodies at rest it says nothing",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "

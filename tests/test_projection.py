@@ -43,6 +43,11 @@ def brute_force(a, b):
     raise AssertionError("no solution")
 
 
+def clean(found):
+    """Nothing to remark, but that contacts are not orthogonal."""
+    return int(found.status) & ~int(Status.IMPULSES_COUPLED) == 0
+
+
 @METHODS
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (3, 2), (4, 3), (6, 5), (12, 9)])
 def test_linear_problem(method, d, m):
@@ -52,7 +57,7 @@ def test_linear_problem(method, d, m):
         contacts = contacts_of(jacobian, mass)
         found = solve(contacts, jnp.asarray(b))
         velocity = brute_force(np.asarray(contacts.delassus()), b)
-        assert int(found.status) == 0
+        assert clean(found)
         # the residual asked for is 1e-12, raised to 8 rounding units of the data; errors are conditioned by the
         # smallest eigenvalue of an active block, above 1e-3 here
         assert float(found.residual) <= 1e-10
@@ -65,7 +70,7 @@ def test_constraints_in_different_units_have_each_their_own_round_off(method):
     """A gap in nanometres beside one in metres: its round-off, 1e-6, is no excuse for the other's violation of 1e-7."""
     contacts = contacts_of(np.diag([1.0, 1e9]), np.eye(2))
     found = jax.jit(lambda b: project_velocity(method, contacts, b))(jnp.array([-1e-7, -1e9]))
-    assert int(found.status) == 0
+    assert clean(found)
     # 32 roundings of 1, and the tolerance of 1e-12
     np.testing.assert_allclose(found.jump, [1e-7, 1.0], rtol=0, atol=1e-11)
 
@@ -77,7 +82,7 @@ def test_dependent_gradients(method):
     contacts = contacts_of(jacobian, np.diag([2.0, 3.0]))
     before = jnp.array([-1.0, -2.0])
     found = jax.jit(lambda b: project_velocity(method, contacts, b))(contacts.velocity(before))
-    assert int(found.status) == 0
+    assert clean(found)
     np.testing.assert_allclose(before + found.jump, 0.0, atol=1e-9)
 
 
@@ -109,7 +114,7 @@ def test_curved_constraints(method, increment):
     metric = Metric.at(problem, jnp.zeros(3), args)
     base, scale, increment = jnp.array([0.9, 0.9, 1.1]), jnp.asarray(0.1), jnp.asarray(increment)
     found = project_position(method, problem, metric, jnp.asarray(0.5), base, increment, scale, args)
-    assert int(found.status) == 0
+    assert clean(found)
     w, mass = np.asarray(base + increment), np.asarray(problem.mass)
     gaps = lambda z: np.asarray(problem.gaps(0.5, jnp.asarray(z), args))
     best = minimize(
@@ -182,7 +187,7 @@ def test_residual_is_a_velocity(method):
         velocity = problem.gaps(0.5, z, args) / scale
         # the floor is eight rounding units of the position over the scale
         assert float(jnp.max(-velocity)) <= max(1e-11, 64 * 2.2e-16 / scale)
-        assert int(found.status) == 0
+        assert clean(found)
 
 
 def test_many_constraints():
@@ -194,8 +199,8 @@ def test_many_constraints():
     offset = jnp.asarray(contacts.velocity(jnp.asarray(rng.normal(size=40))) + 0.3)
     gradient = jax.jit(lambda b: project_velocity(ji.ProjectedGradient(tolerance=1e-9), contacts, b))(offset)
     exact = jax.jit(lambda b: project_velocity(ji.ActiveSet(tolerance=1e-9), contacts, b))(offset)
-    assert int(gradient.status) == 0
-    assert int(exact.status) == 0
+    assert clean(gradient)
+    assert clean(exact)
     np.testing.assert_allclose(gradient.jump, exact.jump, atol=1e-7)
 
 

@@ -75,7 +75,7 @@ def test_refined_where_pivots_miss_the_tolerance(monkeypatch, always):
     right = project_velocity(ji.ActiveSet(), contacts, offset)
     spoil(monkeypatch, contacts.delassus(), always)
     found = project_velocity(ji.ActiveSet(), contacts, offset)
-    assert int(right.status) == 0
+    assert not int(right.status) & ~int(Status.IMPULSES_COUPLED)
     assert int(found.status) & Status.PROJECTION_REFINED
     assert bool(int(found.status) & Status.PROJECTION_NOT_CONVERGED) == always
     if not always:
@@ -125,7 +125,7 @@ def test_working_sets_find_the_projection_on_all_constraints(method):
     for squeeze in (0.0, 0.02, 0.05):
         move = squeeze * (0.5 - base) + 0.002 * rng.uniform(-1, 1, 32)
         found, whole = (jax.jit(lambda x, m=m: project(m, x))(move) for m in (method, AllTogether()))
-        assert int(found.status) == int(whole.status) == 0
+        assert not (int(found.status) | int(whole.status)) & ~int(Status.IMPULSES_COUPLED)
         # both residuals [velocity] are below round-off of 1/scale, multiplied by the Delassus matrix's condition
         np.testing.assert_allclose(found.jump, whole.jump, atol=1e-9)
         assert float(jnp.min(DISKS.gaps(0.0, base + move + scale * found.jump, None))) >= -1e-13

@@ -21,7 +21,7 @@ from jax.extend.core import Literal
 from jax.flatten_util import ravel_pytree
 
 from .. import linalg
-from ..contact import SMALL, Contacts, Metric, jacobian
+from ..contact import ORTHOGONAL, SMALL, Contacts, Metric, jacobian
 from ..problem import Problem
 from ..status import Status
 
@@ -137,6 +137,18 @@ class Untouched(NamedTuple):
 def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
     """Natural residual of 0 <= L _|_ w >= 0 as velocities (m,): |min(w, A_aa L)|."""
     return jnp.abs(jnp.minimum(velocity, diagonal * impulse))
+
+
+def coupling(contacts: Contacts, impulse: Array) -> Array:
+    """Status bit of impulses (m,) along gradients that are not orthogonal."""
+    m = impulse.shape[0]
+    if m < 2:
+        return jnp.zeros((), jnp.int32)
+    matrix, acting = contacts.delassus(), impulse > 0
+    diagonal = jnp.diagonal(matrix)
+    oblique = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
+    pairs = acting[:, None] & acting[None, :] & ~jnp.eye(m, dtype=bool)
+    return as_status(jnp.any(oblique & pairs), Status.IMPULSES_COUPLED)
 
 
 def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
@@ -315,7 +327,8 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
         # impulses along nearly dependent gradients are larger than the jump that they add up to
         parts = jnp.abs(part.response) @ found.impulse
         done = jnp.all(residual <= _tolerance(method, residual, contacts, parts, offset))
-        return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, found.status)
+        status = found.status | coupling(part, found.impulse)
+        return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, status)
 
     def solve(_, guess):
         start = Iterate.start(d, offset)
@@ -407,7 +420,8 @@ def project_position(
         # what was left out has a gradient that is not at hand
         largest = jnp.max(allowed)
         done = (moved <= largest) & jnp.all(defect <= (chosen.spread(allowed - largest) + largest))
-        return Iterate(jump, impulse, gap, residual, done, found.iterations, found.status), pulled
+        status = found.status | coupling(contacts, found.impulse)
+        return Iterate(jump, impulse, gap, residual, done, found.iterations, status), pulled
 
     def improved(now: Iterate, size: int) -> Iterate:
         chosen = Selection.of(now, size)

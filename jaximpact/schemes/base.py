@@ -173,11 +173,12 @@ def gradient_status(
     return as_status(jnp.any(doubtful & acting), Status.GRADIENT_VANISHES)
 
 
-def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, impulse: Array | None = None) -> Info:
-    """Info of one step from its projection; adds the status of the mass matrix."""
-    status = projected.status | mass_status(metric)
-    impulse = projected.impulse if impulse is None else impulse
-    return Info(z, chord, impulse, projected.residual, projected.iterations, status)
+def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, e) -> Info:
+    """Info of one step from its projection with restitution ``e``; adds the status of the mass matrix."""
+    # without restitution coupled impulses are the projection of the theory
+    unsaid = jnp.where(jnp.any(e > 0), 0, int(Status.IMPULSES_COUPLED)).astype(jnp.int32)
+    status = (projected.status & ~unsaid) | mass_status(metric)
+    return Info(z, chord, projected.impulse, projected.residual, projected.iterations, status)
 
 
 def no_step(q: Array, v: Array, m: int) -> Info:

@@ -91,6 +91,6 @@ class Maury:
         found = project_velocity(projection, contacts, contacts.gap / h + contacts.velocity(free))
         u = free + found.jump
         new = state.moved(h * u, u)
-        info = info_of(found, metric, new.q, u)
+        info = info_of(found, metric, new.q, u, jnp.zeros_like(h))
         status = gradient_status(projection, problem, metric, contacts, t_new, q, h * free, found.impulse > 0, args)
         return new, info._replace(status=info.status | status)

@@ -98,7 +98,7 @@ class MoreauJean:
             before, w = w, free + found.jump
         chord = theta * w + (1 - theta) * v
         new = state.moved(h * chord, w)
-        info = info_of(found, metric, new.q, chord)
+        info = info_of(found, metric, new.q, chord, e)
         status = gradient_status(projection, problem, metric, contacts, t, q, h * free, found.impulse > 0, args)
         if theta > 0 and self.newton > 1:
             # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change

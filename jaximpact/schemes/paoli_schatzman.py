@@ -113,7 +113,7 @@ class PaoliSchatzman:
         found = self._project(problem, projection, metric, t0 + h, q0, h * (v0 + z), h, args)
         v = v0 + z + found.jump
         state = State.start(0, q0, v0).moved(h * v, v)
-        return state, info_of(found, metric, state.q, v)
+        return state, info_of(found, metric, state.q, v, jnp.zeros_like(h))
 
     def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, e, args = inputs
@@ -136,7 +136,7 @@ class PaoliSchatzman:
             force = self._force(problem, metric, t, h, q, v, args)
         v_new, increment, found = advance(force)
         z = q + (increment + scale * found.jump)
-        info = info_of(found, metric, z, v_new)
+        info = info_of(found, metric, z, v_new, e)
         return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
 
     def _force(self, problem, metric, t, h, q, v, args):
