@@ -60,7 +60,7 @@ class Metric(NamedTuple):
             return jnp.array(True)
         # of a positive definite matrix no entry is larger than the diagonal's largest
         small = 1e4 * jnp.finfo(self.matrix.dtype).eps * jnp.max(jnp.diagonal(self.matrix))
-        return jnp.all(jnp.abs(self.matrix - self.matrix.T) <= small)
+        return ~jnp.any(jnp.abs(self.matrix - self.matrix.T) > small)
 
     @classmethod
     def at(cls, problem: Problem, q: Array, args) -> Metric:
