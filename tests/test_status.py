@@ -153,7 +153,7 @@ def test_newtons_method_that_does_not_converge_sets_a_bit(h):
     assert steep.status == 0
 
 
-@over(SCHEMES[:3])
+@over(SCHEMES)
 def test_float32_moves_by_less_than_the_resolution_of_its_position(scheme):
     free = ji.Problem(lambda t, q, v, args: jnp.zeros_like(q), floor)
     found = ji.solve(free, np.float32([10.0]), np.float32([4e-4]), t1=1.0, h=1e-3, scheme=scheme, save="final")

@@ -43,15 +43,26 @@ class State(NamedTuple):
     @classmethod
     def start(cls, n: int, q: Array, v: Array) -> State:
         """The first state, at step n."""
-        return cls(jnp.asarray(n, jnp.int32), q, v, None if q.dtype == jnp.float64 else jnp.zeros_like(q))
+        return cls(jnp.asarray(n, jnp.int32), q, v, unrounded(q))
 
     def moved(self, shift: Array, v: Array) -> State:
         """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
-        if self.low is None:
-            return State(self.n + 1, self.q + shift, v)
-        shift = shift + self.low
-        q = self.q + shift
-        return State(self.n + 1, q, v, shift - (q - self.q))
+        q, low = added(self.q, shift, self.low)
+        return State(self.n + 1, q, v, low)
+
+
+def unrounded(q: Array) -> Array | None:
+    """What rounding has kept from a position (d,) at first; None in float64, where it does not matter."""
+    return None if q.dtype == jnp.float64 else jnp.zeros_like(q)
+
+
+def added(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
+    """q + shift, and what rounding keeps from it, given what it kept before (Kahan's compensated sum)."""
+    if low is None:
+        return q + shift, None
+    shift = shift + low
+    new = q + shift
+    return new, shift - (new - q)
 
 
 class Info(NamedTuple):

@@ -28,7 +28,7 @@ from ..derivatives import graft
 from ..problem import Problem
 from ..projection.base import PENDING, Projection, Untouched, as_status, complementarity
 from ..status import Status
-from .base import Info, Inputs, beyond_stability, gradient_status, mass_status, no_step
+from .base import Info, Inputs, added, beyond_stability, gradient_status, mass_status, no_step, unrounded
 
 
 class EventState(NamedTuple):
@@ -38,6 +38,7 @@ class EventState(NamedTuple):
     q: Array
     v: Array
     closed: Array
+    low: Array | None = None  # as in `State`
 
 
 class _Progress(NamedTuple):
@@ -45,6 +46,7 @@ class _Progress(NamedTuple):
 
     elapsed: Array
     q: Array
+    low: Array | None
     v: Array
     closed: Array
     impulse: Array
@@ -111,7 +113,8 @@ class EventCorrected:
         # touching and not opening; the first step releases those that the acceleration opens
         leaving = touch(contacts, -rate, q0, v0)
         closed = leaving.touching & ~leaving.outward
-        return EventState(jnp.zeros((), jnp.int32), q0, v0, closed), no_step(q0, v0, closed.shape[0])
+        state = EventState(jnp.zeros((), jnp.int32), q0, v0, closed, unrounded(q0))
+        return state, no_step(q0, v0, closed.shape[0])
 
     def step(
         self, problem: Problem, projection: Projection, inputs: Inputs, state: Any, length: Array | None = None
@@ -120,11 +123,11 @@ class EventCorrected:
         r = inputs.h if length is None else length
         if isinstance(projection, Untouched):
             return self._flight(problem, inputs, state, r)
-        n, q, v, closed = state
+        n, q, v, closed, low = state
         m = closed.shape[0]
         zero = jnp.zeros((), q.dtype)
         none = jnp.zeros((), jnp.int32)
-        progress = _Progress(zero, q, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
+        progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
 
         def advance(progress, left):
             moved = lambda p: self._segment(problem, projection, inputs, inputs.time(n), r, p, left)
@@ -135,28 +138,29 @@ class EventCorrected:
         info = Info(
             progress.q, (progress.q - q) / r, progress.impulse, progress.residual, progress.events, progress.status
         )
-        return EventState(n + 1, progress.q, progress.v, progress.closed), info
+        return EventState(n + 1, progress.q, progress.v, progress.closed, progress.low), info
 
     def _flight(self, problem: Problem, inputs: Inputs, state: Any, r: Array) -> tuple[Any, Info]:
         """The step of a motion that meets and leaves no contact; status PENDING where it does."""
         _, h, _, args = inputs
-        n, q, v, closed = state
+        n, q, v, closed, low = state
         t = inputs.time(n)
         contacts, a, rate, bias = _view(problem, t, q, v, args)
         change = _view(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
-        q_new, v_new = _on_path(r, r, q, v, a, change)
+        shift, v_new = _along(r, r, v, a, change)
+        q_new, low = added(q, shift, low)
         allowed = _allowed(contacts, q)
         taylor = contacts.gap, rate, 0.5 * (contacts.velocity(a) + bias)
         event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _dips(taylor, r, closed, allowed)
         event |= _brushes(taylor, r, h, closed)
         pending = jnp.any(event) | (mass_status(Metric.at(problem, q_new, args)) != 0)
         info = no_step(q_new, (q_new - q) / r, closed.shape[0])
-        return EventState(n + 1, q_new, v_new, closed), info._replace(status=as_status(pending, PENDING))
+        return EventState(n + 1, q_new, v_new, closed, low), info._replace(status=as_status(pending, PENDING))
 
     def _segment(self, problem, projection, inputs, start, length, progress, left) -> _Progress:
         """Follow the path to the next event, of which ``left`` may be located, or to the end of the step, and treat it."""
         _, h, _, args = inputs
-        elapsed, q, v, closed, impulse, residual, events, struck, status = progress
+        elapsed, q, low, v, closed, impulse, residual, events, struck, status = progress
         t, r, last = start + elapsed, length - elapsed, left == 0
 
         # the path: accelerations at its two ends with the reaction of the contacts that push at its start
@@ -171,7 +175,7 @@ class EventCorrected:
         def along(s, x):
             """Gaps and their rates (m,) at time s of the path."""
             t, r, q, v, a, change, args = x
-            gaps = lambda s: problem.gaps(t + s, _on_path(s, r, q, v, a, change)[0], args)
+            gaps = lambda s: problem.gaps(t + s, q + _along(s, r, v, a, change)[0], args)
             return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
 
         # the first event on it: an impact, or the release where a multiplier, linear in time, becomes negative
@@ -188,7 +192,8 @@ class EventCorrected:
         hits = hits & ~last & ~releases
         s = jnp.where(hits, hit_time, jnp.where(releases, release_time, r))
         ratio = s / _nonzero(r)
-        start, (q, v) = q, _on_path(s, r, q, v, a, change)
+        start, (shift, v) = q, _along(s, r, v, a, change)
+        q, low = added(q, shift, low)
         impulse = impulse + s * (push + (0.5 * ratio) * (push_end - push))
 
         candidates = jnp.where(last, penetrating, which & hits)
@@ -203,6 +208,7 @@ class EventCorrected:
         return _Progress(
             jnp.where(hits | releases, elapsed + s, length),
             q,
+            low,
             v,
             closed & ~released,
             impulse + jolt,
@@ -334,10 +340,10 @@ def _sticks(problem, projection, inputs, t, q, v, metric, contacts, rate, involv
     return (-e * rate <= slow) & _persist(projection, contacts, free, bias, involved)[2], slow
 
 
-def _on_path(s, r, q: Array, v: Array, a: Array, change: Array) -> tuple[Array, Array]:
-    """Position and velocity at time s of a path of length r, along which the acceleration changes from a by ``change``."""
+def _along(s, r, v: Array, a: Array, change: Array) -> tuple[Array, Array]:
+    """Displacement and velocity at time s of a path of length r, along which the acceleration changes from a by ``change``."""
     ratio = s / _nonzero(r)
-    return q + s * (v + s * (0.5 * a + (ratio / 6) * change)), v + s * (a + (0.5 * ratio) * change)
+    return s * (v + s * (0.5 * a + (ratio / 6) * change)), v + s * (a + (0.5 * ratio) * change)
 
 
 def _allowed(contacts: Contacts, q: Array) -> Array:
