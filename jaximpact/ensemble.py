@@ -43,6 +43,7 @@ from .validate import (
     differentiable,
     is_traced,
     judge,
+    leaf_axes,
     real_array,
     remark,
     split_restitution,
@@ -56,8 +57,6 @@ BLOCK = 2048  # lanes of a small system advanced together on a CPU: their state 
 VECTOR = 16  # lanes of the widest vector instruction
 LARGEST = 16384  # lanes in one automatic chunk
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
-
-SHARED = object()  # a leaf of args without a lane axis
 
 
 class Axes(NamedTuple):
@@ -378,17 +377,7 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
         e_axis = 0 if e.ndim else None
 
     leaves = jax.tree.leaves(args)
-    where = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
-    try:
-        args_axes = jax.tree.leaves(
-            jax.tree.map(lambda axis, sub: jax.tree.map(lambda _: SHARED if axis is None else axis, sub), args_axes, args,
-                         is_leaf=lambda x: x is None),
-        )  # fmt: skip
-    except (ValueError, TypeError) as error:
-        raise ValueError(where) from error
-    if len(args_axes) != len(leaves) or not all(x is SHARED or (type(x) is int and x == 0) for x in args_axes):
-        raise ValueError(where)
-    args_axes = tuple(None if axis is SHARED else 0 for axis in args_axes)
+    args_axes = leaf_axes(args, args_axes)
     axes = Axes(
         0 if q0.ndim == 2 else None,
         0 if v0.ndim == 2 else None,
@@ -406,8 +395,6 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
             sizes[name] = value.shape[0]
     for leaf, axis in zip(leaves, args_axes, strict=True):
         if axis == 0:
-            if leaf.ndim == 0:
-                raise ValueError("args_axes marks a leaf of args that is a single number: give it a lane axis or None")
             sizes["args"] = leaf.shape[0]
             if len({leaf.shape[0], *sizes.values()}) > 1:
                 break

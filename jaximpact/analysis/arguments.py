@@ -10,7 +10,7 @@ import numpy as np
 
 from ..integrate import Solution
 from ..problem import Problem
-from ..validate import MOST, cast_numbers, check_finite, real_array
+from ..validate import MOST, cast_numbers, check_finite, full_axes, leaf_axes, real_array
 
 ROWS = 10  # of a motion from which the largest change of a gap between two tells how near a contact is
 
@@ -72,37 +72,6 @@ def check_problem(problem) -> None:
 def check_kind(name: str, value, kind: type, source: str) -> None:
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, from {source}, got {type(value).__name__}")
-
-
-def full_axes(args, args_axes):
-    """args_axes leaf by leaf, in the structure of args: 0 for a lane axis, -1 for none."""
-    message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
-    given = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
-    if not all(
-        axis is None or (isinstance(axis, int | np.integer) and not isinstance(axis, bool) and axis == 0)
-        for axis in given
-    ):
-        raise ValueError(message)
-    try:
-        axes = jax.tree.map(
-            lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else 0, sub),
-            args_axes,
-            args,
-            is_leaf=lambda x: x is None,
-        )
-    except (ValueError, TypeError) as error:
-        raise ValueError(message) from error
-    for axis, (path, leaf) in zip(jax.tree.leaves(axes), jax.tree_util.tree_leaves_with_path(args), strict=True):
-        if axis == 0 and np.ndim(leaf) == 0:
-            raise ValueError(
-                f"args_axes marks args{jax.tree_util.keystr(path)}, a single number: give it a lane axis, or None in args_axes"
-            )
-    return axes
-
-
-def leaf_axes(args, args_axes) -> tuple[int | None, ...]:
-    """The axis of every leaf of args: 0 for lanes, None for none."""
-    return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(full_axes(args, args_axes)))
 
 
 def one_lane(args, args_axes, lane: int = 0):

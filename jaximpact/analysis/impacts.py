@@ -19,8 +19,8 @@ from ..contact import Metric, acceleration, gap_rates, linearise
 from ..integrate import Solution
 from ..problem import Problem
 from ..schemes.base import Scheme, Timing
-from ..validate import cast_numbers, choose_methods
-from .arguments import check_kind, check_solution, leaf_axes, one_lane
+from ..validate import cast_numbers, choose_methods, leaf_axes
+from .arguments import check_kind, check_solution, one_lane
 
 IMPULSE = 1e-9  # an impulse in a step counts from this part of the largest of its contact
 LASTING = 2  # steps that a contact must push beyond those of an impact to count as lasting

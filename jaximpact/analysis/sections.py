@@ -19,8 +19,8 @@ from ..projection.base import Projection
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme
 from ..status import FAILURES
-from ..validate import canonical_state, cast_numbers, check_counts, choose_methods
-from .arguments import check_kind, check_problem, check_steps, distance, full_axes, positive_time, share_of_period
+from ..validate import canonical_state, cast_numbers, check_counts, choose_methods, full_axes
+from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period
 from .impacts import Impacts, impacts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same

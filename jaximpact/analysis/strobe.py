@@ -24,8 +24,8 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status
-from ..validate import JaximpactWarning, check_counts, real_array
-from .arguments import check_problem, check_steps, full_axes, number_of, positive_time
+from ..validate import JaximpactWarning, check_counts, full_axes, real_array
+from .arguments import check_problem, check_steps, number_of, positive_time
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
 
