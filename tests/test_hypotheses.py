@@ -106,3 +106,19 @@ def test_another_problems_solution_is_refused():
     for wrong in (float("nan"), -1.0):
         with pytest.raises(ValueError, match="tolerance must"):
             ji.check_hypotheses(problem, solution, tolerance=wrong, **options)
+
+
+@pytest.mark.parametrize(("steps", "deep"), [(60, True), (1200, False)])
+def test_penetrations_that_add_up_along_a_chain_are_named(steps, deep):
+    """MoreauJean lets every contact of a chain sink in by O(h): at 60 steps by as much as gaps open, at 1200 by a twentieth."""
+    problem = catalogue.get("inelastic-chain").problem
+    case = catalogue.get("inelastic-chain").case("N=8")
+    data = {"t1": case.t1, "args": case.args, "e": case.restitution}
+    solution = ji.solve(problem, case.q0, case.v0, steps=steps, scheme=ji.MoreauJean(), sensitivity="none", **data)
+    error = np.max(np.abs(solution.q - case.exact(np.asarray(solution.t))[0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = ji.check_hypotheses(problem, solution, args=case.args, e=case.restitution)
+    assert any("h is too large" in failure for failure in found.failures) == deep
+    # the exact motion is admissible, and a gap of two coordinates: one of them is off by half the penetration or more
+    assert error >= 0.5 * float(solution.penetration)

@@ -6,6 +6,8 @@
 - For e = 0 no pair of them may have a positive product in M^-1, an obtuse corner of the admissible set: there the
   impact law of the limit is not Moreau's and depends on the discretisation.
 - M must be positive definite, and gradients bounded away from zero near the boundary.
+
+And whether h is small enough for penetrations, which add up along chains of contacts, to be small against the motion.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from .arguments import check_gaps, check_kind, check_solution, distance
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
 GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero
+DEEP = 0.25, 10.0  # times the widest gap: penetrations that spoil a motion, and those of contacts that never opened
 NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 1 - 1/k in each
 
 
@@ -122,6 +125,12 @@ def check_hypotheses(
         failures.append(
             f"a gradient vanishes where its gap closes, constraints {flat}: the boundary is not regular there (a gap like q^2 or "
             "q^3), and two schemes may find different motions; write the gap as a distance, q in place of q^2"
+        )
+    sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
+    if DEEP[0] * widest < sunk < DEEP[1] * widest:
+        failures.append(
+            f"h is too large: the motion penetrates by {sunk:.3g}, and no gap opens wider than {widest:.3g} (penetrations of order "
+            "h add up along chains of contacts): take a smaller h, or a scheme whose z is admissible"
         )
     skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
     obtuse = [corner for corner in corners if corner[3] > ANGLE]
