@@ -102,6 +102,8 @@ def sensitivities(
     unknown = [name for name in wrt if name not in NAMES]
     if unknown or not wrt:
         raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")
+    if "args" in wrt and args is None:
+        raise ValueError("wrt names 'args', but args is None: hand the problem's numbers over in args")
     check_choice("sensitivity", sensitivity, ("corrected", "discrete"))
     check_choice("mode", mode, ("forward", "reverse", None))
     if not callable(output):

@@ -112,5 +112,5 @@ def test_bad_input_is_named():
         basins(PROBLEM, **good, coordinates=(("p", 0), ("v", 0)))
     with pytest.raises(ValueError, match="every start of the grid violates a constraint"):
         basins(PROBLEM, **good | {"x": [-2.0, -1.0]})
-    with pytest.raises(ValueError, match="x and y must have shapes"):
+    with pytest.raises(ValueError, match="x must be finite numbers of shape"):
         basins(PROBLEM, **good | {"x": 1.0})

@@ -108,5 +108,7 @@ def test_bad_input(change, message):
 def test_the_pictures(found, tmp_path):
     swept = np.arange(LANES + 1.0)
     assert found.plot(tmp_path / "sweep.png", parameter=swept, label="lane").stat().st_size > 5000
+    # without a parameter over the number of the lane, however many there are
+    assert found.plot(tmp_path / "lanes.png").stat().st_size > 5000
     with pytest.raises(ValueError, match="parameter must have one value"):
-        found.plot(tmp_path / "none.png")
+        found.plot(tmp_path / "wrong.png", parameter=swept[:-1])

@@ -153,7 +153,7 @@ def test_wrong_kind_of_method():
         ({"scheme": ji.PaoliSchatzman}, r"write PaoliSchatzman\(\)"),
         ({"scheme": "maury"}, "scheme must be a scheme"),
         ({"projection": ji.ADMM}, r"write ADMM\(\)"),
-        ({"save": ji.Save(every=2.0)}, "every=2.0 must be a whole number"),
+        ({"save": ji.Save(every=2.0)}, "save: every must be a whole number >= 1, got 2.0"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             ji.solve(BALL, *START, t1=1.0, h=0.1, **change)
