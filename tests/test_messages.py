@@ -146,7 +146,7 @@ SENSITIVITIES = {
     "wrt=3": ({"wrt": 3}, "wrt must be a name or several"),
     "wrt=[3]": ({"wrt": [3]}, "wrt=.*name some of"),
     "wrt='args' without args": ({"wrt": "args"}, "wrt names 'args', but args is None"),
-    "wrt='args' of booleans": ({"wrt": "args", "args": {"k": True}}, "wrt names 'args', but args is None"),
+    "wrt='args' of booleans": ({"wrt": "args", "args": {"k": True}}, "wrt names 'args', but args holds no real number"),
     "mode": ({"mode": 3}, "mode=3: choose one of 'forward', 'reverse', None"),
     "sensitivity": ({"sensitivity": "none"}, "sensitivity='none': choose one of"),
     "output": ({"output": "q"}, "output must be a function"),
