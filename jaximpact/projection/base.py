@@ -419,7 +419,9 @@ def project_position(
         allowed = tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
         # what was left out has a gradient that is not at hand
         largest = jnp.max(allowed)
-        done = (moved <= largest) & jnp.all(defect <= (chosen.spread(allowed - largest) + largest))
+        if chosen.rows is not None:
+            allowed = chosen.spread(allowed - largest) + largest
+        done = (moved <= largest) & jnp.all(defect <= allowed)
         status = found.status | coupling(contacts, found.impulse)
         return Iterate(jump, impulse, gap, residual, done, found.iterations, status), pulled
 

@@ -188,9 +188,10 @@ def gradient_status(
 
 def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, e) -> Info:
     """Info of one step from its projection with restitution ``e``; adds the status of the mass matrix."""
-    # without restitution coupled impulses are the projection of the theory
-    unsaid = jnp.where(jnp.any(e > 0), 0, int(Status.IMPULSES_COUPLED)).astype(jnp.int32)
-    status = (projected.status & ~unsaid) | mass_status(metric)
+    status = projected.status | mass_status(metric)
+    if projected.impulse.shape[0] > 1:
+        # without restitution coupled impulses are the projection of the theory
+        status = status & ~jnp.where(jnp.any(e > 0), 0, int(Status.IMPULSES_COUPLED)).astype(jnp.int32)
     return Info(z, chord, projected.impulse, projected.residual, projected.iterations, status)
 
 
