@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
 # why a derivative is refused
@@ -94,3 +95,41 @@ def guarded(tree, why: str = REVERSE_INSIDE):
 def forward_first(tree):
     """The same; differentiating it a second time is an error where the first time was in reverse mode."""
     return _over_reals(_forward_first, tree)
+
+
+def opened(function: Callable, x: Any) -> tuple[Callable, list]:
+    """A function of what ``function`` closes over and of x, and what that is."""
+    closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
+
+    def pure(constants: list, x: Any) -> Any:
+        found = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(*jax.tree.leaves(x))
+        return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+    return pure, closed.consts
+
+
+def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve: Callable) -> tuple[Any, Any]:
+    """A root x of ``residual`` with its derivative by the implicit function theorem, and real numbers aux without one.
+
+    ``solve(residual, guess) -> (x, aux)``; ``tangent_solve(linear, y)`` gives x with ``linear(x) = y``. As `lax.custom_root`,
+    which newer versions of jax hide from primitives of our own.
+    """
+    of_residual, by_residual = opened(residual, guess)
+    of_solve, by_solve = opened(lambda guess: solve(residual, guess), guess)
+    linearised = lambda at: tangent_solve(lambda change: jax.jvp(residual, (at[0],), (change,))[1], at[1])
+    of_tangent, by_tangent = opened(linearised, (guess, guess))
+
+    @jax.custom_jvp
+    def root(constants: tuple, guess: Any) -> Any:
+        return of_solve(constants[1], guess)
+
+    @root.defjvp
+    def _(primals: tuple, tangents: tuple) -> tuple:
+        constants, guess = primals
+        # the function itself, not its parts: it can be differentiated again
+        x, aux = root(constants, guess)
+        moved = jax.jvp(lambda known: of_residual(known, x), (constants[0],), (tangents[0][0],))[1]
+        change = jax.tree.map(jnp.negative, of_tangent(constants[2], (x, moved)))
+        return (x, aux), (change, jax.tree.map(jnp.zeros_like, aux))
+
+    return root((by_residual, by_solve, by_tangent), guess)

@@ -19,7 +19,7 @@ from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
-from .derivatives import REVERSE_INSIDE, guarded
+from .derivatives import REVERSE_INSIDE, guarded, opened
 
 FEW = 64  # lanes gathered at a time
 
@@ -79,22 +79,11 @@ def few_differentiated(calm: Callable, whole: Callable, why: str = REVERSE_INSID
     """
 
     def call(x):
-        (of_calm, by_calm), (of_whole, by_whole) = _opened(calm, x), _opened(whole, x)
+        (of_calm, by_calm), (of_whole, by_whole) = opened(calm, x), opened(whole, x)
         choose = _chosen(lambda z: of_calm(z[0], z[2]), lambda z: of_whole(z[1], z[2]), why)
         return choose((by_calm, by_whole, x))
 
     return call
-
-
-def _opened(function: Callable, x) -> tuple[Callable, list]:
-    """A function of what ``function`` closes over and of x, and what that is."""
-    closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
-
-    def pure(constants, x):
-        found = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, constants))(*jax.tree.leaves(x))
-        return jax.tree.unflatten(jax.tree.structure(shape), found)
-
-    return pure, closed.consts
 
 
 def _chosen(calm: Callable, whole: Callable, why: str):

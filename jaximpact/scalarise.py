@@ -172,7 +172,9 @@ def apply(eqn, inputs, on_whole) -> list[Value]:
         return CONTROL[name](eqn, inputs, on_whole)
     small = all(is_split(x) for x in inputs) and all(_fits(v.aval) for v in eqn.outvars)
     if small and name in ELEMENTWISE:
-        return [elementwise(eqn, inputs)]
+        # zeros known from the structure drop out; one that is written in a product has to pass a NaN on
+        written = name == "mul" and any(isinstance(v, Literal) and v.val == 0 for v in eqn.invars)
+        return [elementwise(eqn, inputs, not written)]
     if small and name in RULES:
         found = RULES[name](eqn, inputs)
         if found is not None:
@@ -193,7 +195,8 @@ def _closed(jaxpr) -> ClosedJaxpr:
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
-CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr"}
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
+         "eval_jaxpr": "call_jaxpr"}  # fmt: skip
 
 # elementwise arithmetic
 
@@ -213,12 +216,12 @@ FOLDED = {
 }  # fmt: skip
 
 
-def elementwise(eqn, inputs) -> Value:
+def elementwise(eqn, inputs, simplify: bool = True) -> Value:
     arrays = np.broadcast_arrays(*inputs)
-    return objects(arrays[0].shape, [number(eqn, x) for x in zip(*(a.flat for a in arrays), strict=True)])
+    return objects(arrays[0].shape, [number(eqn, x, simplify) for x in zip(*(a.flat for a in arrays), strict=True)])
 
 
-def number(eqn, x):
+def number(eqn, x, simplify: bool = True):
     """One elementwise operation on scalars."""
     name = eqn.primitive.name
     if all(map(known, x)):
@@ -227,7 +230,7 @@ def number(eqn, x):
                 return FOLDED[name](*x)
         with jax.ensure_compile_time_eval():
             return np.asarray(eqn.primitive.bind(*x, **eqn.params))[()]
-    simple = SIMPLIFIED.get(name, lambda *_: None)(*x)
+    simple = SIMPLIFIED[name](*x) if simplify and name in SIMPLIFIED else None
     if simple is not None:
         return simple
     if name in FAST and x[0].dtype == np.float64:
@@ -444,26 +447,41 @@ def gather(eqn, inputs):
 
 
 def scatter(eqn, inputs):
-    """x.at[known indices].set or add."""
+    """x.at[indices].set or add; of one index that is not known, an entry for each value that it may have."""
     operand, indices, updates = inputs
-    if not all(map(known, indices.flat)):
-        return None
-    where = np.array(list(indices.flat), eqn.invars[1].aval.dtype).reshape(indices.shape)
     found = operand.copy()
     flat = found.reshape(-1)
-    add = eqn.primitive.name == "scatter-add"
-    for k, value in enumerate(updates.flat):
-        # where one update lands
-        mark = np.zeros(updates.size, np.float32)
-        mark[k] = 1
-        with jax.ensure_compile_time_eval():
-            landed = lax.scatter_add(
-                jnp.zeros(operand.shape, np.float32), jnp.asarray(where), jnp.asarray(mark.reshape(updates.shape)),
-                eqn.params["dimension_numbers"], mode=eqn.params["mode"],
-            )  # fmt: skip
-        for i in np.flatnonzero(np.asarray(landed)):
-            flat[i] = _plus(flat[i], value) if add else value
+
+    def put(where, chosen=None):
+        for k, value in enumerate(updates.flat):
+            for i in np.flatnonzero(_landing(eqn, operand.shape, where, updates.shape, k)):
+                new = _plus(flat[i], value) if eqn.primitive.name == "scatter-add" else value
+                flat[i] = new if chosen is None else jnp.where(chosen, new, flat[i])
+
+    dtype = eqn.invars[1].aval.dtype
+    if all(map(known, indices.flat)):
+        put(np.array(list(indices.flat), dtype).reshape(indices.shape))
+        return [found]
+    numbers = eqn.params["dimension_numbers"]
+    axes = numbers.scatter_dims_to_operand_dims
+    if indices.size != len(axes) or eqn.params["mode"] == lax.GatherScatterMode.CLIP:
+        return None
+    for where in np.ndindex(*(operand.shape[axis] for axis in axes)):
+        chosen = reduce(_both, [jnp.asarray(i == dtype.type(n)) for i, n in zip(indices.flat, where, strict=True)])
+        put(np.array(where, dtype).reshape(indices.shape), chosen)
     return [found]
+
+
+def _landing(eqn, shape, where, updates, k):
+    """Where the k-th update lands in an array of a shape: one there, else zero."""
+    mark = np.zeros(math.prod(updates), np.float32)
+    mark[k] = 1
+    with jax.ensure_compile_time_eval():
+        landed = lax.scatter_add(
+            jnp.zeros(shape, np.float32), jnp.asarray(where), jnp.asarray(mark.reshape(updates)),
+            eqn.params["dimension_numbers"], mode=eqn.params["mode"],
+        )  # fmt: skip
+    return np.asarray(landed)
 
 
 def iota(eqn, inputs):
@@ -678,28 +696,24 @@ def dynamic_slice(eqn, inputs):
     found = move(eqn, inputs)
     if found is not None:
         return found
-    operand, *starts = inputs
-    free = [i for i, s in enumerate(starts) if not known(s.item())]
-    if len(free) != 1:
-        return None
-    (axis,) = free
-    sizes = eqn.params["slice_sizes"]
-    start = starts[axis].item()
-
-    def piece(at):
-        cut = [slice(0, 0)] * operand.ndim
-        for i, (s, n) in enumerate(zip(starts, sizes, strict=True)):
-            first = at if i == axis else int(np.clip(s.item(), 0, operand.shape[i] - n))
-            cut[i] = slice(first, first + n)
-        return operand[tuple(cut)]
-
-    result = piece(0)
-    for at in range(1, operand.shape[axis] - sizes[axis] + 1):
-        other = piece(at)
-        result = objects(
-            result.shape, [jnp.where(start >= at, y, x) for x, y in zip(result.flat, other.flat, strict=True)]
-        )
+    result, *starts = inputs
+    for axis, (start, size) in enumerate(zip(starts, eqn.params["slice_sizes"], strict=True)):
+        result = _cut(result, axis, start.item(), size)
     return [result]
+
+
+def _cut(x, axis, start, size):
+    """``size`` entries along an axis from a start that is known or not, and then one of few."""
+    last = x.shape[axis] - size
+    if known(start):
+        return np.take(x, range(first := int(np.clip(start, 0, last)), first + size), axis)
+    found = np.take(x, range(size), axis)
+    for at in range(1, last + 1):
+        other = np.take(x, range(at, at + size), axis)
+        found = objects(
+            found.shape, [jnp.where(start >= at, b, a) for a, b in zip(found.flat, other.flat, strict=True)]
+        )
+    return found
 
 
 RULES: dict[str, Callable] = dict.fromkeys(MOVED, move) | {
@@ -767,15 +781,27 @@ def while_loop(eqn, inputs, on_whole):
     return layout.values_of(lax.while_loop(going, lambda flat: layout.flat(run(layout.values_of(flat))), layout.flat()))
 
 
+def scan_counts(p) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many its state; newer versions of jax give them as trees."""
+    if "num_consts" in p:
+        return p["num_consts"], p["num_carry"]
+    constants, state, _ = p["ft_in"].unpack()
+    return len(constants), len(state)
+
+
 def scan(eqn, inputs, on_whole):
     p = eqn.params
-    a, b = p["num_consts"], p["num_consts"] + p["num_carry"]
-    fixed, start, sequences = inputs[:a], inputs[a:b], [whole(x) for x in inputs[b:]]
-    count = p["num_carry"]
+    a, count = scan_counts(p)
+    fixed, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
 
     def run(values, slices):
         return evaluate(p["jaxpr"], [*fixed, *values, *map(split, slices)], on_whole)
 
+    if p["length"] == 1:
+        found = run(start, [x[0] for x in sequences])
+        rows = [objects((1, *x.shape), x.flat) if is_split(x) else split(x[None]) for x in found[count:]]
+        return [*found[:count], *rows]
+    sequences = [whole(x) for x in sequences]
     slices = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in sequences]
     kept = Layout.of(p["jaxpr"].jaxpr.outvars[count:])
 
@@ -822,16 +848,29 @@ def checkpoint(eqn, inputs, on_whole):
     return out.values_of(jax.checkpoint(run, prevent_cse=p["prevent_cse"], policy=p["policy"])(*layout.flat()))
 
 
+def _called(eqn) -> ClosedJaxpr:
+    """What a function with a derivative of its own computes; newer versions of jax give `lax.custom_root` as an object."""
+    if "call_jaxpr" in eqn.params:
+        return eqn.params["call_jaxpr"]
+    primitive = eqn.params["_prim"]
+
+    def flat(*leaves):
+        return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, leaves)))
+
+    return jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars))
+
+
 def custom_jvp(eqn, inputs, on_whole):
     """A function with a derivative of its own keeps it: the rule is traced in its turn."""
     layout, out = Layout(inputs), Layout.of(eqn.outvars)
+    called = _called(eqn)
     avals = [v.aval for v in eqn.invars]
     real = [jnp.issubdtype(a.dtype, jnp.floating) for a in avals]
     real_out = [jnp.issubdtype(v.aval.dtype, jnp.floating) for v in eqn.outvars]
 
     @jax.custom_jvp
     def function(*flat):
-        return out.flat(evaluate(eqn.params["call_jaxpr"], layout.values_of(flat), on_whole))
+        return out.flat(evaluate(called, layout.values_of(flat), on_whole))
 
     def rule(values, changes):
         """Outputs and tangents of the primitive, those of real numbers only."""
@@ -935,5 +974,6 @@ CONTROL: dict[str, Callable] = {
     "remat2": checkpoint,
     "remat": checkpoint,
     "custom_jvp_call": custom_jvp,
+    "call_hi_primitive": custom_jvp,
     "custom_linear_solve": linear_solve,
 }

@@ -166,10 +166,12 @@ def corrected_step(
 
     active = lax.stop_gradient(info.impulse) > 0
     rebound = active & (history.last == STRUCK) & scheme.rebounds
-    impact = active & ~rebound & (here.rate < -here.threshold)
+    # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
+    rest = (history.last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
+    impact = active & ~rebound & ~rest & (here.rate < -here.threshold)
     # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
     # lasts, or that an impact opens in this very step, may get none
-    slow = ~impact & ~rebound & (jnp.abs(here.rate) <= here.threshold)
+    slow = ~impact & ~rebound & (rest | (jnp.abs(here.rate) <= here.threshold))
     lasted = history.last == CLOSED
     pressed = held(here.contacts.delassus(), here.second, slow & (active | lasted), jnp.zeros_like(active))[1]
     closed = slow & active & (lasted | pressed)

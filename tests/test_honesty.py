@@ -187,9 +187,31 @@ def derivatives(name: str, d: int, seeds: list[int], mode: str, steps):
     return np.concatenate(rows, axis=1), found.trusted
 
 
-def check_derivatives(name: str, d: int, count: int, steps=STEPS):
-    seeds = [s for s in range(count) if not (name == "maury" and draw(s, d, WALLS).e > 0)]
+def flights(name: str, d: int, seeds: list[int], steps: int) -> np.ndarray:
+    """How many steps each run has been off a wall at t1 that the motion stays on.
+
+    MoreauJean leaves walls whose contact force is about to vanish, and lands on them again: its velocity is then that of a
+    flight, and so is its derivative.
+    """
+    off = np.zeros(len(seeds))
+    if name != "moreau-jean":
+        return off
+    found = ji.ensemble(
+        PROBLEM, **batch([draw(s, d, WALLS) for s in seeds]), h=T1 / steps, scheme=SCHEMES[name], save="all"
+    )
+    for lane, seed in enumerate(seeds):
+        known = exact(seed, d)
+        if not isinstance(known, str):
+            on = known.motion.walls[known.motion.closed]
+            acts = np.diff(found.impulse[lane], axis=0)[:, on] > 0
+            off[lane] = max((np.argmax(column[::-1]) for column in acts.T if column.any()), default=0)
+    return off
+
+
+def check_derivatives(name: str, d: int, seeds, steps=STEPS):
+    seeds = [s for s in seeds if not (name == "maury" and draw(s, d, WALLS).e > 0)]
     runs = [derivatives(name, d, seeds, "forward", n) for n in steps]
+    off = flights(name, d, seeds, steps[1])
     counts, wrong, ratios = collections.Counter(), [], []
     for lane, seed in enumerate(seeds):
         known = exact_derivative(seed, d)
@@ -205,7 +227,7 @@ def check_derivatives(name: str, d: int, count: int, steps=STEPS):
         # and twice Richardson's estimate of the error, as impacts lie anywhere within their steps
         apart = np.max(np.abs((runs[0][0][lane] - runs[1][0][lane]) @ along))
         refined = (steps[1] / steps[0]) ** (2 if name == "event-corrected" else 1)
-        allowed = allowance(name, seed, d, value, spread) + 2 * apart / (refined - 1)
+        allowed = allowance(name, seed, d, value, spread, off[lane]) + 2 * apart / (refined - 1)
         if not errors[1] <= allowed:
             wrong.append(f"{name} d={d} seed={seed}: errors {errors} with {steps} steps, allowed {allowed:.2e}")
         if errors[1] > 1e-9:
@@ -215,14 +237,15 @@ def check_derivatives(name: str, d: int, count: int, steps=STEPS):
         f"\n{name}, d={d}: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}, median order {order:.2f}"
     )
     assert not wrong, "\n".join(wrong)
+    return counts["trusted"]
 
 
-def allowance(name: str, seed: int, d: int, value, spread) -> float:
-    """Of a derivative: the spread over data O(h) away, and h times its own change in a unit of time."""
+def allowance(name: str, seed: int, d: int, value, spread, off: float) -> float:
+    """Of a derivative: the spread over data O(h) away, and h times its own change in a unit of time, and in a flight."""
     motion = exact(seed, d).motion
     _, acceleration, change = motion.scale
     rate = max(1 / T1, change / acceleration)
-    first = np.max(spread) + H * rate * np.max(np.abs(value))
+    first = np.max(spread) + H * rate * np.max(np.abs(value)) * (1 + off)
     # DELTA^2 times third derivatives, and the round-off of motions located to 1e-11
     return first * (H * rate if name == "event-corrected" else 1) + 1e-5 * (1 + np.max(np.abs(value)))
 
@@ -231,7 +254,12 @@ def allowance(name: str, seed: int, d: int, value, spread) -> float:
 @pytest.mark.parametrize(("d", "count"), [(1, 60), (2, 60)])
 @pytest.mark.parametrize("name", SCHEMES)
 def test_trusted_derivatives(name, d, count):
-    check_derivatives(name, d, count)
+    assert check_derivatives(name, d, range(count)) > count / 20
+
+
+def test_an_inelastic_impact_on_a_curved_wall():
+    """What the second of its steps leaves of the gap velocity once was a second impact to the derivative: off by 0.17."""
+    assert check_derivatives("maury", 2, [1]) == 1
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from jax.flatten_util import ravel_pytree
 
 from .. import linalg
 from ..contact import ORTHOGONAL, SMALL, Contacts, Metric, jacobian
+from ..derivatives import implicit_root
 from ..problem import Problem
 from ..status import Status
 
@@ -173,7 +174,7 @@ def nothing(d: int, m: int, dtype) -> Projected:
     return Projected(jnp.zeros(d, dtype), jnp.zeros(m, dtype), jnp.zeros((), dtype), zero, zero)
 
 
-def implicit_root(residual: Callable, solve: Callable, guess):
+def contact_root(residual: Callable, solve: Callable, guess):
     """A root x = (primal, multipliers) of ``residual`` found by ``solve``, differentiated implicitly.
 
     Forward and reverse mode follow from the implicit function theorem at the solution with the active set frozen,
@@ -194,7 +195,7 @@ def implicit_root(residual: Callable, solve: Callable, guess):
         lower = dual @ (flat[d:] - matrix[d:, :d] @ upper)
         return unravel(jnp.concatenate([upper - coupling @ lower, lower]))
 
-    return lax.custom_root(residual, guess, solve, tangent_solve, has_aux=True)
+    return implicit_root(residual, guess, solve, tangent_solve)
 
 
 def _floor(contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
@@ -262,7 +263,7 @@ class Iterate(NamedTuple):
         return now
 
     def packed(self):
-        """As `implicit_root` wants it: root, and the rest as floats."""
+        """As `contact_root` wants it: root, and the rest as floats."""
         dtype = self.gap.dtype
         status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
         return (self.jump, self.impulse), (self.residual, self.iterations.astype(dtype), status.astype(dtype))
@@ -344,7 +345,7 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
         return jump - contacts.jump(impulse), jnp.where(active, contacts.velocity(jump) + offset, impulse)
 
     guess = (jnp.zeros(d, offset.dtype), jnp.zeros(m, offset.dtype))
-    return _unpack(implicit_root(residual, solve, guess))
+    return _unpack(contact_root(residual, solve, guess))
 
 
 def project_position(
@@ -461,7 +462,7 @@ def project_position(
         return jump - metric.solve(force), jnp.where(active, f / scale, impulse)
 
     guess = (jnp.zeros(d, dtype), jnp.zeros(m, dtype))
-    return _unpack(implicit_root(residual, solve, guess))
+    return _unpack(contact_root(residual, solve, guess))
 
 
 def is_straight(method: Projection, problem: Problem, time, q: Array, args) -> bool:
@@ -485,7 +486,7 @@ def _flat(function: Callable, x: Array) -> bool:
 
 
 def _unpack(found) -> Projected:
-    # custom_root carries auxiliary values as floats; they have no derivative
+    # auxiliary values are carried as real numbers; they have no derivative
     (jump, impulse), aux = found
     residual, iterations, status = lax.stop_gradient(aux)
     return Projected(jump, impulse, residual, iterations.astype(jnp.int32), status.astype(jnp.int32))

@@ -14,7 +14,7 @@ from .. import linalg
 from ..contact import Metric
 from ..problem import Problem
 from ..status import Status
-from .base import Projected, Projection, _unpack, as_status, implicit_root
+from .base import Projected, Projection, _unpack, as_status, contact_root
 
 SUBSTEPS = 2  # RK4 steps along a geodesic whose length is O(h): error O(h^5)
 
@@ -112,7 +112,7 @@ def project_geodesic(
         return defects(x, lax.stop_gradient(x[1]) > 0)
 
     guess = (jnp.zeros(d, dtype), jnp.zeros(1, dtype))
-    found = _unpack(implicit_root(residual, solve, guess))
+    found = _unpack(contact_root(residual, solve, guess))
     gradient = jax.grad(gap)(target + scale * found.jump)
     length = jnp.sqrt(gradient @ Metric.at(problem, target + scale * found.jump, args).solve(gradient))
     return found._replace(impulse=found.impulse / length)

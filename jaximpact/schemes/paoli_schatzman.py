@@ -23,6 +23,7 @@ from jax import Array, lax
 
 from .. import linalg
 from ..contact import Metric, acceleration
+from ..derivatives import implicit_root
 from ..problem import Problem
 from ..projection.base import Frozen, Projection, Untouched, as_status, project_position
 from ..projection.geodesic import project_geodesic
@@ -175,5 +176,5 @@ class PaoliSchatzman:
         def tangent_solve(linear, y):
             return linalg.solve(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
 
-        root, failed = lax.custom_root(lambda x: x - update(x), v, solve, tangent_solve, has_aux=True)
+        root, failed = implicit_root(lambda x: x - update(x), v, solve, tangent_solve)
         return root, as_status(lax.stop_gradient(failed) > 0, Status.FIXED_POINT_NOT_CONVERGED)
