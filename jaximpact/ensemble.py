@@ -21,6 +21,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
+from . import kernel
 from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, is_scalar, make_plan, motion, row_size
 from .problem import Problem
 from .projection.base import Projection
@@ -32,6 +33,7 @@ from .validate import (
     _reports,
     canonical_state,
     cast_numbers,
+    check_choice,
     check_counts,
     check_finite,
     check_functions,
@@ -55,7 +57,10 @@ MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
 SHORT_VECTORS = (2, 4, 8)
 BLOCK = 2048  # lanes of a small system advanced together on a CPU: their state stays in its cache
 VECTOR = 16  # lanes of the widest vector instruction
-LARGEST = 16384  # lanes in one automatic chunk
+LARGEST = 16384  # lanes in one automatic chunk on a CPU,
+LARGEST_ON_DEVICE = 2**20  # and on an accelerator, which they have to fill
+EXECUTIONS = ("auto", "xla", "kernel")
+MEASURED = ("H100", "H200")  # devices on which the kernel was compared with the XLA program and found faster
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
 
 
@@ -77,6 +82,9 @@ def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axe
         inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
         return motion(problem, scheme, projection, lane._replace(inputs=inputs), plan)
 
+    if plan.kernel:
+        call = kernel.over_lanes(one, lane_axes(axes, plan), plan.kernel, interpret=jax.default_backend() == "cpu")
+        return spread(call, lane_axes(axes, plan), plan)(lane, leaves)
     return over_lanes(one, lane_axes(axes, plan), plan, BLOCK)(lane, leaves)
 
 
@@ -147,6 +155,7 @@ def ensemble(
     chunk: int | None = None,
     progress: bool | None = None,
     layout: str = "auto",
+    execution: str = "auto",
 ) -> Solution:
     """Integrate B motions at once; B is the common length of the lane axes.
 
@@ -163,6 +172,9 @@ def ensemble(
         progress: show a progress bar; by default on a terminal, for more than one chunk.
         layout: as in `solve`; by default "auto": "scalar" for up to eight coordinates and constraints and 1e7 or more
             trajectory-steps in all.
+        execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "kernel", all steps of a
+            motion in one kernel of an NVIDIA GPU, for small systems and save="final" (on a CPU it is only imitated, slowly);
+            "auto", the kernel on a GPU where the problem and what is saved allow it. Equal to rounding.
 
     Returns:
         A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; where they became
@@ -178,10 +190,63 @@ def ensemble(
     check_memory(size, f"save: the result of {lanes} motions with {rows} rows each", FEWER_ROWS)
     plan = batch.plan._replace(length=None)
 
-    def call(lane: Lane, leaves: tuple, structure) -> Solution:
+    def call(lane: Lane, leaves: tuple, structure, plan: Plan = plan) -> Solution:
         return _run(batch.data.problem, batch.scheme, batch.projection, lane, leaves, plan, batch.axes, structure)
 
-    return in_chunks(batch, call, progress)
+    return in_chunks(batch, executed(call, plan, execution), progress)
+
+
+def executed(call: Callable, plan: Plan, execution: str) -> Callable:
+    """``call`` as XLA programs, or as one kernel; see `ensemble`. The one place that chooses."""
+    check_choice("execution", execution, EXECUTIONS)
+    fits = plan.rows == 0 and plan.function is None
+    if execution == "kernel" and not fits:
+        raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
+    if execution == "xla" or not fits or (execution == "auto" and jax.default_backend() != "gpu"):
+        return call
+    inside = plan._replace(kernel=kernel.LARGEST, few=True, scalar=False, alone=False)
+    if execution == "kernel":
+        return partial(_refusing, partial(call, plan=inside._replace(kernel=sys.maxsize)))
+    trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
+    chosen: list[Plan] = []
+
+    def chooses(lane: Lane, leaves: tuple, structure) -> Solution:
+        if chosen:
+            return call(lane, leaves, structure, plan=chosen[0])
+        try:
+            found = call(lane, leaves, structure, plan=inside)
+        except kernel.Unsupported:
+            found = None
+        if found is not None and trusted:
+            chosen.append(inside)
+            return found
+        reference = call(lane, leaves, structure)
+        agree = found is not None and _agree(found, reference)
+        chosen.append(inside if agree else plan)
+        if found is not None and not agree:
+            remark(
+                "the kernel of this GPU and the XLA program disagree on the first chunk: all lanes are computed by XLA",
+                stacklevel=3,
+            )
+        return reference
+
+    return chooses
+
+
+def _refusing(call: Callable, lane: Lane, leaves: tuple, structure) -> Solution:
+    try:
+        return call(lane, leaves, structure)
+    except kernel.Unsupported as error:
+        raise ValueError(f"execution='kernel' cannot take this problem ({error}): give execution='xla'") from error
+
+
+def _agree(found: Solution, reference: Solution) -> bool:
+    """Whether nearly all lanes end alike: rounding may move an impact of some to another step."""
+    eps = float(jnp.finfo(reference.q.dtype).eps)
+    scale = 1 + np.abs(np.asarray(reference.q))
+    near = np.abs(np.asarray(found.q) - np.asarray(reference.q)) <= np.sqrt(eps) * scale
+    same = near.all(axis=(1, 2)) & (np.asarray(found.status) == np.asarray(reference.status))
+    return bool(np.mean(same) > 0.9)
 
 
 def is_single(args_axes, *ranked: tuple[Any, int]) -> bool:
@@ -346,11 +411,16 @@ def pick(data: Data, axes: Axes, which) -> Data:
     return data._replace(args=args, **values)
 
 
+def largest() -> int:
+    """Lanes in one automatic chunk at most."""
+    return LARGEST if jax.default_backend() == "cpu" else LARGEST_ON_DEVICE
+
+
 def _automatic_chunk(one: Data, m: int, plan: Plan) -> int:
     """Lanes whose saved rows fit MEMORY."""
     made = (one.q0.shape[0] + m) * one.q0.dtype.itemsize if plan.function is None else 0
     row = row_size(one, m, plan) + made
-    return int(np.clip(MEMORY // ((plan.rows + 1) * max(row, 1)), 1, LARGEST))
+    return int(np.clip(MEMORY // ((plan.rows + 1) * max(row, 1)), 1, largest()))
 
 
 def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> tuple[Data, Axes, int]:
@@ -439,8 +509,8 @@ def _check_lanes(data: Data, axes: Axes, lanes: int) -> None:
     """Admissible start and positive mass of every lane."""
     kind = (axes.q0, axes.v0, axes.t0, axes.args)
     parts, shortest = [], np.min(data.h)
-    for begin in range(0, lanes, LARGEST):
-        end = min(begin + LARGEST, lanes)
+    for begin in range(0, lanes, largest()):
+        end = min(begin + largest(), lanes)
         some = pick(data, axes, slice(begin, end))
         leaves, structure = jax.tree.flatten(some.args)
         with differentiable():

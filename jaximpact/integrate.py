@@ -112,7 +112,8 @@ class Plan(NamedTuple):
     ``length`` None: as many steps as ``Lane.length`` says, one trace for any number, no reverse mode. ``sensitivity``
     as in `solve`; ``scalar``: small arrays as separate numbers; ``few``: lanes that need no projection are advanced
     without it, all at once, and the others a few at a time (`lanes.few`), on processors that can branch; ``alone``:
-    there is only one; ``devices``: how many share the lanes of a batch.
+    there is only one; ``devices``: how many share the lanes of a batch; ``kernel``: all lanes as one
+    kernel of a GPU, if a motion has no more operations than that.
     """
 
     length: int | None
@@ -125,6 +126,7 @@ class Plan(NamedTuple):
     few: bool = False
     alone: bool = False
     devices: int = 1
+    kernel: int = 0
 
     @property
     def lean(self) -> bool:

@@ -15,7 +15,7 @@ LAYERS = [
     ["projection"],
     ["schemes"],
     ["validate", "names", "sensitivity"],
-    ["integrate"],
+    ["integrate", "kernel"],
     ["ensemble"],
     ["jacobians"],
     ["catalogue"],

@@ -9,6 +9,9 @@ limited by its arithmetic alone. Neither is a bound for the other.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+
 import jax
 import numpy as np
 
@@ -16,6 +19,8 @@ from . import timing, works
 from .accuracy import Accuracy
 from .contenders import Contender, ensemble
 
+EXECUTIONS = {"kernel": "ensemble, one kernel", "xla": "ensemble, XLA"}
+TOO_LARGE = ("links-4",)  # its kernel takes minutes to compile: `ensemble` leaves it to XLA
 LANES = (10_000, 100_000, 1_000_000, 10_000_000)
 # operations of a step without contact, counted in the handwritten loops, a sine with its cosine as 30
 FLOPS = {"ball": 6, "double-pendulum": 115, "links-4": 380}
@@ -30,6 +35,7 @@ KNOWN = {
 def add_arguments(parser) -> None:
     group = parser.add_argument_group("accelerator")
     group.add_argument("--lanes", nargs="+", type=int, default=LANES, help="lanes of every work on an accelerator")
+    group.add_argument("--works", nargs="+", choices=list(FLOPS), default=list(FLOPS), help="works on an accelerator")
     group.add_argument("--bandwidth", type=float, help="peak bandwidth of its memory [B/s]")
     group.add_argument("--flops64", type=float, help="peak operations in float64 [1/s]")
     group.add_argument("--flops32", type=float, help="peak operations in float32 [1/s]")
@@ -44,34 +50,36 @@ def limits(options) -> tuple[float | None, float | None, float | None]:
     return tuple(a if a is not None else b for a, b in zip(given, known, strict=True))
 
 
-def rows(options) -> list[dict]:
-    """A row for every work, number of lanes and precision; without an accelerator they say that they were not measured."""
+def rows(options) -> Iterator[dict]:
+    """Rows for the works, numbers of lanes and precisions; without an accelerator they say that they were not measured."""
     bandwidth, flops64, flops32 = limits(options)
     measured = options.any_device or jax.default_backend() != "cpu"
-    found = []
-    for name, operations in FLOPS.items():
-        work = works.WORKS[name]
+    for name in options.works:
+        work, operations = works.WORKS[name], FLOPS[name]
         for lanes in options.lanes if measured else options.lanes[-1:]:
             for dtype, flops in (("float64", flops64), ("float32", flops32)):
                 moved = 4 * np.dtype(dtype).itemsize * work.initial(1)[0].size
-                row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": work.steps, "mode": "forward",
-                       "contender": "ensemble, scalar", "dtype": dtype, "device": jax.devices()[0].device_kind,
-                       "bytes_limit_ns": 1e9 * moved / bandwidth if bandwidth else None,
-                       "flops_limit_ns": 1e9 * operations / flops if flops else None}  # fmt: skip
-                if measured:
-                    row |= measure(work, lanes, dtype, options)
-                else:
-                    row["remark"] = "not measured"
-                found.append(row)
-    return found
+                for execution, title in EXECUTIONS.items():
+                    if execution == "kernel" and name in TOO_LARGE:
+                        continue
+                    print(f"accelerator: {name}, {lanes} lanes, {dtype}, {title}", file=sys.stderr, flush=True)
+                    row = {"section": "accelerator", "work": name, "lanes": lanes, "steps": work.steps, "mode": "forward",
+                           "contender": title, "dtype": dtype, "device": jax.devices()[0].device_kind,
+                           "bytes_limit_ns": 1e9 * moved / bandwidth if bandwidth else None,
+                           "flops_limit_ns": 1e9 * operations / flops if flops else None}  # fmt: skip
+                    row |= measure(work, lanes, dtype, execution, options) if measured else {"remark": "not measured"}
+                    yield row
 
 
-def measure(work, lanes: int, dtype: str, options) -> dict:
+def measure(work, lanes: int, dtype: str, execution: str, options) -> dict:
     q0, v0 = (x.astype(dtype) for x in work.initial(lanes))
-    contender = Contender("", ensemble(work, q0, v0, "scalar", chunk=lanes), dtype=dtype)
-    [(row, result)] = timing.measure(
-        lambda: [contender], lanes, work.steps, options.rounds, options.budget, apart=False
-    )
+    contender = Contender("", ensemble(work, q0, v0, "scalar", lanes, execution), dtype=dtype)
+    try:
+        [(row, result)] = timing.measure(
+            lambda: [contender], lanes, work.steps, options.rounds, options.budget, apart=False
+        )
+    except ValueError as error:  # what the kernel cannot take
+        return {"remark": str(error)}
     return {name: row[name] for name in ("seconds", "ns_per_step", "compile_s")} | {
         "error": Accuracy(work, lanes).error(result[0])
     }

@@ -97,12 +97,12 @@ def has_plain(work, lanes: int, full: bool) -> bool:
     return not (disks and (lanes > 1 or work.initial(1)[0].size > 32)) and (full or (work.name, lanes) not in SLOW)
 
 
-def ensemble(work, q0, v0, layout: str, chunk: int | None = None) -> Callable:
+def ensemble(work, q0, v0, layout: str, chunk: int | None = None, execution: str = "auto") -> Callable:
     """`jaximpact.ensemble` as a user calls it, checks and transfers included."""
 
     def run(cores):
         found = ji.ensemble(work.problem, q0, v0, t1=work.t1, h=work.h, e=work.restitution, args=work.args,
-                            layout=layout, chunk=chunk)  # fmt: skip
+                            layout=layout, chunk=chunk, execution=execution)  # fmt: skip
         return found.q[:, -1], found.v[:, -1]
 
     return run

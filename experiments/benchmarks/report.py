@@ -95,7 +95,7 @@ SECTIONS = {
     "contacts": ("Many contacts", ("work", "constraints", "program", "cores", "ns per trajectory-step", "ratio", "residual", "difference", "compiling")),
     "accelerator": (
         "Accelerator",
-        ("work", "lanes", "numbers", "ns per trajectory-step", "limit by bytes [ns]", "limit by arithmetic [ns]",
+        ("work", "lanes", "numbers", "program", "ns per trajectory-step", "limit by bytes [ns]", "limit by arithmetic [ns]",
          "error", "compiling"),
     ),
 }  # fmt: skip

@@ -135,7 +135,9 @@ def main(arguments: list[str] | None = None) -> None:
         write(options.out, rows, points)
         jax.clear_caches()
     if "accelerator" in parts:
-        rows += accelerator.rows(options)
+        for row in accelerator.rows(options):
+            rows.append(row)
+            write(options.out, rows, points)
     if "precision" in parts:
         for name in work_precision.MOTIONS:
             print(f"error against cost: {name}", file=sys.stderr, flush=True)

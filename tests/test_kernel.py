@@ -1,0 +1,110 @@
+"""All steps of a motion as one kernel: here imitated on a CPU, block by block of lanes, as a GPU would execute it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+
+M = 5  # lanes of the last block that are filled up
+
+
+def force(t, q, v, args):
+    # a lane's own clock may run out
+    return jnp.stack([-args["k"] * q[0] + 2 * jnp.cos(3 * t), -9.81 + 0.0 * jnp.log(args["until"] - t)])
+
+
+def mass(q, args):
+    return jnp.eye(2) + 0.3 * jnp.outer(jnp.sin(q), jnp.sin(q))
+
+
+def walls(t, q, args):
+    """A moving floor, a slope, and the inside of a circle."""
+    return jnp.stack([q[1] + 0.1 * jnp.sin(2 * t), q[1] - args["slope"] * q[0] + 0.2, 4 - q @ q])
+
+
+PROBLEM = ji.Problem(force, walls, mass, energy=lambda t, q, v, args: 0.5 * v @ mass(q, args) @ v)
+LANES = 32 + M
+SCHEMES = [ji.PaoliSchatzman(), ji.EventCorrected(), ji.MoreauJean(), ji.Maury()]
+WAYS = ("kernel", "xla")
+FIELDS = ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual", "iterations", "status", "failed_at")
+
+
+def lanes(dtype=float):
+    at = np.linspace(0, 1, LANES)
+    q0 = np.stack([0.8 * np.cos(7 * at), 0.9 + 0.2 * at], -1).astype(dtype)
+    v0 = np.stack([2 * np.sin(9 * at), -at], -1).astype(dtype)
+    args = {"k": 3.0, "until": np.full(LANES, 10.0, dtype), "slope": 0.2 + 0.3 * at.astype(dtype)}
+    return q0, v0, {"args": args, "args_axes": {"k": None, "until": 0, "slope": 0}, "t1": 0.6}
+
+
+def compare(kernel, xla, tolerance=1e-11):
+    """The tolerance is that of two layouts: roundings grow with the motion."""
+    for name in FIELDS:
+        x, y = getattr(kernel, name), getattr(xla, name)
+        if x is not None or y is not None:
+            assert x.dtype == y.dtype and x.shape == y.shape, name
+            np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+def both(q0, v0, tolerance=1e-11, **given):
+    """The two executions of the same lanes, compared; the kernel's result."""
+    kernel, xla = (ji.ensemble(PROBLEM, q0, v0, layout="array", execution=way, **given) for way in WAYS)
+    compare(kernel, xla, tolerance)
+    return kernel
+
+
+def test_a_ball():
+    """What is quick to compile: all kinds of lanes, and a NaN."""
+    until = np.full(LANES, 10.0)
+    until[3] = 0.4
+    gravity = lambda t, q, v, args: jnp.stack([-9.81 + 0.0 * jnp.log(args - t)])
+    ball = ji.Problem(gravity, lambda t, q, args: jnp.append(q, 1.6 - q))
+    at = np.linspace(0, 1, LANES)
+    given = {"t1": 1.0, "h": np.where(np.arange(LANES) % 3, 0.005, 0.01), "e": at, "args": until, "args_axes": 0}
+    kernel, xla = (ji.ensemble(ball, 0.5 + at[:, None], 3 * at[::-1, None], execution=way, **given) for way in WAYS)
+    assert np.flatnonzero(kernel.failed).tolist() == [3] and np.isnan(kernel.q[3]).any()
+    assert np.sum(np.any(kernel.impulse[:, -1] > 0, axis=-1)) > LANES // 2
+    compare(kernel, xla)
+
+
+@pytest.mark.slow
+def test_lanes_of_all_kinds():
+    """Numbers of steps, restitution and parameters of their own; one that becomes NaN, which no other lane notices."""
+    q0, v0, given = lanes()
+    given["args"]["until"][3] = 0.4
+    h, e = np.where(np.arange(LANES) % 3, 0.005, 0.01), np.linspace(0, 0.9, LANES)
+    found = both(q0, v0, h=h, e=e, **given)
+    assert np.flatnonzero(found.failed).tolist() == [3] and np.isnan(found.q[3]).any()
+    assert np.sum(np.any(found.impulse[:, -1] > 0, axis=-1)) > LANES // 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("projection", [ji.ActiveSet(), ji.ProjectedGradient()], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
+def test_schemes(scheme, projection):
+    q0, v0, given = lanes()
+    e = 0.0 if isinstance(scheme, ji.Maury) else 0.6
+    # iterations stop at 1e-12, which 120 steps carry on
+    both(q0, v0, 1e-9, h=0.005, e=e, scheme=scheme, projection=projection, **given)
+
+
+@pytest.mark.slow
+def test_single_precision():
+    q0, v0, given = lanes(np.float32)
+    with jax.enable_x64(False):
+        found = both(q0, v0, 1e-3, h=np.float32(0.005), e=np.float32(0.5), **given)
+    assert found.q.dtype == np.float32
+
+
+def test_what_it_cannot_take_is_named():
+    q0, v0, given = lanes()
+    with pytest.raises(ValueError, match=r"execution='kernel' keeps final states only: give save='final'"):
+        ji.ensemble(PROBLEM, q0, v0, h=0.01, e=0.5, save="all", execution="kernel", **given)
+    with pytest.raises(ValueError, match="execution"):
+        ji.ensemble(PROBLEM, q0, v0, h=0.01, e=0.5, execution="gpu", **given)
+    table = jnp.linspace(0, 1, 200)
+    ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * jnp.interp(q, table, table), lambda t, q, args: q)
+    with pytest.raises(ValueError, match=r"cannot take this problem \(.*\): give execution='xla'"):
+        ji.ensemble(ball, np.ones((3, 1)), np.zeros((3, 1)), t1=0.1, h=0.01, e=0.5, execution="kernel")
