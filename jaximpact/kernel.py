@@ -132,7 +132,7 @@ def run(program: Any, values: Iterable) -> list:
     env.update(zip(program.jaxpr.invars, values, strict=True))
 
     def read(v: Any) -> Any:
-        return np.asarray(v.val, v.aval.dtype)[()] if isinstance(v, Literal) else env[v]
+        return np.asarray(v.val, jax.typeof(v.val).dtype)[()] if isinstance(v, Literal) else env[v]
 
     for eqn in program.jaxpr.eqns:
         found = _apply(eqn, [read(v) for v in eqn.invars])
@@ -178,6 +178,27 @@ def _round(eqn: Any, values: list) -> list:
         raise Unsupported("round away from zero")
     odd = found * 0.5 != lax.floor(found * 0.5)
     return [jnp.where((found - x == 0.5) & odd, found - 1, found)]
+
+
+def _extreme(combine: Callable) -> Callable:
+    """max or min, NaN where either is: those of the device take the other."""
+
+    def rule(eqn: Any, values: list) -> list:
+        x, y = _alike(values)
+        found = combine(x, y)
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            found = jnp.where(x != x, x, jnp.where(y != y, y, found))
+        return [found]
+
+    return rule
+
+
+def _clamp(eqn: Any, values: list) -> list:
+    least, x, most = _alike(values)
+    return _smallest(eqn, [_largest(eqn, [least, x])[0], most])
+
+
+_largest, _smallest = _extreme(lax.max), _extreme(lax.min)
 
 
 def _linear_solve(eqn: Any, values: list) -> list:
@@ -260,6 +281,7 @@ CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_cal
          "custom_jvp_call": "call_jaxpr", "custom_vmap_call": "call", "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
 RULES: dict[str, Callable] = {
     "while": _while, "scan": _scan, "cond": _cond, "round": _round, "custom_linear_solve": _linear_solve,
+    "max": _largest, "min": _smallest, "clamp": _clamp,
 }  # fmt: skip
 
 

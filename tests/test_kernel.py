@@ -7,6 +7,8 @@ import pytest
 
 import jaximpact as ji
 
+# on a GPU: jax says so of what compiles the kernel, and has nothing yet in its place that takes branches
+pytestmark = pytest.mark.filterwarnings("ignore:The Pallas Triton backend:DeprecationWarning")
 M = 5  # lanes of the last block that are filled up
 
 
