@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from .output import aligned, print_facts
-from .study.config import EXAMPLE, read_study
-from .study.store import Store, require
-from .study.study import Study
+from .study import Study, ZarrStore
+from .study.importing import require
+from .study.spec import EXAMPLE
 
 SHOWN = 10  # failed lanes listed
 STUDY = f"""\
@@ -40,7 +40,7 @@ def add_commands(commands, text) -> None:
     command = commands.add_parser("study", help="compute a study from a file", **text(STUDY))
     command.add_argument("file", type=Path, help="TOML file")
     _options(command)
-    command.set_defaults(command=lambda options: _computed(read_study(options.file), options))
+    command.set_defaults(command=lambda options: _computed(Study.from_file(options.file), options))
 
     command = commands.add_parser("resume", help="continue a study", **text(RESUME))
     command.add_argument("directory", type=Path, help="store of the study")
@@ -77,7 +77,7 @@ def _computed(study: Study, options) -> int:
 
 
 def is_study(path: str) -> bool:
-    return Store(path).exists
+    return ZarrStore(path).exists
 
 
 def show_study(path: str) -> int:

@@ -1,13 +1,16 @@
 """Systems that studies of the tests import by name, in this process and in others, and what compares their stores."""
 
 import hashlib
-from contextlib import ExitStack
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
 from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 
 import jaximpact as ji
+from jaximpact.study import ZarrStore
 
 
 def gravity(t, q, v, args):
@@ -25,6 +28,15 @@ def above_floor(t, q, args):
 def until_limit(t, q, v, args):
     """Not finite after a time that is a parameter."""
     return jnp.where(t > args["limit"], jnp.nan, -9.81) * jnp.ones_like(q)
+
+
+TRACED: list[Callable] = []  # called whenever `moody` is traced
+
+
+def moody_force(t, q, v, args):
+    for act in TRACED:
+        act()
+    return -9.81 * jnp.ones_like(q)
 
 
 def energy_of(t, q, v, args):
@@ -54,6 +66,7 @@ ball = ji.Problem(gravity, above_floor, energy=energy_of)
 free = ji.Problem(gravity)
 spring = ji.Problem(pull)
 fragile = ji.Problem(until_limit, above_floor)
+moody = ji.Problem(moody_force, above_floor)
 ARGS = {"gravity": 9.81, "floor": 0.0}
 
 
@@ -61,18 +74,54 @@ def grid(lanes=(4, 3)):
     return ji.Design.grid(e=np.linspace(0.2, 0.9, lanes[0]), **{"q0[0]": np.linspace(0.5, 1.5, lanes[1])})
 
 
-def small(path, design=None, **changes):
-    """A study of a few lanes in several blocks."""
+def small(store, design=None, problem="study_systems:ball", **changes):
+    """A study of a few lanes in several chunks."""
     settings = {"q0": [1.0], "v0": [0.0], "t1": 1.0, "h": 1e-2, "args": ARGS, "save": [0.25, 0.5], "chunk": 3}
-    return ji.Study(path, "study_systems:ball", grid() if design is None else design, **settings | changes)
+    return ji.Study(store, problem, grid() if design is None else design, **settings | changes)
 
 
-def begun(path, *arguments, **changes):
-    """A study of which no chunk is computed, nor anything compiled."""
-    study = small(path, *arguments, **changes)
-    with ExitStack() as stack:
-        study._prepared(stack, False, False)
+class Here(Executor):
+    """Computes at once, after ``act`` on the number of the submission."""
+
+    def __init__(self, act=lambda number: None):
+        self.act, self.submitted = act, 0
+
+    def submit(self, function, given, /):
+        self.submitted += 1
+        self.act(self.submitted - 1)
+        future: Future = Future()
+        future.set_result(function(given))
+        return future
+
+
+def run_until(study, count):
+    """Compute so many chunks and stop abruptly."""
+
+    def act(number):
+        if number >= count:
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        study.run(Here(act), outstanding=1)
     return study
+
+
+def begun(store, *arguments, **changes):
+    """A study of which no chunk is computed, nor anything compiled."""
+    return run_until(small(store, *arguments, **changes), 0)
+
+
+class Acting(ZarrStore):
+    """Calls ``act`` when a chunk is to be written."""
+
+    def __init__(self, path, number, act):
+        super().__init__(path)
+        self.number, self.act = number, act
+
+    def write(self, chunk, arrays, facts):
+        if chunk == self.number:
+            self.act()
+        super().write(chunk, arrays, facts)
 
 
 def digest(path) -> dict[str, str]:

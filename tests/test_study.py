@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 import study_systems
 import xarray
-from study_systems import ARGS, ball, digest, small
+from study_systems import ARGS, Here, ball, digest, run_until, small
 
 import jaximpact as ji
-from jaximpact.study import description, study, task, work
-from jaximpact.study.design import Blocks
+from jaximpact.study import Blocks
 
 FOLDER = Path(__file__).parent
 # a lane's numbers do not depend on how lanes are batched, beyond rounding: a hundred steps of a state of size 10
@@ -28,18 +27,6 @@ def finished(tmp_path_factory):
     study = small(tmp_path_factory.mktemp("study") / "small.zarr")
     study.run()
     return study
-
-
-def stop_after(monkeypatch, count):
-    """Interrupt the run of a study in its block number ``count``, abruptly."""
-    numbers = itertools.count()
-
-    def compute(given):
-        if next(numbers) >= count:
-            raise KeyboardInterrupt
-        return task.compute(given)
-
-    monkeypatch.setattr(work, "compute", compute)
 
 
 # designs
@@ -197,12 +184,8 @@ def test_read_by_plain_xarray_without_a_remark(finished):
     assert about.attrs["settings_of_jax"].startswith("enable_x64=True")
 
 
-def test_unfinished_lanes_are_fill_values(tmp_path, monkeypatch):
-    study = small(tmp_path / "s.zarr")
-    with monkeypatch.context() as patched:
-        stop_after(patched, 2)
-        with pytest.raises(KeyboardInterrupt):
-            study.run()
+def test_unfinished_lanes_are_fill_values(tmp_path):
+    study = run_until(small(tmp_path / "s.zarr"), 2)
     found = study.dataset()
     done = found.done.values == 1
     assert (done.sum(), done.size) == (6, 12)
@@ -213,21 +196,24 @@ def test_unfinished_lanes_are_fill_values(tmp_path, monkeypatch):
     assert np.isnan(study.wall_time()).sum() == 2
 
 
-def test_continued_study_is_bit_identical(finished, tmp_path, monkeypatch):
+def test_continued_study_is_bit_identical(finished, tmp_path):
     path = tmp_path / "s.zarr"
     for count in (1, 2):
-        with monkeypatch.context() as patched:
-            stop_after(patched, count)
-            with pytest.raises(KeyboardInterrupt):
-                small(path).run()
+        run_until(small(path), count)
     summary = ji.Study.open(path).run()
     assert summary.finished == summary.chunks == 4
     assert digest(path) == digest(finished.path)
 
 
-def test_finished_study_computes_nothing_again(finished, monkeypatch):
-    stop_after(monkeypatch, 0)
-    assert ji.Study.open(finished.path).run().computed == 12
+def test_finished_study_computes_nothing_again(finished):
+    executor = Here()
+    assert ji.Study.open(finished.path).run(executor).computed == 12
+    assert executor.submitted == 0
+
+
+def test_old_name_of_the_store(finished):
+    with pytest.warns(DeprecationWarning, match="path is called store now"):
+        assert ji.Study.open(path=finished.path).shape == (4, 3)
 
 
 @pytest.mark.parametrize(
@@ -250,37 +236,12 @@ def test_another_study_is_refused(finished, change, words):
         small(finished.path, **change)
 
 
-def test_changed_source_is_refused(finished, monkeypatch):
-    monkeypatch.setattr("study_systems.ball", ball.replace(force=study_systems.gravity_to_first_order))
-    with pytest.raises(ValueError, match=r"source\.force: [0-9a-f]+ → [0-9a-f]+"):
-        small(finished.path)
-    with pytest.raises(ValueError, match=r"source\.force"):
-        ji.Study.open(finished.path).run()
-
-
-def test_source_includes_what_a_function_uses(monkeypatch):
-    """A constant of the module, and a function that it calls, are part of what a problem computes."""
-    before = description.sources(study_systems.spring)
-    assert description.sources(study_systems.spring) == before
-    for name, value in {"STIFFNESS": 5.0, "stretch": study_systems.double_stretch}.items():
-        with monkeypatch.context() as patched:
-            patched.setattr(study_systems, name, value)
-            assert description.sources(study_systems.spring)["force"] != before["force"]
-
-
 def test_other_settings_of_jax_are_refused_and_those_of_the_store_used(finished):
     assert ji.Study.open(finished.path).dataset().q.dtype == np.float64
     with jax.enable_x64(False):
         with pytest.raises(ValueError, match=r"settings\.enable_x64: True → False"):
             small(finished.path)
         assert ji.Study.open(finished.path).lane((0, 0)).q.dtype == np.float64
-
-
-def test_other_versions_are_remarked(finished, monkeypatch):
-    versions = study._versions() | {"jax": "99.0"}
-    monkeypatch.setattr(study, "_versions", lambda: versions)
-    with pytest.warns(ji.JaximpactWarning, match=r"was begun with jax .* → 99\.0: numbers of new chunks may differ"):
-        ji.Study.open(finished.path).run()
 
 
 def test_progress_and_summary(finished, capsys):
@@ -342,18 +303,19 @@ def test_failed_lanes_are_found_and_explained(tmp_path):
     np.testing.assert_allclose(found.q.values[[0, 2, 3, 5]], np.broadcast_to(good.q, (4, 1, 1)), **ROUNDING)
 
 
-def test_results_that_do_not_fit_the_store(tmp_path, monkeypatch):
+def test_results_that_do_not_fit_the_store(tmp_path):
     """A worker with another version of the problem, say: nothing of it is written."""
 
-    def compute(given):
-        found = task.compute(given)
-        found.arrays["q"] = found.arrays["q"].astype(np.float32)
-        return found
+    class Other(Here):
+        def submit(self, function, given, /):
+            future = super().submit(function, given)
+            arrays = future.result().arrays
+            arrays["q"] = arrays["q"].astype(np.float32)
+            return future
 
     study = small(tmp_path / "s.zarr")
-    monkeypatch.setattr(work, "compute", compute)
     with pytest.raises(RuntimeError, match=r"chunk 0: q came out as .*float32.*same versions"):
-        study.run()
+        study.run(Other())
     assert study.summary().finished == 0
 
 
@@ -412,14 +374,11 @@ def test_module_beside_a_script_is_found_again(tmp_path, monkeypatch):
     study = ji.Study(
         tmp_path / "s", "beside_a_script:ball", study_systems.grid(), q0=[1.0], v0=[0.0], t1=1.0, h=0.1, args=ARGS
     )
-    with monkeypatch.context() as patched:
-        stop_after(patched, 0)
-        with pytest.raises(KeyboardInterrupt):
-            study.run()
+    run_until(study, 0)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
     monkeypatch.delitem(sys.modules, "beside_a_script")
-    again = ji.Study.open(study.path)._system.problem
-    assert again.force.__module__ == "beside_a_script" and again is not study._system.problem
+    assert ji.Study.open(study.path).lane((0, 0), save="final").q.shape == (1, 1)
+    assert sys.modules["beside_a_script"].__file__ == str(tmp_path / "beside_a_script.py")
 
 
 def test_place_of_a_lane(finished):

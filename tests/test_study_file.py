@@ -10,7 +10,7 @@ from study_systems import begun
 
 import jaximpact as ji
 from jaximpact.cli import main
-from jaximpact.study import config
+from jaximpact.study import MemoryStore
 
 FILE = """
 store = "{path}"
@@ -163,7 +163,7 @@ def test_any_value_for_any_entry_is_taken_or_named(place, value):
         inner = inner[key]
     inner[place[-1]] = value
     try:
-        study = config._study(table, "any")
+        study = ji.Study.from_table(table, store=MemoryStore())
     except (ValueError, TypeError, ImportError) as error:
         told = str(error)
         assert place[0] in told or place[-1] in told or any(f"{key!r}" in told for key in _keys(value)), (
@@ -172,9 +172,8 @@ def test_any_value_for_any_entry_is_taken_or_named(place, value):
             told,
         )
         return
-    base = study._compared["base"]["$dict"]
     if place[0] in ("t0", "t1", "h"):
-        assert base[place[0]] == value
+        assert study.spec.base[place[0]] == value
     assert study.design.size == np.prod(study.shape) > 0
 
 

@@ -1,23 +1,22 @@
 """A study goes on with the physics that it was begun with: every change of what its functions compute is told by name."""
 
-import dataclasses
+import contextlib
+import importlib
 import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
+import types
 from pathlib import Path
 
 import cloudpickle
 import jax
 import numpy as np
 import pytest
-from study_systems import ball, begun, small
+from study_systems import Here, begun, run_until, small
 
 import jaximpact as ji
-from jaximpact.study import study, task
-from jaximpact.study.description import encode, sources
-from jaximpact.study.fingerprint import fingerprint
+from jaximpact.study import MemoryStore
 
 TOP = """
 import functools
@@ -139,102 +138,155 @@ CASES = {
     ),
     "reverse derivative rule": (
         PULL.format("4.0") + "K = {'k': 1.0}\n@jax.custom_vjp\ndef bend(q):\n    return q\nbend.defvjp(lambda q: (q, None),\n"
-        "    lambda _, g: (K['k'] * g,))\ndef gap(t, q, args):\n    return bend(q)\nproblem = ji.Problem(force, gap)\n",
+        "    lambda _, g: (K['k'] * g,))\ndef energy(t, q, v, args):\n    return bend(q) @ q\n"
+        "problem = ji.Problem(force, energy=energy)\n",
         "1.0",
         "2.0",
-        "constraints",
+        "energy",
     ),
 }  # fmt: skip
 SOME = [*list(CASES)[::6], "jitted helper", "lagrangian", "derivative rule"]
 DESIGN = ji.Design.grid(e=[0.5])
+NAME = "case_of_physics"
 
 
 def written(folder, text, helper=HELPER):
     """The module of a case, and the helper that it imports, in a folder."""
     folder.mkdir(exist_ok=True)
     (folder / "helper_of_physics.py").write_text(helper)
-    (folder / "case_of_physics.py").write_text(TOP + text + ("" if "problem =" in text else END))
+    (folder / f"{NAME}.py").write_text(TOP + text + ("" if "problem =" in text else END))
+    return folder
 
 
+@contextlib.contextmanager
 def loaded(folder):
-    """The module of a case, executed anew as another process would."""
-    for name in ("case_of_physics", "helper_of_physics"):
-        sys.modules.pop(name, None)
-    space = {"__name__": "case_of_physics"}
+    """The module of a case, executed anew as another process would, for a while."""
+    module = types.ModuleType(NAME)
+    module.__file__ = str(folder / f"{NAME}.py")
+    usual, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode, usual = True, sys.dont_write_bytecode
+    importlib.invalidate_caches()
+    sys.modules[NAME] = module
     try:
-        exec(compile((folder / "case_of_physics.py").read_text(), str(folder / "case_of_physics.py"), "exec"), space)
+        exec(compile(Path(module.__file__).read_text(), module.__file__, "exec"), vars(module))
+        yield module
     finally:
         sys.path.remove(str(folder))
         sys.dont_write_bytecode = usual
-        sys.modules.pop("helper_of_physics", None)
-    return space["problem"]
+        for name in (NAME, "helper_of_physics"):
+            sys.modules.pop(name, None)
 
 
-def facts(problem, save=None):
-    base = {"q0": np.ones(1), "v0": np.zeros(1), "e": None, "h": 0.1, "t0": 0.0, "t1": 1.0, "args": {"a": np.ones(2)}}
-    system = task.System(problem, ji.PaoliSchatzman(), ji.ActiveSet(), ji.Save.of(save or "final"), base)
-    return {"source": sources(problem), "computes": fingerprint(system, DESIGN.values)}
+def study(store, save="final", h=0.1, args=None):
+    """A study of the problem of the module that is loaded."""
+    args = {"a": np.ones(2)} if args is None else args
+    return ji.Study(store, f"{NAME}:problem", DESIGN, q0=[1.0], v0=[0.0], t1=1.0, h=h, args=args, save=save)
+
+
+def kept(folder, store=None, **changes):
+    """The store of a study of a case, of which nothing is computed."""
+    with loaded(folder):
+        return run_until(study(MemoryStore() if store is None else store, **changes), 0).store
+
+
+def told(store, folder, **changes):
+    """What is said to differ when the study in a store is to go on with a case."""
+    with loaded(folder), pytest.raises(ValueError, match="holds another study") as caught:
+        study(store, **changes)
+    return str(caught.value).split("\n  ")[1:]
+
+
+def computes(store):
+    return store.record()[0]["compared"]["computes"]
+
+
+class Edited(MemoryStore):
+    """A store whose record was written by another program."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def record(self):
+        record, columns = super().record()
+        self.change(record)
+        return record, columns
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_change_is_told_by_name(tmp_path, case):
     text, old, new, function = CASES[case]
-    written(tmp_path / "a", text)
-    before = facts(loaded(tmp_path / "a"))
-    assert not any("fails" in x for x in before["computes"].values())
-    again = loaded(tmp_path / "a")
-    assert study._changed_functions(before, facts(again), True) == []
-    if "helper." not in text and "custom_vjp" not in text:  # which are not pickled by value
-        copies = {name: cloudpickle.loads(cloudpickle.dumps(getattr(again, name))) for name in again.__slots__}
-        assert (
-            facts(again.replace(**copies) if "L(" not in text else ji.Problem(**copies))["computes"]
-            == before["computes"]
-        )
+    store = kept(written(tmp_path / "a", text))
+    assert not any("fails" in x for x in computes(store).values())
+    with loaded(tmp_path / "a") as module:
+        study(store)
+        if "helper." not in text and "custom_vjp" not in text:  # which are not pickled by value
+            functions = {name: getattr(module.problem, name) for name in ("force", "constraints", "mass", "energy")}
+            copies = {name: cloudpickle.loads(cloudpickle.dumps(x)) for name, x in functions.items()}
+            module.problem = ji.Problem(**copies)
+            study(store)
     changed, helper = text.replace(old, new), HELPER.replace(old, new) if "helper." in text else HELPER
     assert (changed, helper) != (text, HELPER)
-    written(tmp_path / "b", changed, helper)
-    first, *_ = study._changed_functions(before, facts(loaded(tmp_path / "b")), True)
+    first, *_ = told(store, written(tmp_path / "b", changed, helper))
     assert first.startswith(f"{function}, which computes something else: ")
 
 
 def test_a_change_of_the_source_alone_is_none(tmp_path):
     """Comments, names of variables and of jitted helpers compute nothing."""
     first = "@jax.jit\ndef k(x):\n    return 4.0 * x\n" + PULL.format("k(1.0)")
-    written(tmp_path, first)
-    before = facts(loaded(tmp_path))
-    written(tmp_path, first.replace("k(", "stiffness(").replace("return 4.0 * x", "# as measured\n    return 4.0 * x"))
-    after = facts(loaded(tmp_path))
-    assert before["source"] != after["source"]
-    assert study._changed_functions(before, after, True) == []
+    store = kept(written(tmp_path / "a", first))
+    second = first.replace("k(", "stiffness(").replace("return 4.0 * x", "# as measured\n    return 4.0 * x")
+    other = kept(written(tmp_path / "b", second))
+    before, after = (x.record()[0]["compared"] for x in (store, other))
+    assert before["source"]["force"] != after["source"]["force"]
+    with loaded(tmp_path / "b"):
+        study(store)
 
 
-def test_shapes_and_save_functions_count(tmp_path):
-    kept = facts(ball_of(9.81), ji.Save(every=1, function=lambda t, q, v, args: q))
-    other = facts(ball_of(9.81), ji.Save(every=1, function=lambda t, q, v, args: 2.0 * q))
-    (line,) = study._changed_functions(kept, other, True)
-    assert line.startswith("save.function")
+def test_save_functions_and_numbers_of_the_problem_count(tmp_path):
+    text = PULL.format("4.0") + "def seen(t, q, v, args):\n    return q\nproblem = ji.Problem(force, restitution=0.3)\n"
+    written(tmp_path / "a", text)
+    written(tmp_path / "b", text.replace("return q", "return 2.0 * q").replace("0.3", "0.4"))
+    found = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        with loaded(folder) as module:
+            save = ji.Save(every=1, function=module.seen)
+            if not found:
+                found.append(run_until(study(MemoryStore(), save), 0).store)
+                continue
+            with pytest.raises(ValueError, match="holds another study") as caught:
+                study(found[0], save)
+    number, function = str(caught.value).split("\n  ")[1:]
+    assert number == "source.restitution: 0.3 → 0.4"
+    assert function.startswith("save.function, which computes something else: ")
 
 
-def ball_of(gravity):
-    return ji.Problem(lambda t, q, v, args: 0.0 * q - gravity)
-
-
-def test_across_versions_the_source_decides():
+def test_across_versions_the_source_decides(tmp_path):
     """Another version of jax may make another program of the same function."""
-    old = {"source": {"force": "a"}, "computes": {"force": "1"}}
-    new = {"source": {"force": "a"}, "computes": {"force": "2"}}
-    (line,) = study._changed_functions(old, new, True)
+    a = written(tmp_path / "a", "K = {'k': 4.0}\n" + PULL.format("K['k']"))
+    b = written(tmp_path / "b", "K = {'k': 5.0}\n" + PULL.format("K['k']"))
+    # a number and a function of the module are part of the source
+    spring = "def stretch(q):\n    return K * q\ndef force(t, q, v, args):\n    return -stretch(q)\n"
+    c = written(tmp_path / "c", "K = 4.0\n" + spring)
+    d = written(tmp_path / "d", "K = 5.0\n" + spring)
+    e = written(tmp_path / "e", "K = 4.0\n" + spring.replace("K * q", "4.0 * K * q"))
+    (line,) = told(kept(a), b)
     assert "its source is as it was: a number, a container or a function that it uses has changed" in line
-    assert study._changed_functions(old, new, False) == []
-    assert study._changed_functions(old, new | {"source": {"force": "b"}}, False) != []
-    assert study._changed_functions(old, old | {"source": {"force": "b"}}, False) == []
-    # made before programs were kept
-    assert study._changed_functions({"source": {"force": "a"}}, new, True) == []
-    assert study._changed_functions({"source": {"force": "b"}}, new, True) == [
-        "force, which computes something else: source.force: b → a"
-    ]
+
+    def other_jax(record):
+        record["versions"]["jax"] = "99.0"
+
+    def first_format(record):
+        del record["compared"]["computes"]
+        record["format"] = 1
+
+    for change in (other_jax, first_format):
+        store = kept(a, Edited(change))
+        with loaded(b):
+            study(store)
+        for folder in (d, e):
+            (line,) = told(kept(c, Edited(change)), folder)
+            assert line.startswith("force, which computes something else: ") and "source.force: " in line
 
 
 IN_ANOTHER_PROCESS = """
@@ -244,12 +296,8 @@ import jax
 jax.config.update("jax_enable_x64", True)
 import test_study_physics as here
 folder = Path(sys.argv[1])
-found = {}
-for i, name in enumerate(here.SOME):
-    text, *_ = here.CASES[name]
-    here.written(folder / str(i), text)
-    found[name] = here.facts(here.loaded(folder / str(i)))
-print(json.dumps(found))
+stores = {x: here.kept(here.written(folder / str(i), here.CASES[x][0])) for i, x in enumerate(here.SOME)}
+print(json.dumps({name: here.computes(store) for name, store in stores.items()}))
 """
 
 
@@ -258,81 +306,47 @@ def test_another_process_finds_the_same(tmp_path):
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "7", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-W", "ignore", "-c", IN_ANOTHER_PROCESS, str(tmp_path / "there")]
     (tmp_path / "there").mkdir()
-    (tmp_path / "here").mkdir()
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     there = json.loads(run.stdout)
     for i, name in enumerate(SOME):
-        text, *_ = CASES[name]
-        written(tmp_path / "here" / str(i), text)
-        assert facts(loaded(tmp_path / "here" / str(i)))["computes"] == there[name]["computes"], name
+        assert computes(kept(written(tmp_path / str(i), CASES[name][0]))) == there[name], name
 
 
-def test_a_study_is_refused_where_a_global_has_changed(tmp_path, monkeypatch):
+def test_a_study_is_refused_where_a_global_has_changed(tmp_path):
     """On disk, by the constructor and by `open(...).run()`; with nothing changed both go on."""
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "read_by_physics.py").write_text(
-        TOP.replace("import helper_of_physics as helper", "") + CASES["global dict"][0] + END
-    )
-    name = "read_by_physics:problem"
-    path = tmp_path / "s.zarr"
-
-    def make():
-        return ji.Study(path, name, DESIGN, q0=[1.0], v0=[0.0], t1=1.0, h=0.1)
-
-    monkeypatch.setattr("study_systems.small", lambda *_: make())
-    begun(path)
-    ji.Study.open(path)._adopt()
-    sys.modules["read_by_physics"].K["k"] = 5.0
-    for act in (make, ji.Study.open(path).run):
-        with pytest.raises(
-            ValueError, match=r"force, which computes something else: \w+ → \w+; its source is as it was"
-        ):
-            act()
-    sys.modules["read_by_physics"].K["k"] = 4.0
-    make()
-    del sys.modules["read_by_physics"]
-
-
-def test_a_study_made_before_programs_were_kept_goes_on_with_a_remark(tmp_path):
-    path = begun(tmp_path / "s.zarr", chunk=12).path
-    file = Path(path) / ".study" / "study.json"
-    content = json.loads(file.read_text())
-    del content["compared"]["computes"]
-    content["format"] = 1
-    file.write_text(json.dumps(content))
-    opened = ji.Study.open(path)
-    assert opened.summary().chunks == 1
-    with (
-        pytest.warns(ji.JaximpactWarning, match="was made by an earlier version.*cannot be checked"),
-        ExitStack() as stack,
-    ):
-        opened._prepared(stack, False, False)
-    small(path, chunk=12)
-    with pytest.raises(ValueError, match=r"h: 0\.01 → 0\.02"):
-        small(path, chunk=12, h=0.02)
+    path, executor = tmp_path / "s.zarr", Here(lambda number: (_ for _ in ()).throw(KeyboardInterrupt))
+    with loaded(written(tmp_path / "a", CASES["global dict"][0])) as module:
+        run_until(study(path), 0)
+        module.K["k"] = 5.0
+        for act in (lambda: study(path), lambda: ji.Study.open(path).run(executor)):
+            with pytest.raises(
+                ValueError, match=r"force, which computes something else: \w+ → \w+; its source is as it was"
+            ):
+                act()
+        assert executor.submitted == 0
+        module.K["k"] = 4.0
+        study(path)
+        run_until(ji.Study.open(path), 0)
 
 
 def test_a_study_goes_on_under_its_own_settings(tmp_path):
-    """As `run` computes: a program that forgot to enable float64 continues a study of float64."""
-    path = begun(tmp_path / "s.zarr", chunk=12).path
+    """A program that forgot to enable float64 continues a study of float64."""
+    store = begun(MemoryStore(), ji.Design.points(**{"q0[0]": [-1.0]})).store
     with jax.enable_x64(False):
-        assert ji.Study.open(path)._adopt() == ji.Study.open(path)._compared["computes"]
+        assert ji.Study.open(store).run().finished == 1
+    assert store.dataset().q.dtype == np.float64
 
 
 def test_a_worker_with_another_physics_is_refused(tmp_path):
-    """One whose modules are older, say; with other versions programs cannot be compared."""
-    given = begun(tmp_path / "s.zarr", chunk=12)._task(0)
-    system = task.System.of(given.system)
-    task.check_physics(system, given)
-    computes, here = given.physics
-    other = dataclasses.replace(given, physics=(computes | {"force": "0"}, here))
-    found = task.compute(other)
-    assert isinstance(found, task.Failure)
-    assert "force computes something else in this worker" in found.message
-    task.check_physics(system, dataclasses.replace(other, physics=(other.physics[0], here | {"jax": "99.0"})))
+    """One whose modules are older, say."""
+    with loaded(written(tmp_path, CASES["global dict"][0])) as module:
+        executor = Here(lambda number: module.K.update(k=5.0))
+        with pytest.raises(RuntimeError, match="force computes something else in this worker"):
+            study(MemoryStore()).run(executor)
 
 
-def test_numbers_of_a_problem_still_count(tmp_path):
-    assert encode(ball.restitution, "e") == facts(ball)["source"]["restitution"]
-    assert jax.tree.leaves(ball) == [0.0]
+def test_what_is_not_physics_is_compared_too():
+    store = begun(MemoryStore(), chunk=12).store
+    with pytest.raises(ValueError, match=r"h: 0\.01 → 0\.02"):
+        small(store, chunk=12, h=0.02)

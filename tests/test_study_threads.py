@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 import study_systems
 import zarr
-from study_systems import ARGS, begun, digest, grid, small
+from study_systems import ARGS, digest, small
 
 import jaximpact as ji
-from jaximpact.study import task, work
-from jaximpact.study.store import Writer
 
 COMMON = {"t1": 0.5, "h": 0.05, "args": ARGS}
 
@@ -77,28 +75,31 @@ def test_settings_of_the_program_are_not_touched(tmp_path, monkeypatch):
     def touched(*_, **__):
         raise AssertionError("a setting of all threads is changed")
 
+    below = ji.Design.points(**{"q0[0]": [-1.0, -2.0]})
+    small(tmp_path / "before.zarr", below, chunk=1).run()  # compiles
+    study = small(tmp_path / "s.zarr", below, chunk=1)
     with monkeypatch.context() as patched:
         patched.setattr(warnings, "catch_warnings", touched)
         patched.setattr(type(zarr.config), "set", touched)
-        study = begun(tmp_path / "s.zarr", grid((1, 2)), chunk=1)
-        report = task.Result(0, None, np.ones(1, bool), 0, 0.1, {}, {})
-        study._write(Writer(study.store, study.blocks, study._definition["variables"]), report)
+        study.run()
     assert study.verify() == []
 
 
 @pytest.mark.parametrize("setting", [{"numpy_rank_promotion": "allow"}, {"debug_nans": True}, {"enable_x64": False}])
-def test_settings_of_one_thread_reach_the_workers(tmp_path, monkeypatch, setting):
+def test_settings_of_one_thread_reach_the_workers(tmp_path, setting):
     ((name, value),) = setting.items()
-    seen = []
+    seen = set()
 
-    def compute(given):
-        with task.settings_of(given.settings):
-            seen.append(getattr(jax.config, f"jax_{name}"))
-        return task.Failure(given.number, "seen", "")
+    def look():
+        if threading.current_thread() is not threading.main_thread():
+            seen.add(getattr(jax.config, f"jax_{name}"))
 
-    monkeypatch.setattr(work, "compute", compute)
-    with getattr(jax, name)(value), ThreadPoolExecutor(1) as pool:
-        study = small(tmp_path / "s.zarr", chunk=12)
-        with pytest.raises(RuntimeError, match="seen"):
-            study.run(pool)
-    assert seen == [value] and getattr(jax.config, f"jax_{name}") != value
+    study_systems.TRACED.append(look)
+    try:
+        with getattr(jax, name)(value), ThreadPoolExecutor(1) as pool:
+            below = ji.Design.points(**{"q0[0]": [-1.0]})
+            small(tmp_path / "s.zarr", below, "study_systems:moody").run(pool)
+    finally:
+        study_systems.TRACED.clear()
+    # tracing to a fingerprint allows promotion of ranks for a moment
+    assert value in seen and getattr(jax.config, f"jax_{name}") != value

@@ -11,22 +11,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray
-from study_systems import begun, grid
+from study_systems import begun, run_until, small
 
 import jaximpact as ji
 from jaximpact.cli import main
-from jaximpact.study import description, guard, store
-from jaximpact.study.provenance import provenance
-from jaximpact.study.store import Writer
-from jaximpact.study.task import Result
+from jaximpact.study import ZarrStore, guard, plain
+
+BELOW = ji.Design.grid(e=[0.2], **{"q0[0]": [-0.5, -1.5]})  # lanes that cannot start: nothing is compiled for them
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Two lanes that could not start, as `run` writes them."""
-    study = begun(tmp_path_factory.mktemp("trust") / "s.zarr", grid((1, 2)), chunk=2)
-    writer = Writer(study.store, study.blocks, study._definition["variables"])
-    study._write(writer, Result(0, None, np.ones(2, bool), 0, 0.1, {"0": "below", "1": "floor"}, provenance()))
+    """Two lanes that could not start."""
+    study = small(tmp_path_factory.mktemp("trust") / "s.zarr", BELOW, chunk=2)
+    study.run()
     assert study.verify() == []
     return study
 
@@ -71,7 +69,7 @@ def test_a_class_of_another_kind_is_not_made(path, tmp_path, place, capsys):
 
 def test_only_known_classes_and_numbers_are_decoded():
     for value in (ji.MoreauJean(theta=0.75), ji.ActiveSet(), ji.Save(every=2), {"a": (np.float32(1.5), [2, None])}):
-        assert description.decode(description.encode(value, "value")) == value
+        assert plain.decode(plain.encode(value, "value")) == value
     for attack in (
         {"$dataclass": "subprocess:Popen", "$fields": {"args": ["true"]}},
         {"$dataclass": "study_systems:grid", "$fields": {}},
@@ -79,7 +77,7 @@ def test_only_known_classes_and_numbers_are_decoded():
         {"$array": ["x"], "dtype": "O"},
     ):
         with pytest.raises(ValueError, match=r"is no scheme|holds arrays of numbers"):
-            description.decode(attack, "bouncing-ball")
+            plain.decode(attack, "bouncing-ball")
 
 
 def test_a_module_is_imported_by_run_alone_which_says_from_where(path, tmp_path, capfd):
@@ -169,14 +167,21 @@ def test_the_target_of_a_link_in_place_of_the_lock_stays(path, tmp_path):
     with pytest.raises(ValueError, match="lock is a link"):
         ji.Study.open(path)
     with pytest.raises(ValueError, match="lock is a link"):
-        begun(path, grid((1, 2)), chunk=2)
+        begun(path, BELOW, chunk=2)
+
+    class Late(ZarrStore):
+        def check(self):
+            (self.path / ".study" / "lock").unlink()
+            super().check()
+            (self.path / ".study" / "lock").symlink_to(precious)
+
     # put there after the directory was looked at
-    with pytest.raises(OSError, match="cannot be written") as caught, store.Store(path).lock():
+    with pytest.raises(OSError, match="cannot be written") as caught, Late(path).lock():
         pass
     assert caught.value.errno == errno.ELOOP
     (path / ".study" / "lock").unlink()
     os.link(precious, path / ".study" / "lock")
-    with pytest.raises(ValueError, match="no file of its own"), store.Store(path).lock():
+    with pytest.raises(ValueError, match="no file of its own"), ZarrStore(path).lock():
         pass
     assert precious.read_text() == "data"
 
@@ -192,7 +197,7 @@ def test_links_to_directories_are_refused(path, tmp_path, place):
     (outside / "mine.partial").write_text("data")
     target.symlink_to(outside)
     before = sorted(file.name for file in outside.iterdir())
-    for act in (lambda: ji.Study.open(path), lambda: begun(path, grid((1, 2)), chunk=2), store.Store(path).prepare):
+    for act in (lambda: ji.Study.open(path), lambda: begun(path, BELOW, chunk=2), ZarrStore(path).lock().__enter__):
         with pytest.raises(ValueError, match="is a link, which no study contains"):
             act()
     assert sorted(file.name for file in outside.iterdir()) == before
@@ -281,25 +286,34 @@ def test_a_broken_design_is_told(path, content):
 # creation and lock
 
 
-@pytest.mark.parametrize("stage", ["zarr.json", "study.json"])
-def test_interrupted_creation_leaves_nothing_behind(tmp_path, monkeypatch, stage):
-    """A creation stopped before its end, then another study in that place: as if it were the first."""
-    usual = store.Store._replace
+def test_creation_interrupted_at_any_flush_leaves_nothing_behind(tmp_path):
+    """Stopped before its end there is no study; another one in that place is as if it were the first."""
+    left = [0]
 
-    def stop(self, target, text):
-        if target.name == stage:
+    def flush(descriptor):
+        left[0] -= 1
+        if left[0] < 0:
             raise KeyboardInterrupt
-        usual(self, target, text)
+        os.fsync(descriptor)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(store.Store, "_replace", stop)
-        with pytest.raises(KeyboardInterrupt):
-            begun(tmp_path / "s.zarr", grid((4, 3)), save=[0.2, 0.4, 0.6])
-    second = ji.Design.grid(**{"args.gravity": [1.0, 2.0]})
-    begun(tmp_path / "s.zarr", second, e=0.5, save="final")
-    begun(tmp_path / "fresh.zarr", second, e=0.5, save="final")
-    left, fresh = (xarray.open_zarr(tmp_path / name) for name in ("s.zarr", "fresh.zarr"))
-    xarray.testing.assert_identical(left, fresh.assign_attrs(left.attrs))
+    path = tmp_path / "s.zarr"
+    first = small(ZarrStore(path, flush=flush), save=[0.2, 0.4, 0.6])
+    second = small(path, ji.Design.grid(**{"args.gravity": [1.0, 2.0]}), e=0.5, save="final")
+    run_until(second, 0)
+    fresh = second.dataset().load()
+    flushes = 0
+    while True:
+        shutil.rmtree(path)
+        left[0] = flushes
+        run_until(first, 0)
+        if first.store.exists:
+            break
+        with pytest.raises(FileNotFoundError, match="is no study"):
+            ji.Study.open(path)
+        run_until(second, 0)
+        xarray.testing.assert_identical(xarray.open_zarr(path), fresh)
+        flushes += 5
+    assert flushes > 20
 
 
 def test_who_holds_the_lock_is_read_once_it_is_ours(path, monkeypatch):
@@ -311,5 +325,5 @@ def test_who_holds_the_lock_is_read_once_it_is_ours(path, monkeypatch):
         usual(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(RuntimeError, match="held by process 7 on host elsewhere"), store.Store(path).lock():
+    with pytest.raises(RuntimeError, match="held by process 7 on host elsewhere"), ZarrStore(path).lock():
         pass

@@ -1,6 +1,27 @@
-"""Studies: ensembles that are computed block by block into a store on disk, and continue where they were stopped."""
+"""Studies: ensembles that are computed chunk by chunk into a store, and continue where they were stopped."""
 
-from .design import Design
-from .study import FailedLane, Study, Summary
+from .design import Blocks, Design
+from .reading import Reading
+from .report import FailedLane, Summary
+from .schema import Coordinate, Schema, Variable
+from .spec import Spec
+from .store import Damage, MemoryStore, Store
+from .study import Study
+from .zarr_store import ZarrStore
 
-__all__ = ["Design", "FailedLane", "Study", "Summary"]
+__all__ = [
+    "Blocks",
+    "Coordinate",
+    "Damage",
+    "Design",
+    "FailedLane",
+    "MemoryStore",
+    "Reading",
+    "Schema",
+    "Spec",
+    "Store",
+    "Study",
+    "Summary",
+    "Variable",
+    "ZarrStore",
+]

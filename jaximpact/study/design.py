@@ -67,7 +67,7 @@ class Design:
     values: dict[str, np.ndarray]
     note: str = ""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not self.values:
             raise ValueError("design: give at least one quantity with its values, e.g. Design.grid(e=[0.5, 0.7, 0.9])")
         for key, column in self.values.items():
@@ -125,6 +125,13 @@ class Design:
             key.text: f"args_{key.name}" if key.root == "args" and short.count(key.name) > 1 else key.name
             for key in self.keys
         }
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the dimensions: those of the quantities of a grid, or "lane"."""
+        if self.kind == "points":
+            return ("lane",)
+        return tuple(name if self.values[key].ndim == 1 else f"{name}_index" for key, name in self.names.items())
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -192,6 +199,10 @@ class Blocks(NamedTuple):
 
     def numbers(self) -> Iterator[int]:
         return iter(range(len(self)))
+
+    def lanes(self, number: int) -> int:
+        """How many lanes a block has."""
+        return math.prod(self.sizes(number))
 
 
 def summarise(values: Any) -> str:

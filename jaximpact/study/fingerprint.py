@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,11 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from ..problem import Problem
 from ..validate import canonical_state, cast_numbers
-from .description import texts_of
+from .importing import LIBRARY
+from .plain import encode
 
 if TYPE_CHECKING:
-    from .task import System
+    from .system import System
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 NAMES = {"name", "debug_info", "ctx_mesh", "inline", "keep_unused", "compiler_options_kvs"}  # change no number
@@ -75,7 +79,7 @@ def of(function: Callable, operands: tuple) -> str:
 def _derivative(function: Callable) -> Callable:
     """All first derivatives by the float operands before the last, by forward or, where that has no rule, reverse mode."""
 
-    def derived(*operands):
+    def derived(*operands: Any) -> Any:
         inner, args = operands[:-1], operands[-1]
         found = lambda *xs: function(*xs, args)
         places = tuple(range(len(inner)))
@@ -90,7 +94,7 @@ def _derivative(function: Callable) -> Callable:
 class _Program:
     """Hashes jaxprs; ``own_rules`` says that one held functions with derivatives of their own, which a jaxpr does not show."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.hash, self.own_rules = hashlib.sha256(), False
 
     def trace(self, function: Callable, operands: tuple) -> None:
@@ -144,7 +148,7 @@ class _Program:
     def jaxpr(self, jaxpr: Jaxpr) -> None:
         number: dict[Any, int] = {}
 
-        def atoms(xs) -> None:
+        def atoms(xs: Iterable[Any]) -> None:
             for x in xs:
                 if isinstance(x, Literal):
                     self.value(x.val)
@@ -172,3 +176,49 @@ def _behind(function: Any) -> list[str]:
 
 def _scrubbed(x: Any) -> str:
     return ADDRESS.sub("", repr(x))
+
+
+# the source, for studies and versions that programs cannot be compared of
+
+
+def sources(problem: Problem) -> dict[str, Any]:
+    """What a problem computes: a hash of the source of each of its functions, and its numbers."""
+    found: dict[str, Any] = {}
+    for name in problem.__slots__:
+        value = getattr(problem, name)
+        if callable(value):
+            found[name] = hashlib.sha256("\n".join(texts_of(value, set())).encode()).hexdigest()[:16]
+        else:
+            found[name] = encode(value, f"problem.{name}")
+    return found
+
+
+def texts_of(function: Any, seen: set[int]) -> list[str]:
+    """Source of a function, and of the functions and numbers of its own package that it uses or closes over."""
+    if id(function) in seen:
+        return []
+    seen.add(id(function))
+    package = (getattr(function, "__module__", None) or "").partition(".")[0]
+    if package == LIBRARY and ".catalogue" not in function.__module__:
+        texts = [function.__qualname__]  # its versions are recorded
+    else:
+        try:
+            texts = [inspect.getsource(function)]
+        except (OSError, TypeError):
+            texts = [repr(getattr(getattr(function, "__code__", None), "co_code", type(function).__name__))]
+    used = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    if isinstance(function, FunctionType) and package != LIBRARY:
+        names = sorted(_names(function.__code__) & set(function.__globals__))
+        used += [function.__globals__[name] for name in names]
+    for value in used:
+        if isinstance(value, int | float | np.ndarray | jax.Array):
+            texts.append(repr(np.asarray(value).tolist()))
+        elif isinstance(value, FunctionType) and package in (LIBRARY, value.__module__.partition(".")[0]):
+            texts += texts_of(value, seen)
+    return texts
+
+
+def _names(code: CodeType) -> set[str]:
+    """Global names in a piece of code and in the functions inside it."""
+    inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)

@@ -13,9 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .description import SETTINGS
-
-FORMAT = 2  # 1: without what the functions compute
 CODECS = {"bytes", "zstd"}  # what a study is written with; others may run code (pickles) or follow names
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {
     *("bool", "float16", "float32", "float64", "complex64", "complex128")
@@ -91,37 +88,10 @@ def _check_node(node: Mapping[str, Any]) -> None:
         _check_node(inner)
 
 
-def check_definition(found: Any, path: Path) -> None:
-    """A definition has the entries of a study, of their types, and no folder of modules inside the study."""
-    number = found.get("format") if isinstance(found, dict) else None
-    if number not in range(1, FORMAT + 1):
-        raise ValueError(
-            f"{path}: study.json has format {number!r}, this version of jaximpact reads 1 to {FORMAT}: install the version "
-            "that wrote it"
-        )
-    try:
-        compared = found["compared"]
-        about = compared["design"]["$dict"]
-        sound = (
-            all(isinstance(x, str) for x in (compared["problem"], about["note"], *found["versions"].values()))
-            and about["kind"] in ("grid", "points")
-            and all(isinstance(x, str) for item in about["quantities"].items() for x in item)
-            and isinstance(compared["base"]["$dict"], dict)
-            and isinstance(compared["source"], dict)
-            and all(name in compared for name in ("scheme", "projection", "save"))
-            and set(compared["settings"]) <= set(SETTINGS)
-            and all(isinstance(n, int) and n > 0 for n in (*compared["chunk"], found["batch"]))
-            and all(isinstance(name, str) and "/" not in name for name in found["variables"])
-            and isinstance(found["common_times"], bool)
-        )
-        folder = found["folder"]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: study.json is damaged, it does not define a study ({error!r}): restore it from a copy"
-        ) from None
-    if not sound or not isinstance(folder, str | None):
-        raise ValueError(f"{path}: study.json is damaged, it does not define a study: restore it from a copy")
-    if folder is not None and (not os.path.isabs(folder) or Path(folder).resolve().is_relative_to(path.resolve())):
+def check_folder(record: Any, path: Path) -> None:
+    """A record names no folder of modules inside the study, nor one that depends on where it is read."""
+    folder = record.get("folder") if isinstance(record, dict) else None
+    if isinstance(folder, str) and (not os.path.isabs(folder) or Path(folder).resolve().is_relative_to(path.resolve())):
         raise ValueError(
             f"{path}: study.json names modules in {folder!r}, inside the study: nothing is imported from there"
         )

@@ -1,12 +1,15 @@
-"""With what numbers were computed: two computations of one provenance agree to the last bit, others to rounding."""
+"""With what numbers are computed: two computations of one provenance agree to the last bit, others to rounding."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import jax
 import jaxlib
@@ -16,6 +19,10 @@ from ..version import __version__
 
 MATTERS = ("jaximpact", "jax", "jaxlib", "device", "processor")  # to the last bits of results
 TRACED = (*MATTERS, "numpy")  # to the program that jax makes of a function
+# Settings of jax that change numbers; a worker computes under those of the study.
+SETTINGS = ("enable_x64", "numpy_dtype_promotion", "default_matmul_precision")
+# Settings of jax that change what is refused; a worker computes under those of whoever asks it.
+CHECKS = ("numpy_rank_promotion", "debug_nans", "debug_infs", "disable_jit")
 
 
 def provenance() -> dict[str, str]:
@@ -55,3 +62,23 @@ def changes(old: Mapping[str, str], new: Mapping[str, str], names: tuple[str, ..
 def label(facts: Mapping[str, str]) -> str:
     """One line of what matters."""
     return ", ".join(f"{name} {facts.get(name, '(not recorded)')}" for name in MATTERS)
+
+
+def now() -> str:
+    """The time in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def settings_now(names: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
+    """The settings of jax in this thread: of those that change numbers, or of others."""
+    return {name: getattr(jax.config, f"jax_{name}") for name in names}
+
+
+@contextmanager
+def settings_of(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Compute under these settings of jax, in this thread, whatever those of the process are."""
+    with ExitStack() as stack:
+        for name, value in settings.items():
+            if getattr(jax.config, f"jax_{name}") != value:
+                stack.enter_context(getattr(jax, name)(value))
+        yield

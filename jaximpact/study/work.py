@@ -1,4 +1,4 @@
-"""Driving the blocks of a study: here or through an executor, with a bar, until done, interrupted or at an error."""
+"""Driving the chunks of a study: here or through an executor, with a bar, until done, interrupted or at an error."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
 from contextlib import suppress
 from dataclasses import replace
+from types import FrameType
 
 from .task import Failure, Result, Task, compute
 
 LOSSES = 3  # times that one task may be lost with its worker
-POLL = 1.0  # seconds between two looks at the connection to a scheduler
-PATIENCE = 40.0  # seconds that a scheduler may be gone
+POLL = 1.0  # seconds between two looks at the connection to a scheduler, at most
 SAFE = "the finished chunks are safe; run the study again to continue"
 
 
 class Interrupt:
     """Ctrl-C as a question: ``asked`` until the work can stop; a second one stops at once."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.asked = False
 
     def __enter__(self) -> Interrupt:
@@ -33,13 +33,13 @@ class Interrupt:
             self.usual = signal.signal(signal.SIGINT, self._ask)
         return self
 
-    def _ask(self, number, frame) -> None:
+    def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
         print("\njaximpact: finishing the chunks in work; Ctrl-C again stops at once", file=sys.stderr, flush=True)
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.main:
             signal.signal(signal.SIGINT, self.usual)
 
@@ -50,11 +50,16 @@ def drive(
     outstanding: int | None,
     keep: Callable[[Result], None],
     interrupt: Interrupt,
+    patience: float,
 ) -> None:
-    """Compute every task and ``keep`` its result; returns early where an interrupt was asked for."""
+    """Compute every task and ``keep`` its result; returns early where an interrupt was asked for.
+
+    ``patience``: seconds that the scheduler of a dask executor may be gone.
+    """
     if executor is not None:
-        Link(executor).is_lost()  # raises at once where the client is closed
-        _through(executor, deque(tasks), outstanding or 2 * workers(executor), keep, interrupt)
+        link = Link(executor, patience)
+        link.is_lost()  # raises at once where the client is closed
+        _through(executor, deque(tasks), outstanding or 2 * workers(executor), keep, interrupt, link)
         return
     for task in tasks:
         keep(_checked(compute(task)))
@@ -77,7 +82,8 @@ class Gone(RuntimeError):
 class Link:
     """The connection of a dask client to its scheduler; of other executors, which have none, never lost."""
 
-    def __init__(self, executor: Executor):
+    def __init__(self, executor: Executor, patience: float) -> None:
+        self.patience, self.poll = patience, min(POLL, patience / 20)
         self.client = getattr(executor, "_client", None)
         self.address = getattr(getattr(self.client, "scheduler", None), "address", "")
         self.since: float | None = None
@@ -85,26 +91,32 @@ class Link:
     @property
     def pause(self) -> float | None:
         """Seconds to wait for results before one looks at the connection again."""
-        return None if self.client is None else POLL
+        return None if self.client is None else self.poll
 
     def is_lost(self) -> bool:
-        """Whether there is no scheduler now; `Gone` where the client gives up, or has none for PATIENCE seconds."""
+        """Whether there is no scheduler now; `Gone` where the client gives up, or has none for too long."""
         if self.client is None or self.client.status == "running":
             self.since = None
             return False
         now = time.monotonic()
         self.since = self.since or now
-        if self.client.status in ("closing", "closed") or now - self.since > PATIENCE:
+        if self.client.status in ("closing", "closed") or now - self.since > self.patience:
             raise Gone(
                 f"the dask scheduler {self.address} is gone: start one, connect a new client and give its get_executor() to run()"
             )
         return True
 
 
-def _through(executor: Executor, todo: deque[Task], outstanding: int, keep, interrupt: Interrupt) -> None:
+def _through(
+    executor: Executor,
+    todo: deque[Task],
+    outstanding: int,
+    keep: Callable[[Result], None],
+    interrupt: Interrupt,
+    link: Link,
+) -> None:
     """At most ``outstanding`` tasks are handed out at a time: their results are all that memory has to hold."""
     flying: dict[Future, Task] = {}
-    link = Link(executor)
     try:
         while todo or flying:
             if link.is_lost():
@@ -113,7 +125,7 @@ def _through(executor: Executor, todo: deque[Task], outstanding: int, keep, inte
                 # a scheduler forgets what a lost client asked for: ask again once there is one
                 todo.extendleft(flying.values())
                 flying.clear()
-                time.sleep(POLL)
+                time.sleep(link.poll)
                 continue
             while todo and len(flying) < outstanding and not interrupt.asked and not link.is_lost():
                 task = todo.popleft()

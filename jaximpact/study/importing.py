@@ -1,0 +1,127 @@
+"""Objects by name: what a study refers to stands in a module as "module:name", and is imported by whoever computes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..catalogue import entries, get
+from ..problem import Problem
+
+LIBRARY = __name__.partition(".")[0]
+
+
+def require(module: str, extra: str = "study") -> Any:
+    """The module, or ImportError that names the extra it comes with."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(f"studies need {module}: pip install 'jaximpact[{extra}]'") from error
+
+
+def reference(value: Any, what: str) -> str:
+    """ "module:name" of a function or class at the top of a module."""
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module is None or name is None or "<" in name or module == "__main__":
+        raise ValueError(
+            f"{what}: {value!r} cannot be imported by another process: define it at the top of a module (not in __main__, "
+            "not inside a function, no lambda)"
+        )
+    text = f"{module}:{name}"
+    if load(text) is not value:
+        raise ValueError(f"{what}: {text} names another object than the one given")
+    return text
+
+
+def load(text: str, folder: str | None = None) -> Any:
+    """The object "module:name"; a module not found otherwise is looked for in ``folder``."""
+    module, _, name = text.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise ValueError(f"{text!r} is no name of something in a module: write 'module:name'")
+    try:
+        found = _imported(module, folder)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{text}: no module {error.name!r}: look at its spelling, install it, or put its folder on PYTHONPATH",
+            name=error.name,
+        ) from error
+    except Exception as error:
+        raise ValueError(f"{text}: the module {module} fails when imported: {type(error).__name__}: {error}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"{text}: module {module} has no {name!r}")
+        found = getattr(found, part)
+    return found
+
+
+def _imported(module: str, folder: str | None) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if folder is None or folder in sys.path or error.name != module.partition(".")[0]:
+            raise
+    sys.path.append(folder)
+    importlib.invalidate_caches()
+    return importlib.import_module(module)
+
+
+def problem_name(problem: Any) -> str:
+    """The name of a problem: of the catalogue, or "module:name"; of a `Problem`, where it is found by identity."""
+    if isinstance(problem, str):
+        return problem
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a Problem, a catalogue name or 'module:name', got {type(problem).__name__}")
+    for entry in entries():
+        if entry.problem is problem:
+            return entry.name
+    for function in (problem.force, problem.constraints, problem.mass, problem.energy):
+        module = getattr(function, "__module__", None)
+        if module and module != "__main__":
+            for name, value in vars(sys.modules[module]).items():
+                if value is problem:
+                    return f"{module}:{name}"
+    raise ValueError(
+        "problem: this Problem is not importable by name, and a study must be able to continue in another process: assign "
+        "it to a name at the top of a module and give 'module:name'"
+    )
+
+
+def load_problem(name: str, folder: str | None = None) -> Problem:
+    """The problem of that name."""
+    if ":" not in name:
+        try:
+            return get(name).problem
+        except KeyError as error:
+            raise ValueError(f"problem: {error.args[0]}; one of your own is written 'module:name'") from None
+    try:
+        found = load(name, folder)
+    except ImportError as error:
+        raise ModuleNotFoundError(f"problem: {error}", name=error.name) from error
+    except ValueError as error:
+        raise ValueError(f"problem: {error}") from error
+    if not isinstance(found, Problem):
+        raise TypeError(f"problem: {name} is a {type(found).__name__}, not a Problem")
+    return found
+
+
+def folder_of(name: str) -> str | None:
+    """The folder from which the top package of "module:name" was imported; None for what is installed."""
+    if ":" not in name:
+        return None
+    module = sys.modules[name.partition(":")[0].partition(".")[0]]
+    file = getattr(module, "__file__", None)
+    if file is None or "site-packages" in file:
+        return None
+    path = Path(file).resolve()
+    return str(path.parent.parent if path.name == "__init__.py" else path.parent)
+
+
+def origin(module: str, folder: str | None) -> str:
+    """The file from which a module would be imported, as far as that is known without importing anything."""
+    top = module.partition(".")[0]
+    spec = importlib.util.find_spec(top) or importlib.machinery.PathFinder.find_spec(top, [folder] if folder else [])
+    return "nowhere" if spec is None else str(spec.origin)

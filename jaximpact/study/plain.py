@@ -1,0 +1,153 @@
+"""Plain data: numbers, containers, dataclasses and functions as JSON, without loss; what may be made of it is a closed list."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..integrate import Save
+from ..projection import ADMM, ActiveSet, ProjectedGradient
+from ..schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
+from .design import summarise
+from .importing import load, reference
+
+# The classes that a study may hold, besides those of the module of its problem.
+CLASSES = {
+    f"{made.__module__}:{made.__qualname__}": made
+    for made in (ActiveSet, ADMM, EventCorrected, Maury, MoreauJean, PaoliSchatzman, ProjectedGradient, Save)
+}
+
+
+def encode(value: Any, what: str) -> Any:
+    """``value`` in terms of JSON, without loss; what is neither numbers nor importable is refused."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        array = np.asarray(value)
+        return {"$array": array.tolist(), "dtype": array.dtype.name}
+    if isinstance(value, list):
+        return [encode(x, f"{what}[{i}]") for i, x in enumerate(value)]
+    if isinstance(value, tuple) and type(value) is tuple:
+        return {"$tuple": [encode(x, f"{what}[{i}]") for i, x in enumerate(value)]}
+    if isinstance(value, Mapping) and all(isinstance(key, str) and not key.startswith("$") for key in value):
+        return {"$dict": {key: encode(x, f"{what}.{key}") for key, x in value.items()}}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return {
+            "$dataclass": reference(type(value), what),
+            "$fields": {key: encode(x, f"{what}.{key}") for key, x in fields.items()},
+        }
+    if callable(value):
+        return {"$function": reference(value, what)}
+    raise TypeError(f"{what}: a study stores numbers, arrays, dicts and lists of them, got {type(value).__name__}")
+
+
+def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
+    """What `encode` was given.
+
+    Classes are those of `CLASSES` and, where the problem is "module:name", dataclasses of its own package: whoever computes
+    imports that anyway. Functions are looked up, not called; arrays hold numbers.
+    """
+    if isinstance(value, list):
+        return [decode(x, problem, folder) for x in value]
+    if not isinstance(value, dict):
+        return value
+    if "$array" in value:
+        dtype = np.dtype(value["dtype"])
+        if dtype.kind not in "biufV" or dtype.hasobject:
+            raise ValueError(f"a study holds arrays of numbers, not of {dtype}")
+        return np.array(value["$array"], dtype)
+    if "$tuple" in value:
+        return tuple(decode(x, problem, folder) for x in value["$tuple"])
+    if "$dict" in value:
+        return {key: decode(x, problem, folder) for key, x in value["$dict"].items()}
+    if "$function" in value:
+        return load(value["$function"], folder)
+    fields = {key: decode(x, problem, folder) for key, x in value["$fields"].items()}
+    return _class(value["$dataclass"], problem, folder)(**fields)
+
+
+def _class(name: str, problem: str, folder: str | None) -> type:
+    if name in CLASSES:
+        return CLASSES[name]
+    if ":" in problem and name.partition(":")[0].partition(".")[0] == problem.partition(":")[0].partition(".")[0]:
+        found = load(name, folder)
+        if isinstance(found, type) and dataclasses.is_dataclass(found):
+            return found
+    raise ValueError(
+        f"{name} is no scheme, projection or Save of jaximpact, nor a dataclass of the problem's own module: a study that asks "
+        "for it is not computed"
+    )
+
+
+def names_in(value: Any) -> list[str]:
+    """The functions and classes that an encoded value names."""
+    if isinstance(value, list):
+        return [name for x in value for name in names_in(x)]
+    if not isinstance(value, dict):
+        return []
+    own = [str(value[key]) for key in ("$function", "$dataclass") if key in value]
+    return own + names_in(list(value.values()))
+
+
+def in_words(value: Any) -> str:
+    """An encoded value as a line of text."""
+    if isinstance(value, dict):
+        if "$array" in value:
+            return summarise(value["$array"])
+        if "$dataclass" in value:
+            fields = ", ".join(f"{key}={in_words(x)}" for key, x in value["$fields"].items() if x is not None)
+            return f"{value['$dataclass'].rpartition(':')[2]}({fields})"
+        if "$function" in value:
+            return value["$function"]
+        return ", ".join(f"{key}={in_words(x)}" for key, x in value.get("$dict", value).items())
+    return str(value)
+
+
+def differences(old: Any, new: Any, where: str = "") -> list[str]:
+    """One line for each entry of two encoded values that differs: "h: 0.001 → 0.002"."""
+    if isinstance(old, dict) and isinstance(new, dict) and _alike(old, new):
+        lines = []
+        for key in dict.fromkeys([*old, *new]):
+            inner = where if key.startswith("$") else f"{where}.{key}".lstrip(".")
+            missing = {"nothing": None}
+            lines += differences(old.get(key, missing), new.get(key, missing), inner)
+        return lines
+    if old == new:
+        return []
+    return [f"{where}: {_side(old)} → {_side(new)}"]
+
+
+def _alike(old: dict, new: dict) -> bool:
+    """Whether two encoded values have parts to compare one by one."""
+    leaves = {"$array", "$function"} & (set(old) | set(new))
+    return not leaves and old.get("$dataclass") == new.get("$dataclass")
+
+
+def _side(value: Any) -> str:
+    return "(not given)" if value == {"nothing": None} else in_words(value)
+
+
+def wrong(value: Any, form: Any, where: str = "it") -> str | None:
+    """The first place where data are not of a form, in words; None where they are.
+
+    A form is a type; a list of one form; a dict of forms for the entries that must be there, or ``{str: form}`` for any.
+    """
+    if isinstance(form, list):
+        if not isinstance(value, list):
+            return f"{where} is no list"
+        return next((found for i, x in enumerate(value) if (found := wrong(x, form[0], f"{where}[{i}]"))), None)
+    if isinstance(form, dict):
+        if not isinstance(value, dict):
+            return f"{where} is no table"
+        forms = dict.fromkeys(value, form[str]) if str in form else form
+        missing = [key for key in forms if key not in value]
+        if missing:
+            return f"{where} has no {missing[0]!r}"
+        return next((found for key, x in forms.items() if (found := wrong(value[key], x, f"{where}.{key}"))), None)
+    sound = isinstance(value, form) and not (isinstance(value, bool) and form in (int, float))
+    return None if sound else f"{where} is a {type(value).__name__}"

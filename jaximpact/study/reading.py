@@ -1,0 +1,271 @@
+"""`Reading`: what can be done with a study that is computed, or begun."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+import numpy as np
+
+from ..integrate import Solution, solve
+from ..status import FAILURES, Status
+from .design import Blocks, Design
+from .guard import printable
+from .importing import origin
+from .plain import wrong
+from .provenance import settings_of
+from .record import Record
+from .report import REFUSED_WORD, FailedLane, Summary
+from .schema import DONE, REFUSED
+from .spec import Spec
+from .store import Damage, Store
+from .system import System
+from .zarr_store import ZarrStore
+
+if TYPE_CHECKING:
+    import xarray
+
+F = TypeVar("F", bound=Callable[..., Any])
+# what is known of a finished chunk without reading it
+FACTS = {"lanes": int, "failed": int, "bits": {str: int}, "refused": int, "steps": int, "seconds": int | float}
+
+
+def renamed(old: str, new: str) -> Callable[[F], F]:
+    """A function whose argument ``old`` is called ``new`` now, and is taken with a warning."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if old in kwargs:
+                warnings.warn(f"{old} is called {new} now: write {new}=...", DeprecationWarning, stacklevel=2)
+                kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return cast(F, call)
+
+    return decorate
+
+
+def as_store(store: str | os.PathLike[str] | Store) -> Store:
+    """A `Store` as it is, a path as a `ZarrStore`."""
+    if isinstance(store, Store):
+        return store
+    if not isinstance(store, str | os.PathLike):
+        raise TypeError(f"store must be the path of a directory, or a Store, got {type(store).__name__}")
+    return ZarrStore(store)
+
+
+class Reading:
+    """A study in its store: what it is, what has been computed, single lanes.
+
+    Attributes:
+        store: where it is kept.
+        spec: what is computed, as plain data.
+        blocks: the chunks of its lanes.
+    """
+
+    store: Store
+    _record: Record
+
+    @classmethod
+    @renamed("path", "store")
+    def open(cls, store: str | os.PathLike[str] | Store) -> Self:
+        """The study in that store, with everything it was made of.
+
+        Opening it, and `summary`, `failed`, `verify`, `describe`, `dataset`, run nothing and follow nothing out of the
+        directory, whoever made it. `run` and `lane` compute, and import for that the module of the problem that the study
+        names: they say which, and from where. Call them on studies of those only whose programs you would run.
+
+        Raises:
+            FileNotFoundError: there is no study. ValueError: it is damaged, of another format, or holds what no study
+            contains (links, other kinds of arrays).
+        """
+        self = object.__new__(cls)
+        self.store = as_store(store)
+        self._record = self._stored()
+        return self
+
+    def _stored(self) -> Record:
+        return Record.read(*self.store.record(), self.path)
+
+    def __repr__(self) -> str:
+        size = " × ".join(f"{name} {n}" for name, n in zip(self.dims, self.shape, strict=True))
+        done = f"{len(self._finished())} of {len(self.blocks)} chunks finished"
+        return f"{type(self).__name__}({self.path!r}, {self.spec.problem!r}, {size}; {done})"
+
+    @property
+    def path(self) -> str:
+        """The name of the store: the path of one on disk."""
+        return self.store.name
+
+    @property
+    def spec(self) -> Spec:
+        """What is computed, as plain data."""
+        return self._record.spec
+
+    @property
+    def design(self) -> Design:
+        """What varies."""
+        return self.spec.design
+
+    @property
+    def blocks(self) -> Blocks:
+        """The chunks of lanes."""
+        return self._record.blocks
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the dimensions of the design."""
+        return self.design.dims
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lanes along each dimension of the design."""
+        return self.design.shape
+
+    def describe(self) -> dict[str, str]:
+        """What the study is, in words."""
+        return self._record.describe()
+
+    # results
+
+    def dataset(self) -> xarray.Dataset:
+        """The results as an `xarray.Dataset`, of a store on disk read lazily."""
+        self._need_store()
+        return self.store.dataset()
+
+    def summary(self) -> Summary:
+        """What has been computed so far, from the facts of the finished chunks."""
+        self._need_store()
+        facts = [self._facts(block) for block in sorted(self._finished())]
+        return Summary.of(facts, self.design.size, len(self.blocks))
+
+    def wall_time(self) -> np.ndarray:
+        """Seconds that each chunk took, in the order of the chunks, NaN where not finished."""
+        self._need_store()
+        seconds = np.full(len(self.blocks), np.nan)
+        for block in self._finished():
+            seconds[block] = self._facts(block)["seconds"]
+        return seconds
+
+    def verify(self) -> list[Damage]:
+        """Every file of the finished chunks that is missing, truncated or changed; empty where all is well."""
+        self._need_store()
+        return self.store.damaged(self._finished(), contents=True)
+
+    def failed(self) -> list[FailedLane]:
+        """The failed lanes so far, in the order of the design."""
+        return sorted(self._failed(), key=lambda lane: lane.index)
+
+    def _failed(self) -> Iterator[FailedLane]:
+        self._need_store()
+        self.store.check()
+        for block in sorted(self._finished()):
+            facts = self._facts(block)
+            if not facts["failed"]:
+                continue
+            try:
+                found = self.store.read(block, ("status", "failed_at", DONE.name))
+            except FileNotFoundError:  # not of this chunk alone
+                raise
+            except (ValueError, RuntimeError, OSError) as error:
+                raise RuntimeError(
+                    f"{self.path}: chunk {block} ({self._where(block)}) is damaged ({error}); run(repair=True) computes it again"
+                ) from error
+            status, failed_at, done = found.values()
+            for inner in map(tuple, np.argwhere((status & int(FAILURES) != 0) | (done == REFUSED))):
+                parts = zip(inner, self.blocks.where(block), strict=True)
+                index = tuple(int(i) + part.start for i, part in parts)
+                number = str(np.ravel_multi_index(inner, self.blocks.sizes(block)))
+                reason = facts.get("reasons", {}).get(number, "see .lane() of it")
+                yield self._failed_lane(index, int(status[inner]), float(failed_at[inner]), reason)
+
+    def _failed_lane(self, index: tuple[int, ...], status: int, failed_at: float, reason: str) -> FailedLane:
+        bits = [str(bit.name) for bit in Status if bit & status]
+        if status & int(FAILURES):
+            reason = ""
+        else:
+            bits.append(REFUSED_WORD)
+        plain = {key: value.tolist() for key, value in self._values(index).items()}
+        rerun = f"jaximpact.Study.open({self.path!r}).lane({index}, save='all')"
+        return FailedLane(index, plain, " ".join(bits), failed_at, reason, rerun)
+
+    # single lanes
+
+    def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: Any = None) -> Solution:
+        """One lane computed alone by `solve`, with ``sensitivity="none"``.
+
+        Args:
+            index: its place along each dimension, as a tuple or by name; one number where there is one dimension.
+            save: as in `solve`; by default that of the study.
+        """
+        values = self._values(self._index(index))
+        system = self._system
+        with settings_of(self._record.settings):
+            return solve(
+                system.problem,
+                **system.lane(values),
+                scheme=system.scheme,
+                projection=system.projection,
+                save=system.save if save is None else save,
+                sensitivity="none",
+            )
+
+    def _index(self, index: int | tuple[int, ...] | Mapping[str, int]) -> tuple[int, ...]:
+        if isinstance(index, Mapping):
+            if set(index) != set(self.dims):
+                raise ValueError(
+                    f"lane: give a place along each of {', '.join(self.dims)}, got {', '.join(map(str, index))}"
+                )
+            index = tuple(index[name] for name in self.dims)
+        found = index if isinstance(index, tuple) else (index,)
+        fits = len(found) == len(self.shape) and all(
+            isinstance(i, int | np.integer) and 0 <= i < n for i, n in zip(found, self.shape, strict=True)
+        )
+        if not fits:
+            sizes = ", ".join(f"{name} 0..{n - 1}" for name, n in zip(self.dims, self.shape, strict=True))
+            raise IndexError(f"lane {index!r} is not in the design: {sizes}")
+        return tuple(int(i) for i in found)
+
+    def _values(self, index: tuple[int, ...]) -> dict[str, np.ndarray]:
+        chosen = self.design.at(tuple(slice(i, i + 1) for i in index))
+        return {key: column[0] for key, column in chosen.items()}
+
+    @cached_property
+    def _system(self) -> System:
+        """Imports the problem; says so where that runs a module which this program has not imported by itself."""
+        for name in self.spec.modules():
+            if name not in sys.modules:
+                where = printable(origin(name, self.spec.folder))
+                print(f"jaximpact: {self.path} imports module {name} from {where}", file=sys.stderr, flush=True)
+        return System.of(self.spec)
+
+    # chunks
+
+    def _finished(self) -> set[int]:
+        return {block for block in self.store.finished() if block < len(self.blocks)}
+
+    def _facts(self, block: int) -> dict[str, Any]:
+        problem: object = None
+        try:
+            found = self.store.facts(block)
+            problem = wrong(found, FACTS, "it")
+        except ValueError as error:
+            problem = error
+        if problem:
+            advice = "run(repair=True) computes the chunk again"
+            raise RuntimeError(f"{self.path}: chunk {block} ({self._where(block)}) is damaged: {problem}; {advice}")
+        return found
+
+    def _where(self, block: int) -> str:
+        parts = zip(self.dims, self.blocks.where(block), strict=True)
+        return ", ".join(f"{name} {part.start}:{part.stop}" for name, part in parts)
+
+    def _need_store(self) -> None:
+        if not self.store.exists:
+            raise FileNotFoundError(f"{self.path}: nothing has been computed yet; call run()")

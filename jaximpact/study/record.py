@@ -1,0 +1,220 @@
+"""What a store keeps of a study: its `Spec`, and what was found when it was made, by which a continuation is checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .design import Blocks, Design, summarise
+from .plain import differences, in_words, wrong
+from .provenance import SETTINGS, TRACED, changes
+from .spec import Spec
+
+FORMAT = 2  # 1: without what the functions compute
+FORM = {
+    "compared": {
+        **{"problem": str, "scheme": object, "projection": object, "save": object, "base": {"$dict": dict}},
+        **{"source": dict, "settings": dict, "chunk": [int]},
+        "design": {"$dict": {"kind": str, "note": str, "quantities": {str: str}}},
+    },
+    **{"folder": str | None, "variables": [str], "common_times": bool, "batch": int, "versions": {str: str}},
+}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A study as its store keeps it.
+
+    Attributes:
+        spec: what is computed.
+        chunk: lanes of a chunk along each dimension of the design.
+        source: a hash of the source of each function of the problem, and its numbers.
+        computes: a hash of what each function computes; None in a store of format 1.
+        settings: of jax, under which it is computed.
+        variables: names of the arrays of results.
+        common_times: whether rows of all lanes stand at the same times.
+        batch: lanes computed at once.
+        versions: `provenance`, and when it was made.
+    """
+
+    spec: Spec
+    chunk: tuple[int, ...]
+    source: dict[str, Any]
+    computes: dict[str, str] | None
+    settings: dict[str, Any]
+    variables: tuple[str, ...]
+    common_times: bool
+    batch: int
+    versions: dict[str, str]
+
+    def plain(self) -> dict[str, Any]:
+        """All but the values of the design, in terms of JSON; ``compared`` is what must be the same to continue."""
+        spec = self.spec
+        compared = {
+            **{name: getattr(spec, name) for name in ("problem", "scheme", "projection", "save")},
+            "base": {"$dict": spec.base},
+            "source": self.source,
+            "computes": self.computes,
+            "design": self._design,
+            "chunk": self.chunk,
+            "settings": self.settings,
+        }
+        others = {name: getattr(self, name) for name in ("variables", "common_times", "batch", "versions")}
+        return json.loads(json.dumps({"format": FORMAT, "compared": compared, "folder": spec.folder, **others}))
+
+    @classmethod
+    def read(cls, plain: Any, columns: Mapping[str, np.ndarray], name: str) -> Record:
+        """From `plain` and the values of each quantity, of this format or an older one. Nothing is imported.
+
+        Raises:
+            ValueError: it is no record of a study, or of a newer format; ``name`` is that of the store.
+        """
+        number = plain.get("format") if isinstance(plain, dict) else None
+        if type(number) is not int or not 1 <= number <= FORMAT:
+            raise ValueError(
+                f"{name}: study.json has format {number!r}, this version of jaximpact reads 1 to {FORMAT}: install the "
+                "version that wrote it"
+            )
+        try:
+            found = cls._of(plain, columns)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(
+                f"{name}: study.json is damaged, it does not define a study ({error}): restore it from a copy; the arrays "
+                "are still read by xarray"
+            ) from None
+        return found
+
+    @classmethod
+    def _of(cls, plain: dict[str, Any], columns: Mapping[str, np.ndarray]) -> Record:
+        odd = wrong(plain, FORM, "study")
+        if odd:
+            raise ValueError(odd)
+        compared, about = plain["compared"], plain["compared"]["design"]["$dict"]
+        design = Design(about["kind"], {key: columns[key] for key in about["quantities"]}, about["note"])
+        if about["kind"] not in ("grid", "points") or len(compared["chunk"]) != len(design.shape):
+            raise ValueError("its chunks do not fit its design")
+        if min(*compared["chunk"], plain["batch"]) < 1 or any("/" in name for name in plain["variables"]):
+            raise ValueError("its chunks or variables are nothing that a study has")
+        if not set(compared["settings"]) <= set(SETTINGS):
+            raise ValueError("its settings are not those of jax that a study keeps")
+        parts = {name: compared[name] for name in ("problem", "scheme", "projection", "save")}
+        return cls(
+            spec=Spec(design=design, base=compared["base"]["$dict"], folder=plain["folder"], **parts),
+            chunk=tuple(compared["chunk"]),
+            computes=compared.get("computes"),
+            variables=tuple(plain["variables"]),
+            **{name: compared[name] for name in ("source", "settings")},
+            **{name: plain[name] for name in ("common_times", "batch", "versions")},
+        )
+
+    @property
+    def blocks(self) -> Blocks:
+        """The chunks."""
+        return Blocks(self.spec.design.shape, self.chunk)
+
+    @property
+    def _design(self) -> dict[str, Any]:
+        design = self.spec.design
+        quantities = {
+            key: f"{summarise(x)} (#{hashlib.sha256(x.tobytes()).hexdigest()[:8]})" for key, x in design.values.items()
+        }
+        return {"$dict": {"kind": design.kind, "note": design.note, "quantities": quantities}}
+
+    # compared with what would be computed now
+
+    def differences(self, new: Record) -> list[str]:
+        """One line for each difference to what ``new`` would compute; none where this study may be continued."""
+        return differences(self._flat(), new._flat()) + self._changed_functions(new)
+
+    def _flat(self) -> dict[str, Any]:
+        """What is compared entry by entry, under the names that the user knows; of the problem its numbers."""
+        spec = self.spec
+        parts = {name: getattr(spec, name) for name in ("problem", "scheme", "projection", "save")}
+        numbers = {key: value for key, value in self.source.items() if not isinstance(value, str)}
+        rest = {"design": self._design, "chunk": list(self.chunk), "settings": self.settings, "source": numbers}
+        return parts | rest | spec.base
+
+    def _changed_functions(self, new: Record) -> list[str]:
+        """One line for each function that computes something else.
+
+        Other versions than those with which the study was begun may make another program of the same function; then, and
+        in a study that does not know its programs, the source has to do.
+        """
+        comparable = not changes(self.versions, new.versions, TRACED)
+        lines = []
+        before, after = self.computes or {}, new.computes or {}
+        for name in dict.fromkeys([*before, *after]):
+            programs = [side.get(name, "(not given)") for side in (before, after)]
+            sources = [side.source.get(name) for side in (self, new)]
+            same_source = sources[0] == sources[1]
+            if before and programs[0] == programs[1]:
+                continue
+            if same_source and not (before and comparable):
+                continue
+            hint = f"source.{name}: {sources[0]} → {sources[1]}"
+            if same_source:
+                hint = "its source is as it was: a number, a container or a function that it uses has changed"
+            program = f"{programs[0]} → {programs[1]}; " if before else ""
+            lines.append(f"{name}, which computes something else: {program}{hint}")
+        return lines
+
+    def remarks(self, new: Record) -> list[str]:
+        """What differs, when this study is continued now, without making it another one."""
+        remarks = []
+        changed = changes(self.versions, new.versions)
+        if changed:
+            remarks.append(
+                f"was begun with {', '.join(changed)}: numbers of new chunks may differ by rounding, the study does not "
+                "continue to the same bits"
+            )
+        if self.computes is None:
+            remarks.append(
+                "was made by an earlier version, which kept the source of the problem's functions only: that what they "
+                "read from elsewhere (numbers, containers, other modules) is as it was cannot be checked"
+            )
+        elif self.computes != new.computes:
+            remarks.append(
+                "was begun with other versions or another processor, by which its functions are traced to other programs: "
+                "their source is as it was, but what they read from elsewhere cannot be checked"
+            )
+        return remarks
+
+    def describe(self) -> dict[str, str]:
+        """What the study is, in words."""
+        spec, design = self.spec, self.spec.design
+        words = {"problem": spec.problem, "design": design.note}
+        words |= {f"design {key}": text for key, text in self._design["$dict"]["quantities"].items()}
+        fixed = {key: value for key, value in spec.base.items() if value is not None and key not in design.values}
+        if "args" in fixed:
+            fixed["args"] = _without(fixed["args"], [key.path for key in design.keys if key.component is None])
+        words |= {key: in_words(value) for key, value in fixed.items()}
+        words |= {key: in_words(getattr(spec, key)) for key in ("scheme", "projection", "save")}
+        words |= {"source of the problem": in_words(self.source), "settings of jax": in_words(self.settings)}
+        return words | {key: str(value) for key, value in self.versions.items()}
+
+
+def lanes_at_once(blocks: Blocks, backend: str) -> int:
+    """Lanes computed at once: on a CPU as many batches a chunk as it has cores, on an accelerator the whole chunk."""
+    lanes = int(np.prod(blocks.shape))
+    if backend != "cpu":
+        return lanes
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return -(-lanes // cores)
+
+
+def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
+    """Encoded parameters less those that a design replaces."""
+    if not isinstance(args, dict) or not isinstance(args.get("$dict"), dict):
+        return args
+    inner = {
+        key: _without(value, [path[1:] for path in paths if path[:1] == (key,)])
+        for key, value in args["$dict"].items()
+        if (key,) not in paths
+    }
+    return {"$dict": inner}

@@ -1,0 +1,184 @@
+"""The arrays that a study keeps: what each is called, its dimensions behind those of the design, its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..integrate import Lane, Solution, make_plan, motion
+from ..schemes.base import Inputs
+from ..status import Status
+from ..validate import canonical, count_steps
+from .design import Blocks, Design
+from .system import System
+
+SECOND, PURE = "s", "1"
+PENDING, COMPUTED, REFUSED = 0, 1, 2
+
+
+class Variable(NamedTuple):
+    """An array of the store: its dimensions behind those of the design, their sizes, dtype, attributes."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    attributes: dict[str, Any]
+
+    @property
+    def fill(self) -> Any:
+        """What stands where nothing has been computed."""
+        return np.nan if self.dtype.kind == "f" else 0
+
+
+DONE = Variable(
+    "done",
+    (),
+    (),
+    np.dtype(np.int8),
+    {
+        "long_name": "whether the lane has been computed",
+        "flag_values": [PENDING, COMPUTED, REFUSED],
+        "flag_meanings": "pending computed start_not_admissible",
+    },
+)
+
+
+class Coordinate(NamedTuple):
+    """An array that is known from the beginning: values of a quantity, or the times of the rows."""
+
+    name: str
+    dims: tuple[str, ...]
+    values: np.ndarray
+    attributes: dict[str, Any]
+
+
+class Schema(NamedTuple):
+    """All that a store is created for.
+
+    Attributes:
+        design: the lanes, whose dimensions come first in each variable.
+        blocks: its chunks.
+        variables: what is computed, and ``done``.
+        times: the common times of the rows, None where lanes differ.
+        attributes: the study in words.
+    """
+
+    design: Design
+    blocks: Blocks
+    variables: tuple[Variable, ...]
+    times: np.ndarray | None
+    attributes: dict[str, str]
+
+    def coordinates(self) -> Iterator[Coordinate]:
+        """The values of each quantity, and the times of the rows."""
+        for i, (key, name) in enumerate(self.design.names.items()):
+            column, root = self.design.values[key], key.partition("[")[0]
+            inner = {"q0": ("coordinate",), "v0": ("coordinate",), "e": ("constraint",)}.get(
+                root, tuple(f"{name}_{k}" for k in range(column.ndim - 1))
+            )
+            units = {"units": UNITS[root]} if root in UNITS else {}
+            own = self.design.dims[i if self.design.kind == "grid" else 0]
+            yield Coordinate(name, (own, *inner[: column.ndim - 1]), column, {"quantity": key} | units)
+        if self.times is not None:
+            yield Coordinate("time", ("time",), self.times, {"long_name": "time", "units": SECOND})
+
+
+# name: (dimensions, units, meaning)
+MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "t": (("time",), SECOND, "time of the row"),
+    "q": (("time", "coordinate"), "", "position U, interpolated affinely between steps"),
+    "v": (("time", "coordinate"), "", "velocity over the step that ends at or after the row's time"),
+    "z": (("time", "coordinate"), "", "admissible position Z of that step"),
+    "impulse": (("time", "constraint"), "", "impulse of each constraint accumulated since the start"),
+    "energy": (("time",), "J", "energy at (q, v)"),
+    "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
+    "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
+    "iterations": ((), PURE, "projection iterations of all steps"),
+    "status": ((), PURE, "Status bits OR-ed over the steps"),
+    "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
+}
+
+STATE = ("q", "v", "z", "impulse", "energy")  # of which a save function leaves the final row
+UNITS = {"e": PURE, "h": SECOND, "t0": SECOND, "t1": SECOND}
+
+
+def named(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
+    """The arrays of a `Solution` by name; rows of q, v, z and impulse dropped where they hold the final state only."""
+    found: dict[str, Any] = {name: getattr(solution, name) for name in MEANING if getattr(solution, name) is not None}
+    if common_times:
+        del found["t"]
+    if function:
+        final = [name for name in STATE if name in found]
+        axis = np.ndim(solution.penetration)
+        found |= {
+            name: found[name].reshape((*found[name].shape[:axis], *found[name].shape[axis + 1 :])) for name in final
+        }
+    for path, leaf in jax.tree_util.tree_leaves_with_path(solution.values):
+        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+        found["_".join(("values", *parts))] = leaf
+    return {name: x for name, x in found.items() if 0 not in x.shape}
+
+
+def results(system: System, design: Design) -> tuple[tuple[Variable, ...], np.ndarray | None]:
+    """All variables, and the common times of their rows: from one lane, not computed; checks arguments as `solve` does."""
+    one = system.lane({key: column[0] for key, column in design.values.items()})
+    save, roots = system.save, {key.root for key in design.keys}
+    one["h"] = np.max(design.values.get("h", one["h"]))  # the one that limits how close saved times may be
+    data = canonical(
+        system.problem, one["q0"], one["v0"], one["t0"], one["t1"], one["h"], None, one["e"], one["args"], system.scheme
+    )
+    eps = float(jnp.finfo(data.q0.dtype).eps)
+    number = int(count_steps(float(data.t0), float(data.t1), float(data.h), eps))
+    if save.every is not None and roots & {"h", "t0", "t1"}:
+        raise ValueError("save: lanes of different h, t0 or t1 have different steps: give times, or 'final'")
+    plan, times = make_plan(save, data, number)
+    if save.times is not None and roots & {"t0", "t1"}:
+        begins, ends = (np.atleast_1d(design.values.get(name, one[name])) for name in ("t0", "t1"))
+        if not (begins.max() <= np.min(save.times) and np.max(save.times) < ends.min()):
+            raise ValueError(
+                f"save: with t0 or t1 in the design, times must lie in [{begins.max():g}, {ends.min():g}), before t1 of every lane"
+            )
+    count = jnp.asarray(number, jnp.int32)
+    inputs = Inputs(jnp.asarray(data.t0), jnp.asarray(data.h), jnp.asarray(data.e), data.args)
+    lane = Lane(jnp.asarray(data.q0), jnp.asarray(data.v0), jnp.asarray(data.t1), count, count, times, inputs)
+    common = None
+    if "t1" not in roots and (save.every is None or not roots & {"t0", "h"}):
+        rows = times if save.every is None else inputs.time(jnp.arange(plan.rows) * save.every)
+        common = np.append(np.asarray(rows), np.asarray(data.t1))
+    function = save.function is not None
+
+    def rows_of(lane: Lane) -> dict[str, Any]:
+        found = motion(data.problem, system.scheme, system.projection, lane, plan)
+        return named(found, function, common is not None)
+
+    found = jax.eval_shape(rows_of, lane)
+    return tuple(_variable(name, leaf, function) for name, leaf in found.items()), common
+
+
+def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool) -> Variable:
+    """The variable of one array of a lane."""
+    dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
+    if function and name in STATE:
+        dims, meaning = dims[1:], f"{meaning}; at t1"
+    dims += tuple(f"{name}_{i}" for i in range(len(leaf.shape) - len(dims)))
+    about: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
+    if name == "status":
+        about |= {"flag_masks": [int(bit) for bit in Status if bit]}
+        about |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}
+    return Variable(name, dims, leaf.shape, np.dtype(leaf.dtype), about)
+
+
+def check_names(design: Design, variables: tuple[Variable, ...]) -> None:
+    """No coordinate has the name of another, of a variable or of one of its dimensions."""
+    taken = {"time", "coordinate", "constraint", "lane", DONE.name} | set(MEANING) | {x.name for x in variables}
+    taken |= {name for x in variables for name in x.dims}
+    for key, name in design.names.items():
+        if name in taken or list(design.names.values()).count(name) > 1:
+            raise ValueError(
+                f"design: {key!r} would be called {name!r} in the store, which is the name of something else: rename the parameter"
+            )

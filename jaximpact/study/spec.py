@@ -1,0 +1,279 @@
+"""What a study computes, as plain data: read alike from arguments, a TOML table, the record of a store and a task."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..catalogue import Case, get
+from ..integrate import Save
+from ..names import projection_from_name, scheme_from_name, suggestion
+from ..problem import Problem
+from ..validate import choose_methods, real_array
+from .design import ROOTS, Design
+from .importing import LIBRARY, folder_of, load, load_problem, problem_name
+from .plain import encode, names_in, wrong
+
+EXAMPLE = """\
+# 15 restitutions x 20 frequencies of an impact oscillator
+store = "out/impact_oscillator.zarr"    # default: out/<name of this file>.zarr
+problem = "shaw-holmes"                 # of the catalogue, or "module:name" (a module beside this file is found)
+case = "damped"                         # gives q0, v0, t1, args and e where they are not given
+t1 = 60.0
+h = 2e-3
+scheme = { name = "paoli-schatzman", force = "mean" }   # or only a name
+save = [40.0, 50.0]                     # times; or "final", "all", every k-th step
+chunk = 100
+
+[args]                                  # parameters; the design replaces some of them
+damping = 0.1
+
+[design]
+kind = "grid"                           # or "latin-hypercube" with count, seed and [low, high], or "points" with lists
+e = { from = 0.2, to = 0.9, count = 15 }
+args.frequency = { from = 1.8, to = 3.0, count = 20 }   # spacing = "log" for a geometric sequence
+"""
+BASE = ("q0", "v0", "t0", "t1", "h", "e", "args")
+LARGEST = float(np.finfo(np.float64).max)
+MOST = 10**8  # values of one quantity, which all processes hold
+KINDS = ("grid", "latin-hypercube", "points")
+RANGE = ("from", "to", "count", "spacing")
+SPACINGS: dict[str, Callable[..., np.ndarray]] = {"linear": np.linspace, "log": np.geomspace}
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """The lanes of a study and what they share: plain data that another process makes the same of.
+
+    Attributes:
+        problem: its name, of the catalogue or "module:name".
+        design: what varies.
+        base: q0, v0, t0, t1, h, e and args where the design does not replace them, in terms of JSON.
+        scheme, projection, save: in terms of JSON.
+        folder: where the module of the problem is looked for if it is found nowhere else.
+    """
+
+    problem: str
+    design: Design
+    base: dict[str, Any]
+    scheme: Any
+    projection: Any
+    save: Any
+    folder: str | None = None
+
+    def __post_init__(self) -> None:
+        form = {"problem": str, "design": Design, "base": dict.fromkeys(self.base, object), "folder": str | None}
+        odd = wrong({name: getattr(self, name) for name in form}, form, "study")
+        odd = odd or next((f"study.base has {name!r}" for name in self.base if name not in BASE), None)
+        if odd:
+            raise TypeError(odd)
+
+    @classmethod
+    def of(
+        cls,
+        problem: str | Problem,
+        design: Design,
+        *,
+        case: str | None = None,
+        scheme: Any = None,
+        projection: Any = None,
+        save: Any = "final",
+        t0: Any = 0.0,
+        **base: Any,
+    ) -> Spec:
+        """From the arguments of `Study`, checked as far as they can be one by one.
+
+        Raises:
+            ValueError, TypeError: one is wrong, or no other process could make it again.
+        """
+        if not isinstance(design, Design):
+            raise TypeError(f"design must be a Design, e.g. Design.grid(e=[0.5, 0.9]), got {type(design).__name__}")
+        name = problem_name(problem)
+        load_problem(name)
+        values = dict.fromkeys(BASE) | {"t0": t0} | base
+        if ":" not in name:
+            values = _with_case(values, _case(name, case))
+        elif case is not None:
+            raise ValueError("case: only problems of the catalogue have cases")
+        values = _canonical(values, design)
+        scheme, projection = choose_methods(scheme, projection)
+        save = Save.of(save)
+        if save.times is not None:
+            save = dataclasses.replace(save, times=np.asarray(real_array("save", save.times), np.float64))
+        return cls(
+            problem=name,
+            design=design,
+            base=encode(values, "args")["$dict"],
+            scheme=encode(scheme, "scheme"),
+            projection=encode(projection, "projection"),
+            save=encode(save, "save"),
+            folder=folder_of(name),
+        )
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Spec:
+        """From a table as TOML gives it; see `EXAMPLE` for its entries.
+
+        Raises:
+            ValueError, TypeError: an entry is unknown, missing or wrong; the message names it, and the right one.
+        """
+        known("entry", table, ENTRIES)
+        for needed in ("problem", "design"):
+            if needed not in table:
+                raise ValueError(f"{needed} is missing")
+        return cls.of(**{key: READERS[key](value) if key in READERS else value for key, value in table.items()})
+
+    def on(self, lanes: Mapping[str, np.ndarray]) -> Spec:
+        """The same for some of its lanes: for each quantity its values, lanes first."""
+        return dataclasses.replace(self, design=Design("points", dict(lanes)))
+
+    def modules(self) -> list[str]:
+        """The modules outside of the library that the study is made of."""
+        names = [self.problem] if ":" in self.problem else []
+        names += names_in([self.scheme, self.projection, self.save, list(self.base.values())])
+        found = dict.fromkeys(name.partition(":")[0] for name in names)
+        return [name for name in found if name.partition(".")[0] != LIBRARY]
+
+
+def known(kind: str, table: Any, names: Iterable[str]) -> None:
+    """A table has no other entries than these; the error suggests the closest."""
+    if not isinstance(table, Mapping):
+        raise TypeError(f"{kind} must be a table, got {table!r}")
+    for key in table:
+        if key not in names:
+            raise ValueError(f"unknown {kind} {key!r}; {suggestion(key, names)}")
+
+
+# arguments
+
+
+def _case(name: str, case: str | None) -> Case:
+    entry = get(name)
+    if case is not None and (not isinstance(case, str) or case not in entry.cases):
+        raise ValueError(f"case: {entry.name} has no case {case!r}; {suggestion(str(case), entry.cases)}")
+    return entry.case(case)
+
+
+def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
+    """Entries that are not given, and parameters, from a case of the catalogue."""
+    given = {"q0": case.q0, "v0": case.v0, "t1": case.t1, "e": case.restitution}
+    base = base | {key: value for key, value in given.items() if base[key] is None}
+    return base | {"args": case.parameters(base["args"])}
+
+
+def _canonical(base: dict[str, Any], design: Design) -> dict[str, Any]:
+    """Arrays for q0 and v0, numbers for the times; what neither the arguments nor the design give is an error."""
+    varied = {key.text for key in design.keys}
+    found = dict(base)
+    for name in ROOTS:
+        if found[name] is None:
+            if name != "e" and name not in varied:
+                raise ValueError(f"{name} is missing: give it to the study or, as a whole, to its design")
+        elif name in ("q0", "v0"):
+            found[name] = np.asarray(real_array(name, found[name]))
+            if found[name].ndim != 1:
+                raise ValueError(
+                    f"{name} must have shape (d,), got {found[name].shape}; what varies goes into the design"
+                )
+        else:
+            number = np.asarray(real_array(name, found[name]), np.float64)
+            if number.ndim > (name == "e"):
+                raise ValueError(
+                    f"{name} must be one number, got shape {number.shape}; what varies goes into the design"
+                )
+            found[name] = number if number.ndim else float(number)
+    return found
+
+
+# entries of a table
+
+
+def _method(kind: str, value: Any, from_name: Callable[[str], Any]) -> Any:
+    """A scheme or projection by name, or by a table of its name and attributes."""
+    if isinstance(value, str):
+        return from_name(value)
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        raise TypeError(f"{kind} must be a name, or a table with its name and attributes, got {value!r}")
+    made = from_name(value["name"])
+    attributes = {key: x for key, x in value.items() if key != "name"}
+    known(f"attribute of {value['name']}", attributes, [field.name for field in dataclasses.fields(made)])
+    return dataclasses.replace(made, **attributes)
+
+
+def _save(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise TypeError(f"save must be 'all', 'final', a whole number, times or a table, got {value!r}")
+    if isinstance(value, int) and value > 2**31 - 1:
+        raise ValueError(f"save: every {value}-th step is more than a motion has: at most {2**31 - 1}")
+    if not isinstance(value, Mapping):
+        return value
+    known("entry of save", value, [field.name for field in dataclasses.fields(Save)])
+    function = value.get("function")
+    if not isinstance(function, str | None):
+        raise TypeError(f"save.function must be 'module:name', got {function!r}")
+    return Save(**{**value, "function": None if function is None else load(function)})
+
+
+def _design(table: Any) -> Design:
+    if not isinstance(table, Mapping):
+        raise TypeError(f"design must be a table, got {table!r}")
+    kind = table.get("kind", "grid")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise ValueError(f"design: unknown kind {kind!r}; {suggestion(str(kind), KINDS)}")
+    options = {key: table[key] for key in ("count", "seed") if key in table}
+    quantities = dict(_quantities({key: x for key, x in table.items() if key not in ("kind", "count", "seed")}))
+    if kind == "latin-hypercube":
+        if "count" not in options:
+            raise ValueError("design: a latin-hypercube needs count, its number of points")
+        return Design.latin_hypercube(options.pop("count"), **options, **quantities)
+    if options:
+        raise ValueError(f'design: {", ".join(options)} belongs to kind = "latin-hypercube"')
+    values = {key: _values(key, x) for key, x in quantities.items()}
+    return Design.grid(**values) if kind == "grid" else Design.points(**values)
+
+
+def _quantities(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names of nested tables, which TOML makes of args.NAME."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and not value:
+            raise ValueError(f"design.{prefix}{key} is an empty table: give it a list of values, or from, to and count")
+        if isinstance(value, Mapping) and not set(value) & set(RANGE):
+            yield from _quantities(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _values(key: str, value: Any) -> Any:
+    """A list as it is, or the values of a range."""
+    if not isinstance(value, Mapping):
+        return value
+    known(f"entry of design.{key}", value, RANGE)
+    missing = [name for name in ("from", "to", "count") if name not in value]
+    if missing:
+        raise ValueError(f"design.{key}: {', '.join(missing)} is missing")
+    spacing = value.get("spacing", "linear")
+    if not isinstance(spacing, str) or spacing not in SPACINGS:
+        raise ValueError(f"design.{key}: unknown spacing {spacing!r}; {suggestion(str(spacing), SPACINGS)}")
+    low, high, count = (value[name] for name in ("from", "to", "count"))
+    for name in ("from", "to"):
+        if not isinstance(value[name], int | float) or not abs(value[name]) <= LARGEST:
+            raise TypeError(f"design.{key}: {name} must be a finite number, got {value[name]!r}")
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
+        raise ValueError(f"design.{key}: count must be a whole number from 1 to {MOST}, got {count!r}")
+    if spacing == "log" and low * high <= 0:
+        raise ValueError(
+            f"design.{key}: a geometric sequence has from and to of one sign, and not 0, got {low!r}, {high!r}"
+        )
+    return SPACINGS[spacing](float(low), float(high), count)
+
+
+ENTRIES = ("problem", "case", *BASE, "scheme", "projection", "save", "design")
+READERS: dict[str, Callable[[Any], Any]] = {
+    "scheme": lambda value: _method("scheme", value, scheme_from_name),
+    "projection": lambda value: _method("projection", value, projection_from_name),
+    "save": _save,
+    "design": _design,
+}

@@ -1,0 +1,134 @@
+"""What all lanes of a study share, ready to compute, and the numbers of its lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..integrate import Save
+from ..names import suggestion
+from ..problem import Problem
+from ..validate import check_restitution, check_times
+from .design import ROOTS, Design, Key
+from .importing import load_problem
+from .plain import decode
+from .spec import Spec
+
+
+@dataclass(frozen=True)
+class System:
+    """What all lanes of a study share, ready to compute: see `Study` for the entries of ``base``."""
+
+    problem: Problem
+    scheme: Any
+    projection: Any
+    save: Save
+    base: dict[str, Any]
+
+    @classmethod
+    def of(cls, spec: Spec) -> System:
+        """From plain data, importing the problem by its name."""
+        problem = load_problem(spec.problem, spec.folder)
+        parts = (spec.scheme, spec.projection, spec.save, {"$dict": spec.base})
+        return cls(problem, *(decode(part, spec.problem, spec.folder) for part in parts))
+
+    def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
+        """Arguments of `ensemble` for lanes of a design, and which leaves of args vary; q0 always has a lane axis."""
+        count = len(next(iter(lanes.values())))
+        values = dict(self.base)
+        dtype = self.base["q0"].dtype if self.base["q0"] is not None else jnp.result_type(float)
+        lanes = {key: column.astype(dtype) for key, column in lanes.items()}
+        values["args"] = jax.tree.map(lambda x: x, values["args"])
+        varies = jax.tree.map(lambda _: False, values["args"])
+        for text, column in lanes.items():
+            key = Key.of(text)
+            if key.root != "args":
+                values[key.root] = _replaced(values[key.root], key, column, values[key.root] is not self.base[key.root])
+                continue
+            inner, marks = values["args"], varies
+            for part in key.path[:-1]:
+                inner, marks = inner[_step(inner, part)], marks[_step(marks, part)]
+            last = _step(inner, key.path[-1])
+            inner[last] = _replaced(inner[last], key, column, marks[last])
+            marks[last] = True
+        if np.ndim(values["q0"]) == 1:
+            values["q0"] = np.broadcast_to(values["q0"], (count, *np.shape(values["q0"])))
+        return values, varies
+
+    def lane(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Arguments of `solve` for one lane, from its value of each quantity."""
+        columns, varies = self.columns({key: np.asarray(value)[None] for key, value in values.items()})
+        swept = {Key.of(key).root for key in values} | {"q0"}
+        chosen = {name: columns[name][0] if name in swept else columns[name] for name in ROOTS}
+        return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
+
+    def check(self, design: Design) -> None:
+        """Every quantity of a design is one of this system, and of its shape; restitution and times are possible."""
+        for key in design.keys:
+            self._check_shape(key, design.values[key.text].shape[1:])
+            if key.root == "e":
+                values = design.values[key.text]
+                try:
+                    check_restitution(values)
+                except ValueError as error:
+                    raise ValueError(f"design: {key.text}: {error}") from None
+                for extreme in np.unique(values, axis=0)[[0, -1]]:
+                    self.scheme.validate(self.problem, extreme, values.shape[1] if values.ndim == 2 else 0)
+
+    def check_times(self, lanes: Mapping[str, np.ndarray]) -> None:
+        """t0 < t1 and 0 < h <= t1 - t0 on every lane."""
+        columns, _ = self.columns(lanes)
+        check_times(*(np.asarray(columns[name], np.float64) for name in ("t0", "t1", "h")))
+
+    def _check_shape(self, key: Key, shape: tuple[int, ...]) -> None:
+        value: Any = self.base["args"] if key.root == "args" else self.base[key.root]
+        for i, part in enumerate(key.path):
+            where = ".".join(("args", *key.path[:i]))
+            keys = list(value) if isinstance(value, dict) else []
+            if isinstance(value, list):
+                keys = list(map(str, range(len(value))))
+            if not isinstance(value, dict | list) or part not in keys:
+                hint = suggestion(part, keys) if keys else f"{where} has no parts"
+                raise ValueError(
+                    f"design: {key.text!r}: {where} has no {part!r}; {hint} Give args a value for every parameter, also for "
+                    "those that the design replaces"
+                )
+            value = value[_step(value, part)]
+        if value is None:
+            if key.component is not None:
+                raise ValueError(f"design: {key.text!r} is a component: give {key.root} itself too, as an array")
+            return
+        if isinstance(value, dict | list | tuple):
+            raise ValueError(f"design: {key.text!r} has parts: name one of them")
+        if key.component is not None:
+            try:
+                value = np.asarray(value)[key.component]
+            except IndexError:
+                raise ValueError(
+                    f"design: {key.text!r}: {key.text.partition('[')[0]} has shape {np.shape(value)}"
+                ) from None
+        if shape != np.shape(value) and not (key.root == "e" and len(shape) <= 1):
+            raise ValueError(
+                f"design: {key.text!r} must hold values of shape {np.shape(value)}, one a lane, got shape {shape}"
+                + ("; a component is written q0[0]" if not shape else "")
+            )
+
+
+def _step(container: Any, part: str) -> Any:
+    return int(part) if isinstance(container, list) else part
+
+
+def _replaced(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:
+    """The value of a quantity with a lane axis; of which a component may be replaced."""
+    if key.component is None:
+        return column
+    # a component that was replaced before has brought the lane axis
+    array = np.array(old if varies else np.broadcast_to(old, (len(column), *np.shape(old))), column.dtype)
+    where: Any = (slice(None), *key.component)
+    array[where] = column
+    return array

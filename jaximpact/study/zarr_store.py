@@ -1,0 +1,381 @@
+"""A study on disk: a Zarr group that xarray reads, and beside it what makes it safe to stop at any instant.
+
+A chunk of lanes is one chunk of every variable. Its data are written and flushed to the disk first; then one small file,
+put in place by one atomic renaming, declares it finished and carries the checksums of the data.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import socket
+import stat
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from .design import Blocks
+from .guard import check_arrays, check_folder, check_tree, printable, printable_all, read_json
+from .importing import require
+from .schema import DONE, Schema
+from .store import Damage, Store, told
+
+if TYPE_CHECKING:
+    import xarray
+
+HOME = ".study"  # what is not Zarr: the record, the marks of finished chunks, the lock
+LARGEST = 2**31 - 1  # bytes that a codec takes
+LOCKED_BY = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no other file, and no waiting for a pipe
+CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP)  # what some file systems say to flushing a directory
+RESTORE = "restore it from a copy; the arrays are still read by xarray"
+
+
+class ZarrStore(Store):
+    """A directory with a Zarr group, which ``xarray.open_zarr`` reads, also while it is written.
+
+    Reading it runs nothing and follows nothing out of it, whoever made it: links, pickles and codecs that no study has
+    are refused.
+
+    Args:
+        path: the directory.
+        flush: called with the descriptor of each file and directory that what follows relies on; it raises OSError
+            where that is not on the disk. By default `os.fsync`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, flush: Callable[[int], None] = os.fsync) -> None:
+        self.path = Path(path)
+        self._home = self.path / HOME
+        self._marks = self._home / "blocks"
+        self._flush = flush
+        self._open: dict[str, Any] = {}  # arrays that are written
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+    @property
+    def exists(self) -> bool:
+        return (self._home / "study.json").is_file()
+
+    # definition
+
+    def check(self) -> None:
+        check_tree(self.path)
+        check_arrays(self.path)
+
+    def create(self, record: dict[str, Any], schema: Schema) -> None:
+        try:
+            self._clear()
+            self._create_arrays(schema)
+            with open(self._home / "design.npz", "wb") as file:
+                np.savez(file, **schema.design.values)  # type: ignore[arg-type]
+                self._synchronise_file(file)
+            for directory, _, files in os.walk(self.path):
+                for name in files:
+                    self._synchronise(Path(directory) / name)
+                self._synchronise(directory)
+            # last: with it there is a study
+            self._replace(self._home / "study.json", json.dumps(record))
+        except OSError as error:
+            raise told(
+                error, f"the study {self.path} could not be created", "free space or permit writing, and run again"
+            ) from error
+
+    def _clear(self) -> None:
+        """Remove arrays and marks: without a record they belong to no study."""
+        self._open.clear()
+        for array in self.path.glob("*/zarr.json"):
+            shutil.rmtree(array.parent)
+        for file in (self.path / "zarr.json", *self._marks.iterdir()):
+            file.unlink(missing_ok=True)
+
+    def _create_arrays(self, schema: Schema) -> None:
+        zarr = require("zarr")
+        dims, blocks, coordinates = schema.design.dims, schema.blocks, list(schema.coordinates())
+        # xarray's way to say which arrays are coordinates
+        others = [x.name for x in coordinates if x.dims != (x.name,)]
+        group = self._group("a")
+        group.attrs.put(schema.attributes | ({"coordinates": " ".join(others)} if others else {}))
+        options = {"overwrite": True, "compressors": zarr.codecs.ZstdCodec(level=1, checksum=True)}
+        options["chunk_key_encoding"] = {"name": "default", "separator": "."}
+        for variable in schema.variables:
+            chunks = blocks.shape + variable.shape
+            size = int(np.prod(chunks, dtype=float)) * variable.dtype.itemsize
+            if size > LARGEST:
+                raise ValueError(
+                    f"chunk: {variable.name} of a chunk would take {size / 2**30:.1f} GiB; take fewer lanes a chunk"
+                )
+            group.create_array(
+                variable.name,
+                shape=blocks.whole + variable.shape,
+                chunks=chunks,
+                dtype=variable.dtype,
+                fill_value=variable.fill,
+                dimension_names=dims + variable.dims,
+                attributes=variable.attributes,
+                **options,
+            )
+        for x in coordinates:
+            group.create_array(x.name, data=x.values, dimension_names=x.dims, attributes=x.attributes, **options)
+        self._consolidate()
+
+    def _consolidate(self) -> None:
+        """The descriptions of all arrays in that of the group, so that a reader opens one file.
+
+        By hand: Zarr's own function warns, and to silence it would change the filters of all threads.
+        """
+        about = json.loads((self.path / "zarr.json").read_text())
+        nodes = {file.parent.name: json.loads(file.read_text()) for file in sorted(self.path.glob("*/zarr.json"))}
+        about["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": nodes}
+        self._replace(self.path / "zarr.json", json.dumps(about, indent=2))
+
+    def record(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        if not self.exists:
+            raise FileNotFoundError(f"{self.path} is no study: there is no {HOME}/study.json in it")
+        self.check()
+        found = read_json(self._home / "study.json", RESTORE)
+        check_folder(found, self.path)
+        try:
+            with open(self._home / "design.npz", "rb") as file, np.load(file, allow_pickle=False) as values:
+                return found, {key: values[key] for key in values.files}
+        except (ValueError, TypeError, AttributeError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(
+                f"{self._home / 'design.npz'} is damaged, it is not what a study writes ({printable(str(error))}): {RESTORE}"
+            ) from error
+
+    def _group(self, mode: str) -> Any:
+        return require("zarr").open_group(str(self.path), mode=mode, zarr_format=3)
+
+    def dataset(self) -> xarray.Dataset:
+        require("zarr")
+        self.check()
+        found = require("xarray").open_zarr(self.path, zarr_format=3)
+        for part in (found, *found.variables.values()):
+            part.attrs = printable_all(part.attrs)
+        return found
+
+    # one process at a time
+
+    def _prepare(self) -> None:
+        """The directory itself; refuses one that holds something else."""
+        if self.path.is_dir():
+            self.check()
+        if self.path.exists() and not self._home.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise FileExistsError(f"{self.path} exists and is no study: choose another path, or remove it")
+        try:
+            self._marks.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise told(
+                error, f"the study cannot be written to {self.path}", "choose a directory you may write to"
+            ) from error
+
+    def _tidy(self) -> None:
+        """Remove what killed processes left half written."""
+        for directory in (self.path, self._home, self._marks):
+            for pattern in ("*/*.partial", "*.partial"):
+                for file in directory.glob(pattern):
+                    file.unlink(missing_ok=True)
+
+    @contextmanager
+    def lock(self, unlock: bool = False) -> Iterator[None]:
+        """Hold the study for this process, its directory made and tidy; the lock of a dead process is taken over.
+
+        The operating system keeps the lock and drops it when the process ends, however it ends; the file says who holds
+        it. Of a process on another host nothing is known: ``unlock`` takes its lock over.
+        """
+        import fcntl
+
+        self._prepare()
+        host = socket.gethostname()
+        try:
+            file = os.open(self._home / "lock", LOCKED_BY, 0o644)
+        except OSError as error:
+            raise self._locking(error) from error
+        try:
+            about = os.fstat(file)
+            if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
+                raise ValueError(
+                    f"{self._home / 'lock'} is no file of its own (a second name of another one): remove it"
+                )
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                words = _words(_holder(file))
+                raise RuntimeError(f"{self.path} is being computed by {words}: wait for it, or stop it") from None
+            # read when it is ours: before, another process could come between
+            who = _holder(file)
+            words = _words(who)
+            if who.get("host", host) != host and not unlock:
+                raise RuntimeError(
+                    f"{self.path} is held by {words}, which this host cannot see: make sure that it has ended, then "
+                    "run(unlock=True)"
+                )
+            try:
+                _rewrite(file, json.dumps({"pid": os.getpid(), "host": host}))
+            except OSError as error:
+                raise self._locking(error) from error
+            try:
+                self._tidy()
+                yield
+            finally:
+                os.ftruncate(file, 0)
+        finally:
+            os.close(file)
+
+    def _locking(self, error: OSError) -> OSError:
+        return told(
+            error, f"the study {self.path} cannot be written", "free space or permit writing, or copy it elsewhere"
+        )
+
+    # chunks
+
+    def finished(self) -> set[int]:
+        if not self.exists:
+            return set()
+        names = (name[:-5] for name in os.listdir(self._marks) if name.endswith(".json"))
+        return {int(name) for name in names if name.isdecimal()}
+
+    def facts(self, chunk: int) -> dict[str, Any]:
+        found = read_json(self._mark(chunk), "run(repair=True) computes the chunk again")
+        if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
+            raise ValueError(f"{self._mark(chunk)} is damaged: run(repair=True) computes the chunk again")
+        return found
+
+    def blank(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
+        lanes, dims = self._blocks().lanes(chunk), self._array(DONE.name).ndim
+        found = {}
+        for name in names:
+            array = self._array(name)
+            found[name] = np.broadcast_to(np.array(array.fill_value, array.dtype), (lanes, *array.shape[dims:]))
+        return found
+
+    def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
+        blocks, files = self._blocks(), {}
+        position, sizes = blocks.position(chunk), blocks.sizes(chunk)
+        for name, values in arrays.items():
+            target = self._array(name)
+            key = target.metadata.encode_chunk_key(position + (0,) * (target.ndim - len(position)))
+            file = self.path / name / key
+            file.unlink(missing_ok=True)  # zarr would read an old one first
+            target[blocks.where(chunk)] = values.reshape(sizes + values.shape[1:])
+            self._synchronise(file)
+            self._synchronise(file.parent)
+            files[f"{name}/{key}"] = (file.stat().st_size, _checksum(file))
+        self._replace(self._mark(chunk), json.dumps({**facts, "files": files}))
+
+    def forget(self, chunk: int) -> None:
+        self._mark(chunk).unlink(missing_ok=True)
+        self._synchronise(self._marks)
+
+    def read(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
+        group = self._group("r")
+        where = Blocks(group[DONE.name].shape, group[DONE.name].chunks).where(chunk)
+        return {name: np.asarray(group[name][where]) for name in names}
+
+    def damaged(self, chunks: Collection[int], contents: bool) -> list[Damage]:
+        if contents:
+            self.check()
+        found = []
+        for chunk in sorted(chunks):
+            try:
+                files = self.facts(chunk)["files"]
+                # a mark names chunks of arrays and nothing above them
+                entries = [(*name.split("/"), name, *about) for name, about in files.items()]
+                sound = all(len(entry) == 5 and not entry[0].startswith(".") and entry[0] for entry in entries)
+            except (ValueError, TypeError):
+                sound = False
+            if not sound:
+                found.append(Damage(chunk, self._mark(chunk).name, "unreadable"))
+                continue
+            for _, _, name, size, checksum in entries:
+                problem = _problem(self.path / name, size, checksum if contents else None)
+                if problem:
+                    found.append(Damage(chunk, name, problem))
+        return found
+
+    def _array(self, name: str) -> Any:
+        """An array to be written, opened once."""
+        if name not in self._open:
+            try:
+                # chunks of fill values are data too; said to each array, for Zarr's settings are those of all threads
+                self._open[name] = self._group("r+")[name].with_config({"write_empty_chunks": True})
+            except KeyError as error:
+                raise RuntimeError(
+                    f"{self.path}: the array {error} is missing: restore it from a copy, or compute the study anew elsewhere"
+                ) from error
+        return self._open[name]
+
+    def _blocks(self) -> Blocks:
+        done = self._array(DONE.name)
+        return Blocks(done.shape, done.chunks)
+
+    def _mark(self, chunk: int) -> Path:
+        return self._marks / f"{chunk}.json"
+
+    # the disk
+
+    def _replace(self, path: Path, text: str) -> None:
+        """A file in one atomic act, on the disk when this returns."""
+        new = path.with_suffix(".partial")
+        with open(new, "w") as file:
+            file.write(text)
+            self._synchronise_file(file)
+        os.replace(new, path)
+        self._synchronise(path.parent)
+
+    def _synchronise_file(self, file: IO[Any]) -> None:
+        file.flush()
+        self._flush(file.fileno())
+
+    def _synchronise(self, path: str | os.PathLike[str]) -> None:
+        """Flush a file, or the entries of a directory, to the disk."""
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            self._flush(descriptor)
+        except OSError as error:
+            if error.errno not in CANNOT_FLUSH or not os.path.isdir(path):
+                raise
+        finally:
+            os.close(descriptor)
+
+
+def _problem(path: Path, size: int, checksum: str | None) -> str | None:
+    try:
+        found = path.stat().st_size
+        if found != size:
+            return f"{found} bytes in place of {size}"
+        return "contents changed" if checksum is not None and _checksum(path) != checksum else None
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        return str(error)
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _holder(lock: int) -> dict[str, str]:
+    """Who holds the lock; nobody where a killed process left half a line."""
+    try:
+        found = json.loads(os.pread(lock, 4096, 0) or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return {key: printable(str(x)) for key, x in found.items()} if isinstance(found, dict) else {}
+
+
+def _words(who: Mapping[str, str]) -> str:
+    return f"process {who.get('pid', '?')} on host {who.get('host', '?')}"
+
+
+def _rewrite(descriptor: int, text: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
