@@ -39,6 +39,12 @@ def moody_force(t, q, v, args):
     return -9.81 * jnp.ones_like(q)
 
 
+def moody_floor(t, q, args):
+    for act in TRACED:
+        act()
+    return q[:1]
+
+
 def energy_of(t, q, v, args):
     return 0.5 * v @ v + args["gravity"] * jnp.sum(q)
 
@@ -66,7 +72,7 @@ ball = ji.Problem(gravity, above_floor, energy=energy_of)
 free = ji.Problem(gravity)
 spring = ji.Problem(pull)
 fragile = ji.Problem(until_limit, above_floor)
-moody = ji.Problem(moody_force, above_floor)
+moody = ji.Problem(moody_force, moody_floor)
 ARGS = {"gravity": 9.81, "floor": 0.0}
 
 

@@ -82,6 +82,32 @@ def test_one_writes_at_a_time(store):
         pass
 
 
+TABLE = {
+    "problem": "study_systems:ball",
+    "q0": [1.0],
+    "v0": [0.0],
+    "t1": 1.0,
+    "h": 1e-2,
+    "args": {"gravity": 9.81, "floor": 0.0},
+    "save": [0.25, 0.5],
+    "chunk": 3,
+    "design": {"e": {"from": 0.2, "to": 0.9, "count": 4}, "q0[0]": {"from": 0.5, "to": 1.5, "count": 3}},
+}
+
+
+def test_a_study_is_the_same_from_arguments_a_table_and_its_store(store):
+    given = begun(store)
+    found = [ji.Study.from_table(TABLE, store), ji.Study.open(store), ji.Study.from_table(TABLE, MemoryStore())]
+    for study in found:
+        for name in ("problem", "base", "scheme", "projection", "save", "folder"):
+            assert getattr(study.spec, name) == getattr(given.spec, name)
+        assert study.blocks == given.blocks
+        for key, values in given.design.values.items():
+            assert np.array_equal(study.design.values[key], values)
+    with pytest.raises(ValueError, match=r"differs in\n  h: 0\.01 → 0\.02$"):
+        ji.Study.from_table(TABLE | {"h": 0.02}, store)
+
+
 class Full(MemoryStore):
     """Has room for so many chunks."""
 

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -266,7 +267,7 @@ def test_broken_json_is_told(path, text, capsys):
     assert str(path) in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", '{"lanes": 2', "[]", "{}"])
+@pytest.mark.parametrize("text", ["", '{"lanes": 2', "[]", "{}", '{"lanes": 2, "files": {"q": 3}}'])
 def test_broken_marks_are_told(path, text):
     (path / ".study" / "blocks" / "0.json").write_text(text)
     study = ji.Study.open(path)
@@ -274,6 +275,26 @@ def test_broken_marks_are_told(path, text):
     for read in (study.summary, study.failed, study.wall_time):
         with pytest.raises(RuntimeError, match=r"chunk 0 .* is damaged.*run\(repair=True\)"):
             read()
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda x: x["compared"].pop("save"), "study.compared has no 'save'"),
+        (lambda x: x["compared"].update(chunk=[0, 1]), "its chunks or variables"),
+        (lambda x: x["compared"].update(chunk=[1]), "its chunks do not fit"),
+        (lambda x: x["compared"].update(computes=[]), "study.compared.computes is no table"),
+        (lambda x: x["compared"]["base"]["$dict"].update(nope=1), "study.base has 'nope'"),
+        (lambda x: x["compared"]["design"]["$dict"]["quantities"].update(h="?"), "'h"),
+        (lambda x: x.update(folder=3), "study.folder is a int"),
+        (lambda x: x.update(variables=["../q"]), "its chunks or variables"),
+        (lambda x: x["compared"]["settings"].update(log_compiles=True), "its settings"),
+    ],
+)
+def test_a_record_that_is_none_says_where(path, change, words):
+    rewrite(path / ".study" / "study.json", change)
+    with pytest.raises(ValueError, match=rf"study\.json is damaged, it does not define a study .*{re.escape(words)}"):
+        ji.Study.open(path)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no archive", b"\x80\x04N."])

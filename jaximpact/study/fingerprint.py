@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +25,7 @@ from ..problem import Problem
 from ..validate import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode
-
-if TYPE_CHECKING:
-    from .system import System
+from .system import System
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 NAMES = {"name", "debug_info", "ctx_mesh", "inline", "keep_unused", "compiler_options_kvs"}  # change no number

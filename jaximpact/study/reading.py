@@ -254,7 +254,9 @@ class Reading:
         problem: object = None
         try:
             found = self.store.facts(block)
-            problem = wrong(found, FACTS, "it")
+            # which a store of format 1 has not all of
+            more = {name: {str: str} for name in ("versions", "reasons") if name in found}
+            problem = wrong(found, FACTS | more, "it")
         except ValueError as error:
             problem = error
         if problem:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -83,7 +82,7 @@ class Record:
             )
         try:
             found = cls._of(plain, columns)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(
                 f"{name}: study.json is damaged, it does not define a study ({error}): restore it from a copy; the arrays "
                 "are still read by xarray"
@@ -93,6 +92,7 @@ class Record:
     @classmethod
     def _of(cls, plain: dict[str, Any], columns: Mapping[str, np.ndarray]) -> Record:
         odd = wrong(plain, FORM, "study")
+        odd = odd or wrong(plain["compared"].get("computes", {}), {str: str}, "study.compared.computes")
         if odd:
             raise ValueError(odd)
         compared, about = plain["compared"], plain["compared"]["design"]["$dict"]
@@ -197,15 +197,6 @@ class Record:
         words |= {key: in_words(getattr(spec, key)) for key in ("scheme", "projection", "save")}
         words |= {"source of the problem": in_words(self.source), "settings of jax": in_words(self.settings)}
         return words | {key: str(value) for key, value in self.versions.items()}
-
-
-def lanes_at_once(blocks: Blocks, backend: str) -> int:
-    """Lanes computed at once: on a CPU as many batches a chunk as it has cores, on an accelerator the whole chunk."""
-    lanes = int(np.prod(blocks.shape))
-    if backend != "cpu":
-        return lanes
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return -(-lanes // cores)
 
 
 def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:

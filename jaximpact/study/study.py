@@ -27,7 +27,7 @@ from .design import Blocks, Design
 from .fingerprint import fingerprint, sources
 from .provenance import CHECKS, now, provenance, settings_now, settings_of
 from .reading import Reading, as_store, renamed
-from .record import Record, lanes_at_once
+from .record import Record
 from .report import Summary
 from .schema import COMPUTED, DONE, REFUSED, Schema, Variable, check_names, results
 from .spec import ENTRIES, Spec, known
@@ -166,7 +166,7 @@ class Study(Reading):
             settings=settings_now(),
             variables=tuple(x.name for x in variables),
             common_times=times is not None,
-            batch=lanes_at_once(blocks, jax.default_backend()),
+            batch=_batch(blocks),
             versions=provenance() | {"created": now()},
         )
         self._computes = self._record.computes or {}
@@ -369,6 +369,15 @@ def _automatic_chunk(variables: tuple[Variable, ...]) -> int:
     """Lanes of a chunk whose results fit MEMORY."""
     lane = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in variables)
     return int(np.clip(MEMORY // lane, 1, CHUNK))
+
+
+def _batch(blocks: Blocks) -> int:
+    """Lanes computed at once: on a CPU as many batches a chunk as it has cores, on an accelerator the whole chunk."""
+    lanes = int(np.prod(blocks.shape))
+    if jax.default_backend() != "cpu":
+        return lanes
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return -(-lanes // cores)
 
 
 def _agreed(value: np.ndarray) -> np.ndarray:
