@@ -315,7 +315,7 @@ def test_results_that_do_not_fit_the_store(tmp_path):
 
     study = small(tmp_path / "s.zarr")
     with pytest.raises(RuntimeError, match=r"chunk 0: q came out as .*float32.*same versions"):
-        study.run(Other())
+        study.run(Other(), outstanding=1)
     assert study.summary().finished == 0
 
 

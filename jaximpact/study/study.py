@@ -59,10 +59,9 @@ class Study(Reading):
             stand at the top of a module.
         case: of a catalogue problem, the case that gives q0, v0, t1, args and e where they are not given; its first
             by default.
-        chunk: lanes of a block, the unit in which results are computed, written and lost; by default 4096, or what keeps
-            the results of a block under 256 MB.
+        chunk: lanes computed, written and lost together; by default 4096, or what keeps their results under 256 MB.
 
-    A lane whose start is not admissible is marked and left out, not an error. Memory: about four blocks of results beyond what
+    A lane whose start is not admissible is marked and left out, not an error. Memory: about four chunks of results beyond what
     `ensemble` needs for one, and with an executor one more for each task handed out.
 
     Raises:
@@ -188,10 +187,10 @@ class Study(Reading):
         """Compute what is not computed yet.
 
         Args:
-            executor: computes the blocks, e.g. `concurrent.futures.ProcessPoolExecutor` with the "spawn" context or
+            executor: computes the chunks, e.g. `concurrent.futures.ProcessPoolExecutor` with the "spawn" context or
                 ``client.get_executor()`` of a dask cluster; this process alone writes. By default this process computes.
             progress: show a bar and a summary; by default on a terminal.
-            outstanding: blocks handed to the executor at a time; by default two for each of its workers.
+            outstanding: chunks handed to the executor at a time; by default two for each of its workers.
             repair: check all finished chunks first, and compute again what is damaged.
             unlock: take over the lock of a process on another host, known to have ended.
             patience: how long the scheduler of a dask executor may be gone [s].
@@ -235,7 +234,7 @@ class Study(Reading):
         return summary
 
     def _begin(self, stack: ExitStack, repair: bool, unlock: bool) -> list[int]:
-        """Take the lock, make the store where there is none, and say which blocks this process has to compute."""
+        """Take the lock, make the store where there is none, and say which chunks this process has to compute."""
         if jax.process_count() == 1:
             return self._prepared(stack, repair, unlock)
         share, error = np.full(len(self.blocks), NEVER, np.uint8), None
