@@ -215,7 +215,7 @@ def executed(call: Callable, plan: Plan, execution: str) -> Callable:
             return call(lane, leaves, structure, plan=chosen[0])
         try:
             found = call(lane, leaves, structure, plan=inside)
-        except kernel.Unsupported:
+        except (kernel.Unsupported, ImportError, NotImplementedError):  # or a version of jax that cannot compile it
             found = None
         if found is not None and trusted:
             chosen.append(inside)
