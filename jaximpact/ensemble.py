@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from tqdm import tqdm
 
 from . import kernel
+from .execution import executed
 from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, is_scalar, make_plan, motion, row_size
 from .problem import Problem
 from .projection.base import Projection
@@ -33,7 +34,6 @@ from .validate import (
     _reports,
     canonical_state,
     cast_numbers,
-    check_choice,
     check_counts,
     check_finite,
     check_functions,
@@ -59,8 +59,6 @@ BLOCK = 2048  # lanes of a small system advanced together on a CPU: their state 
 VECTOR = 16  # lanes of the widest vector instruction
 LARGEST = 16384  # lanes in one automatic chunk on a CPU,
 LARGEST_ON_DEVICE = 2**20  # and on an accelerator, which they have to fill
-EXECUTIONS = ("auto", "xla", "kernel")
-MEASURED = ("H100", "H200")  # devices on which the kernel was compared with the XLA program and found faster
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
 
 
@@ -194,59 +192,6 @@ def ensemble(
         return _run(batch.data.problem, batch.scheme, batch.projection, lane, leaves, plan, batch.axes, structure)
 
     return in_chunks(batch, executed(call, plan, execution), progress)
-
-
-def executed(call: Callable, plan: Plan, execution: str) -> Callable:
-    """``call`` as XLA programs, or as one kernel; see `ensemble`. The one place that chooses."""
-    check_choice("execution", execution, EXECUTIONS)
-    fits = plan.rows == 0 and plan.function is None
-    if execution == "kernel" and not fits:
-        raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
-    if execution == "xla" or not fits or (execution == "auto" and jax.default_backend() != "gpu"):
-        return call
-    inside = plan._replace(kernel=kernel.LARGEST, few=True, scalar=False, alone=False)
-    if execution == "kernel":
-        return partial(_refusing, partial(call, plan=inside._replace(kernel=sys.maxsize)))
-    trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
-    chosen: list[Plan] = []
-
-    def chooses(lane: Lane, leaves: tuple, structure) -> Solution:
-        if chosen:
-            return call(lane, leaves, structure, plan=chosen[0])
-        try:
-            found = call(lane, leaves, structure, plan=inside)
-        except (kernel.Unsupported, ImportError, NotImplementedError):  # or a version of jax that cannot compile it
-            found = None
-        if found is not None and trusted:
-            chosen.append(inside)
-            return found
-        reference = call(lane, leaves, structure)
-        agree = found is not None and _agree(found, reference)
-        chosen.append(inside if agree else plan)
-        if found is not None and not agree:
-            remark(
-                "the kernel of this GPU and the XLA program disagree on the first chunk: all lanes are computed by XLA",
-                stacklevel=3,
-            )
-        return reference
-
-    return chooses
-
-
-def _refusing(call: Callable, lane: Lane, leaves: tuple, structure) -> Solution:
-    try:
-        return call(lane, leaves, structure)
-    except kernel.Unsupported as error:
-        raise ValueError(f"execution='kernel' cannot take this problem ({error}): give execution='xla'") from error
-
-
-def _agree(found: Solution, reference: Solution) -> bool:
-    """Whether nearly all lanes end alike: rounding may move an impact of some to another step."""
-    eps = float(jnp.finfo(reference.q.dtype).eps)
-    scale = 1 + np.abs(np.asarray(reference.q))
-    near = np.abs(np.asarray(found.q) - np.asarray(reference.q)) <= np.sqrt(eps) * scale
-    same = near.all(axis=(1, 2)) & (np.asarray(found.status) == np.asarray(reference.status))
-    return bool(np.mean(same) > 0.9)
 
 
 def is_single(args_axes, *ranked: tuple[Any, int]) -> bool:

@@ -16,6 +16,7 @@ LAYERS = [
     ["schemes"],
     ["validate", "names", "sensitivity"],
     ["integrate", "kernel"],
+    ["execution"],
     ["ensemble"],
     ["jacobians"],
     ["catalogue"],
