@@ -52,16 +52,16 @@ COMBINATIONS = [
 
 
 def parameters():
-    """The default suite holds every case with the exact projection, large ones with one scheme or not, and one case of every third problem with one of the others."""
+    """The default suite holds every problem once, its schemes in turn, and some of them with the other projections."""
     names = [entry.name for entry in catalogue.entries()]
     other = dict(zip(names, itertools.cycle(["projected-gradient", None, None, "admm", None, None]), strict=False))
+    turn = dict(zip(names, itertools.count(), strict=False))
     for entry, name, label, projection in COMBINATIONS:
-        size = entry.case(name).q0.size
-        first = label == next(iter(entry.case(name).orders))
-        main = (projection == "active-set" and (size < 20 or (first and size < 40))) or (
-            projection == other[entry.name] and name == next(iter(entry.cases)) and first and size < 20
-        )
-        marks = [] if main else [pytest.mark.slow]
+        small, labels = entry.case(name).q0.size < 20, list(entry.case(name).orders)
+        first = name == next((name for name, case in entry.cases.items() if case.orders), None)
+        exact = projection == "active-set" and label == labels[turn[entry.name] % len(labels)]
+        iterated = projection == other[entry.name] and label == labels[0]
+        marks = [] if first and small and (exact or iterated) else [pytest.mark.slow]
         yield pytest.param(entry, name, label, projection, id=f"{entry.name}-{name}-{label}-{projection}", marks=marks)
 
 
@@ -95,3 +95,9 @@ def test_value_and_order(entry, name, label, projection):
         assert np.all(found.position <= 10 * case.t1 * (1e-12 + floor)), found.table()
     elif expected.position is not None:
         assert observed["position"] == pytest.approx(expected.position, abs=TOLERANCE), found.table()
+
+
+def test_every_scheme_is_among_the_default():
+    kept = [p.values for p in parameters() if not p.marks]
+    assert {label for *_, label, _ in kept} == {label for *_, label, _ in COMBINATIONS}
+    assert {projection for *_, projection in kept} == set(PROJECTIONS)

@@ -181,6 +181,7 @@ def test_imploding_ring_of_growing_disks(e):
     np.testing.assert_allclose(found.v[:, -1], [after * out] * 3, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_more_orthogonal_walls_at_once_than_a_step_locates():
     """Three coordinates reach their walls together, where two events are located: values and derivatives of each alone."""
     walls = ji.Problem(lambda t, q, v, args: jnp.zeros(3), lambda t, q, args: q, restitution=0.6)
@@ -384,6 +385,7 @@ def test_zeno_ball_comes_to_rest():
     )  # 2 h, as the last bounces are cut off
 
 
+@pytest.mark.slow
 def test_energy_at_unit_restitution():
     s = final(BALL, [1.0], [0.0], t1=3.0, h=1e-2, args={"g": 9.81}, e=1.0, save="all")
     np.testing.assert_allclose(s.energy, s.energy[0], rtol=1e-12)  # parabolas are exact

@@ -70,7 +70,11 @@ def test_status_names_a_motion_that_ends_at_an_impact():
     assert "DERIVATIVE_AT_END" in found.describe_status()
 
 
-@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.EventCorrected()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "scheme",
+    [ji.PaoliSchatzman(), pytest.param(ji.EventCorrected(), marks=pytest.mark.slow)],
+    ids=lambda s: type(s).__name__,
+)
 def test_trusted_is_finite(scheme):
     """Quadratic drag |v| v written with a norm, whose derivative at rest is 0/0: from rest no Jacobian is to be trusted."""
     force = lambda t, q, v, args: jnp.array([0.0, -9.81]) - 0.1 * jnp.sqrt(v @ v) * v

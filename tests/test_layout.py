@@ -45,7 +45,7 @@ def options(scheme):
 
 @pytest.mark.parametrize(
     "save",
-    [*(pytest.param(save, marks=pytest.mark.slow) for save in ("final", 40)), [0.1, 0.1003, 0.77, 1.0]],
+    ["final", *(pytest.param(save, marks=pytest.mark.slow) for save in (40, [0.1, 0.1003, 0.77, 1.0]))],
     ids=["final", "every", "times"],
 )
 def test_ensemble(save):
@@ -55,11 +55,8 @@ def test_ensemble(save):
     compare(found, ji.ensemble(PENDULUM, Q0, V0, layout="array", **given))
 
 
-@pytest.mark.parametrize(
-    "scheme",
-    [SCHEMES[0], *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in SCHEMES[1:])],
-    ids=lambda s: type(s).__name__,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
 def test_schemes(scheme):
     given = options(scheme) | {"h": 0.01}
     found = ji.ensemble(PENDULUM, Q0, V0, layout="scalar", **given)

@@ -26,6 +26,8 @@ PAPERS = [
     ("AT", "adly-thieu", "c", ji.PaoliSchatzman(force="mean", start="full"), 1.0),
     ("AT", "vibrating-table", "e=0", ji.PaoliSchatzman(force="mean", start="full"), 1.0),
 ]
+# in the default suite; the first paper's takes a minute
+ONE_OF_EACH = ("polar-particle", "spheres", "adly-thieu")
 
 
 def polar_wall():
@@ -38,7 +40,7 @@ def polar_wall():
 
 @pytest.mark.parametrize(
     ("paper", "name", "case_name", "scheme", "order"),
-    [pytest.param(*p, marks=pytest.mark.slow if p[1] == "polar-wall" else ()) for p in PAPERS],
+    [pytest.param(*p, marks=() if p[1] in ONE_OF_EACH else pytest.mark.slow) for p in PAPERS],
     ids=lambda x: str(x)[:20],
 )
 def test_scheme_of_the_paper(paper, name, case_name, scheme, order):

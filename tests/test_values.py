@@ -41,7 +41,14 @@ OBSERVED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "case", "label", "steps", "error"), OBSERVED, ids=lambda x: str(x))
+QUICK = ("bouncing-ball", "cylinder", "bowl")
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "label", "steps", "error"),
+    [pytest.param(*row, marks=() if row[0] in QUICK else pytest.mark.slow) for row in OBSERVED],
+    ids=lambda x: str(x),
+)
 def test_observed_errors(name, case, label, steps, error):
     case, solution = run(name, case, steps=steps, scheme=SCHEMES[label]())
     assert position_error(case, solution) <= 1.5 * error
