@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -25,7 +24,6 @@ from .sensitivity import begin, calm_step, corrected_step, end, located_step, sy
 from .status import DERIVATIVES, FAILURES, Status, describe, summarise
 from .threads import interruptible, refuse_fork
 from .validate import (
-    JaximpactWarning,
     canonical,
     check_choice,
     check_counts,
@@ -37,6 +35,7 @@ from .validate import (
     is_traced,
     known_numbers,
     outcome,
+    remark,
 )
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
@@ -341,7 +340,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         return noted(measures, info.status | lost, jnp.where(lost > 0, t, inputs.time(k)))
 
     def stable(state, measures):
-        """The accounts, with a remark where the force is too stiff for h: looked at now and then, it costs two forces."""
+        """The accounts, with a failure where the force is too stiff for h: looked at now and then, it costs two forces."""
         state = lax.stop_gradient(state)
         bits = as_status(scheme.unstable(problem, lax.stop_gradient(inputs), state), Status.STEP_UNSTABLE)
         return noted(measures, bits, inputs.time(state.n))
@@ -462,8 +461,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     history = None
     ended = inputs._replace(t0=inputs.t0 - over)  # the clock of the last state
     if corrected or located:
-        history, remark = begin(problem, inputs, lane.q0, v0, info)
-        measures = (*measures[:3], measures[3] | remark, measures[4])
+        history, bits = begin(problem, inputs, lane.q0, v0, info)
+        measures = (*measures[:3], measures[3] | bits, measures[4])
     first_step = jnp.asarray(scheme.starts_at + 1, jnp.int32)
     length = lane.length if plan.length is None else plan.length
     if plan.lean:
@@ -487,8 +486,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         state, row, measures, buffer, _, history = carry
         measures = stable(state, measures)
     if history is not None:
-        remark = end(problem, ended, lane.steps, state, history)
-        measures = (*measures[:3], measures[3] | remark, measures[4])
+        bits = end(problem, ended, lane.steps, state, history)
+        measures = (*measures[:3], measures[3] | bits, measures[4])
     elif scheme.exact_derivative:
         measures = (*measures[:3], measures[3] & ~int(DERIVATIVES), measures[4])
 
@@ -581,10 +580,9 @@ def motion(problem: Problem, scheme: Scheme, projection: Projection, lane: Lane,
     unknown: list[str] = []
     found = scalarise(partial(trajectory, problem, scheme, projection, plan=plan), unknown.append)(lane)
     if unknown:
-        warnings.warn(
+        remark(
             f"no elementwise rule for {', '.join(sorted(set(unknown)))} in the problem's functions or the projection: done on arrays, more "
             "slowly; layout='array' may be faster",
-            JaximpactWarning,
             stacklevel=2,
         )
     return found
@@ -658,9 +656,9 @@ def solve(
     refuse_fork()
     scheme, projection = choose_methods(scheme, projection)
     data = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme)
-    remark = check_start(data)
-    if remark:
-        warnings.warn(remark, JaximpactWarning, stacklevel=2)
+    outward = check_start(data)
+    if outward:
+        remark(outward, stacklevel=2)
     number = int(steps) if steps is not None else _count(data)
     plan, times = make_plan(Save.of(save), data, number)
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
