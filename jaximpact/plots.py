@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .analysis.runs import runs
 from .integrate import Solution
+from .schemes.base import Timing
 from .status import FAILURES
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def plot_motion(
     panels = [name for name in ("position", "gap", "velocity", "impulse", "energy") if given.get(name, True)]
     figure = _figure(8.0, 0.7 + 1.9 * len(panels))
     axes = dict(zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True))
-    impacts, within = _impacts(t, impulse)
+    impacts, within = _impacts(t, impulse, solution.timing)
 
     fine = np.linspace(t[0], t[-1], 2001)
     reference = (None, None) if exact is None else exact(fine)
@@ -331,25 +333,10 @@ def _curves(ax, t, values, shown, symbol, what, *, exact=None, fine=None, **line
     _limits(ax.set_ylim, values[:, shown], np.max(np.abs(values)))
 
 
-def _impacts(t: np.ndarray, impulse: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Times of impacts, and which rows (k,) lie within one: the impulse of an impact may come in two steps.
-
-    An impact is a row whose impulse jumps, unlike the row before; in lasting contact it grows steadily instead.
-    """
-    within = np.zeros(len(t), bool)
-    if impulse.shape[1] == 0 or not np.all(np.isfinite(impulse)):
-        return np.zeros(0), within
-    total = impulse.max(axis=0)
-    # no growth before the first row and after the last
-    growth = np.pad(np.diff(impulse, axis=0), ((1, 2), (0, 0)))
-    before, now, after, later = (growth[i : i + len(t) - 1] for i in range(4))
-    jump = (now > np.maximum(0.01 * total, 1e-9 * total.max())) & (now > 4 * before)
-    # the two rows of one impact count once
-    jump[1:] &= ~jump[:-1]
-    none = 1e-6 * total
-    pair = (before <= none) & (now > none) & (after > none) & (later <= none)
-    within[1:] = np.any(pair, axis=1)
-    return t[1:][np.any(jump, axis=1)], within
+def _impacts(t: np.ndarray, impulse: np.ndarray, timing: Timing | None) -> tuple[np.ndarray, np.ndarray]:
+    """Times of impacts, at the end of the steps that they begin in, and which rows (k,) lie within one."""
+    found = runs(impulse[None], timing)
+    return np.unique(t[found.first[found.struck] + 1]), found.inside[0]
 
 
 def _mark(ax, impacts: np.ndarray) -> None:

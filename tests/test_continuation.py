@@ -8,7 +8,6 @@ from test_orbits import SHAW_HOLMES, arguments, by_modulus_and_phase, closed_for
 
 import jaximpact as ji
 from jaximpact.analysis import continue_orbit
-from jaximpact.analysis.continuation import _in_one_step
 from jaximpact.catalogue import oscillators
 
 Z, W, WALL, E = 0.05, 2.2, -0.1, 0.8
@@ -239,12 +238,3 @@ def test_bad_input(change, message):
 def test_the_picture(tmp_path):
     branch = follow((Z, W, WALL, E), parameter="frequency", bounds=(2.0, 2.7), step=0.1)
     assert branch.plot(tmp_path / "branch.png", title="Shaw and Holmes").stat().st_size > 5000
-
-
-def test_an_impact_in_two_steps_is_one():
-    """Two impacts of two steps each, one of them across the section, and lasting contact, which stays as it is."""
-    impulse = np.zeros((12, 1))
-    impulse[[11, 0, 2, 3, 6, 7, 8], 0] = [1.0, 2.0, 3.0, 4.0, 5.0, 5.0, 5.0]
-    expected = np.zeros((12, 1))
-    expected[[11, 2, 6, 7, 8], 0] = [3.0, 7.0, 5.0, 5.0, 5.0]
-    np.testing.assert_array_equal(_in_one_step(impulse), expected)

@@ -96,18 +96,18 @@ def test_accumulating_impacts(label):
     """Bounces with e = 1/2 accumulate at t = 3 sqrt(2)."""
     zeno = 3 * np.sqrt(2)
     _, records, h = found("bouncing-ball", "e=1/2", 4001, SCHEMES[label])
-    assert len(records.chattering) == len(records.sticking) == 1
-    assert records.chattering.start[0] == pytest.approx(records.t[0])
-    assert records.chattering.impacts[0] == len(records) >= 8
-    early = zeno - records.chattering.end[0]
+    assert len(records.accumulations) == len(records.lasting) == 1
+    assert records.accumulations.start[0] == pytest.approx(records.t[0])
+    assert records.accumulations.impacts[0] == len(records) >= 8
+    early = zeno - records.accumulations.end[0]
     if label == "ec":
         # contact lasts from a rebound slower than 2 h g on, that is 2 v / g / (1 - e) <= 8 h before the limit
         assert 0 <= early <= 8 * h
     else:
         # what lies under the resolution, about the same, and a delay of up to 2 h for every impact
         assert -2 * h * len(records) <= early <= 8 * h
-    assert records.sticking.start[0] == records.chattering.end[0]
-    assert records.sticking.end[0] == pytest.approx(5.0)
+    assert records.lasting.start[0] == records.accumulations.end[0]
+    assert records.lasting.end[0] == pytest.approx(5.0)
 
 
 @pytest.mark.parametrize("label", ["ps", "mj"])
@@ -118,9 +118,9 @@ def test_inelastic_impact_and_lasting_contact(label):
     # the impulse of one step of weight, or two, comes with that of the impact
     assert np.sqrt(2) <= records.impulse[0] <= np.sqrt(2) + 2 * h
     assert abs(records.after[0]) <= 2 * h
-    assert records.sticking.start == pytest.approx([np.sqrt(2)])
-    assert records.sticking.end == pytest.approx([5.0])
-    assert len(records.chattering) == 0
+    assert records.lasting.start == pytest.approx([np.sqrt(2)])
+    assert records.lasting.end == pytest.approx([5.0])
+    assert len(records.accumulations) == 0
 
 
 def between(t, q, args):
@@ -155,7 +155,7 @@ def test_two_contacts_a_moving_wall_and_lanes():
 
 def test_motion_without_impacts_has_none():
     _, records, _ = found("grazing-oscillator", "e=1", 1009, SCHEMES["ps"])
-    assert len(records) == len(records.sticking) == len(records.chattering) == 0
+    assert len(records) == len(records.lasting) == len(records.accumulations) == 0
 
 
 def test_what_cannot_be_read_is_refused(tmp_path):

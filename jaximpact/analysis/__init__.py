@@ -9,6 +9,7 @@ from .hypotheses import Hypotheses, check_hypotheses
 from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
+from .runs import Runs, runs
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
 from .statistics import Statistics, statistics
 
@@ -27,6 +28,7 @@ __all__ = [
     "Lyapunov",
     "ParameterMap",
     "PeriodicOrbit",
+    "Runs",
     "Section",
     "Statistics",
     "balance",
@@ -42,6 +44,7 @@ __all__ = [
     "periodic_orbit",
     "prime_steps",
     "recognise",
+    "runs",
     "statistics",
     "stroboscopic",
     "two_parameter_map",

@@ -11,6 +11,7 @@ import numpy as np
 from ..integrate import Solution
 from ..problem import Problem
 from ..validate import MOST, cast_numbers, check_finite, full_axes, leaf_axes, real_array
+from .runs import runs
 
 ROWS = 10  # of a motion from which the largest change of a gap between two tells how near a contact is
 
@@ -164,7 +165,7 @@ def check_gaps(solution: Solution, gap: np.ndarray) -> None:
             f"solution is of another problem or other args: a gap is {-deepest:.3g} in it, the motion itself reports a penetration "
             f"of {float(solution.penetration):.3g} at most; {reason}"
         )
-    pushed = np.diff(np.asarray(solution.impulse), axis=0) > 0
+    pushed = runs(np.asarray(solution.impulse)[None], solution.timing).active[0]
     if len(gap) >= ROWS and pushed.any():
         least = np.minimum(gap[1:], gap[:-1])[pushed]
         if np.median(least) > 2 * moved + noise:

@@ -27,6 +27,7 @@ from ..integrate import Solution
 from ..problem import Problem
 from ..validate import cast_numbers
 from .arguments import check_kind, check_solution
+from .runs import runs
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e=None) -
     m = impulse.shape[1]
     if np.ndim(e) > 1 or (np.ndim(e) == 1 and np.shape(e) != (m,)):
         raise ValueError(f"e must be one number or have shape ({m},), got {np.shape(e)}")
-    rows = _between_impacts(impulse)
+    rows = ~runs(impulse[None], solution.timing).inside[0]
     t, q, v, impulse = t[rows], q[rows], v[rows], impulse[rows]
     args = cast_numbers("args", args, q.dtype)
     kinetic, momentum = (np.asarray(x) for x in _contents(problem, q, v, args))
@@ -104,15 +105,6 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e=None) -
     work, loss, driven, gained = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
     energy = kinetic - kinetic[0] - work + loss - driven
     return Balance(t, kinetic, work, loss, driven, energy, momentum - momentum[0] - gained)
-
-
-def _between_impacts(impulse: np.ndarray) -> np.ndarray:
-    """Rows to keep (k,): not those in the middle of an impact whose impulse comes in two steps."""
-    pushed = np.pad(np.any(np.diff(impulse, axis=0) > 0, axis=1), 2)
-    before, first, second, after = pushed[:-3], pushed[1:-2], pushed[2:-1], pushed[3:]
-    keep = ~(first & second & ~before & ~after)
-    keep[[0, -1]] = True
-    return keep
 
 
 @jax.jit

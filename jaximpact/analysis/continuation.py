@@ -30,11 +30,12 @@ from ..contact import Metric, linearise
 from ..integrate import solve
 from ..problem import Problem
 from ..projection.base import Projection
-from ..schemes.base import Scheme
+from ..schemes.base import Scheme, Timing
 from ..status import FAILURES
 from ..validate import check_counts
 from .arguments import check_problem, number_of, real_number
 from .orbits import periodic_orbit
+from .runs import runs
 from .strobe import admissible, blocks, damped_newton, eigenvalues, jacobians, lost_derivatives, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
@@ -78,7 +79,7 @@ class Branch:
         period: (n,) [s].
         multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus.
         stable: whether all lie inside the unit circle (n,).
-        impacts: isolated impacts in one period (n,).
+        impacts: impacts in one period, lasting contact not among them (n,).
         impact_speed: smallest speed at which a gap closes in an impact (n,), inf where there is none.
         clearance: smallest minimum of a gap in free flight (n,), inf where there is none.
         events: `BranchEvent`s in order.
@@ -106,7 +107,7 @@ class Branch:
 
 
 class _Contacts(NamedTuple):
-    """Isolated impacts in a period, their smallest speed, the smallest minimum of a gap in free flight; how far, as a share
+    """Impacts in a period, their smallest speed, the smallest minimum of a gap in free flight; how far, as a share
     of the orbit, the nearest impulse is from the section, and the step in the middle of the longest flight."""
 
     impacts: int
@@ -350,11 +351,10 @@ class _Family:
             e=np.asarray(data.e), scheme=batch.scheme, projection=batch.projection, sensitivity="none",
         )  # fmt: skip
         gap, diagonal = self.look(motion.t, motion.q, data.args)
-        impulse = np.diff(np.asarray(motion.impulse), axis=0)
         rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]
-        if batch.scheme.rebounds:
-            impulse = _in_one_step(impulse)
-        return _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e)), rows
+        impulse, timing = np.asarray(motion.impulse), Timing.of(batch.scheme)
+        found = _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e), timing)
+        return found, rows
 
 
 def _observer(batch) -> Callable:
@@ -372,32 +372,27 @@ def _observer(batch) -> Callable:
     return look
 
 
-def _in_one_step(impulse: np.ndarray) -> np.ndarray:
-    """Impulses (k, m) of the steps of a closed orbit with those of an impact that takes two steps added in the first."""
-    pushed = impulse > 0
-    begins = pushed & ~np.roll(pushed, 1, axis=0) & np.roll(pushed, -1, axis=0) & ~np.roll(pushed, -2, axis=0)
-    both = np.where(begins, impulse + np.roll(impulse, -1, axis=0), impulse)
-    return np.where(np.roll(begins, 1, axis=0), 0.0, both)
+def _contacts(gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray, timing: Timing) -> _Contacts:
+    """From gaps (k, m) at the nodes of a closed orbit and accumulated impulses (k + 1, m) at its rows.
 
-
-def _contacts(gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray) -> _Contacts:
-    """From gaps (k, m) at the nodes of a closed orbit and the impulses (k, m) of the steps behind them.
-
-    An impact is a step with an impulse between two without; in lasting contact neighbouring steps have impulses too. A
-    minimum in free flight is that of the parabola through three nodes, no step between them having an impulse.
+    A minimum in free flight is that of the parabola through three nodes, no step between them having an impulse.
     """
     if gap.shape[1] == 0:
         return _Contacts(0, np.inf, np.inf, 1.0, 0)
-    pushed = impulse > 0
-    before, after = np.roll(pushed, 1, axis=0), np.roll(pushed, -1, axis=0)
-    isolated = pushed & ~before & ~after
-    speed = np.where(isolated, impulse * diagonal / (1 + e), np.inf)
+    found, growth = runs(impulse[None], timing, periodic=True), np.diff(impulse, axis=0)
+    pushed = found.active[0]
+    speed = np.inf
+    for contact, first, length in zip(
+        *(x[~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
+    ):
+        strength = np.sum(growth[(first + np.arange(length)) % len(growth), contact])
+        speed = min(speed, float((strength * diagonal[first] / (1 + e))[contact]))
     left, right = np.roll(gap, 1, axis=0), np.roll(gap, -1, axis=0)
     bend, tilt = left - 2 * gap + right, right - left
-    low = (gap <= left) & (gap < right) & ~pushed & ~before & (bend > 0)
+    low = (gap <= left) & (gap < right) & ~pushed & ~np.roll(pushed, 1, axis=0) & (bend > 0)
     least = gap - tilt**2 / (8 * np.where(bend > 0, bend, 1))
     room, middle = _longest_flight(np.any(pushed, axis=1))
-    return _Contacts(int(isolated.sum()), float(speed.min()), float(np.min(np.where(low, least, np.inf))), room, middle)
+    return _Contacts(int(np.sum(~found.lasting)), speed, float(np.min(np.where(low, least, np.inf))), room, middle)
 
 
 def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:

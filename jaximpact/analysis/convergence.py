@@ -23,6 +23,7 @@ from ..schemes.base import Inputs, Scheme, Timing
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning, canonical, check_counts, check_start, choose_methods
 from .arguments import real, real_number
+from .runs import runs
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
@@ -285,9 +286,11 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
 
         return affine
 
-    # a step whose impulse is no continuation of the one before may hold an impact
-    growth = np.diff(np.asarray(solution.impulse, np.float64), axis=0)
-    struck = np.any(growth > 4 * np.vstack([np.zeros_like(growth[:1]), growth[:-1]]), axis=1)
+    # a step of an impact, or the first one of lasting contact, may hold a kink
+    contact = runs(np.asarray(solution.impulse)[None], solution.timing)
+    struck = np.zeros(len(h), bool)
+    for first, last, lasting in zip(contact.first, contact.last, contact.lasting, strict=True):
+        struck[first : first + 1 if lasting else last + 1] = True
     # accelerations at both ends of a step; those of the next calm steps for one that is struck
     start, end = (6 * chord - 4 * v[:-1] - 2 * v[1:]) / h, (2 * v[:-1] + 4 * v[1:] - 6 * chord) / h
     calm = np.flatnonzero(~struck)

@@ -1,12 +1,13 @@
 """The impacts of computed motions: when, how fast, how strong; where they accumulate, and where contact lasts.
 
-A scheme reports impulses, step by step. A run of steps with an impulse is an impact where it is short; where it is long,
-contact lasts, from the run's first step on. The time of an impact is that at which the motion before it, continued
+Runs of steps with an impulse (`runs`) are impacts where they are short; where they are long, contact lasts from the run's
+first step on. The time of an impact is that at which the motion before it, continued
 with the acceleration it has there, meets the wall.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +22,8 @@ from ..problem import Problem
 from ..schemes.base import Scheme, Timing
 from ..validate import cast_numbers, choose_methods, leaf_axes
 from .arguments import check_kind, check_solution, one_lane
+from .runs import runs
 
-IMPULSE = 1e-9  # an impulse in a step counts from this part of the largest of its contact
-LASTING = 2  # steps that a contact must push beyond those of an impact to count as lasting
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
 ACCUMULATING = 3  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
 
@@ -59,8 +59,8 @@ class Impacts:
             NaN where the motion ends within the impact.
         impulse: impulse of the impact, as far as the motion goes (n,).
         row: the solution's row at the end of the step in which the impulse begins (n,).
-        sticking: lasting contact (`Intervals`), from the impact or the touch that begins it to the last step that pushes.
-        chattering: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact.
+        lasting: lasting contact (`Intervals`), from the impact or the touch that begins it to the last step that pushes.
+        accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact.
     """
 
     lane: np.ndarray
@@ -70,11 +70,25 @@ class Impacts:
     after: np.ndarray
     impulse: np.ndarray
     row: np.ndarray
-    sticking: Intervals
-    chattering: Intervals
+    lasting: Intervals
+    accumulations: Intervals
 
     def __len__(self) -> int:
         return len(self.lane)
+
+    @property
+    def sticking(self) -> Intervals:
+        """The old name of ``lasting``."""
+        return self._renamed("sticking", "lasting")
+
+    @property
+    def chattering(self) -> Intervals:
+        """The old name of ``accumulations``."""
+        return self._renamed("chattering", "accumulations")
+
+    def _renamed(self, old: str, new: str) -> Intervals:
+        warnings.warn(f"Impacts.{old} is called {new} now", DeprecationWarning, stacklevel=3)
+        return getattr(self, new)
 
     def of(self, lane: int) -> Impacts:
         """The impacts of one motion."""
@@ -155,14 +169,9 @@ def impacts(
         bad = int(np.flatnonzero(looked_at & ~np.all(np.isfinite(impulse), axis=(1, 2)))[0])
         raise ValueError(f"motion {bad} of the solution is not finite: leave it out with lanes=~solution.failed")
 
-    width = 2 if timing.rebounds else 1
-    growth = np.moveaxis(np.diff(impulse, axis=1), -1, 1)  # (B, m, k - 1)
-    largest = np.max(growth, axis=-1, keepdims=True, initial=0.0)
-    active = (growth > IMPULSE * largest) & looked_at[:, None, None]
-    edges = np.diff(np.pad(active, ((0, 0), (0, 0), (1, 1))).astype(np.int8), axis=-1)
-    lane, contact, start = np.nonzero(edges == 1)  # a run: steps start, ..., end - 1; step k leads from row k to k + 1
-    end = np.nonzero(edges == -1)[2]
-    lasting = end - start >= width + LASTING
+    width = timing.steps
+    found = runs(np.where(looked_at[:, None, None], impulse, 0.0), timing)
+    lane, contact, start, end, lasting = found.lane, found.contact, found.first, found.last + 1, found.lasting
 
     args = cast_numbers("args", args, q.dtype)
     states = partial(_gap_states, problem, t, q, v, args, args_axes, lag=timing.velocity_lag)
@@ -190,8 +199,8 @@ def impacts(
     )
     lane, contact, time = lane[hit], contact[hit], time[hit]
     longest = float(np.max(np.diff(t, axis=1), initial=0.0))
-    swarms = _accumulations(lane, contact, time, held, longest)
-    return Impacts(lane, contact, time, before[hit], after[hit], strength[hit], start[hit] + 1, held, swarms)
+    limits = _accumulations(lane, contact, time, held, longest)
+    return Impacts(lane, contact, time, before[hit], after[hit], strength[hit], start[hit] + 1, held, limits)
 
 
 def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
@@ -216,31 +225,31 @@ def _fall(gap: np.ndarray, rate: np.ndarray, bend: np.ndarray, most: np.ndarray)
     return np.clip(s, -most, most)
 
 
-def _accumulations(lane, contact, t, sticking: Intervals, h: float) -> Intervals:
+def _accumulations(lane: np.ndarray, contact: np.ndarray, t: np.ndarray, lasting: Intervals, h: float) -> Intervals:
     """Groups of impacts in ever shorter flights that a lasting contact ends: the limit points of infinitely many."""
     n = len(lane)
-    if n == 0 or len(sticking) == 0:
-        return Intervals(**{name: x[:0] for name, x in vars(sticking).items()})
+    if n == 0 or len(lasting) == 0:
+        return Intervals(**{name: x[:0] for name, x in vars(lasting).items()})
     same = (np.diff(lane, prepend=-1) == 0) & (np.diff(contact, prepend=-1) == 0)
     flight = np.where(same, np.diff(t, prepend=t[0]), np.inf)
     # bounces of a few steps are known to a step or two
     shorter = same & (flight < np.where(np.roll(same, 1), np.roll(flight, 1), np.inf) + 2 * h)
     first = np.maximum.accumulate(np.where(shorter, 0, np.arange(n)))
     # the last impact at or before each lasting contact
-    order = np.lexsort((np.concatenate([np.zeros(n), np.ones(len(sticking))]),
-                        np.concatenate([t, sticking.start]),
-                        np.concatenate([contact, sticking.contact]),
-                        np.concatenate([lane, sticking.lane])))  # fmt: skip
+    order = np.lexsort((np.concatenate([np.zeros(n), np.ones(len(lasting))]),
+                        np.concatenate([t, lasting.start]),
+                        np.concatenate([contact, lasting.contact]),
+                        np.concatenate([lane, lasting.lane])))  # fmt: skip
     place = np.empty(len(order), int)
     place[order] = np.arange(len(order))
-    number = place[n:] - np.arange(len(sticking)) - 1
+    number = place[n:] - np.arange(len(lasting)) - 1
     index = np.maximum(number, 0)
-    known = (number >= 0) & (lane[index] == sticking.lane) & (contact[index] == sticking.contact)
+    known = (number >= 0) & (lane[index] == lasting.lane) & (contact[index] == lasting.contact)
     count = index - first[index] + 1
-    soon = sticking.start - t[index] <= np.where(same[index], flight[index], 0.0) + 2 * h
+    soon = lasting.start - t[index] <= np.where(same[index], flight[index], 0.0) + 2 * h
     which = known & soon & (count >= ACCUMULATING)
     index, count = index[which], count[which]
-    return Intervals(lane[index], contact[index], t[first[index]], sticking.start[which], count)
+    return Intervals(lane[index], contact[index], t[first[index]], lasting.start[which], count)
 
 
 def _gap_states(problem, t, q, v, args, args_axes, lane, row, *, lag: float):
@@ -279,6 +288,6 @@ def _arrays(record) -> dict[str, np.ndarray]:
 
 def _rebuilt(arrays: Callable[[Callable], dict[str, np.ndarray]]) -> Impacts:
     """Impacts from ``arrays(part)``, the fields of each of its three parts: the records and two kinds of intervals."""
-    sticking = Intervals(**arrays(lambda x: x.sticking))
-    chattering = Intervals(**arrays(lambda x: x.chattering))
-    return Impacts(**arrays(lambda x: x), sticking=sticking, chattering=chattering)
+    lasting = Intervals(**arrays(lambda x: x.lasting))
+    accumulations = Intervals(**arrays(lambda x: x.accumulations))
+    return Impacts(**arrays(lambda x: x), lasting=lasting, accumulations=accumulations)

@@ -29,25 +29,25 @@ def plot_impacts(found: Impacts, path, *, title: str = "") -> Path:
 
     Lasting contact is a thick line, accumulating impacts are a band.
     """
-    lanes = np.unique(np.concatenate([found.lane, found.sticking.lane]))
+    lanes = np.unique(np.concatenate([found.lane, found.lasting.lane]))
     figure = _figure(8.0, 3.6)
     ax = figure.subplots()
     one = len(lanes) <= 1
-    for k, colour in zip(
-        np.unique(np.concatenate([found.contact, found.sticking.contact])), COLOURS * 20, strict=False
-    ):
-        which, held, swarm = (x.contact == k for x in (found, found.sticking, found.chattering))
+    for k, colour in zip(np.unique(np.concatenate([found.contact, found.lasting.contact])), COLOURS * 20, strict=False):
+        which, held, limit = (x.contact == k for x in (found, found.lasting, found.accumulations))
         height = -found.before[which] if one else found.lane[which]
         if one:
             ax.vlines(found.t[which], 0, height, color=colour, lw=1.0)
         ax.plot(found.t[which], height, "o" if one else "|", color=colour, ms=4, label=f"contact {k}")
-        level = 0 * found.sticking.lane[held] if one else found.sticking.lane[held]
-        ax.hlines(level, found.sticking.start[held], found.sticking.end[held], color=colour, lw=5, alpha=0.5)
-        for start, end in zip(found.chattering.start[swarm], found.chattering.end[swarm], strict=True) if one else ():
+        level = 0 * found.lasting.lane[held] if one else found.lasting.lane[held]
+        ax.hlines(level, found.lasting.start[held], found.lasting.end[held], color=colour, lw=5, alpha=0.5)
+        for start, end in (
+            zip(found.accumulations.start[limit], found.accumulations.end[limit], strict=True) if one else ()
+        ):
             ax.axvspan(start, end, color=colour, alpha=0.1, lw=0)
-    if len(found.sticking):
+    if len(found.lasting):
         ax.plot([], [], color=GREY, lw=5, alpha=0.5, label="lasting contact")
-    if one and len(found.chattering):
+    if one and len(found.accumulations):
         ax.plot([], [], "s", ms=9, color=GREY, alpha=0.3, label="accumulating")
     ax.set_xlabel("time t [s]")
     ax.set_ylabel("speed of approach [unit of f / s]" if one else "motion")

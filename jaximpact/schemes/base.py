@@ -133,6 +133,11 @@ class Timing(NamedTuple):
     def of(cls, scheme: Scheme) -> Timing:
         return cls(type(scheme).__name__, float(scheme.velocity_lag), bool(scheme.rebounds))
 
+    @property
+    def steps(self) -> int:
+        """Steps that an impact takes."""
+        return 2 if self.rebounds else 1
+
 
 def finite(state: State) -> Array:
     """Whether position and velocity are finite numbers, ()."""
