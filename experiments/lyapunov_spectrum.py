@@ -1,6 +1,6 @@
 """Largest Lyapunov exponent of the forced impact oscillator over the forcing frequency, beside an event-driven reference.
 
-One batch of motions; the reference (impact_oscillator_reference.py) shares no code with it. Where impacts accumulate and
+One batch of motions; the reference (impact_oscillator.py) shares no code with it. Where impacts accumulate and
 the contact stays for a while, a motion forgets its start altogether: its exponents are -infinity, and it is left out.
 
 python experiments/lyapunov_spectrum.py             few motions, short averages
@@ -15,25 +15,20 @@ import jax
 jax.config.update("jax_enable_x64", True)
 
 import numpy as np  # noqa: E402
-from impact_oscillator_reference import Oscillator  # noqa: E402
+from impact_oscillator import PROBLEM, args_of, exact_exponents, forcing_period  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
-from jaximpact import catalogue  # noqa: E402
 from jaximpact.analysis import lyapunov  # noqa: E402
 
 DAMPING, WALL, E = 0.02, 0.0, 0.6
 START = 0.5, 0.1
 
 
-def period(args):
-    return 2 * np.pi / args["frequency"]
-
-
 def sweep(frequencies, steps, intervals):
-    args = {"damping": DAMPING, "amplitude": 1.0, "frequency": frequencies, "shift": 0.0, "wall": WALL}
+    args = args_of(frequencies, DAMPING, WALL)
     axes = {name: 0 if name == "frequency" else None for name in args}
     return lyapunov(
-        catalogue.get("shaw-holmes").problem, [START[0]], [START[1]], interval=period, steps=steps, intervals=intervals,
+        PROBLEM, [START[0]], [START[1]], interval=forcing_period, steps=steps, intervals=intervals,
         skip=100, args=args, args_axes=axes, e=E, layout="scalar",
     )  # fmt: skip
 
@@ -43,7 +38,7 @@ def reference(frequencies, periods):
     found = []
     for w in frequencies:
         try:
-            exponents, error = Oscillator(DAMPING, 1.0, w, 0.0, WALL, E).lyapunov(START, periods)
+            exponents, error = exact_exponents(args_of(w, DAMPING, WALL), E, *START, periods=periods)
             found.append((exponents[0], error[0]))
         except ArithmeticError:
             found.append((np.nan, np.nan))
