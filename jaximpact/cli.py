@@ -34,7 +34,7 @@ from .output import (
     write_csv,
     write_json,
 )
-from .plots import ROUND_OFF, plot_convergence, plot_ensemble, plot_motion
+from .plots import ROUND_OFF, draw
 from .status import DOUBTS, FAILURES, describe, summarise
 from .study_commands import add_commands, is_study, show_study
 from .validate import JaximpactWarning, check_counts, check_memory, count_steps
@@ -317,7 +317,7 @@ def _run(options) -> int:
             facts["position error"] = f"exact motion not known{_why_unknown(case, t1, e)}"
         gaps = jax.vmap(lambda t, q: entry.problem.gaps(t, q, case.args)) if len(q0) > 1 else None
         files = [write_arrays(out / "motion.npz", solution), write_csv(out / "motion.csv", motion_columns(solution))]
-        files += _picture(lambda: plot_motion(solution, out / "motion.png", title=heading, exact=exact, gaps=gaps))
+        files += _picture(lambda: draw(solution, out / "motion.png", title=heading, exact=exact, gaps=gaps))
     else:
         heading += f", {options.ensemble} motions"
         (q0, v0), remarks = _perturbed(entry, case, q0, v0, options)
@@ -331,7 +331,7 @@ def _run(options) -> int:
         files += [write_csv(out / "summary.csv", summary_columns(solution, q0, v0))]
         swept = {"initial q [unit of q]": q0[:, 0], "initial v [unit of q / s]": v0[:, 0]}
         if not np.all(solution.failed):
-            files += _picture(lambda: plot_ensemble(solution, out / "ensemble.png", title=heading, swept=swept))
+            files += _picture(lambda: draw(solution, out / "ensemble.png", title=heading, swept=swept))
 
     # nobody asked for derivatives here
     status = int(np.bitwise_or.reduce(np.ravel(solution.status))) & ~int(DOUBTS)
@@ -454,7 +454,7 @@ def _converge(options) -> int:
     measured = ("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
     files = [write_csv(out / "convergence.csv", columns)]
-    files += _picture(lambda: plot_convergence(result, out / "convergence.png", title=heading))
+    files += _picture(lambda: draw(result, out / "convergence.png", title=heading))
     files.append(out / "convergence.json")
     settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "scheme": options.scheme}
     content = {

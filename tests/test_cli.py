@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaximpact
-from jaximpact import EventCorrected, Maury, MoreauJean, PaoliSchatzman, plots
+from jaximpact import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from jaximpact.catalogue import entries, get
 from jaximpact.cli import main
 from jaximpact.names import PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name
@@ -277,14 +277,3 @@ def test_without_matplotlib_numbers_are_written_all_the_same(tmp_path, monkeypat
     assert call(*BALL, "--out", tmp_path) == 0
     assert "jaximpact[plot]" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"motion.npz", "motion.csv", "run.json"}
-
-
-def test_plots_refuse_the_wrong_solution(tmp_path):
-    entry = get("bouncing-ball")
-    case = entry.cases["e=1"]
-    one = {"t1": 10.0, "h": H, "args": case.args, "e": 1.0}
-    motion = jaximpact.solve(entry.problem, case.q0.astype("f4"), case.v0.astype("f4"), save="final", **one)
-    with pytest.raises(ValueError, match="saved rows"):
-        plots.plot_motion(motion, tmp_path / "picture.png")
-    with pytest.raises(ValueError, match="plot_motion"):
-        plots.plot_ensemble(motion, tmp_path / "picture.png")

@@ -27,11 +27,12 @@ from ..integrate import Solution
 from ..problem import Problem
 from ..validate import cast_numbers
 from .arguments import check_kind, check_solution
+from .drawable import Drawable
 from .runs import runs
 
 
 @dataclass(frozen=True)
-class Balance:
+class Balance(Drawable):
     """Balances along one motion, from its first row on; k rows, those in the middle of an impact left out.
 
     Attributes:
@@ -61,12 +62,6 @@ class Balance:
     def momentum_error(self) -> float:
         """Largest component of the momentum residual."""
         return float(np.max(np.abs(self.momentum)))
-
-    def plot(self, path, *, title: str = ""):
-        """Write the picture of the energies and the residuals; needs matplotlib."""
-        from .plots_orbits import plot_balance
-
-        return plot_balance(self, path, title=title)
 
 
 def balance(problem: Problem, solution: Solution, *, args: Any = None, e=None) -> Balance:

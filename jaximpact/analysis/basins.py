@@ -20,6 +20,7 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_counts
 from .arguments import check_kind, check_problem, distance, sweep_values
+from .drawable import Drawable
 from .sections import (
     NOT_SETTLED,
     Section,
@@ -55,7 +56,7 @@ class Attractor:
 
 
 @dataclass(frozen=True)
-class Basins:
+class Basins(Drawable):
     """Basins over a grid of starts.
 
     Attributes:
@@ -78,12 +79,6 @@ class Basins:
         """Part of the admissible starts that leads to each attractor (k,)."""
         allowed = np.sum(self.labels != FORBIDDEN)
         return np.array([np.sum(self.labels == k) / allowed for k in range(len(self.attractors))])
-
-    def plot(self, path, *, title: str = ""):
-        """Write the picture; needs matplotlib."""
-        from .plots_sections import plot_basins
-
-        return plot_basins(self, path, title=title)
 
 
 def basins(

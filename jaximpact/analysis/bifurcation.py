@@ -15,6 +15,7 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..validate import check_counts
 from .arguments import check_problem, check_steps, distance, real, sweep_values
+from .drawable import Drawable
 from .sections import (
     Section,
     check_restarts,
@@ -30,7 +31,7 @@ Parameter = str | int | Sequence[str | int]
 
 
 @dataclass(frozen=True)
-class Bifurcation:
+class Bifurcation(Drawable):
     """Stroboscopic sections over the values of one parameter, P values from S starts.
 
     Attributes:
@@ -69,15 +70,9 @@ class Bifurcation:
     def _shaped(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(len(self.values), self.starts, *x.shape[1:])
 
-    def plot(self, path, *, coordinate: int = 0, title: str = ""):
-        """Write the picture: positions of one coordinate, and the period, over the parameter; needs matplotlib."""
-        from .plots_sections import plot_bifurcation
-
-        return plot_bifurcation(self, path, coordinate=coordinate, title=title)
-
 
 @dataclass(frozen=True)
-class ParameterMap:
+class ParameterMap(Drawable):
     """Period and impacts of the motions over a grid of two parameters.
 
     Attributes:
@@ -94,12 +89,6 @@ class ParameterMap:
     period: np.ndarray
     impacts: np.ndarray
     status: np.ndarray
-
-    def plot(self, path, *, title: str = ""):
-        """Write the picture of both maps; needs matplotlib."""
-        from .plots_sections import plot_parameter_map
-
-        return plot_parameter_map(self, path, title=title)
 
 
 def bifurcation(

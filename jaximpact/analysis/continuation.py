@@ -34,6 +34,7 @@ from ..schemes.base import Scheme, Timing
 from ..status import FAILURES
 from ..validate import check_counts
 from .arguments import check_problem, number_of, real_number
+from .drawable import Drawable
 from .orbits import periodic_orbit
 from .runs import runs
 from .strobe import admissible, blocks, damped_newton, eigenvalues, jacobians, lost_derivatives, prepare_strobe
@@ -69,7 +70,7 @@ class BranchEvent:
 
 
 @dataclass(frozen=True)
-class Branch:
+class Branch(Drawable):
     """Periodic orbits along a branch, in order; n points.
 
     Attributes:
@@ -98,12 +99,6 @@ class Branch:
     clearance: np.ndarray
     events: tuple[BranchEvent, ...]
     ended: str
-
-    def plot(self, path, *, title: str = ""):
-        """Write the picture of the branch, its multipliers and its events; needs matplotlib."""
-        from .plots_orbits import plot_branch
-
-        return plot_branch(self, path, title=title)
 
 
 class _Contacts(NamedTuple):

@@ -23,6 +23,7 @@ from ..schemes.base import Inputs, Scheme, Timing
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning, canonical, check_counts, check_start, choose_methods
 from .arguments import real, real_number
+from .drawable import Drawable
 from .runs import runs
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
@@ -32,7 +33,7 @@ FINE = (2, 4)  # multiples of the most steps in the two runs that locate a refer
 
 
 @dataclass(frozen=True)
-class Convergence:
+class Convergence(Drawable):
     """Errors of a sweep over h, one entry for each step count; with several phases the worst of each band of counts.
 
     Attributes:
@@ -83,12 +84,6 @@ class Convergence:
             own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in MEASURES)
             lines.append(f"whose own error is about: {own}; smaller ones than twice that are shown as <")
         return "\n".join(lines)
-
-    def plot(self, path, *, title: str = ""):
-        """Write the picture of the errors; needs matplotlib."""
-        from ..plots import plot_convergence
-
-        return plot_convergence(self, path, title=title)
 
 
 def slope(h: np.ndarray, error: np.ndarray) -> float:

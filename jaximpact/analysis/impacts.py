@@ -22,6 +22,7 @@ from ..problem import Problem
 from ..schemes.base import Scheme, Timing
 from ..validate import cast_numbers, choose_methods, leaf_axes
 from .arguments import check_kind, check_solution, one_lane
+from .drawable import Drawable
 from .runs import runs
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
@@ -49,7 +50,7 @@ class Intervals:
 
 
 @dataclass(frozen=True)
-class Impacts:
+class Impacts(Drawable):
     """Impacts of one or many motions, in the order of lane, contact and time.
 
     Attributes:
@@ -104,12 +105,6 @@ class Impacts:
         return _rebuilt(
             lambda part: {k: np.concatenate([getattr(part(x), k) for x in parts]) for k in _arrays(part(parts[0]))}
         )
-
-    def plot(self, path, *, title: str = ""):
-        """Write the picture: speeds over time for one motion, times of impacts lane by lane for more; needs matplotlib."""
-        from .plots_sections import plot_impacts
-
-        return plot_impacts(self, path, title=title)
 
 
 def impacts(

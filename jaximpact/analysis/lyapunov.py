@@ -27,11 +27,12 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
+from .drawable import Drawable
 from .strobe import lost_derivatives, prepare_strobe
 
 
 @dataclass(frozen=True)
-class Lyapunov:
+class Lyapunov(Drawable):
     """Lyapunov exponents; a batch adds a leading axis B to each array.
 
     Attributes:
@@ -66,12 +67,6 @@ class Lyapunov:
     def describe_status(self) -> str:
         """The status bits set in any lane, in words."""
         return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
-
-    def plot(self, path, *, parameter=None, label: str = "", title: str = ""):
-        """Write the picture: of one motion the block means, of a batch the exponents over ``parameter`` (B,), or over the lanes; needs matplotlib."""
-        from .plots_orbits import plot_lyapunov
-
-        return plot_lyapunov(self, path, parameter=parameter, label=label, title=title)
 
 
 def lyapunov(

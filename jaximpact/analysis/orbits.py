@@ -21,6 +21,7 @@ from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
 from .arguments import check_steps, real_number
+from .drawable import Drawable
 from .strobe import (
     admissible,
     damped_newton,
@@ -35,7 +36,7 @@ LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, thre
 
 
 @dataclass(frozen=True)
-class PeriodicOrbit:
+class PeriodicOrbit(Drawable):
     """Periodic orbits at their section; a batch adds a leading axis B to each array.
 
     Attributes:
@@ -86,12 +87,6 @@ class PeriodicOrbit:
                 + self.describe_status()
             )
         return self
-
-    def plot(self, path, *, title: str = ""):
-        """Write the picture of the multipliers in the complex plane; needs matplotlib."""
-        from .plots_orbits import plot_multipliers
-
-        return plot_multipliers(self, path, title=title)
 
 
 def periodic_orbit(

@@ -21,6 +21,7 @@ from ..schemes.base import Scheme
 from ..status import FAILURES
 from ..validate import canonical_state, cast_numbers, check_counts, choose_methods, full_axes
 from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period
+from .drawable import Drawable
 from .impacts import Impacts, impacts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
@@ -32,7 +33,7 @@ LIFT = 4e3  # rounding units of gap at which a motion is started again: above wh
 
 
 @dataclass(frozen=True)
-class Section:
+class Section(Drawable):
     """States of B motions once a forcing period, at ``t = (phase + k) period``.
 
     Attributes:
@@ -65,15 +66,9 @@ class Section:
         """The lanes of several sections, one after the other."""
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
-    def plot(self, path, *, coordinate: int = 0, title: str = ""):
-        """Write the picture of the section: velocity over position of one coordinate; needs matplotlib."""
-        from .plots_sections import plot_section
-
-        return plot_section(self, path, coordinate=coordinate, title=title)
-
 
 @dataclass(frozen=True)
-class ImpactSection:
+class ImpactSection(Drawable):
     """The impacts of B motions over some forcing periods.
 
     Attributes:
@@ -92,12 +87,6 @@ class ImpactSection:
         lanes, cycles = self.section.t.shape
         count = np.bincount(self.impacts.lane, minlength=lanes) / cycles
         return np.where(self.section.failed, np.nan, count)
-
-    def plot(self, path, *, title: str = ""):
-        """Write the picture: velocity of approach over the phase of the forcing; needs matplotlib."""
-        from .plots_sections import plot_impact_section
-
-        return plot_impact_section(self, path, title=title)
 
 
 def stroboscopic(

@@ -10,12 +10,13 @@ import numpy as np
 from ..integrate import Solution
 from ..status import FAILURES
 from .arguments import check_kind, real
+from .drawable import Drawable
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
-class Statistics:
+class Statistics(Drawable):
     """Statistics of each saved row over the lanes; with groups every array has a leading axis G (after that of the quantiles).
 
     Attributes:
@@ -37,12 +38,6 @@ class Statistics:
     mean: dict[str, np.ndarray]
     std: dict[str, np.ndarray]
     quantile: dict[str, np.ndarray]
-
-    def plot(self, path, *, name: str = "q", component: int = 0, label: str = "", title: str = ""):
-        """Write the picture of the quantile bands of one component, over time or, of one row, over the groups; needs matplotlib."""
-        from .plots_orbits import plot_statistics
-
-        return plot_statistics(self, path, name=name, component=component, label=label, title=title)
 
 
 def statistics(

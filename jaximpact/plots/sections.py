@@ -1,20 +1,18 @@
-"""Pictures of impacts, sections, bifurcations, maps over two parameters and basins; needs matplotlib."""
+"""Pictures of sections, bifurcations, maps over two parameters and basins."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..plots import COLOURS, DARK, GREY, _dot, _figure, _style, _write
-from .sections import NOT_SETTLED
+from ..analysis.basins import Basins
+from ..analysis.bifurcation import Bifurcation, ParameterMap
+from ..analysis.sections import NOT_SETTLED, ImpactSection, Section
+from .style import COLOURS, DARK, GREY, OUTSIDE, dot, new_figure, tidy
 
 if TYPE_CHECKING:
-    from .basins import Basins
-    from .bifurcation import Bifurcation, ParameterMap
-    from .impacts import Impacts
-    from .sections import ImpactSection, Section
+    from matplotlib.axes import Axes
 
 POINTS = 20_000  # points from which each is drawn as a pixel
 PERIODS = 8  # periods with a colour of their own
@@ -24,65 +22,26 @@ BASINS = (*COLOURS, "#F0E442", "#8c564b", "#5b4ea3")
 LIGHT = "#e8e8e8"
 
 
-def plot_impacts(found: Impacts, path, *, title: str = "") -> Path:
-    """Draw the speeds of the impacts of one motion over time, or the times of impacts of several, lane by lane.
-
-    Lasting contact is a thick line, accumulating impacts are a band.
-    """
-    lanes = np.unique(np.concatenate([found.lane, found.lasting.lane]))
-    figure = _figure(8.0, 3.6)
-    ax = figure.subplots()
-    one = len(lanes) <= 1
-    for k, colour in zip(np.unique(np.concatenate([found.contact, found.lasting.contact])), COLOURS * 20, strict=False):
-        which, held, limit = (x.contact == k for x in (found, found.lasting, found.accumulations))
-        height = -found.before[which] if one else found.lane[which]
-        if one:
-            ax.vlines(found.t[which], 0, height, color=colour, lw=1.0)
-        ax.plot(found.t[which], height, "o" if one else "|", color=colour, ms=4, label=f"contact {k}")
-        level = 0 * found.lasting.lane[held] if one else found.lasting.lane[held]
-        ax.hlines(level, found.lasting.start[held], found.lasting.end[held], color=colour, lw=5, alpha=0.5)
-        for start, end in (
-            zip(found.accumulations.start[limit], found.accumulations.end[limit], strict=True) if one else ()
-        ):
-            ax.axvspan(start, end, color=colour, alpha=0.1, lw=0)
-    if len(found.lasting):
-        ax.plot([], [], color=GREY, lw=5, alpha=0.5, label="lasting contact")
-    if one and len(found.accumulations):
-        ax.plot([], [], "s", ms=9, color=GREY, alpha=0.3, label="accumulating")
-    ax.set_xlabel("time t [s]")
-    ax.set_ylabel("speed of approach [unit of f / s]" if one else "motion")
-    _style(ax)
-    if not one:
-        ax.yaxis.get_major_locator().set_params(integer=True)
-    if len(lanes):
-        ax.legend(frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.005, 1.0), borderaxespad=0.0)
-    return _write(figure, path, title)
-
-
-def plot_section(section: Section, path, *, coordinate: int = 0, title: str = "") -> Path:
-    """Draw velocity over position of one coordinate, all lanes together."""
-    figure = _figure(6.0, 4.6)
-    ax = figure.subplots()
+def draw_section(section: Section, ax: Axes, *, coordinate: int = 0) -> str:
+    """Velocity over position of one coordinate, all lanes together."""
     _points(ax, section.q[..., coordinate].ravel(), section.v[..., coordinate].ravel())
     ax.set_xlabel(f"position q[{coordinate}] [unit of q]")
     ax.set_ylabel(f"velocity v[{coordinate}] [unit of q / s]")
-    return _write(figure, path, title)
+    return ""
 
 
-def plot_impact_section(found: ImpactSection, path, *, title: str = "") -> Path:
-    """Draw the velocity before each impact over its phase, all lanes together."""
-    figure = _figure(6.0, 4.6)
-    ax = figure.subplots()
+def draw_impact_section(found: ImpactSection, ax: Axes) -> str:
+    """The velocity before each impact over its phase, all lanes together."""
     _points(ax, found.phase, found.impacts.before)
     ax.set_xlim(0, 1)
     ax.set_xlabel("phase of the forcing at the impact [periods]")
     ax.set_ylabel("gap velocity before the impact [unit of f / s]")
-    return _write(figure, path, title)
+    return ""
 
 
-def plot_bifurcation(found: Bifurcation, path, *, coordinate: int = 0, title: str = "") -> Path:
-    """Draw the sections of one coordinate over the parameter, and below the periods found."""
-    figure = _figure(9.0, 6.0)
+def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.ndarray, str]:
+    """The sections of one coordinate over the parameter, and below the periods found."""
+    figure = new_figure(9.0, 6.0)
     top, below = figure.subplots(2, sharex=True, height_ratios=(4, 1))
     q = found.q[..., coordinate]
     _points(top, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
@@ -100,19 +59,17 @@ def plot_bifurcation(found: Bifurcation, path, *, coordinate: int = 0, title: st
     below.set_ylim(-1.6, PERIODS + 1.6)
     below.set_ylabel("period")
     below.set_xlabel(found.parameter)
-    _style(below)
+    tidy(below)
     below.tick_params(axis="y", labelsize=7)
     failed = int(np.sum(found.section.failed))
-    if failed:
-        title = f"{title}\n{failed} of {found.section.failed.size} motions failed".strip()
-    return _write(figure, path, title)
+    return np.array([top, below]), f"{failed} of {found.section.failed.size} motions failed" if failed else ""
 
 
-def plot_parameter_map(found: ParameterMap, path, *, title: str = "") -> Path:
-    """Draw period and number of impacts over the two parameters."""
+def draw_parameter_map(found: ParameterMap) -> tuple[np.ndarray, str]:
+    """Period and number of impacts over the two parameters."""
+    figure = new_figure(11.0, 4.8)
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
-    figure = _figure(11.0, 4.8)
     left, right = figure.subplots(1, 2, sharey=True)
     names = ["not settled", "failed", "none", *map(str, range(1, PERIODS + 1)), f"> {PERIODS}"]
     colours = ListedColormap(["white", "black", LIGHT, *BASINS[:PERIODS], GREY])
@@ -128,16 +85,14 @@ def plot_parameter_map(found: ParameterMap, path, *, title: str = "") -> Path:
     for ax in (left, right):
         ax.set_xlabel(found.parameters[0])
     left.set_ylabel(found.parameters[1])
-    return _write(figure, path, title)
+    return np.array([left, right]), ""
 
 
-def plot_basins(found: Basins, path, *, title: str = "") -> Path:
-    """Draw the basins, one colour for each attractor, and the states of those attractors that lie in the picture."""
+def draw_basins(found: Basins, ax: Axes) -> str:
+    """The basins, one colour for each attractor, and the states of those attractors that lie in the picture."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.patches import Patch
 
-    figure = _figure(8.4, 5.6)
-    ax = figure.subplots()
     known = min(len(found.attractors), ROOM)
     more = len(found.attractors) > ROOM
     names = ["failed", "forbidden", "unsettled"]
@@ -152,7 +107,7 @@ def plot_basins(found: Basins, path, *, title: str = "") -> Path:
     (first, i), (second, j) = found.coordinates
     for k, attractor in enumerate(found.attractors[:known]):
         where = {"q": attractor.q, "v": attractor.v}
-        style = (
+        style: dict[str, Any] = (
             {"ms": 6, "mec": "white", "mfc": BASINS[k], "mew": 1.2} if attractor.period else {"ms": 3, "color": DARK}
         )
         ax.plot(where[first][:, i], where[second][:, j], "o" if attractor.period else ".", **style)
@@ -162,15 +117,15 @@ def plot_basins(found: Basins, path, *, title: str = "") -> Path:
     ax.set_ylabel(f"initial {second}[{j}]")
     present = [k for k in range(len(colours)) if np.any(labels == k - 3)]
     handles = [Patch(facecolor=colours[k], edgecolor=GREY, lw=0.5) for k in present]
-    ax.legend(
-        handles, [names[k] for k in present], frameon=False, fontsize=8.5, loc="upper left", bbox_to_anchor=(1.005, 1.0)
-    )
-    return _write(figure, path, title)
+    ax.legend(handles, [names[k] for k in present], **(OUTSIDE | {"borderaxespad": None}))
+    return ""
 
 
-def _points(ax, x: np.ndarray, y: np.ndarray) -> None:
+def _points(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
     """A scatter: pixels where there are many."""
     many = len(x) > POINTS
-    style = {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": _dot(len(x)), "mew": 0, "alpha": 0.8}
+    style: dict[str, Any] = (
+        {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": dot(len(x)), "mew": 0, "alpha": 0.8}
+    )
     ax.plot(x, y, ls="none", color=DARK if many else COLOURS[0], rasterized=True, **style)
-    _style(ax)
+    tidy(ax)

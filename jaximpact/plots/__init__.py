@@ -1,0 +1,143 @@
+"""Pictures of results: `draw` knows one for each type of them; needs matplotlib."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, overload
+
+import numpy as np
+
+from ..analysis import (
+    Balance,
+    Basins,
+    Bifurcation,
+    Branch,
+    Convergence,
+    Impacts,
+    ImpactSection,
+    Lyapunov,
+    ParameterMap,
+    PeriodicOrbit,
+    Section,
+    Statistics,
+)
+from ..integrate import Solution
+from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_statistics
+from .motions import draw_balance, draw_impacts, draw_motion, plot_derivatives
+from .orbits import draw_branch, draw_lyapunov, draw_multipliers
+from .sections import draw_basins, draw_bifurcation, draw_impact_section, draw_parameter_map, draw_section
+from .style import COLOURS, DARK, GREY, new_figure, set_heading
+
+__all__ = ["COLOURS", "DARK", "GREY", "ROUND_OFF", "draw", "plot_derivatives"]
+
+
+class Picture(NamedTuple):
+    """How a result is drawn: with a size [inch] by ``function(result, ax, **options)`` on one axes, without one by
+    ``function(result, **options)`` on several of its own, which it returns. Both return a remark for the heading."""
+
+    function: Callable[..., Any]
+    size: tuple[float, float] | None = None
+
+
+PICTURES = {
+    Balance: Picture(draw_balance),
+    Basins: Picture(draw_basins, (8.4, 5.6)),
+    Bifurcation: Picture(draw_bifurcation),
+    Branch: Picture(draw_branch),
+    Convergence: Picture(draw_convergence, (6.8, 4.8)),
+    ImpactSection: Picture(draw_impact_section, (6.0, 4.6)),
+    Impacts: Picture(draw_impacts, (8.0, 3.6)),
+    Lyapunov: Picture(draw_lyapunov, (8.0, 4.2)),
+    ParameterMap: Picture(draw_parameter_map),
+    PeriodicOrbit: Picture(draw_multipliers, (5.4, 5.0)),
+    Section: Picture(draw_section, (6.0, 4.6)),
+    Statistics: Picture(draw_statistics, (8.0, 4.2)),
+}
+SOLUTIONS = {2: Picture(draw_motion), 3: Picture(draw_ensemble)}  # by the axes of q: one motion, a batch
+
+
+@overload
+def draw(result: Any, path: None = None, *, ax: Any = None, title: str = "", **options: Any) -> Any: ...
+@overload
+def draw(result: Any, path: str | Path, *, ax: Any = None, title: str = "", **options: Any) -> Path: ...
+def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: str = "", **options: Any) -> Any:
+    """Draw the picture that belongs to the type of a result.
+
+    ==================  ============================================================================================
+    result              picture, and its options
+    ==================  ============================================================================================
+    `Solution`          one motion over time; ``exact``: t (k,) -> (q, v), drawn dashed; ``gaps``: (t, q) -> (k, m),
+                        in a panel of its own. Of a batch quantiles over time and final positions; ``swept``: what
+                        differs between the lanes, arrays (B,) by label, drawn for d = 1
+    `Impacts`           speeds over time of one motion, times of impacts lane by lane of more
+    `Balance`           energies, and the residuals
+    `Convergence`       errors over h, with observed orders and lines of slope 1 and 2
+    `Statistics`        quantile bands of ``component`` of ``name``, over time or groups (``label``)
+    `Section`           velocity over position of one ``coordinate``
+    `ImpactSection`     velocity before each impact over its phase
+    `Bifurcation`       positions of one ``coordinate``, and the period, over the parameter
+    `ParameterMap`      period and impacts over the two parameters
+    `Basins`            one colour for each attractor
+    `PeriodicOrbit`     multipliers in the complex plane
+    `Branch`            state, multipliers, impact speed and clearance over the parameter, and the events
+    `Lyapunov`          block means of one motion; of a batch exponents over ``parameter`` (B,), with its ``label``
+    ==================  ============================================================================================
+
+    Args:
+        result: one of these.
+        path: the picture to write; its suffix chooses the format (.png, .pdf, .svg).
+        ax: axes of matplotlib to draw on, for pictures of a single axes.
+        title: heading.
+        options: of the picture, as above.
+
+    Returns:
+        The path; without one the axes drawn on, an array of them where there are several.
+
+    Raises:
+        TypeError: a result without a picture, or an option that the picture does not know. ValueError: ``ax`` for a picture
+            of several panels, or together with ``path``; a result that holds nothing to draw. ImportError: no matplotlib.
+    """
+    picture = _picture_of(result)
+    if ax is not None and picture.size is None:
+        raise ValueError(
+            f"ax: the picture of a {type(result).__name__} has panels of its own; leave ax out, draw returns them all"
+        )
+    if ax is not None and path is not None:
+        raise ValueError("path and ax exclude each other: draw on ax, then save its figure, ax.figure.savefig(path)")
+    if picture.size is None:
+        axes, remark = picture.function(result, **options)
+    else:
+        axes = new_figure(*picture.size).subplots() if ax is None else ax
+        remark = picture.function(result, axes, **options)
+    heading = "\n".join(filter(None, (title, remark)))
+    if ax is not None:
+        ax.set_title("\n".join(filter(None, (heading, ax.get_title()))))
+        return ax
+    figure = np.ravel(axes)[0].figure
+    if heading:
+        set_heading(figure, heading)
+    if path is None:
+        return axes
+    figure.savefig(path, dpi=150)
+    return Path(path)
+
+
+def _picture_of(result: Any) -> Picture:
+    found = SOLUTIONS.get(np.ndim(result.q)) if isinstance(result, Solution) else None
+    for kind in type(result).__mro__:
+        found = found or PICTURES.get(kind)
+    if found is None:
+        what = f"q of shape {np.shape(result.q)}" if isinstance(result, Solution) else "no picture"
+        known = ", ".join(sorted(["Solution", *(kind.__name__ for kind in PICTURES)]))
+        raise TypeError(f"result: a {type(result).__name__} with {what} cannot be drawn; there are pictures of {known}")
+    return found
+
+
+def __getattr__(name: str) -> Any:
+    """The names that `draw` has replaced, for one version more."""
+    if name in ("plot_motion", "plot_convergence", "plot_ensemble"):
+        warnings.warn(f"plots.{name}(...) is plots.draw(...) now", DeprecationWarning, stacklevel=2)
+        return draw
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,214 @@
+"""Pictures of many motions at once: ensembles, their statistics, and sweeps over the step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..analysis.convergence import Convergence
+from ..analysis.statistics import Statistics
+from ..integrate import Solution
+from ..status import FAILURES
+from .style import COLOURS, DARK, GREY, OUTSIDE, dot, evenly, limits, new_grid, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LANES_DRAWN = 5000  # points of a scatter
+ROUND_OFF = 1e-11  # errors below it say nothing of an order
+GROUPS_DRAWN = 4  # bands over time
+
+
+def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, str]:
+    """The motions of an ensemble: quantiles over the saved times, and where they end.
+
+    Args:
+        solution: what `ensemble` returned.
+        swept: what differs between the lanes, arrays (B,) by label, the first two of which are drawn for d = 1: final
+            position over swept variable. For d > 1 final positions are drawn against each other.
+    """
+    q = np.asarray(solution.q)
+    failed = (np.asarray(solution.status) & int(FAILURES)) != 0
+    kept = ~failed & np.all(np.isfinite(q), axis=(1, 2))
+    if not kept.any():
+        raise ValueError("every motion of the ensemble failed: there is none to draw")
+    t, q = np.asarray(solution.t)[kept], q[kept]
+    lanes, rows, d = q.shape
+    fan = rows > 2 and bool(np.all(t == t[0]))
+    when = f"at t = {t[0, -1]:g} s" if np.all(t[:, -1] == t[0, -1]) else "at the end"
+    some = slice(None, None, -(-lanes // LANES_DRAWN))
+    swept = {label: np.asarray(x)[kept][some] for label, x in list((swept or {}).items())[: 2 if d == 1 else 0]}
+
+    shown = evenly(d, 3)
+    columns = fan + 1
+    others = []
+    if d == 1:
+        # two by two with a fan chart, else side by side
+        height, width = (1 + bool(swept), 2) if fan else (1, 1 + len(swept))
+        figure, cells = new_grid(max(6.0, 4.5 * width), 0.6 + 3.3 * height, height, width)
+        panels, others = cells[:1, :columns], list(cells.ravel()[columns:])
+    else:
+        figure, cells = new_grid(4.2 * columns + 4.4, 0.7 + max(4.0, 2.4 * len(shown)), len(shown), columns + 1)
+        panels = cells[:, :columns]
+        for ax in cells[:, columns]:
+            ax.remove()
+        _scatter(
+            figure.add_subplot(cells[0, 0].get_gridspec()[:, columns]), q[some, -1], shown, when, np.max(np.abs(q))
+        )
+
+    for row, i, colour in zip(panels, shown, COLOURS, strict=False):
+        name = "q" if d == 1 else f"q[{i}]"
+        if fan:
+            _fan(row[0], t[0], q[:, :, i], colour)
+            row[0].set_ylabel(f"position {name} [unit of q]")
+        _histogram(row[-1], q[:, -1, i], np.max(np.abs(q[:, :, i])), colour)
+        row[-1].set_xlabel(f"{name} {when} [unit of q]")
+        row[-1].set_ylabel("motions")
+    for label, x in swept.items():
+        ax = others.pop(0)
+        ax.plot(x, q[some, -1, 0], ".", ms=dot(len(x)), color=COLOURS[2], alpha=0.6, mew=0)
+        limits(ax.set_ylim, q[:, -1, 0], np.max(np.abs(q)))
+        ax.set_xlabel(label)
+        ax.set_ylabel(f"q {when} [unit of q]")
+        tidy(ax)
+    for ax in others:
+        ax.remove()
+    if fan:
+        panels[0, 0].set_title("median, central 50 % and 90 % of the motions", fontsize=9, color=DARK)
+    notes = []
+    if d > len(shown):
+        notes.append(f"{len(shown)} of {d} coordinates")
+    if lanes < failed.size:
+        notes.append(f"{failed.size - lanes} of {failed.size} motions failed and are left out")
+    return np.array(figure.axes), "\n".join(notes)
+
+
+def draw_convergence(result: Convergence, ax: Axes) -> str:
+    """The errors of a convergence sweep over h, log-log, with observed orders and guides of slope 1 and 2."""
+    labels = {"position": "position, sup norm", "velocity": "velocity, L1 norm", "impulse": "total impulse"}
+    h, orders = np.asarray(result.h), result.orders()
+    anchors: list[float] = []
+    largest = 0.0
+    for (name, label), colour, marker in zip(labels.items(), COLOURS, "osD", strict=False):
+        error = np.asarray(getattr(result, name), float)
+        known = np.isfinite(error) & (error > 0)
+        if not known.any():
+            continue
+        if result.floor[name] > 0:
+            ax.axhline(result.floor[name], color=colour, lw=0.8, ls=":")  # the reference's own error
+        if error[known].max() < ROUND_OFF:
+            order = "round-off"
+        else:
+            order = f"order {orders[name]:.2f}" if np.isfinite(orders[name]) else "no order"
+            # the guides lie below every curve: each error bounds their value at the largest h
+            anchors.append(np.min(error[known] * h.max() / h[known]))
+        ax.loglog(h[known], error[known], marker=marker, color=colour, lw=1.5, ms=5.5, label=f"{label}: {order}")
+        largest = max(largest, error[known].max())
+    if anchors:
+        _slope_guides(ax, h, 0.5 * min(anchors), largest)
+    if largest > 0:
+        ax.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.13), fontsize=9)
+    else:
+        ax.text(0.5, 0.5, "every error is zero or unknown", transform=ax.transAxes, ha="center", color=DARK)
+    ax.set_xlabel("step h [s]")
+    ax.set_ylabel("error")
+    tidy(ax)
+    ax.grid(which="minor", color="#f0f0f0", lw=0.5)
+    return ""
+
+
+def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: int = 0, label: str = "") -> str:
+    """Quantile bands of one component: over time, for some groups, or, of one row, over the groups."""
+    if name not in found.quantile:
+        raise ValueError(f"name={name!r}: there are statistics of {', '.join(map(repr, found.quantile))}")
+    values = found.quantile[name]
+    lead = 2 + (found.groups is not None)  # levels, groups, rows
+    values = values.reshape(*values.shape[:lead], -1)
+    if not 0 <= component < values.shape[-1]:
+        raise ValueError(f"component={component}: {name} has {values.shape[-1]}")
+    values = values[..., component]
+    symbol = name if found.quantile[name].ndim == lead else f"{name}[{component}]"
+    if found.groups is not None and len(found.t) == 1:
+        _bands(ax, found.groups, values[:, :, 0], COLOURS[0], None)
+        ax.set_xlabel(label or "group")
+        ax.set_ylabel(f"{symbol} at t = {found.t[0]:g} s")
+    else:
+        if len(found.t) == 1:
+            raise ValueError("a picture of statistics needs several rows, or groups: save times in the ensemble")
+        if found.groups is None:
+            _bands(ax, found.t, values, COLOURS[0], None)
+        else:
+            shown = evenly(len(found.groups), GROUPS_DRAWN)
+            for i, colour in zip(shown, COLOURS, strict=False):
+                _bands(ax, found.t, values[:, i], colour, f"{label or 'group'} = {found.groups[i]:.6g}")
+            ax.legend(**OUTSIDE)
+        ax.set_xlabel("time t [s]")
+        ax.set_ylabel(symbol)
+    levels = ", ".join(f"{100 * x:g} %" for x in found.levels)
+    ax.set_title(f"quantiles {levels}", fontsize=9, color=DARK)
+    tidy(ax)
+    lost = int(np.sum(found.failed))
+    return f"{lost} failed motions are left out" if lost else ""
+
+
+def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float) -> None:
+    """Lines of slope 1 and 2 from ``anchor`` at the largest h."""
+    low = min(0.5 * anchor * h.min() / h.max(), ax.get_ylim()[0])
+    for order, style in ((1, ":"), (2, "-.")):
+        left = max(h.min(), h.max() * (1.6 * low / anchor) ** (1 / order))
+        ends = np.array([left, h.max()])
+        ax.loglog(ends, anchor * (ends / h.max()) ** order, color=GREY, lw=1.2, ls=style, zorder=0)
+        place: dict[str, Any] = {"xytext": (0, -2), "textcoords": "offset points", "va": "top", "ha": "left"}
+        ax.annotate(f"slope {order}", (left, anchor * (left / h.max()) ** order), color="#777777", fontsize=8, **place)
+    ax.set_ylim(0.5 * low, 2.0 * largest)
+
+
+def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str) -> None:
+    """Median and central 50 % and 90 % of the lanes over time."""
+    low, quarter, middle, three, high = np.quantile(q, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
+    ax.fill_between(t, low, high, color=colour, alpha=0.18, lw=0)
+    ax.fill_between(t, quarter, three, color=colour, alpha=0.38, lw=0)
+    ax.plot(t, middle, color=colour, lw=1.4)
+    ax.set_xlabel("time t [s]")
+    ax.set_xlim(t[0], t[-1])
+    tidy(ax)
+
+
+def _histogram(ax: Axes, q: np.ndarray, size: float, colour: str) -> None:
+    """Final positions with their 5, 50 and 95 % quantiles."""
+    if np.ptp(q) > 1e-9 * size:
+        span = (q.min(), q.max())
+    else:
+        span = (q.mean() - 0.1 * (size or 1.0), q.mean() + 0.1 * (size or 1.0))
+    bins = 2 * int(np.clip(np.sqrt(len(q)), 8, 60) / 2) + 1
+    ax.hist(q, bins=bins, range=span, color=colour, alpha=0.55)
+    levels = np.quantile(q, (0.05, 0.5, 0.95))
+    for value, style in zip(levels, (":", "-", ":"), strict=True):
+        ax.axvline(value, color=DARK, lw=1.0, ls=style)
+    shown = np.where(np.abs(levels) < 1e-12 * size, 0.0, levels)
+    ax.set_title("5 %, 50 %, 95 %: " + ", ".join(f"{x:.4g}" for x in shown), fontsize=9, color=DARK)
+    tidy(ax)
+
+
+def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float) -> None:
+    """Final positions in the plane of the first two coordinates shown."""
+    i, j = shown[:2]
+    ax.plot(q[:, i], q[:, j], ".", ms=dot(len(q)), color=COLOURS[2], alpha=0.6, mew=0)
+    limits(ax.set_xlim, q[:, i], size)
+    limits(ax.set_ylim, q[:, j], size)
+    ax.set_xlabel(f"q[{i}] {when} [unit of q]")
+    ax.set_ylabel(f"q[{j}] {when} [unit of q]")
+    tidy(ax)
+
+
+def _bands(ax: Axes, x: np.ndarray, values: np.ndarray, colour: str, label: str | None) -> None:
+    """Bands between the outermost quantiles (Q, k), the next ones, and so on; a line for one in the middle."""
+    order = values.shape[0]
+    for i in range(order // 2):
+        ax.fill_between(x, values[i], values[order - 1 - i], color=colour, alpha=0.18 + 0.2 * i, lw=0)
+    if order % 2:
+        ax.plot(x, values[order // 2], color=colour, lw=1.4, label=label)
+    elif label:
+        ax.plot([], [], color=colour, lw=6, alpha=0.4, label=label)

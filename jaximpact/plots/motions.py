@@ -1,0 +1,265 @@
+"""Pictures of motions over time: the motion itself, its derivatives, its impacts and its balances."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..analysis.balance import Balance
+from ..analysis.impacts import Impacts
+from ..analysis.runs import runs
+from ..integrate import Solution
+from ..schemes.base import Timing
+from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, evenly, limits, new_figure, new_grid, set_heading, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+IMPACTS_DRAWN = 60  # impacts drawn as lines; more are ticks
+
+
+def draw_motion(
+    solution: Solution,
+    *,
+    exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
+    gaps: Callable[..., Any] | None = None,
+) -> tuple[np.ndarray, str]:
+    """One motion over time: positions, velocities, accumulated impulses, and energy where the solution has it.
+
+    Impacts are the grey lines. A motion that failed and blew up is drawn up to there. Energies of rows in the middle of an
+    impact are left out: the velocity of a step that contains part of an impact is neither that before nor that after.
+
+    Args:
+        solution: what `solve` returned.
+        exact: ``exact(t) -> (q, v)`` for t of shape (k,), drawn dashed.
+        gaps: ``gaps(t, q) -> (k, m)`` for the k rows, drawn in a panel of its own.
+    """
+    q = np.asarray(solution.q)
+    if len(q) < 2:
+        raise ValueError(
+            "a picture of a motion needs saved rows, the solution has the final one only: solve with save='all' or k"
+        )
+    failed_at = float(solution.failed_at)
+    t, v, impulse = (np.asarray(x) for x in (solution.t, solution.v, solution.impulse))
+    rows = slice(_sound_rows(t, q, v) if np.isfinite(failed_at) else len(t))
+    t, q, v, impulse = t[rows], q[rows], v[rows], impulse[rows]
+    given = {"gap": gaps is not None, "impulse": impulse.shape[1] > 0, "energy": solution.energy is not None}
+    panels = [name for name in ("position", "gap", "velocity", "impulse", "energy") if given.get(name, True)]
+    figure = new_figure(8.0, 0.7 + 1.9 * len(panels))
+    axes = dict(zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True))
+    impacts, within = _impacts(t, impulse, solution.timing)
+
+    fine = np.linspace(t[0], t[-1], 2001)
+    reference = (None, None) if exact is None else exact(fine)
+    shown = evenly(q.shape[1])
+    _curves(axes["position"], t, q, shown, "q", "coordinates", exact=reference[0], fine=fine)
+    _curves(axes["velocity"], t, v, shown, "v", "coordinates", exact=reference[1], fine=fine, drawstyle="steps-pre")
+    axes["position"].set_ylabel("position q\n[unit of q]")
+    axes["velocity"].set_ylabel("velocity v\n[unit of q / s]")
+    if gaps is not None:
+        values = np.asarray(gaps(t, q))
+        _curves(axes["gap"], t, values, _largest(-values.min(0)), "f", "gaps")
+        axes["gap"].axhline(0.0, color=DARK, lw=0.8)
+        axes["gap"].set_ylabel("gap f\n[unit of f]")
+    if "impulse" in axes:
+        _curves(axes["impulse"], t, impulse, _largest(impulse[-1]), "Λ", "constraints")
+        axes["impulse"].set_ylabel("accumulated\nimpulse Λ [N s]")
+    if "energy" in axes:
+        energy, label = np.asarray(solution.energy)[rows][~within], "energy\n[J]"
+        size = np.max(np.abs(energy))
+        if np.ptp(energy) < 1e-3 * size:
+            energy, label = energy - energy[0], "energy change\n[J]"
+        axes["energy"].plot(t[~within], energy, color=COLOURS[0], lw=1.4)
+        limits(axes["energy"].set_ylim, energy, size, 1e-9)
+        axes["energy"].set_ylabel(label)
+
+    for ax in axes.values():
+        _mark(ax, impacts)
+        if t[0] <= failed_at <= t[-1]:
+            ax.axvline(failed_at, color=COLOURS[1], lw=1.5, ls=":")
+    if len(impacts):
+        axes["position"].plot([], [], color=GREY, lw=0.9, label="impact")
+    if t[0] <= failed_at <= t[-1]:
+        axes["position"].plot([], [], color=COLOURS[1], lw=1.5, ls=":", label="failure")
+    for ax in axes.values():
+        tidy(ax)
+        if ax.get_legend_handles_labels()[0]:
+            ax.legend(**OUTSIDE)
+    axes[panels[-1]].set_xlabel("time t [s]")
+    axes[panels[-1]].set_xlim(t[0], t[-1])
+    figure.align_ylabels()
+    return np.array(list(axes.values())), ""
+
+
+def plot_derivatives(
+    t: Any,
+    derivatives: Mapping[str, Mapping[str, Any]],
+    path: str | Path | None = None,
+    *,
+    impacts: Any = (),
+    title: str = "",
+) -> Any:
+    """Draw derivatives along a motion, tangents or adjoints: one panel for each, one curve for each way to compute it.
+
+    Args:
+        t: times (k,) [s].
+        derivatives: panel -> label -> values (k,); the first label is drawn thick and sets the
+            scale, the others on top of it.
+        path: the picture to write, or None.
+        impacts: times of impacts, grey lines.
+        title: heading.
+
+    Returns:
+        The path; or, without one, the axes, one for each panel.
+    """
+    t = np.asarray(t)
+    figure = new_figure(8.0, 0.7 + 1.9 * len(derivatives))
+    axes = figure.subplots(len(derivatives), sharex=True, squeeze=False)[:, 0]
+    for ax, (name, curves) in zip(axes, derivatives.items(), strict=True):
+        for i, (label, values) in enumerate(curves.items()):
+            values = np.asarray(values)
+            if values.shape != t.shape:
+                raise ValueError(
+                    f"derivatives[{name!r}][{label!r}] must have the shape of t, {t.shape}, got {values.shape}"
+                )
+            width, colour = (3.5, "#c8c8c8") if i == 0 else (1.4, COLOURS[(i - 1) % len(COLOURS)])
+            ax.plot(t, values, color=colour, lw=width, label=label)
+        _mark(ax, np.asarray(impacts))
+        tidy(ax)
+        ax.set_ylabel(name)
+        # the first curve sets the scale; what leaves it is named, not hidden
+        first, *others = (np.asarray(values) for values in curves.values())
+        margin = 0.6 * (np.ptp(first) or 1.0)
+        low, high = first.min() - margin, first.max() + margin
+        beyond = [x for values in others for x in (values.min(), values.max()) if not low <= x <= high]
+        if beyond:
+            ax.set_ylim(low, high)
+            note = f"off the scale, up to {max(beyond, key=abs):.3g}"
+            ax.annotate(note, (0.99, 0.93), xycoords="axes fraction", ha="right", fontsize=8.5, color=DARK)
+    axes[0].legend(**OUTSIDE)
+    axes[-1].set_xlabel("time t [s]")
+    axes[-1].set_xlim(t[0], t[-1])
+    figure.align_ylabels()
+    if title:
+        set_heading(figure, title)
+    if path is None:
+        return axes
+    figure.savefig(path, dpi=150)
+    return Path(path)
+
+
+def draw_impacts(found: Impacts, ax: Axes) -> str:
+    """The speeds of the impacts of one motion over time, or the times of impacts of several, lane by lane.
+
+    Lasting contact is a thick line, accumulating impacts are a band.
+    """
+    lanes = np.unique(np.concatenate([found.lane, found.lasting.lane]))
+    one = len(lanes) <= 1
+    for k, colour in zip(np.unique(np.concatenate([found.contact, found.lasting.contact])), COLOURS * 20, strict=False):
+        which, held, limit = (x.contact == k for x in (found, found.lasting, found.accumulations))
+        height = -found.before[which] if one else found.lane[which]
+        if one:
+            ax.vlines(found.t[which], 0, height, color=colour, lw=1.0)
+        ax.plot(found.t[which], height, "o" if one else "|", color=colour, ms=4, label=f"contact {k}")
+        level = 0 * found.lasting.lane[held] if one else found.lasting.lane[held]
+        ax.hlines(level, found.lasting.start[held], found.lasting.end[held], color=colour, lw=5, alpha=0.5)
+        for start, end in (
+            zip(found.accumulations.start[limit], found.accumulations.end[limit], strict=True) if one else ()
+        ):
+            ax.axvspan(start, end, color=colour, alpha=0.1, lw=0)
+    if len(found.lasting):
+        ax.plot([], [], color=GREY, lw=5, alpha=0.5, label="lasting contact")
+    if one and len(found.accumulations):
+        ax.plot([], [], "s", ms=9, color=GREY, alpha=0.3, label="accumulating")
+    ax.set_xlabel("time t [s]")
+    ax.set_ylabel("speed of approach [unit of f / s]" if one else "motion")
+    tidy(ax)
+    if not one:
+        ax.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
+    if len(lanes):
+        ax.legend(**OUTSIDE)
+    return ""
+
+
+def draw_balance(found: Balance) -> tuple[np.ndarray, str]:
+    """Kinetic energy, work, losses and driving work over time, and the residuals of energy and momentum."""
+    figure, cells = new_grid(8.0, 7.0, 3, 1)
+    axes = cells[:, 0]
+    curves = {"kinetic energy": found.kinetic, "work of the forces": found.work, "lost in impacts": found.loss}
+    if np.any(found.driven != 0):
+        curves["work of moving constraints"] = found.driven
+    for (name, values), colour in zip(curves.items(), COLOURS, strict=False):
+        axes[0].plot(found.t, values, color=colour, lw=1.4, label=name)
+    axes[0].set_ylabel("energy [J]")
+    axes[0].legend(**OUTSIDE)
+    axes[1].plot(found.t, found.energy, color=COLOURS[0], lw=1.2)
+    axes[1].set_ylabel("energy residual\n[J]")
+    many = found.momentum.shape[1]
+    for i, colour in zip(evenly(many), COLOURS, strict=False):
+        axes[2].plot(found.t, found.momentum[:, i], color=colour, lw=1.2, label=f"[{i}]" if many > 1 else None)
+    axes[2].set_ylabel("momentum residual\n[N s]")
+    if many > 1:
+        axes[2].legend(**OUTSIDE)
+    for ax in axes:
+        tidy(ax)
+        ax.set_xlim(found.t[0], found.t[-1])
+    axes[-1].set_xlabel("time t [s]")
+    figure.align_ylabels()
+    return axes, ""
+
+
+def _sound_rows(t: np.ndarray, q: np.ndarray, v: np.ndarray) -> int:
+    """Number of rows before a failed motion blows up, at least two."""
+    size = np.max(np.abs(q), axis=1)
+    usual = np.max(np.abs(q[0])) + (t[-1] - t[0]) * np.max(np.abs(v[0]))
+    sound = size <= (10 * usual if usual > 0 else np.finfo(float).max)
+    return len(t) if sound.all() else max(2, int(np.argmin(sound)))
+
+
+def _largest(size: np.ndarray) -> list[int]:
+    """All indices, or the few of largest size, in order."""
+    if len(size) <= len(COLOURS):
+        return list(range(len(size)))
+    return sorted(int(i) for i in np.argsort(-size, kind="stable")[:SHOWN])
+
+
+def _curves(
+    ax: Axes,
+    t: np.ndarray,
+    values: np.ndarray,
+    shown: list[int],
+    symbol: str,
+    what: str,
+    *,
+    exact: np.ndarray | None = None,
+    fine: np.ndarray | None = None,
+    **line: Any,
+) -> None:
+    """The ``shown`` columns of ``values`` over time, and the exact ones dashed."""
+    many = values.shape[1]
+    for i, colour in zip(shown, COLOURS, strict=False):
+        ax.plot(t, values[:, i], color=colour, lw=1.4, label=f"{symbol}[{i}]" if many > 1 else None, **line)
+        if exact is not None and fine is not None:
+            ax.plot(fine, exact[:, i], color=DARK, lw=0.9, ls=(0, (4, 3)))
+    if exact is not None:
+        ax.plot([], [], color=DARK, lw=0.9, ls=(0, (4, 3)), label="exact")
+    if many > len(shown):
+        place: dict[str, Any] = {"transform": ax.transAxes, "ha": "right", "va": "bottom", "fontsize": 8}
+        ax.text(0.995, 1.0, f"{len(shown)} of {many} {what}", **place)
+    limits(ax.set_ylim, values[:, shown], np.max(np.abs(values)))
+
+
+def _impacts(t: np.ndarray, impulse: np.ndarray, timing: Timing | None) -> tuple[np.ndarray, np.ndarray]:
+    """Times of impacts, at the end of the steps that they begin in, and which rows (k,) lie within one."""
+    found = runs(impulse[None], timing)
+    return np.unique(t[found.first[found.struck] + 1]), found.inside[0]
+
+
+def _mark(ax: Axes, impacts: np.ndarray) -> None:
+    """Grey lines at the impacts, ticks at the top where they are many."""
+    many = len(impacts) > IMPACTS_DRAWN
+    style: dict[str, Any] = {"lw": 0.4, "alpha": 0.9} if many else {"lw": 0.7, "alpha": 0.6}
+    ax.vlines(impacts, 0.95 if many else 0.0, 1.0, transform=ax.get_xaxis_transform(), color=GREY, zorder=0, **style)
