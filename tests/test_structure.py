@@ -24,8 +24,6 @@ LAYERS = [
     ["study"],
     ["plots"],  # drawn on request by Drawable.plot: the one import upwards, inside that method
     ["__init__"],
-    ["output"],  # knows the version, as the command line does
-    ["study_commands"],
     ["cli"],
     ["__main__"],
 ]

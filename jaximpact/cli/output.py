@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import __version__
-from .integrate import Solution
+from .. import __version__
+from ..integrate import Solution
 
 
 def motion_columns(solution: Solution) -> dict[str, np.ndarray]:
@@ -31,11 +31,11 @@ def summary_columns(solution: Solution, q0: np.ndarray, v0: np.ndarray) -> dict[
     return columns | {name: getattr(solution, name) for name in ("penetration", "residual", "status", "failed_at")}
 
 
-def by_component(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+def by_component(name: str, values: Any) -> dict[str, np.ndarray]:
     return {f"{name}[{i}]": values[:, i] for i in range(values.shape[1])}
 
 
-def write_arrays(path: Path, solution: Solution, **more) -> Path:
+def write_arrays(path: Path, solution: Solution, **more: Any) -> Path:
     arrays: dict[str, Any] = {
         name: np.asarray(x) for name, x in vars(solution).items() if x is not None and name != "timing"
     }
@@ -55,7 +55,7 @@ def write_json(path: Path, command: str, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(plain(record), indent=2) + "\n")
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """Numbers, strings, lists and dicts only; what is not finite becomes null."""
     if isinstance(value, Mapping):
         return {str(key): plain(x) for key, x in value.items()}

@@ -6,13 +6,15 @@ import argparse
 import shlex
 import sys
 import textwrap
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+from ..study import Study, ZarrStore
+from ..study.importing import require
+from ..study.spec import EXAMPLE
 from .output import aligned, print_facts
-from .study import Study, ZarrStore
-from .study.importing import require
-from .study.spec import EXAMPLE
 
 SHOWN = 10  # failed lanes listed
 STUDY = f"""\
@@ -35,7 +37,7 @@ examples:
 """
 
 
-def add_commands(commands, text) -> None:
+def add_commands(commands: Any, text: Callable[[str], dict[str, Any]]) -> None:
     """The parsers of `study` and `resume`."""
     command = commands.add_parser("study", help="compute a study from a file", **text(STUDY))
     command.add_argument("file", type=Path, help="TOML file")
@@ -56,7 +58,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _computed(study: Study, options) -> int:
+def _computed(study: Study, options: argparse.Namespace) -> int:
     """Run a study to its end; 1 where lanes failed or it could not be finished, 130 after Ctrl-C."""
     try:
         with ExitStack() as stack:

@@ -1,0 +1,101 @@
+"""The command `converge`: errors and observed orders as h -> 0, beside those that theory predicts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..analysis.convergence import convergence
+from ..names import projection_from_name, scheme_from_name
+from ..plots import ROUND_OFF, draw
+from .output import aligned, file_list, print_facts, write_csv, write_json
+from .shared import (
+    CHOICES,
+    add_shared,
+    expected_orders,
+    find,
+    folder,
+    motion_name,
+    motion_of,
+    picture,
+    text,
+    why_unknown,
+)
+
+CONVERGE = f"""\
+Compute one motion with several numbers of steps, measure its errors against the exact motion (the finest run where
+none is known) in the norms in which the schemes converge - positions uniformly, velocities in L1, impulses in
+total - and print observed orders beside those predicted. Writes convergence.csv, .json and .png.
+
+example:
+  jaximpact converge bouncing-ball --case e=1 --steps 101 307 1009
+
+Prefer prime step counts: steps aligned with impact times are more accurate than the theory allows in general.
+
+{CHOICES}"""
+
+
+def add_command(commands: Any) -> None:
+    """The parser of `converge`."""
+    command = commands.add_parser("converge", help="errors and orders as h -> 0", **text(CONVERGE))
+    add_shared(command)
+    command.add_argument(
+        "--steps", type=int, nargs="+", metavar="N", help="numbers of steps, increasing (default: primes)"
+    )
+    command.set_defaults(command=_converge)
+
+
+def _converge(options: argparse.Namespace) -> int:
+    entry = find(options.problem)
+    name, case, t1, e, exact, impulse = motion_of(entry, options)
+    scheme, projection = scheme_from_name(options.scheme), projection_from_name(options.projection)
+    out = folder(options, entry)
+    start = time.perf_counter()
+    try:
+        result = convergence(
+            entry.problem, case.q0, case.v0, t1=t1, steps=options.steps, exact=exact, impulse=impulse, scheme=scheme,
+            projection=projection, args=case.args, e=e,
+        )  # fmt: skip
+    except RuntimeError as error:
+        print(f"jaximpact: {error}", file=sys.stderr)
+        return 1
+    seconds = time.perf_counter() - start
+    heading = f"{motion_name(entry, name, e)}: {options.scheme}"
+    observed = result.orders()
+    unchanged = e == case.restitution and t1 <= case.t1
+    expected = expected_orders(case, options.scheme) if unchanged else dict.fromkeys(observed, "-")
+    measured = ("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
+    columns = {label: np.asarray(getattr(result, label)) for label in measured}
+    files = [write_csv(out / "convergence.csv", columns)]
+    files += picture(lambda: draw(result, out / "convergence.png", title=heading))
+    files.append(out / "convergence.json")
+    settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "scheme": options.scheme}
+    content = {
+        "settings": settings | {"projection": options.projection, "backend": jax.default_backend()},
+        "reference": result.reference,
+        "error of the reference": dict(result.floor),
+        "errors": columns,
+        "orders": {"observed": observed, "expected": expected},
+        "seconds": seconds,
+        "files": files,
+    }
+    write_json(files[-1], options.line, content)
+    print(heading)
+    print(result.table())
+    if exact is None:
+        print(f"exact motion not known{why_unknown(case, t1, e)}")
+    print()
+    rows = [("order", "observed", "expected")]
+    for label, value in observed.items():
+        rounding = np.max(columns[label]) < ROUND_OFF
+        word = "exact" if rounding else f"{value:.2f}" if np.isfinite(value) else "-"
+        rows.append((label, word, expected[label]))
+    print(aligned(rows))
+    print()
+    print_facts({"time": f"{seconds:.2f} s", "written": file_list(files)})
+    return 0
