@@ -20,31 +20,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 import numpy as np
 from scipy.optimize import brentq
 
-from ..contact import Metric, linearise
-from ..integrate import solve
 from ..problem import Problem
 from ..projection.base import Projection
-from ..schemes.base import Scheme, Timing
-from ..status import FAILURES
+from ..schemes.base import Scheme
 from ..validate import check_counts
-from .arguments import check_problem, number_of, real_number
+from .arguments import check_problem, real_number
 from .drawable import Drawable
+from .family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
-from .runs import runs
-from .strobe import admissible, blocks, damped_newton, eigenvalues, jacobians, lost_derivatives, prepare_strobe
+from .strobe import eigenvalues, lost_derivatives
 
-CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first
 ROOM = 0.05  # an impact nearer to the section, as a share of the orbit, moves the section
 TURN = 0.9  # smallest cosine between the tangents of neighbouring points
-RESTITUTION = "e"
 
 
 @dataclass(frozen=True)
@@ -101,40 +95,18 @@ class Branch(Drawable):
     ended: str
 
 
-class _Contacts(NamedTuple):
-    """Impacts in a period, their smallest speed, the smallest minimum of a gap in free flight; how far, as a share
-    of the orbit, the nearest impulse is from the section, and the step in the middle of the longest flight."""
-
-    impacts: int
-    speed: float
-    clearance: float
-    room: float
-    middle: int
-
-
-class _Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (2d + 1,) and unit tangent; monodromy, contacts and rows (k, 2d) of its orbit."""
-
-    z: np.ndarray
-    tangent: np.ndarray
-    monodromy: np.ndarray
-    evaluations: int
-    contacts: _Contacts
-    rows: np.ndarray
-
-
 def continue_orbit(
     problem: Problem,
-    q0,
-    v0,
+    q0: Any,
+    v0: Any,
     *,
     parameter: str,
     bounds: tuple[float, float],
-    period,
+    period: Any,
     steps: int,
     args: Any = None,
-    e=None,
-    t0=0.0,
+    e: Any = None,
+    t0: Any = 0.0,
     cycles: int = 1,
     direction: int = 1,
     step: float = 0.02,
@@ -182,11 +154,11 @@ def continue_orbit(
     common: dict[str, Any] = {"scheme": scheme, "projection": projection, "cycles": cycles, "steps": steps}
     common |= {"period": period, "t0": t0, "args": args, "e": e}
     first = periodic_orbit(problem, q0, v0, tol=tol, **common).raise_if_failed()
-    family = _Family(problem, first, parameter, (low, high), tol, common)
+    family = Family(problem, first, parameter, (low, high), tol, common)
     return _follow(family, value, direction, step, points)
 
 
-def _check_bounds(bounds) -> tuple[float, float]:
+def _check_bounds(bounds: Any) -> tuple[float, float]:
     try:
         low, high = (float(x) for x in bounds)
     except (TypeError, ValueError) as error:
@@ -196,7 +168,7 @@ def _check_bounds(bounds) -> tuple[float, float]:
     return low, high
 
 
-def _value_of(parameter: str, problem: Problem, args, e) -> float:
+def _value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
     """The parameter's value at the start."""
     if parameter == RESTITUTION:
         value = problem.restitution if e is None else e
@@ -210,210 +182,20 @@ def _value_of(parameter: str, problem: Problem, args, e) -> float:
     return real_number(f"parameter {parameter!r}", value)
 
 
-class _Family:
-    """P(x, p) - x in scaled unknowns z = (x / size, (p - low) / width), and what is asked of its roots."""
-
-    def __init__(self, problem: Problem, first, parameter: str, bounds: tuple[float, float], tol, common: dict):
-        self.parameter, self.low, self.width = parameter, bounds[0], bounds[1] - bounds[0]
-        self.common = common
-        self.batch, _ = prepare_strobe(problem, first.q, first.v, **common)
-        self.d = len(first.q)
-        self.start = np.concatenate([first.q, first.v])
-        self.size = float(np.max(np.abs(self.start))) or 1.0
-        self.dtype = self.start.dtype
-        self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
-        self.steps = common["steps"] * common["cycles"]
-        self.rough = False  # whether a sound motion had no finite derivative
-        self.shift = 0  # steps from t0 to the section
-        self.look = _observer(self.batch)
-
-    def unknowns(self, x: np.ndarray, p: float) -> np.ndarray:
-        return np.append(x / self.size, (p - self.low) / self.width).astype(self.dtype)
-
-    def value(self, z: np.ndarray) -> float:
-        """The parameter."""
-        return float(self.low + self.width * z[-1])
-
-    def state(self, z: np.ndarray) -> np.ndarray:
-        return z[:-1] * self.size
-
-    def args(self, p: float):
-        args = self.common["args"]
-        return args if self.parameter == RESTITUTION else args | {self.parameter: p}
-
-    def times(self, p: float) -> np.ndarray:
-        """Start and end of the orbit at the section."""
-        begin = number_of("t0", self.common["t0"], self.args(p), None)
-        length = self.common["cycles"] * number_of("period", self.common["period"], self.args(p), None)
-        begin = begin + self.shift / self.steps * length
-        return np.array([begin, begin + length])
-
-    def data(self, z: np.ndarray):
-        """The data of the batch of one at z."""
-        p, x = self.value(z), self.state(z).astype(self.dtype)[None]
-        begin, end = self.times(p).astype(self.dtype)
-        changes: dict[str, Any] = {"q0": x[:, : self.d], "v0": x[:, self.d :], "t0": begin, "t1": end}
-        changes["h"] = np.asarray((end - begin) / self.steps)
-        number = np.asarray(p, self.dtype)
-        if self.parameter == RESTITUTION:
-            changes["e"] = number
-        else:
-            changes["args"] = self.batch.data.args | {self.parameter: number}
-        return self.batch.data._replace(**changes)
-
-    def allowed(self, z: np.ndarray) -> np.ndarray:
-        # a little beyond the bounds, so that differences across them exist; restitution has none beyond
-        inside = np.ones(len(z), bool) if self.parameter != RESTITUTION else (z[:, -1] >= 0) & (z[:, -1] <= 1)
-        if not (inside.all() and np.isfinite(z).all()):
-            return np.zeros(len(z), bool)
-        return admissible(self.batch, self.data(z[0]), self.state(z[0])[None])
-
-    def evaluate(self, z: np.ndarray):
-        """Scaled P(x, p) - x (2d,), its Jacobian (2d, 2d + 1), the monodromy matrix, the status."""
-        data, x = self.data(z), self.state(z)
-        own = "e" if self.parameter == RESTITUTION else "args"
-        value, jacobian, status = jacobians(self.batch, data, ("q0", "v0", own, "t0", "t1"))
-        sound = not int(status[0]) & int(FAILURES)
-        self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
-        monodromy = blocks(jacobian)[0]
-
-        def column(pick: Callable):
-            return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
-
-        slope = column(lambda part: part["e"] if own == "e" else part["args"][self.parameter])
-        for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
-            slope = slope + rate * column(lambda part, name=name: part[name])
-        eye = np.eye(2 * self.d, dtype=self.dtype)
-        full = np.column_stack([monodromy - eye, slope * (self.width / self.size)])
-        return (value[0] - x) / self.size, full, monodromy, status
-
-    def rate(self, time, p: float) -> float:
-        """Derivative of a time that may be a function of args."""
-        return float(jax.grad(lambda p: time(self.args(p)))(p)) if callable(time) else 0.0
-
-    def rates(self, p: float) -> np.ndarray:
-        """Derivatives of start and end of the orbit with respect to the parameter."""
-        given = self.common["t0"], self.common["period"]
-        if self.parameter == RESTITUTION or not any(map(callable, given)):
-            return np.zeros(2)
-        begin, length = (self.rate(time, p) for time in given)
-        begin, length = begin + self.shift / self.steps * self.common["cycles"] * length, self.common["cycles"] * length
-        return np.array([begin, begin + length])
-
-    def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> _Point | None:
-        """The orbit on the plane through ``guess`` across ``normal``; its tangent points along ``along``."""
-
-        def evaluate(z):
-            value, jacobian, _, status = self.evaluate(z[0])
-            plane = normal @ (z[0] - guess)
-            return np.append(value, plane)[None], np.vstack([jacobian, normal])[None], status
-
-        z, full, status, _, used, done = damped_newton(
-            evaluate, self.allowed, guess[None].copy(), self.tol, CORRECTIONS
-        )
-        if not done[0] or int(status[0]) & int(FAILURES):
-            return None
-        return self.point(z[0], full[0, :-1], int(used[0]), along)
-
-    def point(self, z: np.ndarray, jacobian: np.ndarray, used: int, along: np.ndarray | None) -> _Point:
-        tangent = np.linalg.svd(jacobian)[2][-1]
-        if along is not None and tangent @ along < 0:
-            tangent = -tangent
-        monodromy = jacobian[:, :-1] + np.eye(2 * self.d, dtype=self.dtype)
-        return _Point(z, tangent, monodromy, used, *self.contacts(z))
-
-    def home(self, point: _Point) -> np.ndarray:
-        """State (2d,) at t0."""
-        return point.rows[-self.shift % self.steps]
-
-    def moved(self, point: _Point) -> _Point | None:
-        """The point with the section in the middle of the longest flight; None, and the section as it was, if that fails."""
-        before = self.shift
-        z = np.append(point.rows[point.contacts.middle] / self.size, point.z[-1])
-        self.shift = (before + point.contacts.middle) % self.steps
-        normal = np.linalg.svd(self.evaluate(z)[1])[2][-1]
-        found = self.correct(z, normal, None)
-        if found is None:
-            self.shift = before
-            return None
-        return found._replace(tangent=found.tangent * np.sign(found.tangent[-1] * point.tangent[-1]))
-
-    def contacts(self, z: np.ndarray) -> tuple[_Contacts, np.ndarray]:
-        """Contacts and rows of the orbit at z."""
-        data, batch = self.data(z), self.batch
-        motion = solve(
-            data.problem, data.q0[0], data.v0[0], t0=data.t0, t1=data.t1, steps=self.steps, args=data.args,
-            e=np.asarray(data.e), scheme=batch.scheme, projection=batch.projection, sensitivity="none",
-        )  # fmt: skip
-        gap, diagonal = self.look(motion.t, motion.q, data.args)
-        rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]
-        impulse, timing = np.asarray(motion.impulse), Timing.of(batch.scheme)
-        found = _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e), timing)
-        return found, rows
-
-
-def _observer(batch) -> Callable:
-    """Gaps (k, m) and diagonals of the Delassus matrix (k, m) at the rows of a motion."""
-    problem = batch.data.problem
-
-    @jax.jit
-    def look(t, q, args):
-        def one(t, q):
-            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
-            return contacts.gap, contacts.diagonal()
-
-        return jax.vmap(one)(t, q)
-
-    return look
-
-
-def _contacts(gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray, timing: Timing) -> _Contacts:
-    """From gaps (k, m) at the nodes of a closed orbit and accumulated impulses (k + 1, m) at its rows.
-
-    A minimum in free flight is that of the parabola through three nodes, no step between them having an impulse.
-    """
-    if gap.shape[1] == 0:
-        return _Contacts(0, np.inf, np.inf, 1.0, 0)
-    found, growth = runs(impulse[None], timing, periodic=True), np.diff(impulse, axis=0)
-    pushed = found.active[0]
-    speed = np.inf
-    for contact, first, length in zip(
-        *(x[~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
-    ):
-        strength = np.sum(growth[(first + np.arange(length)) % len(growth), contact])
-        speed = min(speed, float((strength * diagonal[first] / (1 + e))[contact]))
-    left, right = np.roll(gap, 1, axis=0), np.roll(gap, -1, axis=0)
-    bend, tilt = left - 2 * gap + right, right - left
-    low = (gap <= left) & (gap < right) & ~pushed & ~np.roll(pushed, 1, axis=0) & (bend > 0)
-    least = gap - tilt**2 / (8 * np.where(bend > 0, bend, 1))
-    room, middle = _longest_flight(np.any(pushed, axis=1))
-    return _Contacts(int(np.sum(~found.lasting)), speed, float(np.min(np.where(low, least, np.inf))), room, middle)
-
-
-def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:
-    """Distance of the nearest pushed step to the section, as a share of all, and the middle of the longest run without one."""
-    n, at = len(pushed), np.flatnonzero(pushed)
-    if at.size == 0:
-        return 1.0, 0
-    flights = np.diff(np.append(at, at[0] + n))
-    longest = int(np.argmax(flights))
-    return float(np.min(np.minimum(at, n - 1 - at)) / n), int(at[longest] + (flights[longest] + 1) // 2) % n
-
-
 # functions of a point whose sign changes tell of an event; the first that speaks for a passage of +1 names it
-def _folds(point: _Point) -> float:
+def _folds(point: Point) -> float:
     return float(point.tangent[-1])
 
 
-def _passes_one(point: _Point) -> float:
+def _passes_one(point: Point) -> float:
     return float(np.linalg.det(point.monodromy - np.eye(len(point.monodromy))))
 
 
-def _doubles(point: _Point) -> float:
+def _doubles(point: Point) -> float:
     return float(np.linalg.det(point.monodromy + np.eye(len(point.monodromy))))
 
 
-def _rotates(point: _Point) -> float:
+def _rotates(point: Point) -> float:
     """Product of mu_i mu_j - 1 over pairs i < j."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     i, j = np.triu_indices(len(multipliers), 1)
@@ -423,7 +205,7 @@ def _rotates(point: _Point) -> float:
 TESTS = {"fold": _folds, "branch point": _passes_one, "period doubling": _doubles, "Neimark-Sacker": _rotates}
 
 
-def _follow(family: _Family, value: float, direction: int, step: float, most: int) -> Branch:
+def _follow(family: Family, value: float, direction: int, step: float, most: int) -> Branch:
     """Points from the first orbit on, and the events between them."""
     guess = family.unknowns(family.start, value)
     up = np.zeros(len(guess), family.dtype)
@@ -472,7 +254,7 @@ def _follow(family: _Family, value: float, direction: int, step: float, most: in
     return _branch(family, branch, states, events, ended)
 
 
-def _between(family: _Family, here: _Point, there: _Point, index: int) -> list[BranchEvent]:
+def _between(family: Family, here: Point, there: Point, index: int) -> list[BranchEvent]:
     """Events between two neighbouring points, in order."""
     found = []
     for kind, test in TESTS.items():
@@ -484,12 +266,12 @@ def _between(family: _Family, here: _Point, there: _Point, index: int) -> list[B
     return [event for _, event in sorted(found, key=lambda pair: pair[0])]
 
 
-def _locate(family: _Family, test: Callable, here: _Point, there: _Point) -> tuple[float, _Point]:
+def _locate(family: Family, test: Callable[[Point], float], here: Point, there: Point) -> tuple[float, Point]:
     """Where along the arc between two points a function of them vanishes."""
     length = float(here.tangent @ (there.z - here.z))
     known = {0.0: here, length: there}
 
-    def along(s):
+    def along(s: float) -> float:
         if s not in known:
             point = family.correct(here.z + s * here.tangent, here.tangent, here.tangent)
             if point is None:
@@ -509,21 +291,23 @@ class _Lost(Exception):
     """No orbit at a point between two where there is one."""
 
 
-def _complex_pair(point: _Point) -> bool:
+def _complex_pair(point: Point) -> bool:
     """Whether the multipliers nearest the unit circle are complex: real ones with product 1 are no bifurcation."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     nearest = multipliers[np.argmin(np.abs(np.abs(multipliers) - 1))]
     return bool(abs(nearest.imag) > 1e-6)
 
 
-def _event(family: _Family, kind: str, point: _Point, index: int, parameter: float | None = None, detail: str = ""):
+def _event(
+    family: Family, kind: str, point: Point, index: int, parameter: float | None = None, detail: str = ""
+) -> BranchEvent:
     x = family.home(point)
     multipliers = eigenvalues(point.monodromy[None])[0]
     value = family.value(point.z) if parameter is None else parameter
     return BranchEvent(kind, value, x[: family.d], x[family.d :], multipliers, index, detail)
 
 
-def _grazing(family: _Family, branch: list[_Point]) -> BranchEvent | None:
+def _grazing(family: Family, branch: list[Point]) -> BranchEvent | None:
     """Grazing just ahead of a branch that cannot go on: an impact speed or a clearance that runs to zero, or None."""
     if len(branch) < 2:
         return None
@@ -546,7 +330,7 @@ def _grazing(family: _Family, branch: list[_Point]) -> BranchEvent | None:
 
 
 def _branch(
-    family: _Family, points: list[_Point], states: list[np.ndarray], events: list[BranchEvent], ended: str
+    family: Family, points: list[Point], states: list[np.ndarray], events: list[BranchEvent], ended: str
 ) -> Branch:
     x = np.array(states)
     multipliers = eigenvalues(np.array([point.monodromy for point in points]))
