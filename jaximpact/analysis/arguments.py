@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,7 +26,7 @@ def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> Non
         )
 
 
-def real(name: str, value) -> np.ndarray:
+def real(name: str, value: Any) -> np.ndarray:
     """``value`` as an array of real numbers, which a masked array is not."""
     if np.ma.isMaskedArray(value):
         raise TypeError(
@@ -34,7 +35,7 @@ def real(name: str, value) -> np.ndarray:
     return np.asarray(real_array(name, value))
 
 
-def real_number(name: str, value) -> float:
+def real_number(name: str, value: Any) -> float:
     """One finite real number."""
     found = real(name, value)
     if found.ndim or isinstance(value, bool | np.bool_) or not np.isfinite(found):
@@ -42,7 +43,7 @@ def real_number(name: str, value) -> float:
     return float(found)
 
 
-def distance(name: str, value) -> float:
+def distance(name: str, value: Any) -> float:
     """A tolerance or a radius: one finite number >= 0."""
     found = real_number(name, value)
     if found < 0:
@@ -50,7 +51,7 @@ def distance(name: str, value) -> float:
     return found
 
 
-def sweep_values(name: str, value) -> np.ndarray:
+def sweep_values(name: str, value: Any) -> np.ndarray:
     """Values that something is swept over: finite numbers (n,), at least one."""
     found = real(name, value).astype(np.float64)
     if found.ndim != 1 or found.size == 0 or not np.all(np.isfinite(found)):
@@ -58,29 +59,29 @@ def sweep_values(name: str, value) -> np.ndarray:
     return found
 
 
-def share_of_period(phase) -> float:
+def share_of_period(phase: Any) -> float:
     """A phase in [0, 1)."""
     if not 0 <= real_number("phase", phase) < 1:
         raise ValueError(f"phase must lie in [0, 1), a part of the period, got {phase!r}")
     return float(phase)
 
 
-def check_problem(problem) -> None:
+def check_problem(problem: Any) -> None:
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
 
 
-def check_kind(name: str, value, kind: type, source: str) -> None:
+def check_kind(name: str, value: Any, kind: type, source: str) -> None:
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__name__}, from {source}, got {type(value).__name__}")
 
 
-def one_lane(args, args_axes, lane: int = 0):
+def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
     """The args of one lane."""
     return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
 
 
-def number_of(name: str, value, args, args_axes) -> np.ndarray:
+def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
     """A time given as a number, one for each lane, or a function of the args of one lane: () or (B,), finite."""
     if callable(value):
         value = _lane_by_lane(name, value, args, args_axes)
@@ -91,7 +92,7 @@ def number_of(name: str, value, args, args_axes) -> np.ndarray:
     return value
 
 
-def _lane_by_lane(name: str, function, args, args_axes):
+def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes: Any) -> Any:
     """A function of one lane's args for all lanes."""
     axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
     carried = [np.asarray(x) for axis, x in zip(axes, leaves, strict=True) if axis == 0]
@@ -99,7 +100,7 @@ def _lane_by_lane(name: str, function, args, args_axes):
     if len(lengths) > 1:
         raise ValueError(f"args: lane axes must have one length, got {sorted(lengths)}")
 
-    def one(own):
+    def one(own: Any) -> Any:
         own = iter(own)
         return function(
             jax.tree.unflatten(
@@ -121,7 +122,7 @@ def _lane_by_lane(name: str, function, args, args_axes):
         ) from error
 
 
-def positive_time(name: str, value, args, args_axes) -> np.ndarray:
+def positive_time(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
     """`number_of` that is positive."""
     value = number_of(name, value, args, args_axes)
     if np.any(value <= 0):

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..contact import Metric, acceleration, gap_rate, gap_rates, linearise
 from ..integrate import Solution
@@ -64,7 +65,7 @@ class Balance(Drawable):
         return float(np.max(np.abs(self.momentum)))
 
 
-def balance(problem: Problem, solution: Solution, *, args: Any = None, e=None) -> Balance:
+def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = None) -> Balance:
     """Energy and momentum balances of one motion of a problem.
 
     Args:
@@ -103,10 +104,10 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e=None) -
 
 
 @jax.jit
-def _contents(problem, q, v, args):
+def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """Kinetic energy (k,) and momentum (k, d)."""
 
-    def one(q, v):
+    def one(q: Array, v: Array) -> tuple[Array, Array]:
         momentum = Metric.at(problem, q, args).times(v)
         return 0.5 * v @ momentum, momentum
 
@@ -114,13 +115,26 @@ def _contents(problem, q, v, args):
 
 
 @jax.jit
-def _intervals(problem, t, q, v, impulse, e, args):
+def _intervals(
+    problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any
+) -> tuple[Array, ...]:
     """Of each interval between rows: work (k-1,), loss (k-1,), driven (k-1,), and the change of momentum (k-1, d)."""
     one = partial(_interval, problem, args, e)
     return jax.vmap(one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse)
 
 
-def _interval(problem, args, e, t, q, v, t_end, q_end, v_end, p):
+def _interval(
+    problem: Problem,
+    args: Any,
+    e: Array,
+    t: Array,
+    q: Array,
+    v: Array,
+    t_end: Array,
+    q_end: Array,
+    v_end: Array,
+    p: Array,
+) -> tuple[Array, ...]:
     h = t_end - t
     middle, q_middle = t + 0.5 * h, 0.5 * (q + q_end)
     metric = Metric.at(problem, q_middle, args)
@@ -132,7 +146,7 @@ def _interval(problem, args, e, t, q, v, t_end, q_end, v_end, p):
     left = jnp.where(size > 0, jnp.clip(left, 0, h), 0.5 * h)
     s = h - left
 
-    def rates(t, q, v):
+    def rates(t: Array, q: Array, v: Array) -> tuple[Array, Array]:
         """Power and rate of momentum."""
         force = problem.generalised_force(t, q, v, args)
         _, turn = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))

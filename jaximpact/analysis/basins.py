@@ -12,6 +12,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
@@ -84,20 +86,20 @@ class Basins(Drawable):
 def basins(
     problem: Problem,
     *,
-    x,
-    y,
+    x: ArrayLike,
+    y: ArrayLike,
     period: Any,
     steps: int,
     cycles: int,
     skip: int,
     coordinates: tuple[tuple[str, int], tuple[str, int]] = (("q", 0), ("v", 0)),
-    q0=(0.0,),
-    v0=(0.0,),
+    q0: ArrayLike = (0.0,),
+    v0: ArrayLike = (0.0,),
     phase: float = 0.0,
     tolerance: float | None = None,
     radius: float | None = None,
     args: Any = None,
-    e=None,
+    e: Any = None,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     progress: bool | None = None,
@@ -226,7 +228,9 @@ def recognise(
     return _ordered(section, labels, members, [len(orbit) for orbit in orbits])
 
 
-def _ordered(section, labels, members, periods) -> tuple[np.ndarray, tuple[Attractor, ...]]:
+def _ordered(
+    section: Section, labels: np.ndarray, members: list[int], periods: list[int]
+) -> tuple[np.ndarray, tuple[Attractor, ...]]:
     """Labels and attractors, most frequented first."""
     sizes = np.array([np.sum(labels == k) for k in range(len(members))], int)
     order = np.argsort(-sizes, kind="stable")
@@ -283,5 +287,5 @@ def _connected(states: np.ndarray, fewest: int) -> list[np.ndarray]:
 
 
 @jax.jit
-def _gaps(problem, t, q, args):
+def _gaps(problem: Problem, t: Array, q: Array, args: Any) -> Array:
     return jax.vmap(lambda q: problem.gaps(t, q, args))(q)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..integrate import Save
 from ..problem import Problem
@@ -93,11 +94,11 @@ class ParameterMap(Drawable):
 
 def bifurcation(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
     parameter: Parameter,
-    values,
+    values: Any,
     period: Any,
     steps: int,
     cycles: int,
@@ -105,7 +106,7 @@ def bifurcation(
     sweep: str | None = None,
     phase: float = 0.0,
     args: Any = None,
-    e=None,
+    e: Any = None,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     progress: bool | None = None,
@@ -161,7 +162,21 @@ def bifurcation(
     return Bifurcation(name, values, starts, sweep, section)
 
 
-def _continued(problem, q0, v0, path, values, order, args, e, steps, cycles, skip, common, progress) -> Section:
+def _continued(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    path: tuple[str | int, ...],
+    values: np.ndarray,
+    order: Iterable[int],
+    args: Any,
+    e: Any,
+    steps: int,
+    cycles: int,
+    skip: int,
+    common: dict[str, Any],
+    progress: bool | None,
+) -> Section:
     """Sections of all values, every one from the end of that before it."""
     found: list = [None] * len(values)
     solution = None
@@ -179,8 +194,8 @@ def _continued(problem, q0, v0, path, values, order, args, e, steps, cycles, ski
 
 def two_parameter_map(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
     parameters: tuple[Parameter, Parameter],
     values: tuple[Any, Any],
@@ -191,7 +206,7 @@ def two_parameter_map(
     phase: float = 0.0,
     tolerance: float | None = None,
     args: Any = None,
-    e=None,
+    e: Any = None,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     progress: bool | None = None,
@@ -246,7 +261,7 @@ def _path(parameter: Parameter) -> tuple:
     return path
 
 
-def _swept(args, e, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
+def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
     """args, args_axes and e with some parameters replaced by values, one number or one for each lane."""
     axes = jax.tree.map(lambda _: None, args)
     for path, value in values.items():
@@ -258,7 +273,7 @@ def _swept(args, e, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
     return args, axes, e
 
 
-def _put(tree, path: tuple, value, whole: tuple, *, check: bool = False):
+def _put(tree: Any, path: tuple, value: Any, whole: tuple, *, check: bool = False) -> Any:
     """A copy of nested dicts, lists and tuples with one number in it replaced."""
     if not path:
         if check and (isinstance(tree, dict | list | tuple) or np.ndim(tree) != 0):

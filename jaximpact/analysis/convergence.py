@@ -14,6 +14,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ..integrate import Lane, Plan, Solution, run
 from ..problem import Problem
@@ -120,19 +121,19 @@ def next_primes(n: int, count: int) -> list[int]:
 
 def convergence(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
-    t1,
+    t1: Any,
     steps: Sequence[int] | None = None,
     phases: int = 1,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
-    impulse=None,
-    t0=0.0,
+    impulse: Any = None,
+    t0: Any = 0.0,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     args: Any = None,
-    e=None,
+    e: Any = None,
 ) -> Convergence:
     """Run one motion with several step sizes and measure its errors and orders.
 
@@ -204,7 +205,7 @@ class Reference:
         words: what it is.
     """
 
-    def __init__(self, coarse: Solution, fine: Solution, words: str):
+    def __init__(self, coarse: Solution, fine: Solution, words: str) -> None:
         self.motion, self.impulse, self.words = interpolant(fine), np.asarray(fine.impulse[-1]), words
         other, t = interpolant(coarse), np.asarray(fine.t, np.float64)
         width = np.diff(t)
@@ -244,7 +245,20 @@ def _located(run: Callable, most: int, runs: Sequence[Solution], own: Reference)
     return own if (told and elsewhere) or found.floor["position"] > TELL * own.floor["position"] else found
 
 
-def sweep(problem, q0, v0, t0, t1, counts, scheme, projection, args, e, *, remarks: bool = True) -> Iterator[Solution]:
+def sweep(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    t0: Any,
+    t1: Any,
+    counts: Sequence[int],
+    scheme: Scheme,
+    projection: Projection,
+    args: Any,
+    e: Any,
+    *,
+    remarks: bool = True,
+) -> Iterator[Solution]:
     """Every step of one motion for each number of steps, one trace for all of them."""
     plan = Plan(None, False, 1, max(counts), None)
     for n in counts:
@@ -275,7 +289,7 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
     chord = np.diff(q, axis=0) / h
     if solution.timing != Timing.of(EventCorrected()):
 
-        def affine(times):
+        def affine(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             step = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
             return q[step] + (times - t[step])[:, None] * chord[step], chord[step]
 
@@ -310,7 +324,7 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
     kinked = struck & (np.max(np.abs(jump), axis=1) > np.max(np.abs(0.5 * h * (start + end)), axis=1))
     kink[kinked] = s[kinked, 0]
 
-    def motion(times):
+    def motion(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         k = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
         s, width = (times - t[k])[:, None], h[k]
         rest, bend = width - s, (v[k + 1] - 2 * chord[k] + v[k]) / width**2
@@ -325,7 +339,7 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
     return motion
 
 
-def _errors(solution: Solution, exact, impulse) -> tuple[float, float, float]:
+def _errors(solution: Solution, exact: Callable[..., Any], impulse: Any) -> tuple[float, float, float]:
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
     found = exact(t)
     if not isinstance(found, tuple | list) or len(found) != 2:

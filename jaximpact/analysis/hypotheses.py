@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from ..contact import Metric, linearise
 from ..integrate import Solution
@@ -56,7 +57,7 @@ class Hypotheses:
 
 
 def check_hypotheses(
-    problem: Problem, solution: Solution, *, args: Any = None, e=None, tolerance: float | None = None
+    problem: Problem, solution: Solution, *, args: Any = None, e: Any = None, tolerance: float | None = None
 ) -> Hypotheses:
     """Check the theorems' hypotheses along one motion and warn where one fails.
 
@@ -83,7 +84,7 @@ def check_hypotheses(
 
     @jax.jit
     @jax.vmap
-    def look(t, q, z):
+    def look(t: Array, q: Array, z: Array) -> tuple[Array, ...]:
         contacts = linearise(problem, Metric.at(problem, z, args), t, z, args)
         return problem.gaps(t, q, args), contacts.gap, contacts.angles(), contacts.diagonal()
 
@@ -96,21 +97,11 @@ def check_hypotheses(
         tolerance = 2 * float(np.max(np.abs(np.diff(gap, axis=0)), initial=0.0)) if k > 1 else 0.0
     active = gap <= tolerance
 
-    deficit = np.zeros(k, int)
-    corners = []
-    for row in map(int, np.flatnonzero(active.sum(axis=1) > 1)):
-        chosen = np.flatnonzero(active[row])
-        block = cosines[row][np.ix_(chosen, chosen)]
-        deficit[row] = len(chosen) - np.linalg.matrix_rank(block, tol=1e-8, hermitian=True)
-        corners += [
-            (row, int(chosen[i]), int(chosen[j]), float(block[i, j]))
-            for i in range(len(chosen))
-            for j in range(i + 1, len(chosen))
-        ]
+    deficit, corners = _corners(active, cosines)
     values = [corner[3] for corner in corners]
     cosine = (min(values), max(values)) if values else (float("nan"), float("nan"))
 
-    def named(selected):
+    def named(selected: list[tuple[int, int, int, float]]) -> str:
         pairs = sorted({(a, b) for _, a, b, _ in selected})
         return ", ".join(f"({a}, {b})" for a, b in pairs[:6]) + (", ..." if len(pairs) > 6 else "")
 
@@ -151,7 +142,25 @@ def check_hypotheses(
     return Hypotheses(active, deficit, cosine, worst, tuple(failures))
 
 
-def _flat(problem, args, t, z, gap, active, diagonal) -> list[int]:
+def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
+    """Number of active gradients minus their rank in each row (k,), and (row, a, b, cosine) of all active pairs."""
+    deficit = np.zeros(len(active), int)
+    corners = []
+    for row in map(int, np.flatnonzero(active.sum(axis=1) > 1)):
+        chosen = np.flatnonzero(active[row])
+        block = cosines[row][np.ix_(chosen, chosen)]
+        deficit[row] = len(chosen) - np.linalg.matrix_rank(block, tol=1e-8, hermitian=True)
+        corners += [
+            (row, int(chosen[i]), int(chosen[j]), float(block[i, j]))
+            for i in range(len(chosen))
+            for j in range(i + 1, len(chosen))
+        ]
+    return deficit, corners
+
+
+def _flat(
+    problem: Problem, args: Any, t: Array, z: Array, gap: np.ndarray, active: np.ndarray, diagonal: np.ndarray
+) -> list[int]:
     """Constraints whose gradient vanishes on their boundary, reached by Newton's method from the row nearest to it.
 
     It meets a regular boundary with a gradient of the same size; towards a flat one distance and gradient shrink for ever.
@@ -161,8 +170,8 @@ def _flat(problem, args, t, z, gap, active, diagonal) -> list[int]:
 
     @jax.jit
     @jax.vmap
-    def meet(t, q, which):
-        def step(_, q):
+    def meet(t: Array, q: Array, which: Array) -> tuple[Array, Array]:
+        def step(_: int, q: Array) -> Array:
             contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
             diagonal = contacts.diagonal()[which]
             length = jnp.where(diagonal > 0, contacts.gap[which] / jnp.where(diagonal > 0, diagonal, 1), 0)

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from ..contact import Metric, acceleration, gap_rates, linearise
 from ..integrate import Solution
@@ -154,18 +155,8 @@ def impacts(
             f"args: leaves with a lane axis must have the {len(t)} lanes of the solution, got {sorted(sizes)}"
         )
     check_solution(problem, solution, one_lane(args, args_axes))
-    looked_at = np.ones(len(t), bool) if lanes is None else np.asarray(lanes)
-    if looked_at.shape != (len(t),) or not np.all(np.isin(looked_at, (0, 1))):
-        raise ValueError(
-            f"lanes must be a mask of shape ({len(t)},), true where a lane is looked at (~solution.failed, say), got {lanes!r}"
-        )
-    looked_at = looked_at.astype(bool)
-    if not np.all(np.isfinite(impulse[looked_at])):
-        bad = int(np.flatnonzero(looked_at & ~np.all(np.isfinite(impulse), axis=(1, 2)))[0])
-        raise ValueError(f"motion {bad} of the solution is not finite: leave it out with lanes=~solution.failed")
-
     width = timing.steps
-    found = runs(np.where(looked_at[:, None, None], impulse, 0.0), timing)
+    found = runs(np.where(_looked_at(lanes, impulse)[:, None, None], impulse, 0.0), timing)
     lane, contact, start, end, lasting = found.lane, found.contact, found.first, found.last + 1, found.lasting
 
     args = cast_numbers("args", args, q.dtype)
@@ -196,6 +187,21 @@ def impacts(
     longest = float(np.max(np.diff(t, axis=1), initial=0.0))
     limits = _accumulations(lane, contact, time, held, longest)
     return Impacts(lane, contact, time, before[hit], after[hit], strength[hit], start[hit] + 1, held, limits)
+
+
+def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
+    """The mask of lanes (B,), all of which have finite impulses (B, k, m)."""
+    count = len(impulse)
+    looked_at = np.ones(count, bool) if lanes is None else np.asarray(lanes)
+    if looked_at.shape != (count,) or not np.all(np.isin(looked_at, (0, 1))):
+        raise ValueError(
+            f"lanes must be a mask of shape ({count},), true where a lane is looked at (~solution.failed, say), got {lanes!r}"
+        )
+    looked_at = looked_at.astype(bool)
+    if not np.all(np.isfinite(impulse[looked_at])):
+        bad = int(np.flatnonzero(looked_at & ~np.all(np.isfinite(impulse), axis=(1, 2)))[0])
+        raise ValueError(f"motion {bad} of the solution is not finite: leave it out with lanes=~solution.failed")
+    return looked_at
 
 
 def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
@@ -247,7 +253,18 @@ def _accumulations(lane: np.ndarray, contact: np.ndarray, t: np.ndarray, lasting
     return Intervals(lane[index], contact[index], t[first[index]], lasting.start[which], count)
 
 
-def _gap_states(problem, t, q, v, args, args_axes, lane, row, *, lag: float):
+def _gap_states(
+    problem: Problem,
+    t: np.ndarray,
+    q: np.ndarray,
+    v: np.ndarray,
+    args: Any,
+    args_axes: Any,
+    lane: np.ndarray,
+    row: np.ndarray,
+    *,
+    lag: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Gaps, their rates and their free accelerations (n, m) at rows of lanes, the rates as of the time of the row."""
     n = len(lane)
     if n == 0:
@@ -266,8 +283,10 @@ def _gap_states(problem, t, q, v, args, args_axes, lane, row, *, lag: float):
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"))
-def _look(problem, t, q, v, leaves, axes, structure):
-    def one(t, q, v, leaves):
+def _look(
+    problem: Problem, t: Array, q: Array, v: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
+) -> tuple[Array, Array, Array]:
+    def one(t: Array, q: Array, v: Array, leaves: tuple[Any, ...]) -> tuple[Array, Array, Array]:
         args = jax.tree.unflatten(structure, leaves)
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
@@ -277,7 +296,7 @@ def _look(problem, t, q, v, leaves, axes, structure):
     return jax.vmap(one, in_axes=(0, 0, 0, axes))(t, q, v, leaves)
 
 
-def _arrays(record) -> dict[str, np.ndarray]:
+def _arrays(record: Impacts | Intervals) -> dict[str, np.ndarray]:
     return {name: value for name, value in vars(record).items() if isinstance(value, np.ndarray)}
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
+from numpy.typing import ArrayLike
 
 from ..ensemble import COMPILE, Axes, in_chunks, lane_axes, over_lanes
 from ..integrate import Lane, Plan, motion
@@ -71,18 +72,18 @@ class Lyapunov(Drawable):
 
 def lyapunov(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
-    interval,
+    interval: Any,
     steps: int,
     intervals: int,
     skip: int = 0,
     blocks: int = 10,
-    t0=0.0,
+    t0: Any = 0.0,
     args: Any = None,
     args_axes: Any = None,
-    e=None,
+    e: Any = None,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     layout: str = "array",
@@ -119,7 +120,7 @@ def lyapunov(
     system = (batch.data.problem, batch.scheme, batch.projection)
     many = jnp.asarray([skip, intervals // blocks], jnp.int32)
 
-    def call(lane: Lane, leaves: tuple, structure):
+    def call(lane: Lane, leaves: tuple, structure: Any) -> Any:
         return _average(*system, lane, leaves, many, batch.axes, structure, plan, blocks)
 
     total, q, v, status = in_chunks(batch, call, False)
@@ -136,15 +137,26 @@ def lyapunov(
 
 
 @partial(jax.jit, static_argnames=("axes", "structure", "plan", "blocks"), compiler_options=COMPILE)
-def _average(problem, scheme, projection, lane, leaves, many, axes: Axes, structure, plan: Plan, blocks: int):
+def _average(
+    problem: Problem,
+    scheme: Scheme,
+    projection: Projection,
+    lane: Lane,
+    leaves: tuple[Any, ...],
+    many: Array,
+    axes: Axes,
+    structure: Any,
+    plan: Plan,
+    blocks: int,
+) -> tuple[Array, ...]:
     """Sums of log R over blocks (lanes, blocks, 2d), and the state at the end; ``many`` intervals are skipped, and in a block."""
 
-    def one(lane: Lane, leaves):
+    def one(lane: Lane, leaves: tuple[Any, ...]) -> tuple[Array, ...]:
         inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
         length = lane.t1 - inputs.t0
         d = lane.q0.shape[0]
 
-        def flow(x, number):
+        def flow(x: Array, number: Array) -> tuple[Array, tuple[Array, Array]]:
             t0 = inputs.t0 + number.astype(length.dtype) * length
             moved = lane._replace(q0=x[:d], v0=x[d:], t1=t0 + length, inputs=inputs._replace(t0=t0))
             end = motion(problem, scheme, projection, moved, plan)
@@ -153,14 +165,14 @@ def _average(problem, scheme, projection, lane, leaves, many, axes: Axes, struct
             known = int(Status.DERIVATIVE_AT_END) if scheme.exact_derivative else 0
             return x, (x, end.status & ~known)
 
-        def advance(_, carry):
+        def advance(_: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:
             number, x, frame, total, status = carry
             jacobian, (x, new) = jax.jacfwd(flow, has_aux=True)(x, number)
             frame, r = jnp.linalg.qr(jacobian @ frame)
             total = total + jnp.log(jnp.abs(jnp.diagonal(r)))
             return number + 1, x, frame, total, status | new
 
-        def block(carry, _):
+        def block(carry: tuple[Array, Array, Array, Array], _: Any) -> tuple[tuple[Array, Array, Array, Array], Array]:
             number, x, frame, status = carry
             zero = jnp.zeros_like(x)
             number, x, frame, total, status = lax.fori_loop(0, many[1], advance, (number, x, frame, zero, status))

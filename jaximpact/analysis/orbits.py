@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from ..ensemble import Batch
 from ..problem import Problem
 from ..projection.base import Projection
 from ..schemes.base import Scheme
@@ -91,16 +93,16 @@ class PeriodicOrbit(Drawable):
 
 def periodic_orbit(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
-    period,
+    period: Any,
     steps: int,
     cycles: int = 1,
-    t0=0.0,
+    t0: Any = 0.0,
     args: Any = None,
     args_axes: Any = None,
-    e=None,
+    e: Any = None,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     tol: float | None = None,
@@ -160,12 +162,12 @@ def periodic_orbit(
     return _first(orbit) if single else orbit
 
 
-def _solve(batch, tol: float, iterations: int) -> PeriodicOrbit:
+def _solve(batch: Batch, tol: float, iterations: int) -> PeriodicOrbit:
     """Orbits of all lanes with one step size."""
     data = batch.data
     lanes, d = data.q0.shape
 
-    def evaluate(x):
+    def evaluate(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         value, jacobian, status = strobe(batch, x)
         return value - x, jacobian - np.eye(2 * d, dtype=x.dtype), status
 
@@ -186,14 +188,14 @@ def _extrapolated(found: list[PeriodicOrbit], order: int) -> PeriodicOrbit:
     coarse, middle, fine = found
     factor = 1 / (2**order - 1)
 
-    def finest(name):
+    def finest(name: str) -> np.ndarray:
         return getattr(fine, name) + factor * (getattr(fine, name) - getattr(middle, name))
 
-    def change(a, b, *names):
+    def change(a: PeriodicOrbit, b: PeriodicOrbit, *names: str) -> np.ndarray:
         parts = [np.abs(getattr(a, name) - getattr(b, name)).reshape(len(a.q), -1) for name in names]
         return np.max(np.concatenate(parts, axis=1), axis=1)
 
-    def observed(*names):
+    def observed(*names: str) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log2(change(coarse, middle, *names) / change(middle, fine, *names))
 

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from ..contact import Metric, gap_rate, linearise, touch
 from ..ensemble import MEMORY, ensemble
@@ -91,8 +93,8 @@ class ImpactSection(Drawable):
 
 def stroboscopic(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
     period: Any,
     steps: int,
@@ -101,7 +103,7 @@ def stroboscopic(
     phase: float = 0.0,
     args: Any = None,
     args_axes: Any = None,
-    e=None,
+    e: Any = None,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     progress: bool | None = None,
@@ -144,8 +146,8 @@ def stroboscopic(
 
 def impact_section(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
     period: Any,
     steps: int,
@@ -154,7 +156,7 @@ def impact_section(
     phase: float = 0.0,
     args: Any = None,
     args_axes: Any = None,
-    e=None,
+    e: Any = None,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     progress: bool | None = None,
@@ -310,7 +312,7 @@ def repetition(section: Section, p: int) -> np.ndarray:
     return np.maximum(q, v * section.period / (2 * np.pi))
 
 
-def state(t, q, v, args):
+def state(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """What a section keeps of a row."""
     return q, v
 
@@ -337,7 +339,7 @@ class Lanes:
         return len(self.q0)
 
     @property
-    def args_axes(self):
+    def args_axes(self) -> Any:
         """The axes as `ensemble` takes them."""
         return jax.tree.map(lambda axis: None if axis < 0 else axis, self.axes)
 
@@ -368,7 +370,7 @@ class Lanes:
             live = min(count, len(self) - first)
             yield self.take(np.minimum(np.arange(first, first + count), len(self) - 1)), live
 
-    def run(self, periods: int, steps: int, save, progress: bool | None) -> Solution:
+    def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
         """All lanes over some periods."""
         t0, t1 = self.begins * self.period, (self.begins + periods) * self.period
         return ensemble(
@@ -388,13 +390,13 @@ class Lanes:
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"))
-def _admit(problem, t, q, v, leaves, axes, structure):
+def _admit(problem: Problem, t: Array, q: Array, v: Array, leaves: tuple[Any, ...], axes: Any, structure: Any) -> Array:
     """Positions (B, d), those inside a wall, or on it and moving into it, moved just in front of it along M^-1 grad f.
 
     In front of it, not onto it: a motion that starts on a wall and moves into it loses its normal velocity.
     """
 
-    def one(t, q, v, leaves):
+    def one(t: Array, q: Array, v: Array, leaves: tuple[Any, ...]) -> Array:
         args = jax.tree.unflatten(structure, leaves)
         for _ in range(2):
             contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
@@ -408,7 +410,18 @@ def _admit(problem, t, q, v, leaves, axes, structure):
     return jax.vmap(one, in_axes=(0, 0, 0, axes))(t, q, v, leaves)
 
 
-def gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase) -> Lanes:
+def gather(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    period: Any,
+    args: Any,
+    args_axes: Any,
+    e: Any,
+    scheme: Scheme | None,
+    projection: Projection | None,
+    phase: Any,
+) -> Lanes:
     """Arguments of a section as lanes: how many there are, and each with its start and its period."""
     check_problem(problem)
     phase = share_of_period(phase)
@@ -445,6 +458,6 @@ def check_restarts(scheme: Scheme) -> None:
         )
 
 
-def _shared(e) -> bool:
+def _shared(e: Any) -> bool:
     """Whether restitution is the same for all lanes, as `ensemble` reads it."""
     return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,7 @@ class Statistics(Drawable):
 def statistics(
     solution: Solution,
     *,
-    groups=None,
+    groups: Any = None,
     quantiles: Sequence[float] = QUANTILES,
     values: Mapping[str, np.ndarray] | None = None,
 ) -> Statistics:
@@ -86,7 +87,7 @@ def statistics(
         found, member = np.unique(groups, return_inverse=True)
     parts = [np.flatnonzero((member == i) & ~failed) for i in range(member.max() + 1)]
 
-    def over(reduce):
+    def over(reduce: Callable[[np.ndarray], np.ndarray]) -> dict[str, np.ndarray]:
         # the axis of groups is the last but for those of a row
         stacked = {name: [reduce(x[part]) for part in parts] for name, x in arrays.items()}
         if found is None:
@@ -99,7 +100,7 @@ def statistics(
     return Statistics(t[0], found, count, lost, levels, over(_mean), over(_std), over(lambda x: _quantile(x, levels)))
 
 
-def _arrays(solution: Solution, values, lanes: int, rows: int) -> dict[str, np.ndarray]:
+def _arrays(solution: Solution, values: Mapping[str, Any] | None, lanes: int, rows: int) -> dict[str, np.ndarray]:
     """What there are statistics of, by name: (B, k, ...)."""
     names = [name for name in ("q", "v", "impulse", "energy") if getattr(solution, name) is not None]
     arrays = {name: np.asarray(getattr(solution, name)) for name in names}

@@ -15,6 +15,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from ..ensemble import Batch, divide, in_chunks, is_single, prepare
 from ..integrate import Lane
@@ -24,7 +26,7 @@ from ..projection.base import Projection
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status
-from ..validate import JaximpactWarning, check_counts, full_axes, real_array
+from ..validate import Data, JaximpactWarning, check_counts, full_axes, real_array
 from .arguments import check_problem, check_steps, number_of, positive_time
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
@@ -32,18 +34,18 @@ FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chun
 
 def prepare_strobe(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
-    period,
+    period: Any,
     steps: int,
     cycles: int,
-    t0=0.0,
+    t0: Any = 0.0,
     scheme: Scheme | None = None,
     projection: Projection | None = None,
     args: Any = None,
     args_axes: Any = None,
-    e=None,
+    e: Any = None,
     layout: str = "array",
     name: str = "period",
 ) -> tuple[Batch, bool]:
@@ -82,7 +84,7 @@ def prepare_strobe(
     return batch._replace(data=data, axes=axes, counts=counts, plan=plan, chunks=chunks), single
 
 
-def jacobians(batch: Batch, data, wrt: tuple[str, ...]):
+def jacobians(batch: Batch, data: Data, wrt: tuple[str, ...]) -> tuple[np.ndarray, Any, np.ndarray]:
     """States at the end of the batch's motions from the data's, and their Jacobians, in forward mode.
 
     Returns the states (B, 2d), the Jacobian as in `sensitivities`, and the status (B,).
@@ -90,7 +92,7 @@ def jacobians(batch: Batch, data, wrt: tuple[str, ...]):
     plan = batch.plan._replace(sensitivity="corrected")
     system = (data.problem, batch.scheme, batch.projection)
 
-    def call(lane: Lane, leaves: tuple, structure):
+    def call(lane: Lane, leaves: tuple, structure: Any) -> Any:
         return _differentiate(*system, lane, leaves, batch.axes, structure, wrt, state, plan, "forward")
 
     jacobian, (value, status) = in_chunks(batch._replace(data=data), call, False)
@@ -105,7 +107,7 @@ def strobe(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndar
     return value, blocks(jacobian), status
 
 
-def blocks(jacobian) -> np.ndarray:
+def blocks(jacobian: Any) -> np.ndarray:
     """The Jacobian (B, 2d, 2d) with respect to the state."""
     return np.concatenate(
         [np.concatenate([jacobian[name]["q0"], jacobian[name]["v0"]], axis=2) for name in ("q", "v")], axis=1
@@ -113,15 +115,17 @@ def blocks(jacobian) -> np.ndarray:
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"))
-def _gaps(problem, q, v, t0, leaves, axes, structure):
-    def one(q, v, t0, leaves):
+def _gaps(
+    problem: Problem, q: Array, v: Array, t0: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
+) -> tuple[Array, Array]:
+    def one(q: Array, v: Array, t0: Array, leaves: tuple[Any, ...]) -> tuple[Array, Array]:
         t0, args = jnp.asarray(t0, q.dtype), jax.tree.unflatten(structure, leaves)
         return jax.jvp(lambda t, x: problem.gaps(t, x, args), (t0, q), (jnp.ones_like(t0), v))
 
     return jax.vmap(one, in_axes=axes)(q, v, t0, leaves)
 
 
-def gaps(batch: Batch, data, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def gaps(batch: Batch, data: Data, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gaps (B, m) of states x (B, 2d) at the section, and their rates."""
     d = x.shape[1] // 2
     leaves, structure = jax.tree.flatten(data.args)
@@ -131,13 +135,13 @@ def gaps(batch: Batch, data, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.asarray(found[0]), np.asarray(found[1])
 
 
-def admissible(batch: Batch, data, x: np.ndarray) -> np.ndarray:
+def admissible(batch: Batch, data: Data, x: np.ndarray) -> np.ndarray:
     """Whether each state (B, 2d) is finite and has no gap below zero, up to round-off."""
     slack = 1e3 * float(np.finfo(x.dtype).eps) * (1 + np.max(np.abs(x), axis=1, keepdims=True))
     return np.all(np.isfinite(x), axis=1) & np.all(gaps(batch, data, x)[0] >= -slack, axis=1)
 
 
-def near_impact(batch: Batch, data, x: np.ndarray) -> np.ndarray:
+def near_impact(batch: Batch, data: Data, x: np.ndarray) -> np.ndarray:
     """Whether an impact lies within two steps of the section, by gaps and their rates there: (B,)."""
     gap, rate = gaps(batch, data, x)
     noise = 1e3 * np.finfo(x.dtype).eps * (1 + np.max(np.abs(x), axis=1, keepdims=True))
@@ -145,7 +149,9 @@ def near_impact(batch: Batch, data, x: np.ndarray) -> np.ndarray:
     return np.any((np.abs(rate) > noise) & (gap <= 2 * h * np.abs(rate)), axis=1)
 
 
-def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: float, iterations: int):
+def damped_newton(
+    evaluate: Callable, allowed: Callable, x: np.ndarray, tol: float, iterations: int
+) -> tuple[np.ndarray, ...]:
     """Roots by Newton's method, each lane with a damping of its own.
 
     A step is halved until its end is ``allowed(x) -> (B,)`` and has a smaller value than its start.
@@ -160,7 +166,7 @@ def damped_newton(evaluate: Callable, allowed: Callable, x: np.ndarray, tol: flo
         x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and whether each lane has converged (B,).
     """
 
-    def newton_step(value, jacobian):
+    def newton_step(value: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         sound = np.all(np.isfinite(value), axis=1) & np.all(np.isfinite(jacobian), axis=(1, 2))
         # of least norm where the Jacobian is singular
         inverse = np.linalg.pinv(np.where(sound[:, None, None], jacobian, 0), rcond=1e-13)

@@ -130,19 +130,24 @@ def _run(options: argparse.Namespace) -> int:
         if not np.all(solution.failed):
             files += picture(lambda: draw(solution, out / "ensemble.png", title=heading, swept=swept))
 
+    rate = (options.ensemble or 1) * steps / seconds["run"]
+    timing = f"{seconds['compile']:.2f} s compiling, {seconds['run']:.3g} s running, {rate:.3g} steps/s"
     # nobody asked for derivatives here
     status = int(np.bitwise_or.reduce(np.ravel(solution.status))) & ~int(DOUBTS)
     facts["status"] = describe(status) or "OK"
-    rate = (options.ensemble or 1) * steps / seconds["run"]
     files.append(out / "run.json")
     write_json(files[-1], options.line, {"settings": settings, "results": facts, "seconds": seconds, "files": files})
     print(heading)
-    timing = f"{seconds['compile']:.2f} s compiling, {seconds['run']:.3g} s running, {rate:.3g} steps/s"
+    return _tell(solution, facts, {"time": timing, "written": file_list(files)})
+
+
+def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> int:
+    """Print what was found; the exit status."""
     failed = np.atleast_1d(np.asarray(solution.status)) & int(FAILURES)
     if np.any(failed):
         # the decoded status goes to stderr
         facts["status"] = ", ".join(line.partition(":")[0] for line in facts["status"].splitlines())
-    print_facts(facts | {"time": timing, "written": file_list(files)})
+    print_facts(facts | more)
     if np.any(failed):
         print(f"jaximpact: {summarise(failed, np.asarray(solution.failed_at))}", file=sys.stderr)
         return 1

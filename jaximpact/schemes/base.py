@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.typing import ArrayLike
 
 from ..contact import Contacts, Metric
 from ..problem import Problem
@@ -24,7 +25,7 @@ class Inputs(NamedTuple):
     e: Array
     args: Any
 
-    def time(self, n) -> Array:
+    def time(self, n: ArrayLike) -> Array:
         """t0 + n h: no sum of steps, no drift."""
         return self.t0 + jnp.asarray(n).astype(self.h.dtype) * self.h
 
@@ -98,7 +99,7 @@ class Scheme(Protocol):
     @property
     def velocity_lag(self) -> float: ...
 
-    def validate(self, problem: Problem, e, m: int) -> None:
+    def validate(self, problem: Problem, e: Any, m: int) -> None:
         """Raise ValueError, on the host, where the scheme does not cover the problem."""
         ...
 
@@ -106,7 +107,7 @@ class Scheme(Protocol):
         """Whether the step is beyond the stability bound of the force: see `beyond_stability`."""
         ...
 
-    def impact_phase(self, e) -> Array:
+    def impact_phase(self, e: Any) -> Array:
         """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
         ...
 
@@ -170,7 +171,9 @@ def beyond_stability(
     return answer @ metric.solve(answer) > limit**2 * (v @ metric.times(v))
 
 
-def unresolved(problem: Problem, metric: Metric, contacts: Contacts, t, q: Array, shift: Array, args) -> Array:
+def unresolved(
+    problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, shift: Array, args: Any
+) -> Array:
     """Which gaps (m,) no gradient describes over a displacement ``shift`` (d,), to half of what it could change.
 
     Where a contact acts, its gradient vanishes there, or the step is as long as the radius of curvature.
@@ -182,7 +185,15 @@ def unresolved(problem: Problem, metric: Metric, contacts: Contacts, t, q: Array
 
 
 def gradient_status(
-    projection: Projection, problem: Problem, metric: Metric, contacts: Contacts, t, q, shift, acting, args
+    projection: Projection,
+    problem: Problem,
+    metric: Metric,
+    contacts: Contacts,
+    t: Array,
+    q: Array,
+    shift: Array,
+    acting: Array,
+    args: Any,
 ) -> Array:
     """Status bit of contacts (m,) that act where their gap is `unresolved`; flat gaps never are."""
     if isinstance(projection, Frozen | Untouched) or is_flat(problem, t, q, args):
@@ -191,7 +202,7 @@ def gradient_status(
     return as_status(jnp.any(doubtful & acting), Status.GRADIENT_VANISHES)
 
 
-def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, e) -> Info:
+def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
     """Info of one step from its projection with restitution ``e``; adds the status of the mass matrix."""
     status = projected.status | mass_status(metric)
     if projected.impulse.shape[0] > 1:
@@ -207,7 +218,7 @@ def no_step(q: Array, v: Array, m: int) -> Info:
 
 
 def mean_acceleration(
-    problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args, count: int
+    problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any, count: int
 ) -> Array:
     """(1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds, by quadrature in time."""
     nodes, weights = np.polynomial.legendre.leggauss(count)
