@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.analysis import basins, recognise
-from jaximpact.analysis.basins import FAILED, FORBIDDEN, UNSETTLED
-from jaximpact.analysis.sections import Section
+from jaximpact.analysis import Section, basins, recognise
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
 
@@ -18,6 +16,7 @@ from basins_picture import CYCLES, DAMPING, FREQUENCY, SKIP, STEPS, WALL, E, com
 from impact_oscillator import PROBLEM, args_of, exact_section, forcing_period
 
 N = 32
+UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
 
 
 def section(rows):

@@ -13,7 +13,6 @@ import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.analysis import periodic_orbit
 from jaximpact.catalogue import oscillators
-from jaximpact.status import Status
 
 SHAW_HOLMES = catalogue.get("shaw-holmes").problem
 
@@ -126,7 +125,7 @@ def test_two_cycles_square_the_multipliers_and_a_section_at_the_impact_is_flagge
     np.testing.assert_allclose(twice.monodromy, once.monodromy @ once.monodromy, rtol=1e-8, atol=1e-8)
     (q,), (v,) = exact(np.array([0.5 * period / 100]))
     near = periodic_orbit(SHAW_HOLMES, q, v, t0=0.5 * period / 100, **common)
-    assert int(near.status) & int(Status.DERIVATIVE_AT_END)
+    assert int(near.status) & int(ji.Status.DERIVATIVE_AT_END)
 
 
 def both_forced(t, q, v, args):
