@@ -126,8 +126,8 @@ class Oscillator:
                 high = brentq(lambda s: self.flow(s)[1], low, high, xtol=1e-15)
                 if self.flow(high)[0] - self.wall >= 0:
                     continue
-            if low == 0 and self.q < self.wall:
-                # within round-off of the wall at the end of the flight before
+            if low == 0 and self.q <= self.wall and self.v < 0:
+                # the flight before has ended on the wall, or within round-off of it
                 return 0.0
             if low > 0 or self.q != self.wall:
                 return brentq(lambda s: self.flow(s)[0] - self.wall, low, high, xtol=1e-15)
