@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 import jaximpact as ji
+from jaximpact.analysis import impacts
 from jaximpact.plots import plot_derivatives
 
 jax.config.update("jax_enable_x64", True)
@@ -42,7 +43,8 @@ def main() -> None:
 
     times = np.linspace(0, T1, ROWS + 1)[1:]
     panels: dict = {"dq/dq(0)": {}, "dv/dq(0) [1/s]": {}, "dq(T)/dq(t)": {}, "dq(T)/dv(t) [s]": {}}
-    impacts: np.ndarray = np.zeros(0)
+    motion = ji.solve(OSCILLATOR, Q0, V0, t1=T1, h=options.h, args=ARGS, scheme=ji.EventCorrected(), sensitivity="none")
+    struck = impacts(OSCILLATOR, motion, args=ARGS).t
     for name, (scheme, sensitivity) in WAYS.items():
         common = {"t1": T1, "h": options.h, "args": ARGS, "scheme": scheme, "sensitivity": sensitivity}
         tangent = ji.sensitivities(OSCILLATOR, Q0, V0, **common, wrt="q0", save=times)
@@ -58,16 +60,11 @@ def main() -> None:
             ("dq(T)/dv(t) [s]", np.append(adjoint.jacobian["v0"][:, 0], ends["v0"])),
         ):
             panels[panel][name] = values
-        if not len(impacts):
-            impulse = np.asarray(
-                ji.solve(OSCILLATOR, Q0, V0, t1=T1, h=options.h, args=ARGS, scheme=scheme, save=times).impulse[:, 0]
-            )
-            impacts = times[1:][np.diff(impulse) > 0.05 * impulse[-1]]
     print(f"{'derivative at':>24}" + "".join(f"{name:>28}" for name in WAYS))
     for panel, curves in panels.items():
         row = -1 if "(0)" in panel else 0
         print(f"{panel:>18} {'T' if row else '0+':>5}" + "".join(f"{curves[name][row]:28.6f}" for name in WAYS))
-    path = plot_derivatives(times, panels, options.out / "tangents.png", impacts=impacts, title="Across five impacts")
+    path = plot_derivatives(times, panels, options.out / "tangents.png", impacts=struck, title="Across five impacts")
     print(f"written: {path}")
 
 
