@@ -25,7 +25,7 @@ from . import kernel
 from .execution import executed
 from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, is_scalar, make_plan, motion, row_size
 from .problem import Problem
-from .projection.base import Projection
+from .projection.base import ContactSolver
 from .schemes.base import Inputs, Scheme
 from .threads import arrived, crew, leave, refuse_fork, workers
 from .validate import (
@@ -145,7 +145,7 @@ def ensemble(
     h,
     t0=0.0,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     args: Any = None,
     args_axes: Any = None,
     e=None,
@@ -209,7 +209,7 @@ class Batch(NamedTuple):
     data: Data
     axes: Axes
     scheme: Scheme
-    projection: Projection
+    projection: ContactSolver
     counts: np.ndarray
     plan: Plan
     times: Any
@@ -434,7 +434,7 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
         raise type(error)(f"{error}{_lane_like(args, args_axes, lanes)}") from error
     if axes.e == 0:
         for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
-            scheme.validate(problem, value, e.shape[-1] if e.ndim == 2 else 0)
+            scheme.check(problem, value, e.shape[-1] if e.ndim == 2 else 0)
     return data, axes, lanes
 
 

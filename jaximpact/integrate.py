@@ -17,7 +17,7 @@ from .contact import Metric, gap_rate, linearise, touch
 from .derivatives import REVERSE_INSIDE, TWICE, UNDIFFERENTIATED, forward_first, guarded
 from .lanes import few, few_differentiated
 from .problem import Problem
-from .projection.base import Projection, Untouched, as_status, is_straight, project_velocity
+from .projection.base import ContactSolver, Untouched, as_status, is_straight, project_velocity
 from .scalarise import scalarise
 from .schemes.base import Info, Inputs, Scheme, Timing, finite, no_step
 from .sensitivity import begin, calm_step, corrected_step, end, located_step, synchronous
@@ -155,7 +155,7 @@ class Part:
     scheme: Any
     length: Array
 
-    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: Any) -> tuple[Any, Info]:
         """The state then; its number is that of the whole step."""
         return self.scheme.step(problem, projection, inputs, state, self.length)
 
@@ -226,7 +226,7 @@ class Solution:
         return describe(int(np.bitwise_or.reduce(np.asarray(self.status).ravel())))
 
 
-def start(problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array):
+def start(problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array):
     """v0 projected onto the admissible velocities T(t0, q0) in the kinetic metric (Paoli 2010, initial data (P4)).
 
     Returns the velocity, the impulse of that projection (m,) and status bits.
@@ -253,20 +253,21 @@ def noted(measures, bits: Array, t: Array):
     return (*rest, status | bits, jnp.where(failing, t, failed_at))
 
 
-def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: Lane, plan: Plan) -> Solution:
+def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane: Lane, plan: Plan) -> Solution:
     """One motion, a pure function of one lane's arrays: batch it from outside with `jax.vmap`."""
     inputs = lane.inputs
     t0, h, _, args = inputs
+    locates = scheme.timing(inputs.e) is None  # impacts, and makes part steps
     differentiated = plan.sensitivity != "none" and problem.constraints is not None
-    corrected = plan.sensitivity == "corrected" and differentiated and not scheme.exact_derivative
-    located = differentiated and scheme.exact_derivative
+    corrected = plan.sensitivity == "corrected" and differentiated and not locates
+    located = differentiated and locates
     # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
     forgetful = differentiated or (plan.sensitivity != "none" and Metric.at(problem, lane.q0, args).factor is not None)
 
     v0, jolt, status = start(problem, projection, inputs, lane.q0, lane.v0)
     state, info = scheme.init(problem, projection, inputs, lane.q0, v0)
     initial = Row(lane.q0, v0, lane.q0, jolt, jnp.zeros_like(v0), jolt)
-    if scheme.exact_derivative:
+    if locates:
         initial = initial._replace(before=(state, jolt))
     # step number at or after each saved time, and the first of the times that share a step
     index = _step_at_or_after(lane.times, t0, h)
@@ -276,14 +277,14 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
 
     # a scheme that can make part of a step makes the last one end at t1
     over = inputs.time(lane.steps) - lane.t1
-    over = jnp.where(over > ALIGNED * h, over, 0) if scheme.exact_derivative else jnp.zeros_like(over)
+    over = jnp.where(over > ALIGNED * h, over, 0) if locates else jnp.zeros_like(over)
 
     def until(k):
         """The scheme whose step ends with number k, or at t1."""
-        return Part(scheme, jnp.where(k == lane.steps, h - over, h)) if scheme.exact_derivative else scheme
+        return Part(scheme, jnp.where(k == lane.steps, h - over, h)) if locates else scheme
 
     # a step up to a row's time is for kept rows alone: not within the loop over all steps
-    afterwards = plan.function is None or (plan.every is None and not plan.lean and scheme.exact_derivative)
+    afterwards = plan.function is None or (plan.every is None and not plan.lean and locates)
 
     def content(k, row, pointer):
         if plan.every is not None:
@@ -348,7 +349,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     def row_of(state, info, before, start):
         """Of the state that a step led to, from the impulse ``before`` it and the state at its start."""
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
-        kept = (start, before) if scheme.exact_derivative else None
+        kept = (start, before) if locates else None
         return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept)
 
     zero = jnp.zeros((), lane.q0.dtype)
@@ -367,7 +368,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
         buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
 
     # nothing a lane could be spared
-    straight = scheme.projects and not corrected and is_straight(projection, problem, t0, lane.q0, args)
+    straight = not locates and not corrected and is_straight(projection, problem, t0, lane.q0, args)
 
     def step(*system):
         """A step and what it does to the history of the contacts; made whole for the lanes that touch something."""
@@ -488,7 +489,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     if history is not None:
         bits = end(problem, ended, lane.steps, state, history)
         measures = (*measures[:3], measures[3] | bits, measures[4])
-    elif scheme.exact_derivative:
+    elif locates:
         measures = (*measures[:3], measures[3] & ~int(DERIVATIVES), measures[4])
 
     final = in_time(lane.t1, row._replace(before=None), ended.time(lane.steps) - lane.t1)
@@ -522,7 +523,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: Projection, lane: L
     return guarded(solution, UNDIFFERENTIATED) if plan.sensitivity == "none" else solution
 
 
-def plain_step(problem: Problem, scheme: Scheme, projection: Projection, inputs: Inputs, state, history):
+def plain_step(problem: Problem, scheme: Scheme, projection: ContactSolver, inputs: Inputs, state, history):
     """`Scheme.step`, in the form of `corrected_step`."""
     return *scheme.step(problem, projection, inputs, state), history
 
@@ -573,7 +574,7 @@ def _interpolate(row: Row, back, h) -> Row:
     return row._replace(q=row.q - back * row.chord, impulse=row.impulse - (back / h) * row.last)
 
 
-def motion(problem: Problem, scheme: Scheme, projection: Projection, lane: Lane, plan: Plan) -> Solution:
+def motion(problem: Problem, scheme: Scheme, projection: ContactSolver, lane: Lane, plan: Plan) -> Solution:
     """`trajectory` in the plan's layout."""
     if not plan.scalar:
         return trajectory(problem, scheme, projection, lane, plan)
@@ -607,7 +608,7 @@ def solve(
     steps: int | None = None,
     t0=0.0,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     args: Any = None,
     e=None,
     save: Any = "all",

@@ -14,7 +14,7 @@ import numpy as np
 from .ensemble import COMPILE, Axes, in_chunks, is_single, lane_axes, over_lanes, prepare
 from .integrate import Lane, Plan, Solution, motion
 from .problem import Problem
-from .projection.base import Projection, as_status
+from .projection.base import ContactSolver, as_status
 from .schemes.base import Scheme
 from .status import DOUBTS, FAILURES, Status, describe
 from .validate import check_choice
@@ -66,7 +66,7 @@ def sensitivities(
     output: Callable[[Solution], Any] = state,
     t0=0.0,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     args: Any = None,
     args_axes: Any = None,
     e=None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 
-from .projection import ADMM, ActiveSet, ProjectedGradient, Projection
+from .projection import ADMM, ActiveSet, ContactSolver, ProjectedGradient
 from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman, Scheme
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {
@@ -20,7 +20,7 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "moreau-jean": lambda: MoreauJean(),
     "event-corrected": lambda: EventCorrected(),
 }
-PROJECTIONS: dict[str, Callable[[], Projection]] = {
+PROJECTIONS: dict[str, Callable[[], ContactSolver]] = {
     "active-set": lambda: ActiveSet(),
     "projected-gradient": lambda: ProjectedGradient(),
     "admm": lambda: ADMM(),
@@ -37,7 +37,7 @@ def scheme_from_name(name: str, force: str | None = None) -> Scheme:
     return replace(scheme, force=force)
 
 
-def projection_from_name(name: str) -> Projection:
+def projection_from_name(name: str) -> ContactSolver:
     """The projection of that name."""
     return lookup("projection", name, PROJECTIONS)()
 

@@ -8,7 +8,7 @@ error that no step size cures. Here a step's values are left alone and its deriv
     dt* = -(G dq + f_theta dtheta)/f',    dx+ = D_R dx- + R_theta dtheta + (D_R F- + d_t R - F+) dt*,
 
 with R the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after, and f' the gap
-velocity. The saltation is taken within the step where the scheme's impacts lie on average (`Scheme.impact_phase`). A
+velocity. The saltation is taken within the step where the scheme's impacts lie on average (`Scheme.timing`). A
 step without impact has the derivative of the discrete map itself.
 
 References:
@@ -27,7 +27,7 @@ from . import linalg
 from .contact import ORTHOGONAL, Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
 from .derivatives import graft_once, graft_tree
 from .problem import Problem
-from .projection.base import Frozen, Projection, Untouched, as_status
+from .projection.base import ContactSolver, Frozen, Untouched, as_status
 from .schemes.base import Info, Inputs, Scheme, State, finite
 from .status import Status
 
@@ -152,20 +152,22 @@ def begin(problem: Problem, inputs: Inputs, q0: Array, v0: Array, info: Info) ->
 
 
 def corrected_step(
-    problem: Problem, scheme: Scheme, projection: Projection, inputs: Inputs, state: State, history: History
+    problem: Problem, scheme: Scheme, projection: ContactSolver, inputs: Inputs, state: State, history: History
 ) -> tuple[State, Info, History]:
     """`scheme.step` with the corrected derivative."""
     new, info = scheme.step(problem, projection, *lax.stop_gradient((inputs, state)))
     _, h, e, args = inputs
     n, q, v = state[:3]
     t = inputs.time(n)
-    middle = lax.stop_gradient(scheme.impact_phase(e) * h)
+    timing = scheme.timing(e)
+    assert timing is not None
+    middle = lax.stop_gradient(timing.phase * h)
     a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
     t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
     here = observe(problem, h, t_mid, q_mid, v_mid, args)
 
     active = lax.stop_gradient(info.impulse) > 0
-    rebound = active & (history.last == STRUCK) & scheme.rebounds
+    rebound = active & (history.last == STRUCK) & (timing.steps > 1)
     # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
     rest = (history.last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
     impact = active & ~rebound & ~rest & (here.rate < -here.threshold)
@@ -207,9 +209,9 @@ def corrected_step(
 
 
 def located_step(
-    problem: Problem, scheme: Scheme, projection: Projection, inputs: Inputs, state: State, history: History
+    problem: Problem, scheme: Scheme, projection: ContactSolver, inputs: Inputs, state: State, history: History
 ) -> tuple[State, Info, History]:
-    """`scheme.step` of a scheme with ``exact_derivative``, which says DERIVATIVE_AT_END of every step with an impact."""
+    """`scheme.step` of a scheme that locates impacts, which says DERIVATIVE_AT_END of every step with an impact."""
     new, info = scheme.step(problem, projection, inputs, state)
     struck = (info.status & int(Status.DERIVATIVE_AT_END)) != 0
     history = history._replace(latest=jnp.where(struck, new.n, history.latest).astype(jnp.int32))
@@ -235,9 +237,11 @@ def synchronous(problem: Problem, scheme: Scheme, inputs: Inputs, t, q, v, impul
     v + h/2 a. Before the first contact it stays that of the discrete map.
     """
     _, h, _, args = inputs
+    timing = scheme.timing(inputs.e)
+    assert timing is not None
     a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
     apart = jnp.any(impulse > 0) & ~jnp.any(last > 0)
-    return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.velocity_lag * h) * a, 0))
+    return graft_once(v, v + jnp.where(apart, lax.stop_gradient(timing.lag * h) * a, 0))
 
 
 def end(problem: Problem, inputs: Inputs, steps, state: State, history: History) -> Array:

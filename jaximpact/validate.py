@@ -23,6 +23,8 @@ from jax import Array
 from .contact import Metric, Touch, gap_rate, linearise, touch
 from .problem import Problem
 from .projection.active_set import ActiveSet
+from .projection.base import ContactSolver
+from .schemes.base import Scheme
 from .schemes.paoli_schatzman import PaoliSchatzman
 
 MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
@@ -142,13 +144,13 @@ def choose_methods(scheme, projection) -> tuple[Any, Any]:
     """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
     scheme = PaoliSchatzman() if scheme is None else scheme
     projection = ActiveSet() if projection is None else projection
-    for name, value, methods, example in (
-        ("scheme", scheme, ("validate", "init", "step"), "PaoliSchatzman()"),
-        ("projection", projection, ("solve", "tolerance", "max_linearisations"), "ActiveSet()"),
+    for name, value, kind, example in (
+        ("scheme", scheme, Scheme, "PaoliSchatzman()"),
+        ("projection", projection, ContactSolver, "ActiveSet()"),
     ):
         if isinstance(value, type):
             raise TypeError(f"{name} must be an instance: write {value.__name__}(), not {value.__name__}")
-        if not all(hasattr(value, method) for method in methods):
+        if not isinstance(value, kind):
             raise TypeError(f"{name} must be a {name} such as {example}, got {_short(value)}")
         _check_options(value)
     return scheme, projection
@@ -353,7 +355,7 @@ def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
         shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
         if shape != ():
             raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
-    scheme.validate(problem, e, m)
+    scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
 

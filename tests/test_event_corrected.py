@@ -444,4 +444,4 @@ def test_bad_options_are_named():
         with pytest.raises(ValueError, match=next(iter(options))):
             final(BALL, [1.0], [0.0], t1=1.0, h=0.1, args={"g": 9.81}, scheme=ji.EventCorrected(**options))
     with pytest.raises(ValueError, match="restitution has shape"):
-        SCHEME.validate(BALL, np.zeros(3), 1)
+        SCHEME.check(BALL, np.zeros(3), 1)

@@ -92,7 +92,7 @@ class AllTogether:
         return False
 
     def solve(self, contacts, offset, tolerance):
-        return ji.ActiveSet().solve(contacts, offset, tolerance)
+        return ji.ActiveSet().impulses(contacts, offset, tolerance, jnp.zeros_like(offset))
 
 
 def disks_gaps(t, q, args):

@@ -18,7 +18,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from ..problem import Problem
-from ..projection.base import Projection
+from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_counts
 from .arguments import check_kind, check_problem, distance, sweep_values
@@ -101,7 +101,7 @@ def basins(
     args: Any = None,
     e: Any = None,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> Basins:
     """Which attractor every start of a grid leads to.

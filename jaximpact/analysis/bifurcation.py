@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from ..integrate import Save
 from ..problem import Problem
-from ..projection.base import Projection
+from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..validate import check_counts
 from .arguments import check_problem, check_steps, distance, real, sweep_values
@@ -108,7 +108,7 @@ def bifurcation(
     args: Any = None,
     e: Any = None,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> Bifurcation:
     """The stroboscopic section of a forced system over the values of one parameter.
@@ -208,7 +208,7 @@ def two_parameter_map(
     args: Any = None,
     e: Any = None,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> ParameterMap:
     """The period of the motion, and its impacts in a forcing period, over a grid of two parameters, in one batch.

@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from ..problem import Problem
-from ..projection.base import Projection
+from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..validate import check_counts
 from .arguments import check_problem, real_number
@@ -112,7 +112,7 @@ def continue_orbit(
     step: float = 0.02,
     points: int = 400,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     tol: float | None = None,
 ) -> Branch:
     """Follow a periodic orbit as one parameter changes, through folds, to where it grazes or the parameter leaves its bounds.

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from ..integrate import Lane, Plan, Solution, run
 from ..problem import Problem
-from ..projection.base import Projection
+from ..projection.base import ContactSolver
 from ..schemes import EventCorrected
 from ..schemes.base import Inputs, Scheme, Timing
 from ..status import FAILURES, Status
@@ -131,7 +131,7 @@ def convergence(
     impulse: Any = None,
     t0: Any = 0.0,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     args: Any = None,
     e: Any = None,
 ) -> Convergence:
@@ -253,7 +253,7 @@ def sweep(
     t1: Any,
     counts: Sequence[int],
     scheme: Scheme,
-    projection: Projection,
+    projection: ContactSolver,
     args: Any,
     e: Any,
     *,

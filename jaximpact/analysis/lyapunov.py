@@ -24,7 +24,7 @@ from ..ensemble import COMPILE, Axes, in_chunks, lane_axes, over_lanes
 from ..integrate import Lane, Plan, motion
 from ..jacobians import BLOCK
 from ..problem import Problem
-from ..projection.base import Projection
+from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
@@ -85,7 +85,7 @@ def lyapunov(
     args_axes: Any = None,
     e: Any = None,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     layout: str = "array",
 ) -> Lyapunov:
     """Lyapunov exponents of a motion, or of each motion of a batch, with a statistical error.
@@ -140,7 +140,7 @@ def lyapunov(
 def _average(
     problem: Problem,
     scheme: Scheme,
-    projection: Projection,
+    projection: ContactSolver,
     lane: Lane,
     leaves: tuple[Any, ...],
     many: Array,
@@ -162,7 +162,7 @@ def _average(
             end = motion(problem, scheme, projection, moved, plan)
             x = jnp.concatenate([end.q[-1], end.v[-1]])
             # an impact within the last step spoils only a scheme whose derivative is not that of its own step
-            known = int(Status.DERIVATIVE_AT_END) if scheme.exact_derivative else 0
+            known = int(Status.DERIVATIVE_AT_END) if scheme.timing(0.0) is None else 0
             return x, (x, end.status & ~known)
 
         def advance(_: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:

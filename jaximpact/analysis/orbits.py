@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from ..ensemble import Batch
 from ..problem import Problem
-from ..projection.base import Projection
+from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status, describe
@@ -104,7 +104,7 @@ def periodic_orbit(
     args_axes: Any = None,
     e: Any = None,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     tol: float | None = None,
     iterations: int = 40,
     extrapolate: bool = False,

@@ -17,9 +17,9 @@ from ..contact import Metric, gap_rate, linearise, touch
 from ..ensemble import MEMORY, ensemble
 from ..integrate import Save, Solution
 from ..problem import Problem
-from ..projection.base import Projection
+from ..projection.base import ContactSolver
 from ..schemes import EventCorrected
-from ..schemes.base import Scheme
+from ..schemes.base import Scheme, Timing
 from ..status import FAILURES
 from ..validate import canonical_state, cast_numbers, check_counts, choose_methods, full_axes
 from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period
@@ -105,7 +105,7 @@ def stroboscopic(
     args_axes: Any = None,
     e: Any = None,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> Section:
     """The stroboscopic map of a periodically forced system: states at the end of forcing periods.
@@ -158,7 +158,7 @@ def impact_section(
     args_axes: Any = None,
     e: Any = None,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> ImpactSection:
     """All impacts of the last ``cycles`` forcing periods, their phases, and the stroboscopic section of these periods.
@@ -332,7 +332,7 @@ class Lanes:
     args: Any
     axes: Any
     scheme: Scheme
-    projection: Projection
+    projection: ContactSolver
     begins: float
 
     def __len__(self) -> int:
@@ -419,7 +419,7 @@ def gather(
     args_axes: Any,
     e: Any,
     scheme: Scheme | None,
-    projection: Projection | None,
+    projection: ContactSolver | None,
     phase: Any,
 ) -> Lanes:
     """Arguments of a section as lanes: how many there are, and each with its start and its period."""
@@ -451,7 +451,7 @@ def gather(
 
 def check_restarts(scheme: Scheme) -> None:
     """Raise where a state (q, v) does not hold all that the scheme's next step needs."""
-    if scheme.rebounds:
+    if Timing.of(scheme).rebounds:
         raise ValueError(
             f"scheme={type(scheme).__name__}: an impact struck in its last step rebounds in the next one, so that motions cannot "
             "be started again from a state; use EventCorrected() (default) or MoreauJean()"

@@ -22,7 +22,7 @@ from ..ensemble import Batch, divide, in_chunks, is_single, prepare
 from ..integrate import Lane
 from ..jacobians import _differentiate, state
 from ..problem import Problem
-from ..projection.base import Projection
+from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status
@@ -42,7 +42,7 @@ def prepare_strobe(
     cycles: int,
     t0: Any = 0.0,
     scheme: Scheme | None = None,
-    projection: Projection | None = None,
+    projection: ContactSolver | None = None,
     args: Any = None,
     args_axes: Any = None,
     e: Any = None,

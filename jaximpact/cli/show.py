@@ -89,7 +89,7 @@ def _applicable(entry: Entry, case: Case) -> list[str]:
     fitting = []
     for label, make in SCHEMES.items():
         try:
-            make().validate(entry.problem, case.restitution, count_constraints(entry, case))
+            make().check(entry.problem, case.restitution, count_constraints(entry, case))
         except ValueError:
             continue
         fitting.append(label)

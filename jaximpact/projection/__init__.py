@@ -2,17 +2,17 @@
 
 from .active_set import ActiveSet
 from .admm import ADMM
-from .base import Impulses, Projected, Projection, project_position, project_velocity
+from .base import ContactSolver, Impulses, Projected, project_position, project_velocity
 from .geodesic import project_geodesic
 from .projected_gradient import ProjectedGradient
 
 __all__ = [
     "ADMM",
     "ActiveSet",
+    "ContactSolver",
     "Impulses",
     "Projected",
     "ProjectedGradient",
-    "Projection",
     "project_geodesic",
     "project_position",
     "project_velocity",

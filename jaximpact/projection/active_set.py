@@ -18,7 +18,7 @@ from jax.scipy.linalg import cho_solve
 from .. import linalg
 from ..contact import SMALL, Contacts
 from ..status import Status
-from .base import Impulses, as_status
+from .base import ContactSolver, Impulses, as_status
 
 ENUMERATE = 3
 GUESSES = 6  # active sets tried by factorisation before pivots
@@ -29,7 +29,7 @@ PROXIMAL_STEPS = 20
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ActiveSet:
+class ActiveSet(ContactSolver):
     """Exact solution of the linearised problem; the default.
 
     Up to three constraints every active set is tried in straight-line code, which costs the same for every lane of a
@@ -59,19 +59,16 @@ class ActiveSet:
         size = min(m, max(24, d + d // 2))
         return (16, size) if size > 32 else (size,)
 
-    def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
-        return self.solve_from(contacts, offset, tolerance, jnp.zeros_like(offset))
-
-    def solve_from(self, contacts: Contacts, offset: Array, tolerance: Array, impulse: Array) -> Impulses:
+    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         """As ``solve``; guesses start from the contacts that carry an ``impulse`` (m,) in a similar problem, if any do."""
         m, d = contacts.jacobian.shape
         a = contacts.delassus()
         if m <= ENUMERATE:
             return enumerate_sets(a, offset)
         zero = jnp.zeros((), jnp.int32)
-        start = Attempt(impulse, jnp.zeros((), bool), zero, zero)
+        start = Attempt(guess, jnp.zeros((), bool), zero, zero)
         if m > SMALL:
-            start = guess(a, offset, tolerance, start, max(d, m - SPARE))
+            start = guessed(a, offset, tolerance, start, max(d, m - SPARE))
         return pivot_and_refine(a, offset, tolerance, start)
 
 
@@ -90,7 +87,7 @@ def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
     return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
 
 
-def guess(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
+def guessed(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
     """Primal-dual active sets (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)), a few.
 
     Unsolved where they do not converge, and where more contacts than ``most`` are closed: pivots close independent ones

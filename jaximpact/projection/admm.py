@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..contact import Contacts
-from .base import Impulses, complementarity, unit_scaling
+from .base import ContactSolver, Impulses, complementarity, unit_scaling
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ADMM:
+class ADMM(ContactSolver):
     """Alternating direction method of multipliers: one factorisation, then products; steady on ill-conditioned contacts.
 
     The penalty is the geometric mean of the extreme non-zero eigenvalues of the scaled Delassus matrix, optimal for a
@@ -36,10 +36,9 @@ class ADMM:
     max_iterations: int = field(default=2000, metadata={"static": True})
     relaxation: float = 1.6
 
-    def direct(self, m: int) -> bool:
-        return False
+    warm_starts = False
 
-    def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
+    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)
         a = scale[:, None] * contacts.delassus() * scale[None, :]
         b = jnp.where(present, offset * scale, 1)

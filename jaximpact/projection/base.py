@@ -11,8 +11,9 @@ matrix A = G M^-1 G'); curved constraints are handled here by successive lineari
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,30 +52,34 @@ class Projected(NamedTuple):
     status: Array
 
 
-class Projection(Protocol):
-    """A method for the linearised contact problem.
+class ContactSolver(abc.ABC):
+    """A method for the contact problem of one linearisation: ``impulses`` is all that a new one must define.
 
-    ``tolerance`` is the KKT residual asked for [velocity]; it is raised to the round-off floor where that is larger.
-    ``max_linearisations`` bounds the SQP iterations around a curved constraint.
+    Of ``contacts`` it may ask for gap velocities ``velocity(v)`` = G v, velocity jumps ``jump(L)`` = M^-1 G' L and the
+    ``diagonal()`` of the Delassus matrix, and for the matrix itself, ``delassus()``, if it suits few contacts alone: contacts
+    that are kept as pairs of bodies have the first three only. Constraints that are masked out have zero gradients.
 
-    Two more methods may be there. ``solve_from(contacts, offset, tolerance, impulse)`` is ``solve`` started from known
-    impulses (m,); above eight constraints the gradients are then kept for several corrections. ``working_sets(m, d)``
-    gives increasing numbers of constraints: only so many, the likely ones, are handed to the method, and all are checked.
+    Attributes:
+        tolerance: the KKT residual asked for [velocity]; it is raised to the round-off floor where that is larger.
+        max_linearisations: SQP iterations around a curved constraint, at most.
+        warm_starts: whether ``guess`` is used; above eight constraints gradients are then kept for several corrections.
     """
 
-    @property
-    def tolerance(self) -> float: ...
+    tolerance: float
+    max_linearisations: int
+    warm_starts: ClassVar[bool] = True
 
-    @property
-    def max_linearisations(self) -> int: ...
+    @abc.abstractmethod
+    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+        """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
 
     def direct(self, m: int) -> bool:
-        """Whether ``solve`` is straight-line arithmetic, exact to round-off, for m constraints."""
-        ...
+        """Whether ``impulses`` is straight-line arithmetic, exact to round-off, for m constraints."""
+        return False
 
-    def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
-        """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``, () or (m,)."""
-        ...
+    def working_sets(self, m: int, d: int) -> tuple[int, ...]:
+        """Increasing numbers of constraints: only so many, the likely ones, are handed to the solver, and all are checked."""
+        return (m,)
 
 
 class Frozen(NamedTuple):
@@ -208,7 +213,7 @@ def _floor(contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
 
 
 def _tolerance(
-    method: Projection, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array
+    method: ContactSolver, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array
 ) -> Array:
     """The method's tolerance (m,), raised to round-off; where the residual meets the first, the second is not worked out."""
 
@@ -293,19 +298,7 @@ class Selection(NamedTuple):
         return x if self.rows is None else jnp.zeros(self.m, x.dtype).at[self.rows].set(x, unique_indices=True)
 
 
-def working_sets(method: Projection, m: int, d: int) -> tuple[int, ...]:
-    """How many of m contacts a method is given together, increasing: all of them where it does not say."""
-    return method.working_sets(m, d) if hasattr(method, "working_sets") else (m,)
-
-
-def _solve(method: Projection, contacts: Contacts, offset: Array, tolerance: Array, impulse: Array) -> Impulses:
-    """One linearised problem, started from known impulses where the method can."""
-    if hasattr(method, "solve_from"):
-        return method.solve_from(contacts, offset, tolerance, impulse)
-    return method.solve(contacts, offset, tolerance)
-
-
-def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> Projected:
+def project_velocity(method: ContactSolver, contacts: Contacts, offset: Array) -> Projected:
     """Solve 0 <= L _|_ A L + offset >= 0 once: the projection onto a polyhedral set of velocities.
 
     ``offset`` (m,) is the gap velocity without impulses. A method with a working set is asked again, for more contacts,
@@ -321,7 +314,7 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
         chosen = Selection.of(now, size)
         part, start = contacts.take(chosen.rows), chosen.take(offset)
         tolerance = _tolerance(method, None, part, jnp.abs(now.jump), start)
-        found = _solve(method, part, start, tolerance, chosen.take(now.impulse))
+        found = method.impulses(part, start, tolerance, chosen.take(now.impulse))
         jump, impulse = part.jump(found.impulse), chosen.spread(found.impulse)
         gap = contacts.velocity(jump) + offset
         residual = complementarity(gap, impulse, contacts.diagonal())
@@ -336,7 +329,7 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
         if method.direct(m):
             found = improved(start, m)
             return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).packed()
-        sizes = working_sets(method, m, d)
+        sizes = method.working_sets(m, d)
         return start.until_done(improved, 0 if sizes[-1] == m else method.max_linearisations, sizes).packed()
 
     def residual(x):
@@ -349,7 +342,7 @@ def project_velocity(method: Projection, contacts: Contacts, offset: Array) -> P
 
 
 def project_position(
-    method: Projection,
+    method: ContactSolver,
     problem: Problem,
     metric: Metric,
     time: Array,
@@ -404,7 +397,7 @@ def project_position(
         contacts, impulse = contacts._replace(gap=chosen.take(now.gap)), chosen.take(now.impulse)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
         offset = contacts.gap + contacts.velocity(change)
-        found = _solve(method, contacts, offset, 0.25 * tolerance(contacts, now.jump), impulse)
+        found = method.impulses(contacts, offset, 0.25 * tolerance(contacts, now.jump), impulse)
         impulse = found.impulse if pulled is None else found.impulse - impulse
         jump = contacts.jump(impulse) if pulled is None else pulled + contacts.jump(impulse)
         impulse = chosen.spread(found.impulse)
@@ -429,7 +422,7 @@ def project_position(
     def improved(now: Iterate, size: int) -> Iterate:
         chosen = Selection.of(now, size)
         contacts = linearise(now, chosen)
-        if m <= SMALL or not hasattr(method, "solve_from"):
+        if m <= SMALL or not method.warm_starts:
             return corrected(now, contacts, chosen)[0]
 
         # gradients are dear: kept while each correction leaves less than a tenth of the residual
@@ -451,7 +444,7 @@ def project_position(
         if method.direct(m) and flat:
             # one linearisation is exact for constraints affine in q
             return improved(start, m).packed()
-        return start.until_done(improved, method.max_linearisations, working_sets(method, m, d)).packed()
+        return start.until_done(improved, method.max_linearisations, method.working_sets(m, d)).packed()
 
     def residual(x):
         jump, impulse = x
@@ -465,7 +458,7 @@ def project_position(
     return _unpack(contact_root(residual, solve, guess))
 
 
-def is_straight(method: Projection, problem: Problem, time, q: Array, args) -> bool:
+def is_straight(method: ContactSolver, problem: Problem, time, q: Array, args) -> bool:
     """Whether a projection is straight-line arithmetic, with nothing to iterate: few constraints, seen to be affine in q."""
     return method.direct(problem.count(time, q, args)) and is_flat(problem, time, q, args)
 

@@ -1,4 +1,4 @@
-"""Projection along geodesics of the kinetic metric, for one constraint (Paoli and Schatzman 1999, (1.10)-(1.11)).
+"""ContactSolver along geodesics of the kinetic metric, for one constraint (Paoli and Schatzman 1999, (1.10)-(1.11)).
 
 Z on the boundary and s >= 0 such that the geodesic from Z with unit initial velocity -N(Z), N proportional to
 M^-1 grad f, reaches W at arc length s. Christoffel symbols come from automatic differentiation.
@@ -14,7 +14,7 @@ from .. import linalg
 from ..contact import Metric
 from ..problem import Problem
 from ..status import Status
-from .base import Projected, Projection, _unpack, as_status, contact_root
+from .base import ContactSolver, Projected, _unpack, as_status, contact_root
 
 SUBSTEPS = 2  # RK4 steps along a geodesic whose length is O(h): error O(h^5)
 
@@ -50,7 +50,7 @@ def geodesic(problem: Problem, z: Array, w: Array, args) -> Array:
 
 
 def project_geodesic(
-    method: Projection, problem: Problem, time: Array, base: Array, increment: Array, scale: Array, args
+    method: ContactSolver, problem: Problem, time: Array, base: Array, increment: Array, scale: Array, args
 ) -> Projected:
     """Geodesic projection of W = base + increment onto f(time, .) >= 0; Z = W + scale * jump.
 

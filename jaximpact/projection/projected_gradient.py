@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..contact import Contacts
-from .base import Impulses, complementarity, unit_scaling
+from .base import ContactSolver, Impulses, complementarity, unit_scaling
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class ProjectedGradient:
+class ProjectedGradient(ContactSolver):
     """First-order method that needs only G v and M^-1 G' L: for many constraints.
 
     Constraints are scaled to a unit Delassus diagonal; the step 1/L starts at its largest conceivable value and is cut
@@ -34,18 +34,11 @@ class ProjectedGradient:
     max_linearisations: int = 50
     max_iterations: int = field(default=5000, metadata={"static": True})
 
-    def direct(self, m: int) -> bool:
-        return False
-
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
         """Constraints solved for together: of dependent ones more than d may carry impulses."""
         return (min(m, max(64, 4 * d)),)
 
-    def solve(self, contacts: Contacts, offset: Array, tolerance: Array) -> Impulses:
-        return self.solve_from(contacts, offset, tolerance, jnp.zeros_like(offset))
-
-    def solve_from(self, contacts: Contacts, offset: Array, tolerance: Array, impulse: Array) -> Impulses:
-        """As ``solve``, started from the impulses (m,) of a similar problem."""
+    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)
 
         def delassus(x):
@@ -82,7 +75,7 @@ class ProjectedGradient:
             return (carry[-1] > 1) & (carry[0] < self.max_iterations)
 
         one = jnp.ones((), b.dtype)
-        x = root * impulse
+        x = root * guess
         ax = delassus(x)
         start = (jnp.zeros((), jnp.int32), x, ax, x, ax, one, one, excess(x, ax))
         count, x, *_ = lax.while_loop(going, body, start)

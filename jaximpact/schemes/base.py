@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, Protocol
+import abc
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +12,7 @@ from jax.typing import ArrayLike
 
 from ..contact import Contacts, Metric
 from ..problem import Problem
-from ..projection.base import Frozen, Projected, Projection, Untouched, as_status, is_flat
+from ..projection.base import ContactSolver, Frozen, Projected, Untouched, as_status, is_flat
 from ..status import Status
 
 STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
@@ -81,45 +82,46 @@ class Info(NamedTuple):
     status: Array
 
 
-class Scheme(Protocol):
-    """A time-stepping scheme. ``init`` may already make the first step: ``starts_at`` is the n it ends with.
+class ImpactTiming(NamedTuple):
+    """How a scheme spreads an impact over its steps: over how many ``steps``, 1 or 2; where within the first, in [0, 1], its
+    derivative is taken (``phase``); and by how many steps a velocity lags behind the end of its step (``lag``)."""
 
-    Initial velocities reach ``init`` admissible: see `integrate.start`. What sensitivities need to know: whether an
-    impact takes two active steps (``rebounds``), by how many steps the velocity lags behind the end of its step, and
-    whether the derivative of a step is already right across impacts (``exact_derivative``). ``projects``: a step is straight-line
-    arithmetic but for `project_position` and `project_velocity`. With `Untouched` in place of a projection ``step`` makes
-    no impulse, and its status says PENDING where it should.
+    steps: int = 1
+    phase: Any = 0.5
+    lag: float = 0.0
+
+
+class Scheme(abc.ABC):
+    """A time-stepping scheme: `init` and `step` are all that a new one must define.
+
+    Both are pure functions of one motion's small arrays, in float64 and float32. A step asks for impulses with
+    `project_velocity` or `project_position`, which serve derivatives and steps without impulses too. ``starts_at``: the number
+    n of the state that ``init`` ends with, 1 where it makes the first step.
     """
 
-    starts_at: ClassVar[int]
-    rebounds: ClassVar[bool]
-    exact_derivative: ClassVar[bool]
-    projects: ClassVar[bool]
+    starts_at: ClassVar[int] = 0
 
-    @property
-    def velocity_lag(self) -> float: ...
+    @abc.abstractmethod
+    def init(
+        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
+    ) -> tuple[State, Info]:
+        """State at n = starts_at from initial data, whose velocity is admissible: see `integrate.start`."""
 
-    def validate(self, problem: Problem, e: Any, m: int) -> None:
-        """Raise ValueError, on the host, where the scheme does not cover the problem."""
-        ...
+    @abc.abstractmethod
+    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: State) -> tuple[State, Info]:
+        """State at n + 1. With `Untouched` in place of a projection it has no impulse, and its status says PENDING where it should."""
+
+    def timing(self, e: Any) -> ImpactTiming | None:
+        """How an impact with restitution e is spread over steps; None if the derivative of a step is that of the motion."""
+        return ImpactTiming()
+
+    def check(self, problem: Problem, e: Any, m: int) -> None:
+        """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong."""
+        return None
 
     def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
-        """Whether the step is beyond the stability bound of the force: see `beyond_stability`."""
-        ...
-
-    def impact_phase(self, e: Any) -> Array:
-        """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
-        ...
-
-    def init(
-        self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
-    ) -> tuple[State, Info]:
-        """State at n = starts_at from initial data."""
-        ...
-
-    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
-        """State at n + 1."""
-        ...
+        """Whether the step is beyond the stability bound of the force; by default that of a force explicit in q and v."""
+        return beyond_stability(problem, inputs, state)
 
 
 class Timing(NamedTuple):
@@ -132,7 +134,8 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, scheme: Scheme) -> Timing:
-        return cls(type(scheme).__name__, float(scheme.velocity_lag), bool(scheme.rebounds))
+        timing = scheme.timing(0.0) or ImpactTiming()
+        return cls(type(scheme).__name__, float(timing.lag), timing.steps > 1)
 
     @property
     def steps(self) -> int:
@@ -185,7 +188,7 @@ def unresolved(
 
 
 def gradient_status(
-    projection: Projection,
+    projection: ContactSolver,
     problem: Problem,
     metric: Metric,
     contacts: Contacts,

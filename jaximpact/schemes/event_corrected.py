@@ -16,7 +16,7 @@ the derivative at an impact. The scheme is this project's own: no convergence th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +26,9 @@ from .. import linalg
 from ..contact import ORTHOGONAL, Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
 from ..derivatives import graft
 from ..problem import Problem
-from ..projection.base import PENDING, Projection, Untouched, as_status, complementarity
+from ..projection.base import PENDING, ContactSolver, Untouched, as_status, complementarity
 from ..status import Status
-from .base import Info, Inputs, added, beyond_stability, gradient_status, mass_status, no_step, unrounded
+from .base import Info, Inputs, Scheme, added, gradient_status, mass_status, no_step, unrounded
 
 
 class EventState(NamedTuple):
@@ -67,7 +67,7 @@ class _View(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class EventCorrected:
+class EventCorrected(Scheme):
     """Second order in position, velocity and their derivatives where impacts are isolated and transversal.
 
     A contact becomes persistent when it would leave slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
@@ -85,28 +85,20 @@ class EventCorrected:
     impacts: int = field(default=2, metadata={"static": True})
     newton: int = field(default=4, metadata={"static": True})
 
-    starts_at: ClassVar[int] = 0
-    rebounds: ClassVar[bool] = False
-    exact_derivative: ClassVar[bool] = True
-    projects: ClassVar[bool] = False
-    velocity_lag: ClassVar[float] = 0.0
-
-    def unstable(self, problem: Problem, inputs: Inputs, state: Any) -> Array:
-        """Whether the step is beyond the stability bound of the force."""
-        return beyond_stability(problem, inputs, state)
-
-    def impact_phase(self, e) -> Array:
-        """Not used: the derivative of a step needs no correction."""
-        return jnp.zeros(())
-
-    def validate(self, problem: Problem, e, m: int) -> None:
+    def check(self, problem: Problem, e, m: int) -> None:
         for name in ("impacts", "newton"):
             if getattr(self, name) < 1:
                 raise ValueError(f"EventCorrected({name}={getattr(self, name)!r}): at least one is needed")
         if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
             raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
 
-    def init(self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array) -> tuple[Any, Info]:
+    def timing(self, e: Any) -> None:
+        """The derivative of a step with located impacts is that of the motion."""
+        return None
+
+    def init(
+        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
+    ) -> tuple[Any, Info]:
         t0, _, _, args = inputs
         contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
         rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
@@ -117,7 +109,7 @@ class EventCorrected:
         return state, no_step(q0, v0, closed.shape[0])
 
     def step(
-        self, problem: Problem, projection: Projection, inputs: Inputs, state: Any, length: Array | None = None
+        self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: Any, length: Array | None = None
     ) -> tuple[Any, Info]:
         """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
         r = inputs.h if length is None else length
@@ -398,7 +390,7 @@ def _hold(contacts: Contacts, target: Array, held: Array) -> Array:
     return impulse + linalg.cholesky_solve(factor, target - matrix @ impulse)
 
 
-def _react(projection: Projection, contacts: Contacts, offset: Array, touching: Array) -> tuple[Array, Array, Array]:
+def _react(projection: ContactSolver, contacts: Contacts, offset: Array, touching: Array) -> tuple[Array, Array, Array]:
     """Impulses 0 <= L _|_ G M^-1 G' L + offset >= 0 of the touching contacts (m,), which of them push, and status.
 
     The projection only chooses those that push; the impulses are differentiated with that choice frozen.
@@ -408,12 +400,12 @@ def _react(projection: Projection, contacts: Contacts, offset: Array, touching: 
     frozen, b = lax.stop_gradient((contacts.masked(touching), jnp.where(touching, offset, 1)))
     floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(jnp.where(touching, b, 0)), initial=0.0)
     tolerance = jnp.maximum(projection.tolerance, floor)
-    found = projection.solve(frozen, b, tolerance)
+    found = projection.impulses(frozen, b, tolerance, jnp.zeros_like(b))
     pushing = touching & (frozen.diagonal() * lax.stop_gradient(found.impulse) > tolerance)
     return _hold(contacts, -offset, pushing), pushing, found.status
 
 
-def _persist(projection: Projection, contacts: Contacts, free: Array, bias: Array, closed: Array):
+def _persist(projection: ContactSolver, contacts: Contacts, free: Array, bias: Array, closed: Array):
     """Contact forces of the closed contacts at the level of accelerations.
 
     Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status.

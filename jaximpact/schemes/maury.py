@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,14 +21,14 @@ from jax import Array
 
 from ..contact import Metric, acceleration, linearise
 from ..problem import Problem
-from ..projection.base import Projection, as_status, project_velocity
+from ..projection.base import ContactSolver, as_status, project_velocity
 from ..status import Status
-from .base import Info, Inputs, State, beyond_stability, gradient_status, info_of, mean_acceleration, no_step
+from .base import ImpactTiming, Info, Inputs, Scheme, State, gradient_status, info_of, mean_acceleration, no_step
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Maury:
+class Maury(Scheme):
     """Velocity-level scheme for e = 0; every position is admissible where the constraints are convex in q.
 
     Attributes:
@@ -40,33 +40,19 @@ class Maury:
     half_kick: bool = field(default=False, metadata={"static": True})
     nodes: int = field(default=3, metadata={"static": True})
 
-    starts_at: ClassVar[int] = 0
-    rebounds: ClassVar[bool] = True
-    exact_derivative: ClassVar[bool] = False
-    projects: ClassVar[bool] = True
-
-    def validate(self, problem: Problem, e, m: int) -> None:
+    def check(self, problem: Problem, e, m: int) -> None:
         if not isinstance(e, jax.core.Tracer) and np.any(np.asarray(e) != 0):
             raise ValueError(
                 f"restitution is {np.max(np.asarray(e)):g}, but Maury treats inelastic impacts only: set it to 0, or use "
                 "PaoliSchatzman or MoreauJean"
             )
 
-    @property
-    def velocity_lag(self) -> float:
-        return 0.5 if self.half_kick else 0.0
-
-    def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
-        """Whether the step is beyond the stability bound of the force."""
-        return beyond_stability(problem, inputs, state)
-
-    def impact_phase(self, e) -> Array:
-        """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
-        # measured: inelastic impacts are best taken at the start of their step
-        return jnp.asarray(0.0)
+    def timing(self, e: Any) -> ImpactTiming:
+        # measured: inelastic impacts are best differentiated at the start of their step
+        return ImpactTiming(2, 0.0, 0.5 if self.half_kick else 0.0)
 
     def init(
-        self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
+        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
     ) -> tuple[State, Info]:
         t0, h, e, args = inputs
         v = v0
@@ -77,7 +63,7 @@ class Maury:
         info = no_step(q0, v, problem.count(t0, q0, args))
         return State.start(0, q0, v), info._replace(status=status)
 
-    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, _, args = inputs
         n, q, u = state[:3]
         metric = Metric.at(problem, q, args)

@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,14 +20,14 @@ from jax import Array
 
 from ..contact import Contacts, Metric, gap_rate, jacobian
 from ..problem import Problem
-from ..projection.base import Projection, as_status, project_velocity
+from ..projection.base import ContactSolver, as_status, project_velocity
 from ..status import Status
-from .base import STABLE, Info, Inputs, State, beyond_stability, gradient_status, info_of, no_step
+from .base import STABLE, ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, gradient_status, info_of, no_step
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class MoreauJean:
+class MoreauJean(Scheme):
     """Velocity-level event-capturing scheme with one restitution coefficient for each contact; order 1.
 
     Attributes:
@@ -40,13 +40,7 @@ class MoreauJean:
     activation: float = 0.5
     newton: int = field(default=2, metadata={"static": True})
 
-    starts_at: ClassVar[int] = 0
-    rebounds: ClassVar[bool] = False
-    exact_derivative: ClassVar[bool] = False
-    projects: ClassVar[bool] = True
-    velocity_lag: ClassVar[float] = 0
-
-    def validate(self, problem: Problem, e, m: int) -> None:
+    def check(self, problem: Problem, e, m: int) -> None:
         if not 0 <= self.theta <= 1:
             raise ValueError(f"MoreauJean(theta={self.theta!r}): theta must lie in [0, 1]")
         if self.newton < 1:
@@ -59,18 +53,17 @@ class MoreauJean:
         explicit = 1 - 2 * self.theta
         return beyond_stability(problem, inputs, state, STABLE / explicit) if explicit > 0 else jnp.zeros((), bool)
 
-    def impact_phase(self, e) -> Array:
-        """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
+    def timing(self, e: Any) -> ImpactTiming:
         # measured: early for inelastic contacts, in the middle for elastic ones
-        return jnp.mean(e / (1 + e))
+        return ImpactTiming(1, jnp.mean(e / (1 + e)))
 
     def init(
-        self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
+        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
     ) -> tuple[State, Info]:
         m = problem.count(inputs.t0, q0, inputs.args)
         return State.start(0, q0, v0), no_step(q0, v0, m)
 
-    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, e, args = inputs
         n, q, v = state[:3]
         t, t_new = inputs.time(n), inputs.time(n + 1)

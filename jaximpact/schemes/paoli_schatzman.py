@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,10 +25,10 @@ from .. import linalg
 from ..contact import Metric, acceleration
 from ..derivatives import implicit_root
 from ..problem import Problem
-from ..projection.base import Frozen, Projection, Untouched, as_status, project_position
+from ..projection.base import ContactSolver, Frozen, Untouched, as_status, project_position
 from ..projection.geodesic import project_geodesic
 from ..status import Status
-from .base import Info, Inputs, State, beyond_stability, info_of, mean_acceleration
+from .base import ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, info_of, mean_acceleration
 
 static = {"static": True}
 CHOICES = {
@@ -41,7 +41,7 @@ CHOICES = {
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class PaoliSchatzman:
+class PaoliSchatzman(Scheme):
     """Position-level scheme with restitution e in [0, 1], one coefficient for all contacts; order 1.
 
     The constraint is taken at tau_n = t_n + h (1 - e)/(1 + e): t_{n+1} for e = 0, exact reflection in the frame of a
@@ -70,12 +70,8 @@ class PaoliSchatzman:
     fixed_point_count: int = field(default=30, metadata=static)
 
     starts_at: ClassVar[int] = 1
-    rebounds: ClassVar[bool] = True
-    exact_derivative: ClassVar[bool] = False
-    projects: ClassVar[bool] = True
-    velocity_lag: ClassVar[float] = 0.5
 
-    def validate(self, problem: Problem, e, m: int) -> None:
+    def check(self, problem: Problem, e, m: int) -> None:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed and not (name == "start" and callable(value)):
@@ -94,12 +90,11 @@ class PaoliSchatzman:
         """Whether the step is beyond the stability bound of the force."""
         return beyond_stability(problem, inputs, state, damping=self.force != "centred")
 
-    def impact_phase(self, e) -> Array:
-        """Where, within the step in which a contact becomes active, its impact is differentiated: in [0, 1]."""
-        return jnp.asarray(0.5)
+    def timing(self, e: Any) -> ImpactTiming:
+        return ImpactTiming(2, 0.5, 0.5)
 
     def init(
-        self, problem: Problem, projection: Projection, inputs: Inputs, q0: Array, v0: Array
+        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
     ) -> tuple[State, Info]:
         t0, h, _, args = inputs
         metric = Metric.at(problem, q0, args)
@@ -116,7 +111,7 @@ class PaoliSchatzman:
         state = State.start(0, q0, v0).moved(h * v, v)
         return state, info_of(found, metric, state.q, v, jnp.zeros_like(h))
 
-    def step(self, problem: Problem, projection: Projection, inputs: Inputs, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, e, args = inputs
         n, q, v = state[:3]
         t = inputs.time(n)

@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ..integrate import Save
 from ..problem import Problem
-from ..projection import Projection
+from ..projection import ContactSolver
 from ..schemes import Scheme
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning
@@ -87,7 +87,7 @@ class Study(Reading):
         e: Any = None,
         case: str | None = None,
         scheme: Scheme | None = None,
-        projection: Projection | None = None,
+        projection: ContactSolver | None = None,
         save: Save | Any = "final",
         chunk: int | None = None,
     ) -> None:

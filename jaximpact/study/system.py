@@ -78,7 +78,7 @@ class System:
                 except ValueError as error:
                     raise ValueError(f"design: {key.text}: {error}") from None
                 for extreme in np.unique(values, axis=0)[[0, -1]]:
-                    self.scheme.validate(self.problem, extreme, values.shape[1] if values.ndim == 2 else 0)
+                    self.scheme.check(self.problem, extreme, values.shape[1] if values.ndim == 2 else 0)
 
     def check_times(self, lanes: Mapping[str, np.ndarray]) -> None:
         """t0 < t1 and 0 < h <= t1 - t0 on every lane."""
