@@ -1,5 +1,6 @@
 """jaximpact: batched, differentiable time-stepping for mechanical systems with impacts."""
 
+from . import extend
 from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
 from .ensemble import ensemble
 from .integrate import Save, Solution, solve
@@ -33,6 +34,7 @@ __all__ = [
     "check_hypotheses",
     "convergence",
     "ensemble",
+    "extend",
     "sensitivities",
     "solve",
 ]

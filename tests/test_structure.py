@@ -14,6 +14,7 @@ LAYERS = [
     ["contact", "scalarise"],
     ["projection"],
     ["schemes"],
+    ["extend"],
     ["validate", "names", "sensitivity"],
     ["integrate", "kernel"],
     ["execution"],

@@ -1,0 +1,105 @@
+"""A scheme of one's own is one of them all: it converges, has right derivatives, and runs in ensembles and commands."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from symplectic_euler import SymplecticEuler, Unfinished
+
+import jaximpact as ji
+from jaximpact import catalogue, extend
+from jaximpact.cli import main
+
+T1, E = 0.9, 0.7
+
+
+def ball(y0, steps, e=E):
+    problem = ji.Problem(lambda t, q, v, args: jnp.array([-9.81]), lambda t, q, args: q)
+    found = ji.solve(problem, jnp.stack([y0]), [-1.3], t1=T1, steps=steps, e=e, scheme=SymplecticEuler())
+    return jnp.stack([found.q[-1, 0], found.v[-1, 0]])
+
+
+def test_order_one():
+    entry = catalogue.get("resonant-oscillator")
+    case = entry.case("e=1/2")
+    found = ji.convergence(
+        entry.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, exact=case.exact,
+        scheme=SymplecticEuler(), phases=4,
+    )  # fmt: skip
+    assert found.orders()["position"] == pytest.approx(1.0, abs=0.15)  # as of the other schemes
+
+
+def test_derivatives_across_an_impact():
+    expected = jax.jacfwd(exact, (0, 1))(1.0, E)
+    errors = []
+    for steps in (450, 1800):
+        found = jax.jacfwd(lambda y, e, n=steps: ball(y, n, e), (0, 1))(1.0, E)
+        errors.append(np.max(np.abs(np.array(found) - np.array(expected))))
+    # O(h): a step or two of the derivative's own change, g/|v| = 2.1 times itself in a second
+    assert errors[1] < 0.5 * errors[0] and errors[1] < 10 * T1 / 1800 * np.max(np.abs(np.array(expected)))
+
+
+def exact(y0, e):
+    """Position and velocity of the ball after its one impact."""
+    v = -jnp.sqrt(1.3**2 + 2 * 9.81 * y0)
+    left = T1 - (-v - 1.3) / 9.81
+    return jnp.stack([-e * v * left - 9.81 / 2 * left**2, -e * v - 9.81 * left])
+
+
+def test_ensembles_and_commands(tmp_path, monkeypatch, capsys):
+    problem = ji.Problem(lambda t, q, v, args: jnp.array([-9.81]), lambda t, q, args: q)
+    starts = np.linspace(0.5, 1.5, 5)
+    batch = ji.ensemble(problem, starts[:, None], [-1.3], t1=T1, h=T1 / 300, e=E, scheme=SymplecticEuler())
+    assert batch.q[1, -1, 0] == pytest.approx(float(ball(starts[1], 300)[0]), abs=1e-12)
+    monkeypatch.chdir(tmp_path)
+    main(["run", "bouncing-ball", "--scheme", "symplectic_euler:SymplecticEuler", "--h", "1e-2", "--out", "motion"])
+    assert "SymplecticEuler" in capsys.readouterr().out
+
+
+def test_a_contact_solver_of_ones_own():
+    """Projected Gauss-Seidel, in ten lines, finds what the exact solver finds, to its tolerance."""
+
+    @jax.tree_util.register_dataclass
+    @dataclass(frozen=True)
+    class GaussSeidel(extend.ContactSolver):
+        tolerance: float = 1e-12
+        max_linearisations: int = 50
+
+        def impulses(self, contacts, offset, tolerance, guess):
+            a, d = contacts.delassus(), jnp.where(contacts.diagonal() > 0, contacts.diagonal(), 1)
+
+            def sweep(_, x):
+                for i in range(len(offset)):
+                    x = x.at[i].set(jnp.maximum(0, x[i] - (a[i] @ x + offset[i]) / d[i]))
+                return x
+
+            none = jnp.zeros((), jnp.int32)
+            return extend.Impulses(jax.lax.fori_loop(0, 200, sweep, guess), none + 200, none)
+
+    entry = catalogue.get("groove")
+    case = entry.case("e=1/2")
+    options = {"t1": case.t1, "steps": 200, "args": case.args, "e": case.restitution, "save": "final"}
+    found, exact = (
+        ji.solve(entry.problem, case.q0, case.v0, projection=projection, **options)
+        for projection in (GaussSeidel(), ji.ActiveSet())
+    )
+    # both to 1e-12 a step
+    np.testing.assert_allclose(found.q, exact.q, atol=1e-9)
+    np.testing.assert_allclose(found.impulse, exact.impulse, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_reverse_mode():
+    forward, backward = (
+        transform(lambda y, e: ball(y, 300, e), (0, 1))(1.0, E) for transform in (jax.jacfwd, jax.jacrev)
+    )
+    np.testing.assert_allclose(backward, forward, rtol=1e-9)  # the transposed program, to round-off
+
+
+def test_what_is_no_scheme_is_told():
+    with pytest.raises(TypeError, match="abstract method"):
+        Unfinished()
+    with pytest.raises(TypeError, match="scheme must be a scheme such as PaoliSchatzman"):
+        ji.solve(ji.Problem(lambda t, q, v, a: -q), [1.0], [0.0], t1=1.0, h=0.1, scheme=object())
