@@ -22,10 +22,10 @@ def motion(name, case=None, steps=2003, **changes):
     ("name", "case"),
     [
         ("groove", "e=1/2"),
-        ("groove", "corner"),
         ("skew-balls", "d=2"),
-        ("inelastic-chain", "N=8"),
-        ("bouncing-ball", "e=1/2"),
+        pytest.param("groove", "corner", marks=pytest.mark.slow),
+        pytest.param("inelastic-chain", "N=8", marks=pytest.mark.slow),
+        pytest.param("bouncing-ball", "e=1/2", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_to_say(name, case):

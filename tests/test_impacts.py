@@ -37,7 +37,10 @@ def found(name, case, steps, scheme):
 
 
 @pytest.mark.parametrize("label", SCHEMES)
-@pytest.mark.parametrize(("name", "case"), [("resonant-oscillator", "e=1/2"), ("shaw-holmes", "damped")])
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [("resonant-oscillator", "e=1/2"), pytest.param("shaw-holmes", "damped", marks=pytest.mark.slow)],
+)
 def test_times_and_their_order(name, case, label):
     """Given the motion before it an impact is known to O(h^2); behind it the motion is late by O(h), except event-corrected.
 

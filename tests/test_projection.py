@@ -130,7 +130,7 @@ def test_curved_constraints(method, increment):
 
 
 @METHODS
-@pytest.mark.parametrize("normal", ["implicit", "explicit"])
+@pytest.mark.parametrize("normal", ["implicit", pytest.param("explicit", marks=pytest.mark.slow)])
 def test_derivative(method, normal):
     """The implicit derivative against central differences, in forward and reverse mode."""
     problem = curved_problem()

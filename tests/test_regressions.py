@@ -13,7 +13,11 @@ BALL = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, ar
 START = [0.0, 1.0], [0.0, 0.0]
 
 
-@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "scheme",
+    [ji.PaoliSchatzman(), *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.Maury(), ji.MoreauJean()))],
+    ids=lambda s: type(s).__name__,
+)
 @pytest.mark.parametrize("dtype", [pytest.param(np.float32, marks=pytest.mark.slow), np.float64])
 def test_dependent_contacts_do_not_cycle(scheme, dtype):
     """A plate on four feet in millimetres: round-off violations of the redundant foot entered and left for ever."""

@@ -9,8 +9,13 @@ import pytest
 import jaximpact as ji
 from jaximpact import integrate
 
-SCHEMES = pytest.mark.parametrize(
-    "scheme", [ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean()], ids=lambda s: type(s).__name__
+ALL = [ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean()]
+SCHEMES = pytest.mark.parametrize("scheme", ALL, ids=lambda s: type(s).__name__)
+# what the loop does, whatever the scheme: the others in the slow suite
+FIRST_SCHEME = pytest.mark.parametrize(
+    "scheme",
+    [ALL[0], *(pytest.param(scheme, marks=pytest.mark.slow) for scheme in ALL[1:])],
+    ids=lambda s: type(s).__name__,
 )
 
 
@@ -29,7 +34,7 @@ def run(scheme, **options):
     return ji.solve(BALL, [1.0], [0.3], scheme=scheme, **options)
 
 
-@SCHEMES
+@FIRST_SCHEME
 def test_every_kth_step_and_final_are_rows_of_all(scheme):
     everything = run(scheme)
     assert everything.t.shape == (101,)
@@ -122,7 +127,7 @@ def test_vmap_is_a_loop(scheme):
 @SCHEMES
 @pytest.mark.parametrize(
     "projection",
-    [ji.ActiveSet(), ji.ProjectedGradient(), pytest.param(ji.ADMM(), marks=pytest.mark.slow)],
+    [ji.ActiveSet(), *(pytest.param(x, marks=pytest.mark.slow) for x in (ji.ProjectedGradient(), ji.ADMM()))],
     ids=lambda p: type(p).__name__,
 )
 def test_discrete_derivative(scheme, projection):
