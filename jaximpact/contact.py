@@ -7,11 +7,12 @@ operators: a sparse or matrix-free version has only to offer the same methods.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from . import linalg
 from .problem import Problem, mass_times
@@ -63,7 +64,7 @@ class Metric(NamedTuple):
         return ~jnp.any(jnp.abs(self.matrix - self.matrix.T) > small)
 
     @classmethod
-    def at(cls, problem: Problem, q: Array, args) -> Metric:
+    def at(cls, problem: Problem, q: Array, args: Any) -> Metric:
         """The metric of a problem's mass matrix at q."""
         mass = problem.mass(q, args) if callable(problem.mass) else problem.mass
         if mass is None:
@@ -120,10 +121,10 @@ class Contacts(NamedTuple):
         )
 
 
-def jacobian(problem: Problem, t, q: Array, args, rows: Array | None = None) -> tuple[Array, Array]:
+def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
     """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q); with ``rows`` (k,) of these constraints only."""
 
-    def gaps(x):
+    def gaps(x: Array) -> Array:
         f = problem.gaps(t, x, args)
         return f if rows is None else f[rows]
 
@@ -141,23 +142,23 @@ def jacobian(problem: Problem, t, q: Array, args, rows: Array | None = None) -> 
     return f, lax.map(tangent, jnp.eye(d, dtype=q.dtype)).T
 
 
-def linearise(problem: Problem, metric: Metric, t, q: Array, args) -> Contacts:
+def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
     """Gaps, Jacobian and M^-1 G' at (t, q)."""
     f, matrix = jacobian(problem, t, q, args)
     return Contacts(f, matrix, metric.solve(matrix.T))
 
 
-def gap_rate(problem: Problem, t, q: Array, args) -> Array:
+def gap_rate(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
     """Partial time derivative of the gaps at fixed q, (m,)."""
     t = jnp.asarray(t, q.dtype)
     return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
 
 
-def gap_rates(problem: Problem, t, q: Array, v: Array, args) -> tuple[Array, Array]:
+def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """First and second derivative of the gaps (m,) along the motion with constant velocity v."""
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)
 
-    def rate(s):
+    def rate(s: Array) -> Array:
         return jax.jvp(lambda s: problem.gaps(t + s, q + s * v, args), (s,), (one,))[1]
 
     return jax.jvp(rate, (zero,), (one,))
@@ -187,6 +188,6 @@ def touch(contacts: Contacts, rate: Array, q: Array, v: Array, h: Array | None =
     return Touch(touching, contacts.gap < -distance, touching & (rate < -speed))
 
 
-def acceleration(problem: Problem, metric: Metric, t, q: Array, v: Array, args) -> Array:
+def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
     """M^-1 g(t, q, v), (d,)."""
     return metric.solve(problem.generalised_force(t, q, v, args))

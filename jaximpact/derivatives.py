@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
@@ -30,11 +31,11 @@ REVERSE_INSIDE = (
 guard_p = Primitive("guard")  # (value, anchor of the same shape) -> value; an error once either is differentiated
 
 
-def _refuse(primals, tangents, *, why):
+def _refuse(primals: Any, tangents: Any, *, why: str) -> tuple[Any, Any]:
     if any(type(t) is not ad.Zero for t in tangents):
         raise ValueError(why)
     value = guard_p.bind(*primals, why=why)
-    return value, ad.Zero.from_primal_value(value)
+    return value, ad.Zero.from_primal_value(value)  # type: ignore[attr-defined]
 
 
 guard_p.def_impl(lambda value, anchor, *, why: value)
@@ -44,55 +45,55 @@ batching.primitive_batchers[guard_p] = lambda operands, axes, *, why: (guard_p.b
 mlir.register_lowering(guard_p, mlir.lower_fun(lambda value, anchor, *, why: value, multiple_results=False))
 
 
-def _over_reals(function, tree: Any, *others: Any) -> Any:
+def _over_reals(function: Callable, tree: Any, *others: Any) -> Any:
     """``function`` of every floating leaf of pytrees."""
     real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return jax.tree.map(lambda x, *y: function(x, *y) if real(x) else x, tree, *others)
 
 
 @jax.custom_jvp
-def graft(value, surrogate):
+def graft(value: Array, surrogate: Array) -> Array:
     """``value``, with the derivative of ``surrogate``, any number of times."""
     return value
 
 
 @graft.defjvp
-def _(primals, tangents):
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return graft(*primals), tangents[1]
 
 
 @jax.custom_jvp
-def graft_once(value, surrogate):
+def graft_once(value: Array, surrogate: Array) -> Array:
     """``value``, with the derivative of ``surrogate``, which has no second one: asking for it is an error."""
     return guard_p.bind(value, surrogate, why=TWICE)
 
 
 @graft_once.defjvp
-def _(primals, tangents):
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return guard_p.bind(*primals, why=TWICE), tangents[1]
 
 
 @jax.custom_jvp
-def _forward_first(x):
+def _forward_first(x: Array) -> Array:
     return guard_p.bind(x, x, why=REVERSE_INSIDE)
 
 
 @_forward_first.defjvp
-def _(primals, tangents):
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return _forward_first(*primals), tangents[0]
 
 
-def graft_tree(value, surrogate):
+def graft_tree(value: Any, surrogate: Any) -> Any:
     """`graft_once` for every floating leaf of a pytree."""
     return _over_reals(graft_once, value, surrogate)
 
 
-def guarded(tree, why: str = REVERSE_INSIDE):
+def guarded(tree: Any, why: str = REVERSE_INSIDE) -> Any:
     """The same; differentiating it is an error."""
     return _over_reals(lambda x: guard_p.bind(x, x, why=why), tree)
 
 
-def forward_first(tree):
+def forward_first(tree: Any) -> Any:
     """The same; differentiating it a second time is an error where the first time was in reverse mode."""
     return _over_reals(_forward_first, tree)
 

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 from tqdm import tqdm
 
 from . import kernel
@@ -75,8 +76,17 @@ class Axes(NamedTuple):
 
 
 @partial(jax.jit, static_argnames=("plan", "axes", "structure"), compiler_options=COMPILE)
-def _run(problem, scheme, projection, lane: Lane, leaves: tuple, plan: Plan, axes: Axes, structure) -> Solution:
-    def one(lane, leaves):
+def _run(
+    problem: Problem,
+    scheme: Scheme,
+    projection: ContactSolver,
+    lane: Lane,
+    leaves: tuple,
+    plan: Plan,
+    axes: Axes,
+    structure: Any,
+) -> Solution:
+    def one(lane: Lane, leaves: tuple) -> Solution:
         inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
         return motion(problem, scheme, projection, lane._replace(inputs=inputs), plan)
 
@@ -93,7 +103,7 @@ def over_lanes(one: Callable, axes: tuple, plan: Plan, most: int) -> Callable:
     """
     batched = jax.vmap(one, in_axes=axes)
 
-    def chosen(operands, which):
+    def chosen(operands: Any, which: Any) -> Any:
         return jax.tree.map(
             lambda axis, x: x if axis is None else x[which], axes, operands, is_leaf=lambda axis: axis is None
         )
@@ -103,7 +113,7 @@ def over_lanes(one: Callable, axes: tuple, plan: Plan, most: int) -> Callable:
     if not (plan.scalar and plan.few):
         return spread(batched, axes, plan)
 
-    def blocks(*operands):
+    def blocks(*operands: Any) -> Any:
         none = lambda x: x is None
         carried = jax.tree.map(lambda axis, x: None if axis is None else x, axes, operands, is_leaf=none)
         lanes = jax.tree.leaves(carried)[0].shape[0]
@@ -111,7 +121,7 @@ def over_lanes(one: Callable, axes: tuple, plan: Plan, most: int) -> Callable:
         size = -(-lanes // (count * VECTOR)) * VECTOR
         which = jnp.minimum(jnp.arange(count * size), lanes - 1).reshape(count, size)
 
-        def block(members):
+        def block(members: Any) -> Any:
             return batched(*chosen(operands, members))
 
         found = block(which[0]) if count == 1 else lax.map(block, which)
@@ -138,17 +148,17 @@ def lane_axes(axes: Axes, plan: Plan) -> tuple:
 
 def ensemble(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
-    t1,
-    h,
-    t0=0.0,
+    t1: ArrayLike,
+    h: ArrayLike,
+    t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
     args: Any = None,
     args_axes: Any = None,
-    e=None,
+    e: ArrayLike | None = None,
     save: Any = "final",
     chunk: int | None = None,
     progress: bool | None = None,
@@ -188,13 +198,13 @@ def ensemble(
     check_memory(size, f"save: the result of {lanes} motions with {rows} rows each", FEWER_ROWS)
     plan = batch.plan._replace(length=None)
 
-    def call(lane: Lane, leaves: tuple, structure, plan: Plan = plan) -> Solution:
+    def call(lane: Lane, leaves: tuple, structure: Any, plan: Plan = plan) -> Solution:
         return _run(batch.data.problem, batch.scheme, batch.projection, lane, leaves, plan, batch.axes, structure)
 
     return in_chunks(batch, executed(call, plan, execution), progress)
 
 
-def is_single(args_axes, *ranked: tuple[Any, int]) -> bool:
+def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:
     """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
     carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
     try:
@@ -217,7 +227,7 @@ class Batch(NamedTuple):
     threads: int
 
 
-def refuse_traced(tree) -> None:
+def refuse_traced(tree: Any) -> None:
     """TypeError under a transformation of jax: chunks are divided by numbers that must be known."""
     if is_traced(tree):
         raise TypeError(
@@ -227,7 +237,20 @@ def refuse_traced(tree) -> None:
 
 
 def prepare(
-    problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk: int | None, layout
+    problem: Problem,
+    q0: Any,
+    v0: Any,
+    t0: Any,
+    t1: Any,
+    h: Any,
+    e: Any,
+    args: Any,
+    args_axes: Any,
+    scheme: Scheme | None,
+    projection: ContactSolver | None,
+    save: Any,
+    chunk: int | None,
+    layout: str,
 ) -> Batch:
     """Check the arguments of a batch and divide it into chunks."""
     refuse_fork()
@@ -263,14 +286,14 @@ def prepare(
     return Batch(data, axes, scheme, projection, counts, plan, times, chunks, threads)
 
 
-def in_chunks(batch: Batch, call: Callable, progress: bool | None):
+def in_chunks(batch: Batch, call: Callable, progress: bool | None) -> Any:
     """``call(lane, leaves of args, their structure)`` for every chunk; its results, lane by lane, as numpy arrays."""
     data, axes, counts, plan = batch.data, batch.axes, batch.counts, batch.plan
     lanes = len(counts)
     result: Any = None
     show = (sys.stderr.isatty() and len(batch.chunks) > 1) if progress is None else progress
 
-    def begin(pool: Executor, padded) -> Future:
+    def begin(pool: Executor, padded: np.ndarray) -> Future:
         padded = np.append(padded, np.repeat(padded[-1:], -len(padded) % plan.devices))
         some = pick(data, axes, padded)
         inputs = Inputs(some.t0, some.h, some.e, None)
@@ -328,11 +351,11 @@ def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]
     sizes = np.array([len(part) for part in parts])
     lengths = np.array([counts[part[0]] for part in parts])
 
-    def padded(levels):
+    def padded(levels: Any) -> Any:
         levels = np.sort(levels)
         return levels[np.searchsorted(levels, sizes)]
 
-    def cost(levels):
+    def cost(levels: Any) -> Any:
         return padded(levels) @ lengths
 
     levels = [sizes.max()]
@@ -344,10 +367,10 @@ def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]
     ]
 
 
-def pick(data: Data, axes: Axes, which) -> Data:
+def pick(data: Data, axes: Axes, which: Any) -> Data:
     """The arguments of one lane (a number) or of some (a slice or numbers); shared ones as they are."""
 
-    def of(x, axis):
+    def of(x: Any, axis: int | None) -> Any:
         return x if axis is None else x[which]
 
     leaves, structure = jax.tree.flatten(data.args)
@@ -368,7 +391,9 @@ def _automatic_chunk(one: Data, m: int, plan: Plan) -> int:
     return int(np.clip(MEMORY // ((plan.rows + 1) * max(row, 1)), 1, largest()))
 
 
-def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> tuple[Data, Axes, int]:
+def _canonical_lanes(
+    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, e: Any, args: Any, args_axes: Any, scheme: Scheme
+) -> tuple[Data, Axes, int]:
     """Arguments as arrays of one dtype, which of them carry a lane axis, and the number of lanes."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
@@ -438,7 +463,7 @@ def _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme) -> 
     return data, axes, lanes
 
 
-def _lane_like(args, args_axes: tuple, lanes: int) -> str:
+def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
     """The cure where a leaf of args may be meant to differ between lanes, and args_axes does not say so."""
     paths = jax.tree_util.tree_leaves_with_path(args)
     for (path, leaf), axis in zip(paths, args_axes, strict=True):

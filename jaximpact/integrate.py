@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from numpy.typing import ArrayLike
 
 from .contact import Metric, gap_rate, linearise, touch
 from .derivatives import REVERSE_INSIDE, TWICE, UNDIFFERENTIATED, forward_first, guarded
@@ -24,6 +25,7 @@ from .sensitivity import begin, calm_step, corrected_step, end, located_step, sy
 from .status import DERIVATIVES, FAILURES, Status, describe, summarise
 from .threads import interruptible, refuse_fork
 from .validate import (
+    Data,
     canonical,
     check_choice,
     check_counts,
@@ -66,7 +68,7 @@ class Save:
     function: Callable | None = None
 
     @classmethod
-    def of(cls, save) -> Save:
+    def of(cls, save: Any) -> Save:
         """Save from its short forms: "all", "final", a whole number k, an array of times, or a Save."""
         if isinstance(save, cls):
             if save.function is not None and not callable(save.function):
@@ -196,7 +198,7 @@ class Solution:
     failed_at: Array
     timing: Timing | None = field(default=None, metadata={"static": True})
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         if not all(hasattr(x, "shape") for x in (self.t, self.q, self.impulse, self.status)):
             return "Solution(...)"
         *batch, rows, d = self.q.shape
@@ -226,7 +228,9 @@ class Solution:
         return describe(int(np.bitwise_or.reduce(np.asarray(self.status).ravel())))
 
 
-def start(problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array):
+def start(
+    problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
+) -> tuple[Array, Array, Array]:
     """v0 projected onto the admissible velocities T(t0, q0) in the kinetic metric (Paoli 2010, initial data (P4)).
 
     Returns the velocity, the impulse of that projection (m,) and status bits.
@@ -246,7 +250,7 @@ def start(problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array
     return v0 + found.jump, found.impulse, status
 
 
-def noted(measures, bits: Array, t: Array):
+def noted(measures: tuple, bits: Array, t: Array) -> tuple:
     """The accounts of a motion with status bits that it got at time t; the first failure gives the time of failing."""
     *rest, status, failed_at = measures
     failing = ((bits & int(FAILURES)) != 0) & ((status & int(FAILURES)) == 0)
@@ -279,14 +283,14 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     over = inputs.time(lane.steps) - lane.t1
     over = jnp.where(over > ALIGNED * h, over, 0) if locates else jnp.zeros_like(over)
 
-    def until(k):
+    def until(k: Any) -> Any:
         """The scheme whose step ends with number k, or at t1."""
         return Part(scheme, jnp.where(k == lane.steps, h - over, h)) if locates else scheme
 
     # a step up to a row's time is for kept rows alone: not within the loop over all steps
     afterwards = plan.function is None or (plan.every is None and not plan.lean and locates)
 
-    def content(k, row, pointer):
+    def content(k: Any, row: Row, pointer: Any) -> Any:
         if plan.every is not None:
             row = row._replace(before=None)
         if afterwards:
@@ -295,7 +299,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         row = in_time(t, row, inputs.time(k) - t)
         return evaluate(plan.function, t, row.q, row.v, args)
 
-    def in_time(t, row, back):
+    def in_time(t: Array, row: Row, back: Array) -> Row:
         """The row at time t, which is ``back`` before its step ended."""
         found = _interpolate(row, back, h)
         if corrected:
@@ -309,14 +313,14 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         exact = row_of(new, info, impulse, before)
         return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
 
-    def slot(k, pointer):
+    def slot(k: Any, pointer: Array) -> tuple[Array, Array]:
         # where step k goes: the spare last row if nowhere
         if plan.every is not None:
             return jnp.where(k % plan.every == 0, jnp.minimum(k // plan.every, plan.rows), plan.rows), pointer
         hit = (pointer < plan.rows) & (jnp.take(index, pointer, mode="clip") == k)
         return jnp.where(hit, pointer, plan.rows), jnp.where(hit, jnp.take(after, pointer, mode="clip"), pointer)
 
-    def record(buffer, k, row, pointer, live=True):
+    def record(buffer: Any, k: Any, row: Row, pointer: Array, live: Any = True) -> tuple[Any, Array]:
         if plan.rows == 0 or plan.lean:
             return buffer, pointer
         where, pointer_new = slot(k, pointer)
@@ -325,7 +329,9 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         buffer = jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, where, 0), buffer, value)
         return buffer, jnp.where(live, pointer_new, pointer)
 
-    def account(k, state, info, measures, problem=problem, inputs=inputs):
+    def account(
+        k: Any, state: Any, info: Info, measures: tuple, problem: Problem = problem, inputs: Inputs = inputs
+    ) -> tuple:
         """Accumulate what is reported of the whole motion: of a state, and of the step k that led to it or leaves it."""
         # the problem and the inputs of a lane are arguments: see `lanes.few`
         penetration, residual, iterations, *remarks = measures
@@ -340,13 +346,13 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         )
         return noted(measures, info.status | lost, jnp.where(lost > 0, t, inputs.time(k)))
 
-    def stable(state, measures):
+    def stable(state: Any, measures: tuple) -> tuple:
         """The accounts, with a failure where the force is too stiff for h: looked at now and then, it costs two forces."""
         state = lax.stop_gradient(state)
         bits = as_status(scheme.unstable(problem, lax.stop_gradient(inputs), state), Status.STEP_UNSTABLE)
         return noted(measures, bits, inputs.time(state.n))
 
-    def row_of(state, info, before, start):
+    def row_of(state: Any, info: Info, before: Array, start: Any) -> Row:
         """Of the state that a step led to, from the impulse ``before`` it and the state at its start."""
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
         kept = (start, before) if locates else None
@@ -370,7 +376,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     # nothing a lane could be spared
     straight = not locates and not corrected and is_straight(projection, problem, t0, lane.q0, args)
 
-    def step(*system):
+    def step(*system: Any) -> Any:
         """A step and what it does to the history of the contacts; made whole for the lanes that touch something."""
         calm, whole = (untouched_step, located_step if located else plain_step)
         why = REVERSE_INSIDE
@@ -380,14 +386,14 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
             return whole(*system)
         return few_differentiated(lambda x: calm(*x[:2], *x[3:]), lambda x: whole(*x), why)(system)
 
-    def body(carry, k):
+    def body(carry: Any, k: Array) -> tuple[Any, None]:
         state, row, measures, buffer, pointer, history = carry
         state_new, info, history_new = step(problem, until(k), projection, inputs, state, history)
         if forgetful and not corrected:
             state_new = forward_first(state_new)
         row_new, measures_new = row_of(state_new, info, row.impulse, state), account(k, state_new, info, measures)
         measures_new = lax.cond(k % LOOK == 0, stable, lambda _, measures: measures, state_new, measures_new)
-        live = True
+        live: Any = True
         if plan.ragged:
             live = k <= lane.steps
             new, old = (state_new, row_new, measures_new, history_new), (state, row, measures, history)
@@ -395,7 +401,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         buffer, pointer = record(buffer, k, row_new, pointer, live)
         return (state_new, row_new, measures_new, buffer, pointer, history_new), None
 
-    def attempt(state, impulse, measures, target):
+    def attempt(state: Any, impulse: Array, measures: tuple, target: Array) -> tuple[Any, Array]:
         """A step towards number ``target`` without what is rare, and whether it is right.
 
         Rare are impulses, unless the projection is straight-line arithmetic, larger penetrations than before, failures;
@@ -403,7 +409,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         """
         penetration, residual, iterations, *rest = measures
         gaps = problem.gaps(inputs.time(state.n), state.q, args)
-        new, info = scheme.step(problem, projection if straight else Untouched(), inputs, state)
+        new, info = scheme.step(problem, projection if straight else Untouched(), inputs, state)  # type: ignore[arg-type]
         calm = (info.status == 0) & finite(new) & (new.n < target)
         if straight:
             penetration = jnp.maximum(penetration, jnp.max(-gaps, initial=0.0))
@@ -412,16 +418,24 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
             calm &= jnp.all(gaps >= -penetration)
         return (new, impulse + info.impulse, (penetration, residual, iterations + info.iterations, *rest)), calm
 
-    def whole(state, impulse, measures, problem=problem, scheme=scheme, projection=projection, inputs=inputs):
+    def whole(
+        state: Any,
+        impulse: Array,
+        measures: tuple,
+        problem: Problem = problem,
+        scheme: Any = scheme,
+        projection: ContactSolver = projection,
+        inputs: Inputs = inputs,
+    ) -> tuple[Any, Row, tuple]:
         new, info = scheme.step(problem, projection, inputs, state)
         return new, row_of(new, info, impulse, state), account(state.n + 1, state, info, measures, problem, inputs)
 
-    def among_many(carry, target):
+    def among_many(carry: Any, target: Array) -> Any:
         """A step of all lanes of a batch, made whole for the few that need it."""
         state, row, measures = carry
         (new, impulse, measured), calm = attempt(state, row.impulse, measures, target)
 
-        def work(value, operands):
+        def work(value: Any, operands: Any) -> Any:
             # reached so far by those that attempt anything, and more by those that fail it
             state, impulse, iterations, *system = operands
             penetration, residual, _, *rest = value[2]
@@ -433,11 +447,11 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         rest, row, measures = few(work, ~calm, value, operands)
         return type(state)(new.n, *rest), row, measures
 
-    def alone(carry, target):
+    def alone(carry: Any, target: Array) -> Any:
         """Steps of one lane until one has to be made whole, and that one: a loop small enough to be fast."""
         state, row, measures = carry
 
-        def advance(carry):
+        def advance(carry: tuple[tuple[Any, Array, tuple], Array]) -> Any:
             found, calm = attempt(*carry[0], target)
             return jax.tree.map(lambda new, old: jnp.where(calm, new, old), found, carry[0]), calm
 
@@ -445,7 +459,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         now, _ = lax.while_loop(lambda carry: carry[1], advance, start)
         return whole(*now, scheme=until(now[0].n + 1))
 
-    def kept_row(carry, target, i):
+    def kept_row(carry: Any, target: Array, i: Array) -> tuple[Any, Any]:
         """Steps up to number ``target``, and what is kept of that one for the i-th saved time."""
         advance = partial(alone if plan.alone else among_many, target=target)
         if straight and not plan.alone:
@@ -523,23 +537,27 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     return guarded(solution, UNDIFFERENTIATED) if plan.sensitivity == "none" else solution
 
 
-def plain_step(problem: Problem, scheme: Scheme, projection: ContactSolver, inputs: Inputs, state, history):
+def plain_step(
+    problem: Problem, scheme: Scheme, projection: ContactSolver, inputs: Inputs, state: Any, history: Any
+) -> tuple[Any, Info, Any]:
     """`Scheme.step`, in the form of `corrected_step`."""
     return *scheme.step(problem, projection, inputs, state), history
 
 
-def untouched_step(problem: Problem, scheme: Scheme, inputs: Inputs, state, history):
+def untouched_step(
+    problem: Problem, scheme: Scheme, inputs: Inputs, state: Any, history: Any
+) -> tuple[tuple[Any, Info, Any], Array]:
     """The same of a motion that touches nothing, and whether it is not to be used: something is touched."""
     none: Any = Untouched()
     new, info = scheme.step(problem, none, inputs, state)
     return (new, info, history), (info.status != 0) | ~finite(new)
 
 
-def _scan(body, carry, numbers):
+def _scan(body: Callable, carry: Any, numbers: Array) -> Any:
     return lax.scan(body, carry, numbers)[0]
 
 
-def _scan_in_segments(body, carry, numbers):
+def _scan_in_segments(body: Callable, carry: Any, numbers: Array) -> Any:
     """The same, with little memory for reverse mode.
 
     Only the states between segments are kept, and their number is about the square root of the number of steps; a
@@ -557,19 +575,19 @@ def _scan_in_segments(body, carry, numbers):
     return _scan(body, carry, numbers[whole:]) if whole < count else carry
 
 
-def evaluate(function: Callable, t, q, v, args):
+def evaluate(function: Any, t: Array, q: Array, v: Array, args: Any) -> Any:
     """What a save function returns, as arrays."""
     return jax.tree.map(jnp.asarray, function(t, q, v, args))
 
 
-def _step_at_or_after(times, t0, h):
+def _step_at_or_after(times: Array, t0: Array, h: Array) -> Array:
     """Number of the first step at or after each time, up to round-off."""
     ratio = (times - t0) / h
     slack = 4 * jnp.finfo(times.dtype).eps * (1 + jnp.abs(ratio) + jnp.abs(t0) / h)
     return jnp.ceil(ratio - slack).astype(jnp.int32)
 
 
-def _interpolate(row: Row, back, h) -> Row:
+def _interpolate(row: Row, back: Array, h: Array) -> Row:
     """The row a time ``back`` before its step ended: affine position, impulse spread over the step."""
     return row._replace(q=row.q - back * row.chord, impulse=row.impulse - (back / h) * row.last)
 
@@ -600,17 +618,17 @@ run = partial(jax.jit, static_argnames=("plan",))(motion)
 
 def solve(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
-    t1,
-    h=None,
+    t1: ArrayLike,
+    h: ArrayLike | None = None,
     steps: int | None = None,
-    t0=0.0,
+    t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
     args: Any = None,
-    e=None,
+    e: ArrayLike | None = None,
     save: Any = "all",
     sensitivity: str = "corrected",
     layout: str = "array",
@@ -675,7 +693,7 @@ def solve(
         return interruptible(lambda: run(data.problem, scheme, projection, lane, plan), number)
 
 
-def row_size(one, m: int, plan: Plan) -> int:
+def row_size(one: Data, m: int, plan: Plan) -> int:
     """Bytes of a saved row of one motion."""
     if plan.function is not None:
         found = outcome(
@@ -687,7 +705,7 @@ def row_size(one, m: int, plan: Plan) -> int:
     return (3 * one.q0.shape[0] + m + 1 + (one.problem.energy is not None)) * one.q0.dtype.itemsize
 
 
-def _count(data) -> int:
+def _count(data: Data) -> int:
     if is_traced(data.h, data.t0, data.t1):
         raise ValueError(
             "h, t0 and t1 must be concrete for solve to know the number of steps: under jit, vmap or grad over them, give "
@@ -696,7 +714,7 @@ def _count(data) -> int:
     return int(count_steps(float(data.t0), float(data.t1), float(data.h), float(jnp.finfo(data.q0.dtype).eps)))
 
 
-def make_plan(save: Save, data, length: int) -> tuple[Plan, Any]:
+def make_plan(save: Save, data: Data, length: int) -> tuple[Plan, Any]:
     """The static plan of a run of ``length`` steps, and the saved times before t1."""
     dtype = data.q0.dtype
     empty = jnp.zeros((0,), dtype)
@@ -712,7 +730,7 @@ def make_plan(save: Save, data, length: int) -> tuple[Plan, Any]:
     return Plan(length, False, None, times.shape[0], save.function), times
 
 
-def _check_times(times: np.ndarray, data, save: Save) -> np.ndarray:
+def _check_times(times: np.ndarray, data: Data, save: Save) -> np.ndarray:
     if not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
         raise ValueError("save: times must be finite and strictly increasing")
     if not is_traced(data.h) and save.function is not None and np.min(np.diff(times), initial=np.inf) < np.max(data.h):

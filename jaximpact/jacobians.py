@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from .ensemble import COMPILE, Axes, in_chunks, is_single, lane_axes, over_lanes, prepare
 from .integrate import Lane, Plan, Solution, motion
@@ -57,19 +59,19 @@ def state(solution: Solution) -> dict:
 
 def sensitivities(
     problem: Problem,
-    q0,
-    v0,
+    q0: ArrayLike,
+    v0: ArrayLike,
     *,
-    t1,
-    h,
-    wrt=("q0", "v0"),
+    t1: ArrayLike,
+    h: ArrayLike,
+    wrt: str | Sequence[str] = ("q0", "v0"),
     output: Callable[[Solution], Any] = state,
-    t0=0.0,
+    t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
     args: Any = None,
     args_axes: Any = None,
-    e=None,
+    e: ArrayLike | None = None,
     save: Any = "final",
     sensitivity: str = "corrected",
     mode: str | None = None,
@@ -116,7 +118,7 @@ def sensitivities(
     plan = batch.plan._replace(sensitivity=sensitivity)
     system = (batch.data.problem, batch.scheme, batch.projection)
 
-    def call(lane: Lane, leaves: tuple, structure):
+    def call(lane: Lane, leaves: tuple, structure: Any) -> Any:
         nonlocal mode
         choice = (batch.axes, structure, wrt, output)
         if mode is None:
@@ -133,7 +135,17 @@ def sensitivities(
     return Sensitivities(value, jacobian, status, mode)
 
 
-def _motion(problem, scheme, projection, lane: Lane, leaves, structure, wrt, output, plan: Plan):
+def _motion(
+    problem: Problem,
+    scheme: Scheme,
+    projection: ContactSolver,
+    lane: Lane,
+    leaves: tuple,
+    structure: Any,
+    wrt: tuple[str, ...],
+    output: Callable[[Solution], Any],
+    plan: Plan,
+) -> tuple[Callable, dict[str, Any]]:
     """A function of the chosen inputs of one lane, and their values."""
     real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
     args = jax.tree.unflatten(structure, [leaf if r else None for leaf, r in zip(leaves, real, strict=True)])
@@ -141,7 +153,7 @@ def _motion(problem, scheme, projection, lane: Lane, leaves, structure, wrt, out
     values = {"q0": lane.q0, "v0": lane.v0, "e": inputs.e, "args": args, "t0": inputs.t0, "t1": lane.t1}
     chosen = {name: values[name] for name in wrt}
 
-    def function(chosen):
+    def function(chosen: dict[str, Any]) -> tuple[Any, tuple[Any, Array]]:
         now = values | chosen
         numbers = iter(jax.tree.leaves(now["args"]))
         full = jax.tree.unflatten(
@@ -157,10 +169,22 @@ def _motion(problem, scheme, projection, lane: Lane, leaves, structure, wrt, out
     return function, chosen
 
 
-def _sizes(axes: Axes, structure, wrt, output, problem, scheme, projection, lane, leaves, *, plan):
+def _sizes(
+    axes: Axes,
+    structure: Any,
+    wrt: tuple[str, ...],
+    output: Callable[[Solution], Any],
+    problem: Problem,
+    scheme: Scheme,
+    projection: ContactSolver,
+    lane: Lane,
+    leaves: tuple,
+    *,
+    plan: Plan,
+) -> Any:
     """Arrays as large as the inputs and the outputs of one lane."""
 
-    def one(lane, leaves):
+    def one(lane: Lane, leaves: tuple) -> tuple[Array, ...]:
         function, chosen = _motion(
             problem, scheme, projection, lane, leaves, structure, wrt, output, plan._replace(length=None)
         )
@@ -176,11 +200,21 @@ BLOCK = 256  # lanes of a small system differentiated together: their states sta
 
 @partial(jax.jit, static_argnames=("axes", "structure", "wrt", "output", "plan", "mode"), compiler_options=COMPILE)
 def _differentiate(
-    problem, scheme, projection, lane, leaves, axes: Axes, structure, wrt, output, plan: Plan, mode: str
-):
+    problem: Problem,
+    scheme: Scheme,
+    projection: ContactSolver,
+    lane: Lane,
+    leaves: tuple,
+    axes: Axes,
+    structure: Any,
+    wrt: tuple[str, ...],
+    output: Callable[[Solution], Any],
+    plan: Plan,
+    mode: str,
+) -> Any:
     transform = jax.jacfwd if mode == "forward" else jax.jacrev
 
-    def one(lane, leaves):
+    def one(lane: Lane, leaves: tuple) -> tuple[Any, tuple[Any, Array]]:
         function, chosen = _motion(problem, scheme, projection, lane, leaves, structure, wrt, output, plan)
         jacobian, (value, status) = transform(function, has_aux=True)(chosen)
         finite = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(jacobian)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +25,7 @@ from .derivatives import REVERSE_INSIDE, guarded, opened
 FEW = 64  # lanes gathered at a time
 
 
-def few(work: Callable, pending: Array, value, operands):
+def few(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
     """``work(value, operands)`` where ``pending``, else ``value``; not to be differentiated.
 
     In a batch the pending lanes are gathered, FEW at a time, and only they are worked on. ``work`` must not close over
@@ -32,12 +33,12 @@ def few(work: Callable, pending: Array, value, operands):
     """
 
     @custom_vmap
-    def masked(pending, value, operands):
+    def masked(pending: Array, value: Any, operands: Any) -> Any:
         return lax.cond(pending, work, lambda value, operands: value, value, operands)
 
     @masked.def_vmap
-    def rule(size, batched, pending, value, operands):
-        def spread(x, b):
+    def rule(size: int, batched: Any, pending: Array, value: Any, operands: Any) -> tuple[Any, Any]:
+        def spread(x: Any, b: bool) -> Array:
             return x if b else jnp.broadcast_to(x, (size, *jnp.shape(x)))
 
         if not any(jax.tree.leaves(batched)):
@@ -51,14 +52,14 @@ def few(work: Callable, pending: Array, value, operands):
 
         every = jax.vmap(masked.fun, in_axes=(0, 0, axes))
 
-        def go(carry):
+        def go(carry: tuple[Array, Any]) -> tuple[Array, Any]:
             pending, value = carry
             marked, where = lax.top_k(pending.astype(jnp.float32), min(FEW, size))
 
-            def take(x, b=True):
+            def take(x: Any, b: bool = True) -> Any:
                 return jnp.asarray(x).at[where].get(mode="promise_in_bounds") if b else x
 
-            def put(x, y):
+            def put(x: Any, y: Any) -> Array:
                 return jnp.asarray(x).at[where].set(y, mode="promise_in_bounds", unique_indices=True)
 
             new = every(marked > 0, jax.tree.map(take, value), jax.tree.map(take, operands, batched[2]))
@@ -71,14 +72,14 @@ def few(work: Callable, pending: Array, value, operands):
     return masked(pending, value, operands)
 
 
-def few_differentiated(calm: Callable, whole: Callable, why: str = REVERSE_INSIDE):
+def few_differentiated(calm: Callable, whole: Callable, why: str = REVERSE_INSIDE) -> Callable[[Any], Any]:
     """x -> y: ``whole(x)`` where ``calm(x)``, a pair (y, pending), is pending, else its y; derivatives alike, in either mode.
 
     x and y are pytrees; their integers and booleans have no derivative. What the functions close over may be differentiated too.
     ``why``: the error where jax has forgotten the rule of the derivative.
     """
 
-    def call(x):
+    def call(x: Any) -> Any:
         (of_calm, by_calm), (of_whole, by_whole) = opened(calm, x), opened(whole, x)
         choose = _chosen(lambda z: of_calm(z[0], z[2]), lambda z: of_whole(z[1], z[2]), why)
         return choose((by_calm, by_whole, x))
@@ -86,28 +87,28 @@ def few_differentiated(calm: Callable, whole: Callable, why: str = REVERSE_INSID
     return call
 
 
-def _chosen(calm: Callable, whole: Callable, why: str):
+def _chosen(calm: Callable, whole: Callable, why: str) -> Callable[[Any], Any]:
     """`few_differentiated` of functions that close over nothing."""
 
-    def is_real(x):
+    def is_real(x: Any) -> bool:
         return jnp.issubdtype(jnp.result_type(x), jnp.floating)
 
     @jax.custom_jvp
-    def function(x):
+    def function(x: Any) -> Any:
         # jax may forget the rule below
         x = guarded(x, why)
         y, pending = calm(x)
         return few(lambda _, x: whole(x), pending, y, x)
 
     @function.defjvp
-    def _(primals, tangents):
+    def _(primals: tuple, tangents: tuple) -> tuple[Any, Any]:
         leaves, structure = jax.tree.flatten(primals[0])
         change = [t for x, t in zip(leaves, jax.tree.leaves(tangents[0]), strict=True) if is_real(x)]
 
-        def tangent(function, leaves, change):
+        def tangent(function: Callable, leaves: list, change: list) -> Any:
             """Of the real leaves of what ``function`` gives, for a change of the real leaves it is given."""
 
-            def part(real):
+            def part(real: list) -> list:
                 numbers = iter(real)
                 y = function(jax.tree.unflatten(structure, [next(numbers) if is_real(x) else x for x in leaves]))
                 return [y for y in jax.tree.leaves(y) if is_real(y)]
@@ -136,12 +137,21 @@ few_linear_p = Primitive("few_linear")
 few_linear_p.multiple_results = True
 
 
-def _apply(choose: Callable, pending, *operands, calm, whole, fixed, batches, transposed):
+def _apply(
+    choose: Callable,
+    pending: Array,
+    *operands: Any,
+    calm: ClosedJaxpr,
+    whole: ClosedJaxpr,
+    fixed: int,
+    batches: tuple,
+    transposed: bool,
+) -> Any:
     """Calls ``choose(work, pending, value, operands)`` of one lane; ``batches`` are sizes and axes of batches around it."""
 
-    def one(pending, *operands):
-        def of(jaxpr):
-            def linear(operands):
+    def one(pending: Array, *operands: Any) -> Any:
+        def of(jaxpr: ClosedJaxpr) -> Callable[[Any], Any]:
+            def linear(operands: Any) -> Any:
                 known, varied = operands[:fixed], operands[fixed:]
                 apply = lambda *varied: jaxpr_as_fun(jaxpr)(*known, *varied)
                 if not transposed:
@@ -157,17 +167,17 @@ def _apply(choose: Callable, pending, *operands, calm, whole, fixed, batches, tr
     return one(pending, *operands)
 
 
-def _selected(work, pending, value, operands):
+def _selected(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
     """`few` that jax can differentiate."""
     return jax.tree.map(lambda new, old: jnp.where(pending, new, old), work(value, operands), value)
 
 
-def _abstract(*_, calm, fixed, batches, transposed, **__):
+def _abstract(*_: Any, calm: ClosedJaxpr, fixed: int, batches: tuple, transposed: bool, **__: Any) -> list[ShapedArray]:
     sizes = tuple(size for size, _ in reversed(batches))
     return [ShapedArray((*sizes, *a.shape), a.dtype) for a in (calm.in_avals[fixed:] if transposed else calm.out_avals)]
 
 
-def _batched(operands, axes, *, fixed, batches, **params):
+def _batched(operands: Any, axes: Any, *, fixed: int, batches: tuple, **params: Any) -> tuple[Any, list[int]]:
     size = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
     # what is varied differs between lanes, lest its transpose should sum over them
     kept = [a is None and i <= fixed for i, a in enumerate(axes)]
@@ -177,14 +187,14 @@ def _batched(operands, axes, *, fixed, batches, **params):
     return found, [0] * len(found)
 
 
-def _pushed(primals, tangents, *, fixed, **params):
+def _pushed(primals: Any, tangents: Any, *, fixed: int, **params: Any) -> tuple[Any, Any]:
     value = few_linear_p.bind(*primals, fixed=fixed, **params)
     known, varied = primals[: fixed + 1], list(map(ad.instantiate_zeros, tangents[fixed + 1 :]))
     change = few_linear_p.bind(*known, *varied, fixed=fixed, **params)
     moved = [i for i, t in enumerate(tangents[: fixed + 1]) if type(t) is not ad.Zero]
     if moved:
 
-        def of(*some):
+        def of(*some: Any) -> Any:
             full = list(primals)
             for i, x in zip(moved, some, strict=True):
                 full[i] = x
@@ -195,7 +205,7 @@ def _pushed(primals, tangents, *, fixed, **params):
     return value, change
 
 
-def _pulled(cotangents, *operands, fixed, batches, transposed, **params):
+def _pulled(cotangents: Any, *operands: Any, fixed: int, batches: tuple, transposed: bool, **params: Any) -> list:
     known = operands[: fixed + 1]
     # cotangents come with an axis for every batch, as all that is varied does
     batches = tuple((size, (*axes[: fixed + 1], *[0] * len(cotangents))) for size, axes in batches)

@@ -4,6 +4,8 @@ A LAPACK call inside a time loop costs microseconds per trajectory on CPU and ca
 unknowns these are straight-line arithmetic, elementwise over a batch. Larger sizes go to jax.numpy.
 """
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -52,7 +54,7 @@ def spd_solve(a: Array, factor: Array, b: Array) -> Array:
 
 
 @spd_solve.defjvp
-def _(primals, tangents):
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     a, factor, b = primals
     da, _, db = tangents
     x = spd_solve(a, factor, b)
@@ -108,7 +110,7 @@ def solve_masked(a: Array, b: Array, active: Array) -> Array:
 
 
 @solve_masked.defjvp
-def _(primals, tangents):
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     a, b, active = primals
     da, db, _ = tangents
     x = solve_masked(a, b, active)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
+from typing import Any
 
 from .projection import ADMM, ActiveSet, ContactSolver, ProjectedGradient
 from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman, Scheme
@@ -42,7 +43,7 @@ def projection_from_name(name: str) -> ContactSolver:
     return lookup("projection", name, PROJECTIONS)()
 
 
-def _own(kind: str, name: str):
+def _own(kind: str, name: str) -> Any:
     """What "module:name" stands for, made if it is a class; modules beside the user are found."""
     module, _, attribute = name.partition(":")
     here = os.getcwd()
@@ -56,7 +57,7 @@ def _own(kind: str, name: str):
     return found() if isinstance(found, type) else found
 
 
-def lookup(kind: str, name: str, table: dict):
+def lookup(kind: str, name: str, table: dict) -> Any:
     """The entry of that name, or ValueError that suggests the closest one."""
     if not isinstance(name, str) or name not in table:
         raise ValueError(f"unknown {kind} {name!r}; {suggestion(name, table)}")

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 Force = Callable[[Any, Array, Array, Any], Array]
 Constraints = Callable[[Any, Array, Any], Array]
@@ -56,7 +57,7 @@ class Problem:
         mass: Any = None,
         restitution: Any = 0.0,
         energy: Energy | None = None,
-    ):
+    ) -> None:
         if not callable(force):
             raise TypeError(f"force must be a function force(t, q, v, args) -> (d,), got {type(force).__name__}")
         if constraints is not None and not callable(constraints):
@@ -71,21 +72,21 @@ class Problem:
             raise TypeError("restitution must be a number in [0, 1] or one number per contact")
         self._set(force, constraints, mass, restitution, energy)
 
-    def _set(self, *values):
+    def _set(self, *values: Any) -> None:
         for name, value in zip(self.__slots__, values, strict=True):
             object.__setattr__(self, name, value)
 
-    def __setattr__(self, name, value):
+    def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError(f"Problem is immutable; use problem.replace({name}=...)")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         parts = []
         for name in self.__slots__:
             value = getattr(self, name)
             parts.append(f"{name}={getattr(value, '__name__', value)!s}")
         return f"Problem({', '.join(parts)})"
 
-    def replace(self, **changes) -> Problem:
+    def replace(self, **changes: Any) -> Problem:
         """A copy with some fields changed."""
         values = {name: getattr(self, name) for name in self.__slots__}
         unknown = set(changes) - set(values)
@@ -95,29 +96,29 @@ class Problem:
             raise ValueError("mass: force and energy of this problem were derived from its mass; construct it again")
         return Problem(**(values | changes))
 
-    def gaps(self, t, q: Array, args) -> Array:
+    def gaps(self, t: ArrayLike, q: Array, args: Any) -> Array:
         """f(t, q), shape (m,), in the dtype of q; empty where the problem has no constraints."""
         if self.constraints is None:
             return jnp.zeros((0,), q.dtype)
         return jnp.asarray(self.constraints(t, q, args), q.dtype)
 
-    def count(self, t, q: Array, args) -> int:
+    def count(self, t: ArrayLike, q: Array, args: Any) -> int:
         """Number of constraints m."""
         return jax.eval_shape(lambda x: self.gaps(t, x, args), q).shape[0]
 
-    def generalised_force(self, t, q: Array, v: Array, args) -> Array:
+    def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """g(t, q, v), shape (d,), in the dtype of q."""
         return jnp.asarray(self.force(t, q, v, args), q.dtype)
 
     # pytree protocol: numbers are leaves, functions are structure
-    def tree_flatten_with_keys(self):
+    def tree_flatten_with_keys(self) -> tuple[tuple, tuple]:
         key = jax.tree_util.GetAttrKey
         numeric = None if callable(self.mass) else self.mass
         static = (self.force, self.constraints, self.mass if callable(self.mass) else None, self.energy)
         return ((key("restitution"), self.restitution), (key("mass"), numeric)), static
 
     @classmethod
-    def tree_unflatten(cls, static, leaves):
+    def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
         force, constraints, mass_function, energy = static
         restitution, numeric = leaves
         self = object.__new__(cls)
@@ -140,10 +141,10 @@ class Problem:
         that does not depend on time; both are checked when a motion starts.
         """
 
-        def mass(q, args):
+        def mass(q: Array, args: Any) -> Array:
             return jax.hessian(lagrangian, argnums=2)(0.0, q, jnp.zeros_like(q), args)
 
-        def generalised(t, q, v, args):
+        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             t = jnp.asarray(t, q.dtype)
             momentum = jax.grad(lagrangian, argnums=2)
             _, rate = jax.jvp(lambda s, x: momentum(s, x, v, args), (t, q), (jnp.ones_like(t), v))
@@ -153,7 +154,7 @@ class Problem:
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
         generalised.lagrangian = lagrangian  # type: ignore[attr-defined]
 
-        def energy(t, q, v, args):
+        def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
 
         return cls(generalised, constraints, mass, restitution, energy)
@@ -175,10 +176,10 @@ class Problem:
         given = mass
         mass = given if callable(given) or given is None else lambda q, args: given
 
-        def momentum(q, v, args):
+        def momentum(q: Array, v: Array, args: Any) -> Array:
             return mass_times(mass(q, args) if callable(mass) else mass, v)
 
-        def generalised(t, q, v, args):
+        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             g = -jax.grad(potential)(q, args)
             if callable(given):
                 _, rate = jax.jvp(lambda x: momentum(x, v, args), (q,), (v,))
@@ -187,7 +188,7 @@ class Problem:
 
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
 
-        def energy(t, q, v, args):
+        def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return 0.5 * v @ momentum(q, v, args) + potential(q, args)
 
         return cls(generalised, constraints, mass, restitution, energy)
@@ -206,7 +207,7 @@ class Problem:
         given = mass
         mass = given if callable(given) or given is None else lambda q, args: given
 
-        def generalised(t, q, v, args):
+        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             return force(t, q, mass_times(mass(q, args) if callable(mass) else mass, v), args)
 
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
@@ -214,7 +215,7 @@ class Problem:
         return cls(generalised, constraints, mass, restitution, energy)
 
 
-def mass_times(mass, v: Array) -> Array:
+def mass_times(mass: Any, v: Array) -> Array:
     """M v for a mass given as None, a scalar, a (d,) diagonal or a (d, d) matrix."""
     if mass is None:
         return v

@@ -55,7 +55,7 @@ class Instant(NamedTuple):
     acceleration: Array
 
 
-def observe(problem: Problem, h, t, q, v, args) -> Instant:
+def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
     """The contacts at (t, q, v); constants for differentiation."""
     h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
     metric = Metric.at(problem, q, args)
@@ -92,7 +92,15 @@ class Salted(NamedTuple):
 
 
 def saltate(
-    problem: Problem, inputs: Inputs, t, q, v, here: Instant, impact: Array, closed: Array, reacting: Array
+    problem: Problem,
+    inputs: Inputs,
+    t: Array,
+    q: Array,
+    v: Array,
+    here: Instant,
+    impact: Array,
+    closed: Array,
+    reacting: Array,
 ) -> Salted:
     """The state at one instant, with the derivative of crossing the impacts in the order of arrival.
 
@@ -230,7 +238,9 @@ def calm_step(
     return (graft_tree(new, surrogate), graft_tree(info, surrogate_info), history), pending
 
 
-def synchronous(problem: Problem, scheme: Scheme, inputs: Inputs, t, q, v, impulse, last):
+def synchronous(
+    problem: Problem, scheme: Scheme, inputs: Inputs, t: Array, q: Array, v: Array, impulse: Array, last: Array
+) -> Array:
     """A velocity reported at t, with the derivative of the velocity at t after a first impact.
 
     Velocities over a step are those of its middle: after an impact, between contacts, the derivative is that of
@@ -244,7 +254,7 @@ def synchronous(problem: Problem, scheme: Scheme, inputs: Inputs, t, q, v, impul
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(timing.lag * h) * a, 0))
 
 
-def end(problem: Problem, inputs: Inputs, steps, state: State, history: History) -> Array:
+def end(problem: Problem, inputs: Inputs, steps: Any, state: State, history: History) -> Array:
     """Status bits: whether an impact lies within a step or two of the end, seen by the scheme or not yet."""
     t = inputs.time(state.n)
     here = observe(problem, inputs.h, t, state.q, state.v, inputs.args)

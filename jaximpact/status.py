@@ -31,7 +31,7 @@ class Status(enum.IntFlag):
     DERIVATIVE_NOT_FINITE = 1 << 17
     IMPULSES_COUPLED = 1 << 18
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import Executor, Future
 from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import jax
 from jax.extend.core import get_opaque_trace_state
@@ -57,7 +58,7 @@ def _is_running(future: Future) -> bool:
     return future.exception() is None and not all(map(_is_ready, jax.tree.leaves(future.result())))
 
 
-def _is_ready(x) -> bool:
+def _is_ready(x: Any) -> bool:
     return not hasattr(x, "is_ready") or x.is_ready()
 
 
@@ -74,7 +75,7 @@ def _end() -> None:
 class Crew(Executor):
     """Threads that compute; unlike those of a ThreadPoolExecutor, the interpreter does not wait for them at its end."""
 
-    def __init__(self, count: int):
+    def __init__(self, count: int) -> None:
         self._jobs: SimpleQueue = SimpleQueue()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
         for thread in self._threads:
@@ -91,13 +92,13 @@ class Crew(Executor):
             # nothing is kept alive while this thread waits
             del job, future, function
 
-    def submit(self, function, /, *args, **kwargs):
+    def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
         context = copy_context()
         self._jobs.put((future, lambda: context.run(function, *args, **kwargs)))
         return future
 
-    def shutdown(self, wait=True, *, cancel_futures=False):
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         with suppress(Empty):
             while cancel_futures:
                 self._jobs.get_nowait()[0].cancel()
@@ -111,13 +112,13 @@ class Crew(Executor):
 class Here(Executor):
     """Calls at once, in this thread."""
 
-    def submit(self, function, /, *args, **kwargs):
+    def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
         future.set_result(function(*args, **kwargs))
         return future
 
 
-def _ambient():
+def _ambient() -> tuple[Any, Any]:
     return jax.config.values, get_opaque_trace_state()
 
 
@@ -143,7 +144,7 @@ def crew(threads: int) -> Executor:
     return Crew(threads) if threads > 1 or (main and is_usual()) else Here()
 
 
-def arrived(tree):
+def arrived(tree: Any) -> Any:
     """The arrays of ``tree``, computed; not by `jax.block_until_ready`, which lets no signal through."""
     begin = time.perf_counter()
     for leaf in jax.tree.leaves(tree):
@@ -153,7 +154,7 @@ def arrived(tree):
     return tree
 
 
-def interruptible(call: Callable, steps: int):
+def interruptible(call: Callable, steps: int) -> Any:
     """``call()``, of so many steps; in the main thread a long one is left to another, so that signals get through."""
     if steps < LONG or threading.current_thread() is not threading.main_thread() or not is_usual():
         return call()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
@@ -39,7 +39,7 @@ _silent: ContextVar[bool] = ContextVar("_silent", default=False)
 
 
 @contextmanager
-def without_remarks():
+def without_remarks() -> Iterator[None]:
     """No remarks from what this thread calls. The filters of `warnings` are those of all threads, and stay as they are."""
     token = _silent.set(True)
     try:
@@ -67,12 +67,12 @@ class Data(NamedTuple):
     args: Any
 
 
-def is_traced(*trees) -> bool:
+def is_traced(*trees: Any) -> bool:
     """Whether any leaf is a tracer of a jax transformation."""
     return any(isinstance(leaf, jax.core.Tracer) for tree in trees for leaf in jax.tree.leaves(tree))
 
 
-def real_array(name: str, value):
+def real_array(name: str, value: Any) -> Any:
     """``value`` as an array of its own float dtype, the default one for integers; or an error that names it.
 
     Known numbers stay numpy arrays: inside jit they remain known, and can be checked.
@@ -92,7 +92,7 @@ def real_array(name: str, value):
         return array.astype(jax.dtypes.canonicalize_dtype(array.dtype) if floating else jnp.result_type(float))
 
 
-def known_numbers(name: str, value) -> np.ndarray:
+def known_numbers(name: str, value: Any) -> np.ndarray:
     """``value`` as a numpy array of real numbers of its own dtype, or TypeError that names it."""
     if np.ma.is_masked(value):
         raise TypeError(f"{name} is a masked array, and nothing says what its masked entries are: fill them")
@@ -107,15 +107,15 @@ def known_numbers(name: str, value) -> np.ndarray:
     return array
 
 
-def _short(value) -> str:
+def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 60 else f"{text[:57]}..."
 
 
-def cast_numbers(name: str, tree, dtype):
+def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
     """Every real number and floating array of a pytree in ``dtype``; integer and boolean arrays stay as they are."""
 
-    def cast(path, leaf):
+    def cast(path: tuple, leaf: Any) -> Any:
         where = name + jax.tree_util.keystr(path)
         if is_traced(leaf):
             return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
@@ -133,14 +133,14 @@ def cast_numbers(name: str, tree, dtype):
     return jax.tree_util.tree_map_with_path(cast, tree)
 
 
-def canonical_state(q0, v0):
+def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
     """q0 and v0 as arrays of one floating dtype."""
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
     dtype = np.promote_types(q0.dtype, v0.dtype)
     return q0.astype(dtype), v0.astype(dtype)
 
 
-def choose_methods(scheme, projection) -> tuple[Any, Any]:
+def choose_methods(scheme: Any, projection: Any) -> tuple[Any, Any]:
     """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
     scheme = PaoliSchatzman() if scheme is None else scheme
     projection = ActiveSet() if projection is None else projection
@@ -156,7 +156,7 @@ def choose_methods(scheme, projection) -> tuple[Any, Any]:
     return scheme, projection
 
 
-def _check_options(method) -> None:
+def _check_options(method: Any) -> None:
     """Options of a scheme or a projection: flags, counts from 1 on, and finite numbers >= 0."""
     for option in fields(method) if is_dataclass(method) else ():
         value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
@@ -177,13 +177,13 @@ def _check_options(method) -> None:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")
 
 
-def check_choice(name: str, value, choices: tuple) -> None:
+def check_choice(name: str, value: Any, choices: tuple) -> None:
     """``value`` is one of the words (or None) that an argument may be."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         raise ValueError(f"{name}={_short(value)}: choose one of {', '.join(map(repr, choices))}")
 
 
-def check_counts(**counts) -> None:
+def check_counts(**counts: Any) -> None:
     """Whole numbers from 1 on, ``skip`` from 0, that a loop can count to."""
     for name, value in counts.items():
         least = 0 if name == "skip" else 1
@@ -193,7 +193,7 @@ def check_counts(**counts) -> None:
             raise ValueError(f"{name} must not exceed {MOST} (2^31 - 2), got {value!r}")
 
 
-def full_axes(args, args_axes):
+def full_axes(args: Any, args_axes: Any) -> Any:
     """args_axes leaf by leaf, in the structure of args: 0 for a lane axis, -1 for none."""
     message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
     given = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
@@ -219,18 +219,18 @@ def full_axes(args, args_axes):
     return axes
 
 
-def leaf_axes(args, args_axes) -> tuple[int | None, ...]:
+def leaf_axes(args: Any, args_axes: Any) -> tuple[int | None, ...]:
     """The axis of every leaf of args: 0 for lanes, None for none."""
     return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(full_axes(args, args_axes)))
 
 
-def check_finite(**values) -> None:
+def check_finite(**values: Any) -> None:
     for name, value in values.items():
         if not is_traced(value) and not np.all(np.isfinite(np.asarray(value))):
             raise ValueError(f"{name} must be finite, got {_excerpt(np.asarray(value))}")
 
 
-def check_times(t0, t1, h) -> None:
+def check_times(t0: Any, t1: Any, h: Any) -> None:
     """h > 0, t1 > t0 and h <= t1 - t0, for scalars or lanes."""
     check_finite(t0=t0, t1=t1, h=h)
     if is_traced(t0, t1, h):
@@ -244,7 +244,7 @@ def check_times(t0, t1, h) -> None:
         raise ValueError(f"h must not exceed t1 - t0 = {_excerpt(t1 - t0)}, got {_excerpt(h)}")
 
 
-def count_steps(t0, t1, h, eps: float) -> np.ndarray:
+def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
     """Steps of size h that reach t1 or beyond, up to round-off in h and t1; elementwise. ValueError where too many."""
     with np.errstate(over="ignore"):
         ratio = (np.asarray(t1, np.float64) - t0) / h
@@ -282,12 +282,14 @@ def check_memory(size: float, what: str, cure: str) -> None:
         raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
 
 
-def check_restitution(e) -> None:
+def check_restitution(e: Any) -> None:
     if not is_traced(e) and not np.all((np.asarray(e) >= 0) & (np.asarray(e) <= 1)):
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
 
 
-def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme) -> Data:
+def canonical(
+    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, steps: int | None, e: Any, args: Any, scheme: Scheme
+) -> Data:
     """Arguments of one trajectory as arrays of one dtype, checked."""
     if not isinstance(problem, Problem):
         raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
@@ -315,7 +317,7 @@ def canonical(problem: Problem, q0, v0, t0, t1, h, steps, e, args, scheme) -> Da
     return Data(problem, q0, v0, t0, t1, h, e, args)
 
 
-def split_restitution(problem: Problem, e, dtype) -> tuple[Problem, Any]:
+def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
     """The problem without its restitution, which becomes a number of the lane; a numeric mass in ``dtype``."""
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
     changes: dict[str, Any] = {"restitution": 0.0}
@@ -324,12 +326,12 @@ def split_restitution(problem: Problem, e, dtype) -> tuple[Problem, Any]:
     return problem.replace(**changes), e
 
 
-def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
+def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: Array, e: Any, args: Any) -> None:
     """What the user's functions return has the right shape; the scheme covers the problem."""
     d = q0.shape[0]
     t = jax.ShapeDtypeStruct((), q0.dtype)
 
-    def shape_of(name, function, *operands):
+    def shape_of(name: str, function: Callable, *operands: Any) -> tuple[int, ...]:
         found = outcome(name, lambda *xs: _returned(name, function(*xs)), *operands)
         if not jnp.issubdtype(found.dtype, jnp.floating):
             raise TypeError(f"{name} must return real numbers, got dtype {found.dtype}")
@@ -360,13 +362,13 @@ def check_functions(problem: Problem, scheme, q0, v0, t0, e, args) -> None:
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
 
 
-def _returned(name: str, value):
+def _returned(name: str, value: Any) -> Array:
     if value is None:
         raise TypeError("it returns None: is a return missing?")
     return jnp.asarray(value)
 
 
-def outcome(name: str, function: Callable, *operands):
+def outcome(name: str, function: Callable, *operands: Any) -> Any:
     """Shapes and dtypes of what a function of the user's returns; or an error that names it and says how it failed."""
     try:
         return jax.eval_shape(function, *operands)
@@ -380,7 +382,7 @@ def outcome(name: str, function: Callable, *operands):
 
 
 @contextmanager
-def differentiable():
+def differentiable() -> Iterator[None]:
     """What jax says of functions that it cannot differentiate, in words that name them."""
     try:
         yield
@@ -406,7 +408,7 @@ class Report(NamedTuple):
     finite: Array
 
 
-def start_report(problem: Problem, q0, v0, t0, args, h=None) -> Report:
+def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> Report:
     metric = Metric.at(problem, q0, args)
     contacts = linearise(problem, metric, t0, q0, args)
     rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
@@ -429,8 +431,10 @@ _report = jax.jit(start_report)
 
 
 @partial(jax.jit, static_argnames=("axes", "structure", "lanes"))
-def _reports(problem, q0, v0, t0, leaves, axes, structure, lanes: int, h=None):
-    def one(q0, v0, t0, leaves):
+def _reports(
+    problem: Problem, q0: Array, v0: Array, t0: Array, leaves: Any, axes: Any, structure: Any, lanes: int, h: Any = None
+) -> Report:
+    def one(q0: Array, v0: Array, t0: Array, leaves: tuple) -> Report:
         return start_report(problem, q0, v0, t0, jax.tree.unflatten(structure, leaves), h)
 
     if all(axis is None for axis in jax.tree.leaves(axes, is_leaf=lambda x: x is None)):
@@ -455,11 +459,11 @@ def check_start(data: Data) -> str | None:
 def judge(report: Report, *, lanes: bool) -> str | None:
     """Errors and remarks of a batch of start reports (leading axis: lanes)."""
 
-    def worst(mask, value):
+    def worst(mask: Any, value: Any) -> tuple[int, int]:
         lane, constraint = np.unravel_index(np.argmin(np.where(mask, value, np.inf)), mask.shape)
         return int(lane), int(constraint)
 
-    def which(i):
+    def which(i: int) -> str:
         return f" of trajectory {i}" if lanes else ""
 
     if not np.all(report.positive):

@@ -96,7 +96,7 @@ def guessed(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> 
     # regularised against dependent gradients; each factorisation corrects the impulses of the one before
     shift = jnp.maximum(1e-12, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
 
-    def body(carry):
+    def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
         closed, now = carry
         both = closed[:, None] & closed[None, :]
         matrix = jnp.where(both, a, 0) + jnp.diag(jnp.where(closed, shift, 1))
@@ -109,7 +109,7 @@ def guessed(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> 
         closed = jnp.where(closed, x > 0, a @ x + b < -tolerance)
         return closed, Attempt(impulse, solved, now.iterations + 1, now.status)
 
-    def going(carry):
+    def going(carry: tuple[Array, Attempt]) -> Array:
         _, now = carry
         return ~now.solved & (now.iterations < GUESSES)
 
@@ -126,7 +126,7 @@ def pivot_and_refine(a: Array, b: Array, tolerance: Array, start: Attempt) -> Im
     """
     shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
 
-    def body(carry):
+    def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
         k, now = carry
         r = jnp.where(k == 0, 0.0, shift)
         found = dual_active_set(a + jnp.diag(r), b - r * now.impulse, tolerance)
@@ -134,7 +134,7 @@ def pivot_and_refine(a: Array, b: Array, tolerance: Array, start: Attempt) -> Im
         solved = solves(a, b, found.impulse, tolerance)
         return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status | refined)
 
-    def going(carry):
+    def going(carry: tuple[Array, Attempt]) -> Array:
         k, now = carry
         feasible = (now.status & int(Status.INFEASIBLE)) == 0
         return ~now.solved & (k <= PROXIMAL_STEPS) & feasible
@@ -180,7 +180,7 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
     # a violation within round-off is none: dependent constraints would enter and leave for ever
     threshold = jnp.maximum(0.1 * tolerance, 8 * eps * size)
 
-    def pivot(t, beta, k):
+    def pivot(t: Array, beta: Array, k: Array) -> tuple[Array, Array]:
         p, row, column = t[k, k], t[k], t[:, k]
         t_new = t - jnp.outer(column, row) / p
         beta_new = beta - column * (beta[k] / p)
@@ -189,7 +189,7 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
         t_new = jnp.where(on_row & on_column, 1 / p, t_new)
         return t_new, jnp.where(index == k, -beta[k] / p, beta_new)
 
-    def body(carry):
+    def body(carry: tuple) -> tuple:
         count, t, beta, active, r, _, _ = carry
         # choose what enters: the largest violation in the metric of the constraint
         violation = jnp.where(active, 0.0, -beta) / jnp.sqrt(diagonal)
@@ -213,7 +213,7 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
         unfinished = (r_new >= 0) | jnp.any(~active & (beta < -threshold))
         return count + 1, t, beta, active, r_new, unfinished & ~stuck, violated
 
-    def going(carry):
+    def going(carry: tuple) -> Array:
         count, *_, unfinished, _ = carry
         return unfinished & (count < limit)
 

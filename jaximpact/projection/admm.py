@@ -49,21 +49,21 @@ class ADMM(ContactSolver):
         smallest = jnp.min(jnp.where(values > 1e-6 * largest, values, jnp.inf), initial=jnp.inf)
         penalty = jnp.sqrt(jnp.where(jnp.isfinite(smallest), smallest * largest, 1.0))
 
-        def resolvent(x):
+        def resolvent(x: Array) -> Array:
             return vectors @ ((vectors.T @ x) / (values + penalty))
 
-        def excess(z):
+        def excess(z: Array) -> Array:
             velocity = jnp.where(present, root * (a @ z + b), offset)
             return jnp.max(complementarity(velocity, scale * z, diagonal) / tolerance, initial=0.0)
 
-        def body(carry):
+        def body(carry: tuple) -> tuple:
             count, z, u, _ = carry
             x = resolvent(penalty * (z - u) - b)
             relaxed = self.relaxation * x + (1 - self.relaxation) * z
             z_new = jnp.maximum(0, relaxed + u)
             return count + 1, z_new, u + relaxed - z_new, excess(z_new)
 
-        def going(carry):
+        def going(carry: tuple) -> Array:
             return (carry[-1] > 1) & (carry[0] < self.max_iterations)
 
         zero = jnp.zeros_like(b)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -99,7 +99,15 @@ class Frozen(NamedTuple):
         return self._found(contacts, contacts.delassus(), offset + contacts.velocity(contacts.jump(self.impulse)))
 
     def position(
-        self, problem: Problem, metric: Metric, time, base: Array, increment: Array, scale, args, normal: str
+        self,
+        problem: Problem,
+        metric: Metric,
+        time: Array,
+        base: Array,
+        increment: Array,
+        scale: Array,
+        args: Any,
+        normal: str,
     ) -> Projected:
         """As `project_position`."""
         target = base + increment
@@ -132,7 +140,15 @@ class Untouched(NamedTuple):
         return nothing(d, m, offset.dtype)._replace(status=as_status(~jnp.all(offset >= 0), PENDING))
 
     def position(
-        self, problem: Problem, metric: Metric, time, base: Array, increment: Array, scale, args, normal: str
+        self,
+        problem: Problem,
+        metric: Metric,
+        time: Array,
+        base: Array,
+        increment: Array,
+        scale: Array,
+        args: Any,
+        normal: str,
     ) -> Projected:
         """As `project_position`."""
         gaps = problem.gaps(time, base + increment, args)
@@ -173,13 +189,13 @@ def as_status(condition: Array, bit: int) -> Array:
     return jnp.where(condition, int(bit), 0).astype(jnp.int32)
 
 
-def nothing(d: int, m: int, dtype) -> Projected:
+def nothing(d: int, m: int, dtype: Any) -> Projected:
     """The projection of a point that needs none."""
     zero = jnp.zeros((), jnp.int32)
     return Projected(jnp.zeros(d, dtype), jnp.zeros(m, dtype), jnp.zeros((), dtype), zero, zero)
 
 
-def contact_root(residual: Callable, solve: Callable, guess):
+def contact_root(residual: Callable, solve: Callable, guess: tuple[Array, Array]) -> tuple[Any, Any]:
     """A root x = (primal, multipliers) of ``residual`` found by ``solve``, differentiated implicitly.
 
     Forward and reverse mode follow from the implicit function theorem at the solution with the active set frozen,
@@ -187,7 +203,7 @@ def contact_root(residual: Callable, solve: Callable, guess):
     then still right, the split between multipliers is the one of least weighted norm.
     """
 
-    def tangent_solve(linear, y):
+    def tangent_solve(linear: Callable, y: Any) -> Any:
         flat, unravel = ravel_pytree(y)
         d = y[0].size
         matrix = jax.jacfwd(lambda x: ravel_pytree(linear(unravel(x)))[0])(jnp.zeros_like(flat))
@@ -217,7 +233,7 @@ def _tolerance(
 ) -> Array:
     """The method's tolerance (m,), raised to round-off; where the residual meets the first, the second is not worked out."""
 
-    def raised(_):
+    def raised(_: None) -> Array:
         return jnp.maximum(method.tolerance, _floor(contacts, size, gap_velocity))
 
     if residual is None or size.shape[0] <= SMALL:
@@ -243,7 +259,7 @@ class Iterate(NamedTuple):
         none = jnp.zeros_like(gap)
         return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
 
-    def until_done(self, improved: Callable[[Iterate, int], Iterate], limit, sizes: tuple[int, ...]) -> Iterate:
+    def until_done(self, improved: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
         """Improved while not done, ``limit`` times more than once at most; not at all where no gap is violated. Little is
         carried: in a batch of small systems computing contacts again costs less than storing them.
 
@@ -255,19 +271,19 @@ class Iterate(NamedTuple):
         for size in sizes:
             tries = limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1)
 
-            def body(carry, size=size):
+            def body(carry: tuple[Array, Iterate], size: int = size) -> tuple[Array, Iterate]:
                 k, now = carry
                 new = improved(now, size)
                 return k + 1, new._replace(iterations=now.iterations + new.iterations)
 
-            def going(carry, tries=tries):
+            def going(carry: tuple[Array, Iterate], tries: Any = tries) -> Array:
                 k, now = carry
                 return (k <= tries) & ~now.done
 
             now = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), now))[1]
         return now
 
-    def packed(self):
+    def packed(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         """As `contact_root` wants it: root, and the rest as floats."""
         dtype = self.gap.dtype
         status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
@@ -324,7 +340,7 @@ def project_velocity(method: ContactSolver, contacts: Contacts, offset: Array) -
         status = found.status | coupling(part, found.impulse)
         return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, status)
 
-    def solve(_, guess):
+    def solve(_: Any, guess: Any) -> tuple:
         start = Iterate.start(d, offset)
         if method.direct(m):
             found = improved(start, m)
@@ -332,7 +348,7 @@ def project_velocity(method: ContactSolver, contacts: Contacts, offset: Array) -
         sizes = method.working_sets(m, d)
         return start.until_done(improved, 0 if sizes[-1] == m else method.max_linearisations, sizes).packed()
 
-    def residual(x):
+    def residual(x: tuple[Array, Array]) -> tuple[Array, Array]:
         jump, impulse = x
         active = lax.stop_gradient(impulse) > 0
         return jump - contacts.jump(impulse), jnp.where(active, contacts.velocity(jump) + offset, impulse)
@@ -349,7 +365,7 @@ def project_position(
     base: Array,
     increment: Array,
     scale: Array,
-    args,
+    args: Any,
     normal: str = "implicit",
 ) -> Projected:
     """Project W = base + increment onto f(time, .) >= 0 in a frozen metric; Z = W + scale * jump.
@@ -365,10 +381,10 @@ def project_position(
     d = base.shape[0]
     dtype = base.dtype
 
-    def point(jump):
+    def point(jump: Array) -> Array:
         return base + (increment + scale * jump)
 
-    def gaps(x):
+    def gaps(x: Array) -> Array:
         return problem.gaps(time, x, args)
 
     m = problem.count(time, base, args)
@@ -376,7 +392,7 @@ def project_position(
         return nothing(d, m, dtype)
     if isinstance(method, Frozen | Untouched):
         return method.position(problem, metric, time, base, increment, scale, args, normal)
-    fixed_normals = jacobian(problem, time, base, args)[1] if normal == "explicit" else None
+    fixed_normals: Any = jacobian(problem, time, base, args)[1] if normal == "explicit" else None
     flat = is_flat(problem, time, base, args)
 
     def linearise(now: Iterate, chosen: Selection) -> Contacts:
@@ -386,7 +402,7 @@ def project_position(
             matrix = chosen.take(fixed_normals)
         return Contacts(chosen.take(now.gap), matrix, metric.solve(matrix.T))
 
-    def tolerance(contacts, jump, residual=None):
+    def tolerance(contacts: Contacts, jump: Array, residual: Array | None = None) -> Array:
         size = (jnp.abs(base) + jnp.abs(increment)) / scale + jnp.abs(jump)
         return _tolerance(method, residual, contacts, size, contacts.gap)
 
@@ -426,12 +442,12 @@ def project_position(
             return corrected(now, contacts, chosen)[0]
 
         # gradients are dear: kept while each correction leaves less than a tenth of the residual
-        def body(carry):
+        def body(carry: tuple[Iterate, Array, Array]) -> tuple[Iterate, Array, Array]:
             now, pulled, _ = carry
             new, pulled = corrected(now, contacts, chosen, pulled)
             return new._replace(iterations=now.iterations + new.iterations), pulled, now.residual
 
-        def going(carry):
+        def going(carry: tuple[Iterate, Array, Array]) -> Array:
             now, _, before = carry
             return ~now.done & (now.residual < 0.1 * before)
 
@@ -439,14 +455,14 @@ def project_position(
         pulled = contacts.jump(chosen.take(now.impulse))
         return lax.while_loop(going, body, (start, pulled, jnp.full_like(now.residual, jnp.inf)))[0]
 
-    def solve(_, guess):
+    def solve(_: Any, guess: Any) -> tuple:
         start = Iterate.start(d, gaps(base + increment) / scale)
         if method.direct(m) and flat:
             # one linearisation is exact for constraints affine in q
             return improved(start, m).packed()
         return start.until_done(improved, method.max_linearisations, method.working_sets(m, d)).packed()
 
-    def residual(x):
+    def residual(x: tuple[Array, Array]) -> tuple[Array, Array]:
         jump, impulse = x
         z = point(jump)
         active = lax.stop_gradient(impulse) > 0
@@ -458,12 +474,12 @@ def project_position(
     return _unpack(contact_root(residual, solve, guess))
 
 
-def is_straight(method: ContactSolver, problem: Problem, time, q: Array, args) -> bool:
+def is_straight(method: ContactSolver, problem: Problem, time: Array, q: Array, args: Any) -> bool:
     """Whether a projection is straight-line arithmetic, with nothing to iterate: few constraints, seen to be affine in q."""
     return method.direct(problem.count(time, q, args)) and is_flat(problem, time, q, args)
 
 
-def is_flat(problem: Problem, time, q: Array, args) -> bool:
+def is_flat(problem: Problem, time: Array, q: Array, args: Any) -> bool:
     """Whether all constraints are seen to be affine in q."""
     return _flat(lambda x: jacobian(problem, time, x, args)[1], q)
 
@@ -478,7 +494,7 @@ def _flat(function: Callable, x: Array) -> bool:
     return not any(v in moving for v in jaxpr.outvars if not isinstance(v, Literal))
 
 
-def _unpack(found) -> Projected:
+def _unpack(found: tuple[Any, Any]) -> Projected:
     # auxiliary values are carried as real numbers; they have no derivative
     (jump, impulse), aux = found
     residual, iterations, status = lax.stop_gradient(aux)

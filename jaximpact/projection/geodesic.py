@@ -6,6 +6,8 @@ M^-1 grad f, reaches W at arc length s. Christoffel symbols come from automatic 
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -19,13 +21,13 @@ from .base import ContactSolver, Projected, _unpack, as_status, contact_root
 SUBSTEPS = 2  # RK4 steps along a geodesic whose length is O(h): error O(h^5)
 
 
-def geodesic(problem: Problem, z: Array, w: Array, args) -> Array:
+def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
     """End point of the geodesic of M from z with initial velocity w, at parameter 1."""
 
-    def kinetic(q, v):
+    def kinetic(q: Array, v: Array) -> Array:
         return 0.5 * v @ Metric.at(problem, q, args).times(v)
 
-    def rate(q, v):
+    def rate(q: Array, v: Array) -> tuple[Array, Array]:
         metric = Metric.at(problem, q, args)
         _, drift = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))
         return v, metric.solve(jax.grad(kinetic)(q, v) - drift)
@@ -36,7 +38,7 @@ def geodesic(problem: Problem, z: Array, w: Array, args) -> Array:
     )
     last = jnp.tile(jnp.array([False, False, False, True]), SUBSTEPS)
 
-    def stage(carry, row):
+    def stage(carry: Any, row: Any) -> tuple[Any, None]:
         (shift, weight), end = row
         start, slope, end_point = carry
         slope = rate(*jax.tree.map(lambda x, k: x + shift * k, start, slope))
@@ -50,7 +52,7 @@ def geodesic(problem: Problem, z: Array, w: Array, args) -> Array:
 
 
 def project_geodesic(
-    method: ContactSolver, problem: Problem, time: Array, base: Array, increment: Array, scale: Array, args
+    method: ContactSolver, problem: Problem, time: Array, base: Array, increment: Array, scale: Array, args: Any
 ) -> Projected:
     """Geodesic projection of W = base + increment onto f(time, .) >= 0; Z = W + scale * jump.
 
@@ -59,10 +61,10 @@ def project_geodesic(
     d, dtype = base.shape[0], base.dtype
     target = base + increment
 
-    def gap(x):
+    def gap(x: Array) -> Array:
         return problem.gaps(time, x, args)[0]
 
-    def defects(x, active):
+    def defects(x: tuple[Array, Array], active: Any) -> tuple[Array, Array]:
         # unknowns: jump = (Z - W)/scale and the speed s/scale along the normal
         jump, speed = x
         z = target + scale * jump
@@ -78,23 +80,23 @@ def project_geodesic(
     reach = jnp.abs(gradient) @ jnp.abs(target) + jnp.sum(jnp.abs(target))
     tolerance = lax.stop_gradient(jnp.maximum(method.tolerance, 16 * eps * reach / scale))
 
-    def solve(_, guess):
+    def solve(_: Any, guess: Any) -> tuple:
         outside = gap(target) < -tolerance * scale
 
-        def linearised(x):
-            def flat(x):
+        def linearised(x: Array) -> tuple[Array, Array]:
+            def flat(x: Array) -> tuple[Array, Array]:
                 value = jnp.concatenate(defects((x[:-1], x[-1:]), True))
                 return value, value
 
             matrix, value = jax.jacfwd(flat, has_aux=True)(x)
             return value, matrix
 
-        def body(carry):
+        def body(carry: tuple) -> tuple:
             k, x, value, matrix = carry
             x = x - linalg.solve(matrix, value)
             return k + 1, x, *linearised(x)
 
-        def going(carry):
+        def going(carry: tuple) -> Array:
             k, _, value, _ = carry
             return outside & (k < method.max_linearisations) & (jnp.max(jnp.abs(value)) > tolerance)
 
@@ -108,7 +110,7 @@ def project_geodesic(
         status = as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
         return (x[:-1], x[-1:]), (residual, k.astype(dtype), status.astype(dtype))
 
-    def residual(x):
+    def residual(x: tuple[Array, Array]) -> tuple[Array, Array]:
         return defects(x, lax.stop_gradient(x[1]) > 0)
 
     guess = (jnp.zeros(d, dtype), jnp.zeros(1, dtype))

@@ -41,18 +41,18 @@ class ProjectedGradient(ContactSolver):
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)
 
-        def delassus(x):
+        def delassus(x: Array) -> Array:
             return scale * contacts.velocity(contacts.jump(scale * x))
 
         b = scale * offset
         eps = jnp.finfo(b.dtype).eps
 
-        def excess(x, ax):
+        def excess(x: Array, ax: Array) -> Array:
             # A x + b back in gap velocities; impulse times diagonal likewise
             found = complementarity(jnp.where(present, root * (ax + b), offset), scale * x, diagonal)
             return jnp.max(found / tolerance, initial=0.0)
 
-        def body(carry):
+        def body(carry: tuple) -> tuple:
             count, x, ax, y, ay, bound, weight, _ = carry
             new = jnp.maximum(0, y - (ay + b) / bound)
             a_new = delassus(new)
@@ -65,13 +65,13 @@ class ProjectedGradient(ContactSolver):
             y_new, ay_new = new + momentum * (new - x), a_new + momentum * (a_new - ax)
             bound_new = jnp.maximum(1.5 * bound, curvature / jnp.where(length > 0, length, 1))
 
-            def choose(yes, no):
+            def choose(yes: Array, no: Array) -> Array:
                 return jnp.where(accept, yes, no)
 
             x, ax, y, ay = choose(new, x), choose(a_new, ax), choose(y_new, y), choose(ay_new, ay)
             return count + 1, x, ax, y, ay, choose(bound, bound_new), choose(weight_next, weight), excess(x, ax)
 
-        def going(carry):
+        def going(carry: tuple) -> Array:
             return (carry[-1] > 1) & (carry[0] < self.max_iterations)
 
         one = jnp.ones((), b.dtype)

@@ -15,6 +15,7 @@ the derivative at an impact. The scheme is this project's own: no convergence th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -85,7 +86,7 @@ class EventCorrected(Scheme):
     impacts: int = field(default=2, metadata={"static": True})
     newton: int = field(default=4, metadata={"static": True})
 
-    def check(self, problem: Problem, e, m: int) -> None:
+    def check(self, problem: Problem, e: Any, m: int) -> None:
         for name in ("impacts", "newton"):
             if getattr(self, name) < 1:
                 raise ValueError(f"EventCorrected({name}={getattr(self, name)!r}): at least one is needed")
@@ -121,7 +122,7 @@ class EventCorrected(Scheme):
         none = jnp.zeros((), jnp.int32)
         progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
 
-        def advance(progress, left):
+        def advance(progress: _Progress, left: Array) -> tuple[_Progress, None]:
             moved = lambda p: self._segment(problem, projection, inputs, inputs.time(n), r, p, left)
             return lax.cond(progress.elapsed < r, moved, lambda p: p, progress), None
 
@@ -149,7 +150,16 @@ class EventCorrected(Scheme):
         info = no_step(q_new, (q_new - q) / r, closed.shape[0])
         return EventState(n + 1, q_new, v_new, closed, low), info._replace(status=as_status(pending, PENDING))
 
-    def _segment(self, problem, projection, inputs, start, length, progress, left) -> _Progress:
+    def _segment(
+        self,
+        problem: Problem,
+        projection: ContactSolver,
+        inputs: Inputs,
+        start: Array,
+        length: Array,
+        progress: _Progress,
+        left: Array,
+    ) -> _Progress:
         """Follow the path to the next event, of which ``left`` may be located, or to the end of the step, and treat it."""
         _, h, _, args = inputs
         elapsed, q, low, v, closed, impulse, residual, events, struck, status = progress
@@ -164,7 +174,7 @@ class EventCorrected(Scheme):
         push_end = _hold(there.contacts, -(there.contacts.velocity(there.free) + there.bias), pushing)
         change = there.free + there.contacts.jump(push_end) - a
 
-        def along(s, x):
+        def along(s: Array, x: tuple) -> tuple[Array, Array]:
             """Gaps and their rates (m,) at time s of the path."""
             t, r, q, v, a, change, args = x
             gaps = lambda s: problem.gaps(t + s, q + _along(s, r, v, a, change)[0], args)
@@ -210,7 +220,20 @@ class EventCorrected(Scheme):
             status | failure | remarks,
         )
 
-    def _arrive(self, problem, projection, inputs, t, q, v, closed, candidates, struck, allowed, left):
+    def _arrive(
+        self,
+        problem: Problem,
+        projection: ContactSolver,
+        inputs: Inputs,
+        t: Array,
+        q: Array,
+        v: Array,
+        closed: Array,
+        candidates: Array,
+        struck: Array,
+        allowed: Array,
+        left: Array,
+    ) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
         """At an end of the path: persistent contacts back onto their surface, the impact law for those that hit.
 
         Returns position, velocity, persistent contacts, impulse, KKT residual, the contacts that hit, and status.
@@ -269,7 +292,15 @@ class EventCorrected(Scheme):
         )
         return q, v, (closed | lands) & ~opened, tangent + jolt, error, hit, status
 
-    def _impact(self, along, path, taylor, closed, penetrating, allowed):
+    def _impact(
+        self,
+        along: Callable,
+        path: tuple,
+        taylor: tuple[Array, Array, Array],
+        closed: Array,
+        penetrating: Array,
+        allowed: Array,
+    ) -> tuple[Array, Array, Array]:
         """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
 
         The time is found with all derivatives stopped; two more Newton steps give it the first three derivatives of the
@@ -290,10 +321,10 @@ class EventCorrected(Scheme):
         first = jnp.where(inward | falls, first, r)
         s = jnp.clip(jnp.min(jnp.where(candidates, first, r)), 0, r)
 
-        def newton(s, gap, slope):
+        def newton(s: Array, gap: Array, slope: Array) -> Array:
             return jnp.where(candidates & (slope < 0), s - gap / jnp.where(slope < 0, slope, -1), jnp.inf)
 
-        def improve(_, bracket):
+        def improve(_: Any, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             s, low, high = bracket
             gap, slope = along(s, frozen)
             beyond = jnp.any(candidates & ((gap < 0) | (inward & (slope >= 0))))
@@ -312,14 +343,25 @@ class EventCorrected(Scheme):
         transversal = exists & (speed > of_contact(16 * allowed))
         value = jnp.clip(s + jnp.where(transversal, of_contact(gap) / jnp.where(transversal, speed, 1), 0), 0, r)
 
-        def implicit(s):
+        def implicit(s: Array) -> Array:
             gap, slope = map(of_contact, along(s, path))
             return jnp.where(transversal, s - (gap - lax.stop_gradient(gap)) / jnp.where(transversal, slope, 1), value)
 
         return exists, contact, graft(value, implicit(implicit(value)))
 
 
-def _sticks(problem, projection, inputs, t, q, v, metric, contacts, rate, involved) -> tuple[Array, Array]:
+def _sticks(
+    problem: Problem,
+    projection: ContactSolver,
+    inputs: Inputs,
+    t: Array,
+    q: Array,
+    v: Array,
+    metric: Metric,
+    contacts: Contacts,
+    rate: Array,
+    involved: Array,
+) -> tuple[Array, Array]:
     """Whether contacts (m,) persist after an inelastic impact, and the elastic one is too slow to be resolved by h.
 
     Returns that and the gap velocity (m,) below which h resolves none.
@@ -332,7 +374,7 @@ def _sticks(problem, projection, inputs, t, q, v, metric, contacts, rate, involv
     return (-e * rate <= slow) & _persist(projection, contacts, free, bias, involved)[2], slow
 
 
-def _along(s, r, v: Array, a: Array, change: Array) -> tuple[Array, Array]:
+def _along(s: Array, r: Array, v: Array, a: Array, change: Array) -> tuple[Array, Array]:
     """Displacement and velocity at time s of a path of length r, along which the acceleration changes from a by ``change``."""
     ratio = s / _nonzero(r)
     return s * (v + s * (0.5 * a + (ratio / 6) * change)), v + s * (a + (0.5 * ratio) * change)
@@ -343,14 +385,14 @@ def _allowed(contacts: Contacts, q: Array) -> Array:
     return 64 * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
 
 
-def _dips(taylor, r, closed: Array, allowed: Array) -> Array:
+def _dips(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
     """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r: no penetration at its end shows them."""
     c, b, a = taylor
     c = jnp.maximum(c, 0)
     return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
 
 
-def _brushes(taylor, r, h, closed: Array) -> Array:
+def _brushes(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array) -> Array:
     """Gaps (m,) c + b s + a s^2 with a minimum within a path of length r, so near zero that h cannot tell whether they close:
     those that do meet at a speed below 2 h 2 a."""
     c, b, a = taylor
@@ -368,7 +410,7 @@ def _noise(contacts: Contacts, x: Array, gap_rate: Array) -> Array:
     return eps * (jnp.abs(contacts.jacobian) @ jnp.abs(x) + jnp.abs(gap_rate))
 
 
-def _view(problem: Problem, t, q: Array, v: Array, args) -> _View:
+def _view(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> _View:
     metric = Metric.at(problem, q, args)
     free = acceleration(problem, metric, t, q, v, args)
     return _View(linearise(problem, metric, t, q, args), free, *gap_rates(problem, t, q, v, args))
@@ -405,7 +447,9 @@ def _react(projection: ContactSolver, contacts: Contacts, offset: Array, touchin
     return _hold(contacts, -offset, pushing), pushing, found.status
 
 
-def _persist(projection: ContactSolver, contacts: Contacts, free: Array, bias: Array, closed: Array):
+def _persist(
+    projection: ContactSolver, contacts: Contacts, free: Array, bias: Array, closed: Array
+) -> tuple[Array, Array, Array, Array]:
     """Contact forces of the closed contacts at the level of accelerations.
 
     Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status.

@@ -40,7 +40,7 @@ class Maury(Scheme):
     half_kick: bool = field(default=False, metadata={"static": True})
     nodes: int = field(default=3, metadata={"static": True})
 
-    def check(self, problem: Problem, e, m: int) -> None:
+    def check(self, problem: Problem, e: Any, m: int) -> None:
         if not isinstance(e, jax.core.Tracer) and np.any(np.asarray(e) != 0):
             raise ValueError(
                 f"restitution is {np.max(np.asarray(e)):g}, but Maury treats inelastic impacts only: set it to 0, or use "

@@ -40,7 +40,7 @@ class MoreauJean(Scheme):
     activation: float = 0.5
     newton: int = field(default=2, metadata={"static": True})
 
-    def check(self, problem: Problem, e, m: int) -> None:
+    def check(self, problem: Problem, e: Any, m: int) -> None:
         if not 0 <= self.theta <= 1:
             raise ValueError(f"MoreauJean(theta={self.theta!r}): theta must lie in [0, 1]")
         if self.newton < 1:
@@ -74,7 +74,7 @@ class MoreauJean(Scheme):
         active = gap + self.activation * h * (normals @ v + rate) <= 0
         old_force = problem.generalised_force(t, q, v, args)
 
-        def momentum_defect(w):
+        def momentum_defect(w: Array) -> Array:
             force = problem.generalised_force(t_new, q + h * (theta * w + (1 - theta) * v), w, args)
             return metric.times(w - v) - h * (theta * force + (1 - theta) * old_force)
 

@@ -25,7 +25,7 @@ from .. import linalg
 from ..contact import Metric, acceleration
 from ..derivatives import implicit_root
 from ..problem import Problem
-from ..projection.base import ContactSolver, Frozen, Untouched, as_status, project_position
+from ..projection.base import ContactSolver, Frozen, Projected, Untouched, as_status, project_position
 from ..projection.geodesic import project_geodesic
 from ..status import Status
 from .base import ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, info_of, mean_acceleration
@@ -71,7 +71,7 @@ class PaoliSchatzman(Scheme):
 
     starts_at: ClassVar[int] = 1
 
-    def check(self, problem: Problem, e, m: int) -> None:
+    def check(self, problem: Problem, e: Any, m: int) -> None:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed and not (name == "start" and callable(value)):
@@ -119,7 +119,7 @@ class PaoliSchatzman(Scheme):
         scale = h / (1 + e)
         time = t + h * ((1 - e) / (1 + e))
 
-        def advance(force):
+        def advance(force: Array) -> tuple[Array, Array, Projected]:
             increment = scale * ((1 - e) * v + h * force)
             found = self._project(problem, projection, metric, time, q, increment, scale, args)
             return v + h * force + found.jump, increment, found
@@ -135,40 +135,52 @@ class PaoliSchatzman(Scheme):
         info = info_of(found, metric, z, v_new, e)
         return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
 
-    def _force(self, problem, metric, t, h, q, v, args):
+    def _force(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
         if self.force == "mean":
             return mean_acceleration(problem, metric, t, h, q, v, args, self.nodes)
         return acceleration(problem, metric, t, q, v, args)
 
-    def _project(self, problem, projection, metric, time, base, increment, scale, args):
+    def _project(
+        self,
+        problem: Problem,
+        projection: ContactSolver,
+        metric: Metric,
+        time: Array,
+        base: Array,
+        increment: Array,
+        scale: Array,
+        args: Any,
+    ) -> Projected:
         if self.metric == "geodesic" and not isinstance(projection, Frozen | Untouched):
             return project_geodesic(projection, problem, time, base, increment, scale, args)
         return project_position(projection, problem, metric, time, base, increment, scale, args, self.normal)
 
-    def _centred_velocity(self, problem, metric, t, q, v, args, advance):
+    def _centred_velocity(
+        self, problem: Problem, metric: Metric, t: Array, q: Array, v: Array, args: Any, advance: Callable
+    ) -> tuple[Array, Array]:
         """The centred velocity (V^n + V^{n-1})/2, a fixed point with contraction rate O(h), and its status."""
 
-        def update(centred):
+        def update(centred: Array) -> Array:
             return 0.5 * (v + advance(acceleration(problem, metric, t, q, centred, args)))
 
-        def solve(_, guess):
-            def body(carry):
+        def solve(_: Any, guess: Array) -> tuple[Array, Array]:
+            def body(carry: tuple) -> tuple:
                 k, x, _ = carry
                 new = update(x)
                 return k + 1, new, jnp.max(jnp.abs(new - x))
 
-            def going(carry):
+            def going(carry: tuple) -> Array:
                 k, x, change = carry
                 return (k < self.fixed_point_count) & (change > tolerance(x))
 
-            def tolerance(x):
+            def tolerance(x: Array) -> Array:
                 eps = jnp.finfo(x.dtype).eps
                 return jnp.maximum(self.fixed_point_tolerance, 16 * eps) * jnp.max(jnp.abs(x) + jnp.abs(v))
 
             _, x, change = lax.while_loop(going, body, body((jnp.zeros((), jnp.int32), guess, None)))
             return x, (~(change <= tolerance(x))).astype(x.dtype)
 
-        def tangent_solve(linear, y):
+        def tangent_solve(linear: Callable, y: Array) -> Array:
             return linalg.solve(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
 
         root, failed = implicit_root(lambda x: x - update(x), v, solve, tangent_solve)
