@@ -10,14 +10,14 @@ drop out. What has no rule is done on whole arrays, in the ordinary way. Differe
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce, wraps
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Literal
 
@@ -36,7 +36,7 @@ def scalarise(function: Callable, on_whole: Callable[[str], None] = lambda name:
     """
 
     @wraps(function)
-    def scalarised(*args):
+    def scalarised(*args: Any) -> Any:
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
         values = [split(x) for x in jax.tree.leaves(args)]
         found = evaluate(closed, values, on_whole)
@@ -52,17 +52,17 @@ def is_split(x: Value) -> bool:
     return isinstance(x, np.ndarray) and x.dtype == object
 
 
-def _fits(x) -> bool:
+def _fits(x: Any) -> bool:
     short = math.prod(x.shape) <= SMALL and max(x.shape, default=0) <= LONG
     return short and not jnp.issubdtype(x.dtype, jax.dtypes.extended)
 
 
-def known(x) -> bool:
+def known(x: Any) -> bool:
     """Whether a scalar is a number known while tracing."""
     return isinstance(x, np.generic)
 
 
-def split(x) -> Value:
+def split(x: Any) -> Value:
     """An array as separate numbers, if it is small."""
     if is_split(x) or not _fits(jax.typeof(x)):
         return x
@@ -73,7 +73,7 @@ def split(x) -> Value:
     return found
 
 
-def whole(x: Value):
+def whole(x: Value) -> Any:
     """The array of separate numbers."""
     if not is_split(x):
         return x
@@ -88,7 +88,7 @@ def whole(x: Value):
     return jnp.stack([jnp.asarray(y, dtype) for y in flat]).reshape(x.shape)
 
 
-def objects(shape, entries) -> np.ndarray:
+def objects(shape: Any, entries: Any) -> np.ndarray:
     found = np.empty(shape, object)
     flat = found.reshape(-1) if found.ndim else None
     if flat is None:
@@ -102,12 +102,12 @@ def objects(shape, entries) -> np.ndarray:
 class Layout:
     """How values are handed to jax as a flat list of scalars and whole arrays; known numbers stay out of it."""
 
-    def __init__(self, values: Sequence[Value], keep_known: bool = True):
+    def __init__(self, values: Sequence[Value], keep_known: bool = True) -> None:
         self.values = [x.copy() if is_split(x) else x for x in values]
         self.keep_known = keep_known
 
     @classmethod
-    def of(cls, variables) -> Layout:
+    def of(cls, variables: Sequence[Any]) -> Layout:
         """The layout of a jaxpr's outputs: what is small is split, and nothing known."""
         return cls(
             [np.full(v.aval.shape, None, object) if _fits(v.aval) else v.aval for v in variables], keep_known=False
@@ -125,7 +125,7 @@ class Layout:
                     out.append(jnp.asarray(b))
         return out
 
-    def values_of(self, flat) -> list[Value]:
+    def values_of(self, flat: Iterable) -> list[Value]:
         """The values again."""
         entries = iter(flat)
         found: list[Value] = []
@@ -142,14 +142,14 @@ class Layout:
 # evaluation
 
 
-def evaluate(closed: ClosedJaxpr, values: Sequence[Value], on_whole) -> list[Value]:
+def evaluate(closed: ClosedJaxpr, values: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     """The outputs of a jaxpr for split or whole inputs."""
     jaxpr = closed.jaxpr
     env: dict = {}
 
-    def read(var):
+    def read(var: Any) -> Value:
         if isinstance(var, Literal):
-            return objects((), [np.asarray(var.val, var.aval.dtype)[()]]) if np.ndim(var.val) == 0 else split(var.val)
+            return objects((), [np.asarray(var.val, var.aval.dtype)[()]]) if np.ndim(var.val) == 0 else split(var.val)  # type: ignore[attr-defined]
         return env[var]
 
     for var, x in zip(jaxpr.constvars, closed.consts, strict=True):
@@ -164,7 +164,7 @@ def evaluate(closed: ClosedJaxpr, values: Sequence[Value], on_whole) -> list[Val
     return [read(v) for v in jaxpr.outvars]
 
 
-def apply(eqn, inputs, on_whole) -> list[Value]:
+def apply(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     name = eqn.primitive.name
     if name in CALLS:
         return evaluate(_closed(eqn.params[CALLS[name]]), inputs, on_whole)
@@ -184,14 +184,14 @@ def apply(eqn, inputs, on_whole) -> list[Value]:
     return [split(x) for x in bind(eqn, [whole(x) for x in inputs])]
 
 
-def bind(eqn, inputs) -> list:
+def bind(eqn: Any, inputs: Sequence[Value]) -> list:
     """The primitive itself, on whole arrays."""
     inputs = [jnp.asarray(x, v.aval.dtype) if np.size(x) == 0 else x for x, v in zip(inputs, eqn.invars, strict=True)]
     found = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
     return list(found) if eqn.primitive.multiple_results else [found]
 
 
-def _closed(jaxpr) -> ClosedJaxpr:
+def _closed(jaxpr: Any) -> ClosedJaxpr:
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
@@ -216,12 +216,12 @@ FOLDED = {
 }  # fmt: skip
 
 
-def elementwise(eqn, inputs, simplify: bool = True) -> Value:
+def elementwise(eqn: Any, inputs: Sequence[Value], simplify: bool = True) -> Value:
     arrays = np.broadcast_arrays(*inputs)
     return objects(arrays[0].shape, [number(eqn, x, simplify) for x in zip(*(a.flat for a in arrays), strict=True)])
 
 
-def number(eqn, x, simplify: bool = True):
+def number(eqn: Any, x: Sequence[Any], simplify: bool = True) -> Any:
     """One elementwise operation on scalars."""
     name = eqn.primitive.name
     if all(map(known, x)):
@@ -238,19 +238,19 @@ def number(eqn, x, simplify: bool = True):
     return eqn.primitive.bind(*x, **eqn.params)
 
 
-def _is(x, value) -> bool:
+def _is(x: Any, value: Any) -> bool:
     return known(x) and x == value
 
 
-def _add(x, y):
+def _add(x: Any, y: Any) -> Any:
     return y if _is(x, 0) else x if _is(y, 0) else None
 
 
-def _sub(x, y):
+def _sub(x: Any, y: Any) -> Any:
     return lax.neg(y) if _is(x, 0) else x if _is(y, 0) else None
 
 
-def _mul(x, y):
+def _mul(x: Any, y: Any) -> Any:
     if _is(x, 0) or _is(y, 1):
         return x
     if _is(y, 0) or _is(x, 1):
@@ -258,23 +258,23 @@ def _mul(x, y):
     return lax.neg(y) if _is(x, -1) else lax.neg(x) if _is(y, -1) else None
 
 
-def _div(x, y):
+def _div(x: Any, y: Any) -> Any:
     return x if _is(x, 0) or _is(y, 1) else None
 
 
-def _and(x, y):
+def _and(x: Any, y: Any) -> Any:
     if x.dtype != bool:
         return None
     return (y if x else x) if known(x) else ((x if y else y) if known(y) else None)
 
 
-def _or(x, y):
+def _or(x: Any, y: Any) -> Any:
     if x.dtype != bool:
         return None
     return (x if x else y) if known(x) else ((y if y else x) if known(y) else None)
 
 
-def _select(which, *cases):
+def _select(which: Any, *cases: Any) -> Any:
     if known(which):
         return cases[int(which)]
     return cases[0] if all(x is cases[0] for x in cases) else None
@@ -296,7 +296,7 @@ _PARTS = (
 )
 
 
-def _sine_cosine(x):
+def _sine_cosine(x: Array) -> tuple[Array, Array]:
     """sin x and cos x to about an ulp, as straight-line arithmetic: library calls are not vectorised."""
     k = lax.round(x * (2 / math.pi), lax.RoundingMethod.TO_NEAREST_EVEN)
     r = x
@@ -318,27 +318,27 @@ def _sine_cosine(x):
     return jnp.where(back, -s, s), jnp.where(back != odd, -c, c)
 
 
-def _horner(z, coefficients):
+def _horner(z: Array, coefficients: Sequence[Any]) -> Any:
     return reduce(lambda total, c: total * z + c, coefficients[1:], coefficients[0])
 
 
 @jax.custom_jvp
-def sine(x):
+def sine(x: Array) -> Array:
     return _sine_cosine(x)[0]
 
 
 @jax.custom_jvp
-def cosine(x):
+def cosine(x: Array) -> Array:
     return _sine_cosine(x)[1]
 
 
 @sine.defjvp
-def _(primals, tangents):
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return sine(*primals), cosine(*primals) * tangents[0]
 
 
 @cosine.defjvp
-def _(primals, tangents):
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     return cosine(*primals), -sine(*primals) * tangents[0]
 
 
@@ -347,7 +347,7 @@ FAST: dict[str, Callable] = {"sin": sine, "cos": cosine}
 # structure: what moves data by known indices
 
 
-def move(eqn, inputs) -> list[Value] | None:
+def move(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     """Data movement: done once on the numbers of the entries, then on the entries."""
     moved, indices, first, entries = [], inputs[MOVED[eqn.primitive.name] :], 0, []
     if not all(known(x) for operand in indices for x in operand.flat):
@@ -363,7 +363,7 @@ def move(eqn, inputs) -> list[Value] | None:
     return _moved(eqn, [*moved, *known_indices], entries)
 
 
-def _moved(eqn, arrays, entries) -> list[Value]:
+def _moved(eqn: Any, arrays: Sequence[Any], entries: Sequence[Any]) -> list[Value]:
     params = dict(eqn.params)
     if eqn.primitive.name == "gather":
         params["fill_value"] = -1
@@ -376,7 +376,7 @@ def _moved(eqn, arrays, entries) -> list[Value]:
     ]
 
 
-def _fill(eqn):
+def _fill(eqn: Any) -> Any:
     dtype = eqn.outvars[0].aval.dtype
     value = eqn.params.get("fill_value")
     if value is None:
@@ -402,20 +402,20 @@ MOVED = dict.fromkeys(
 ) | {"concatenate": 1000, "stack": 1000, "dynamic_slice": 1, "dynamic_update_slice": 2}
 
 
-def pad(eqn, inputs):
+def pad(eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     operand, value = inputs
     moved = np.arange(operand.size, dtype=np.int32).reshape(operand.shape)
     return _moved(eqn, [moved, np.int32(operand.size)], [*operand.flat, value.item()])
 
 
-def gather(eqn, inputs):
+def gather(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     """Rows x[i] of numbers i that are known, or chosen among all rows."""
-    found = move(eqn, inputs)
+    found: Any = move(eqn, inputs)
     if found is not None:
         return found
     operand, indices = inputs
     numbers = eqn.params["dimension_numbers"]
-    axis = numbers.start_index_map[0] if len(numbers.start_index_map) == 1 else None
+    axis: Any = numbers.start_index_map[0] if len(numbers.start_index_map) == 1 else None
     simple = (
         axis is not None
         and numbers.collapsed_slice_dims == (axis,)
@@ -428,8 +428,9 @@ def gather(eqn, inputs):
     count = operand.shape[axis]
     rows = np.moveaxis(operand, axis, 0)
     outside = None if "CLIP" in str(eqn.params["mode"]) or "PROMISE" in str(eqn.params["mode"]) else _fill(eqn)
-    lead = indices.shape[:-1]
+    lead: Any = indices.shape[:-1]
     found = np.empty((*lead, *rows.shape[1:]), object)
+    rest: Any
     for where in np.ndindex(lead):
         i = indices[(*where, 0)]
         for rest in np.ndindex(rows.shape[1:]):
@@ -446,13 +447,13 @@ def gather(eqn, inputs):
     return [found.transpose(order)]
 
 
-def scatter(eqn, inputs):
+def scatter(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     """x.at[indices].set or add; of one index that is not known, an entry for each value that it may have."""
     operand, indices, updates = inputs
     found = operand.copy()
     flat = found.reshape(-1)
 
-    def put(where, chosen=None):
+    def put(where: np.ndarray, chosen: Any = None) -> None:
         for k, value in enumerate(updates.flat):
             for i in np.flatnonzero(_landing(eqn, operand.shape, where, updates.shape, k)):
                 new = _plus(flat[i], value) if eqn.primitive.name == "scatter-add" else value
@@ -472,7 +473,7 @@ def scatter(eqn, inputs):
     return [found]
 
 
-def _landing(eqn, shape, where, updates, k):
+def _landing(eqn: Any, shape: Sequence[int], where: np.ndarray, updates: tuple[int, ...], k: int) -> np.ndarray:
     """Where the k-th update lands in an array of a shape: one there, else zero."""
     mark = np.zeros(math.prod(updates), np.float32)
     mark[k] = 1
@@ -484,12 +485,12 @@ def _landing(eqn, shape, where, updates, k):
     return np.asarray(landed)
 
 
-def iota(eqn, inputs):
+def iota(eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     with jax.ensure_compile_time_eval():
         return [split(np.asarray(eqn.primitive.bind(**eqn.params)))]
 
 
-def platform_index(eqn, inputs):
+def platform_index(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     """Of implementations for several platforms, which must all mean the same, the one for any."""
     platforms = eqn.params["platforms"]
     return [objects((), [np.int32(platforms.index(None))])] if None in platforms else None
@@ -498,10 +499,12 @@ def platform_index(eqn, inputs):
 # sums and products
 
 
-def _operation(primitive, folded, simplify=lambda x, y: None):
+def _operation(
+    primitive: Callable, folded: Callable, simplify: Callable = lambda x, y: None
+) -> Callable[[Any, Any], Any]:
     """A binary operation on scalars, done now where both are known."""
 
-    def run(x, y):
+    def run(x: Any, y: Any) -> Any:
         if known(x) and known(y):
             return folded(x, y)
         simple = simplify(x, y)
@@ -520,17 +523,19 @@ _both = _operation(lax.bitwise_and, np.bitwise_and, _and)
 _either = _operation(lax.bitwise_or, np.bitwise_or, _or)
 
 
-def _total(entries, dtype):
+def _total(entries: Iterable[Any], dtype: Any) -> Any:
     return reduce(_plus, entries, np.zeros((), dtype)[()])
 
 
-def dot_general(eqn, inputs):
+def dot_general(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     (contract_a, contract_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
     dtype = eqn.outvars[0].aval.dtype
     if any(v.aval.dtype != dtype for v in eqn.invars):
         return None
 
-    def arranged(x, batch, contract, last):
+    def arranged(
+        x: np.ndarray, batch: Sequence[int], contract: Sequence[int], last: bool
+    ) -> tuple[np.ndarray, list[int]]:
         free = [i for i in range(x.ndim) if i not in (*batch, *contract)]
         order = (*batch, *free, *contract) if last else (*batch, *contract, *free)
         return np.transpose(x, order), [x.shape[i] for i in free]
@@ -550,8 +555,8 @@ def dot_general(eqn, inputs):
     return [objects((*shape, *rows, *columns), entries)]
 
 
-def _reducer(combine, start):
-    def rule(eqn, inputs):
+def _reducer(combine: Callable, start: Any) -> Callable:
+    def rule(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
         (x,) = inputs
         axes = tuple(eqn.params["axes"])
         dtype = eqn.outvars[0].aval.dtype
@@ -569,13 +574,14 @@ def _reducer(combine, start):
     return rule
 
 
-def _arg(better):
-    def rule(eqn, inputs):
+def _arg(better: Callable) -> Callable:
+    def rule(eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (x,) = inputs
         (axis,) = eqn.params["axes"]
         dtype = eqn.params["index_dtype"]
         x = np.moveaxis(x, axis, -1)
         found = np.empty(x.shape[:-1], object)
+        where: Any
         for index in np.ndindex(found.shape):
             row = x[index]
             best, where = row[0], np.asarray(0, dtype)[()]
@@ -589,8 +595,8 @@ def _arg(better):
     return rule
 
 
-def _cumulative(combine):
-    def rule(eqn, inputs):
+def _cumulative(combine: Callable) -> Callable:
+    def rule(eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (x,) = inputs
         x = np.moveaxis(x, eqn.params["axis"], 0).copy()
         order = range(len(x) - 2, -1, -1) if eqn.params["reverse"] else range(1, len(x))
@@ -603,7 +609,7 @@ def _cumulative(combine):
     return rule
 
 
-def sort(eqn, inputs):
+def sort(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     """Neighbours exchanged where out of order, n times: stable, NaN last."""
     if eqn.params["num_keys"] != 1:
         return None
@@ -623,11 +629,11 @@ def sort(eqn, inputs):
 # small linear algebra
 
 
-def _sqrt(x):
+def _sqrt(x: Any) -> Any:
     return np.sqrt(x) if known(x) else lax.sqrt(x)
 
 
-def cholesky(eqn, inputs):
+def cholesky(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     (a,) = inputs
     if a.ndim != 2:
         return None
@@ -640,7 +646,7 @@ def cholesky(eqn, inputs):
     return [low]
 
 
-def triangular_solve(eqn, inputs):
+def triangular_solve(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     a, b = inputs
     p = eqn.params
     if a.ndim != 2 or p["conjugate_a"]:
@@ -659,7 +665,7 @@ def triangular_solve(eqn, inputs):
     return [x if p["left_side"] else x.T]
 
 
-def lu(eqn, inputs):
+def lu(eqn: Any, inputs: Sequence[Value]) -> list[Value] | None:
     """LU decomposition with partial pivoting, rows exchanged by selection."""
     (a,) = inputs
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
@@ -668,6 +674,7 @@ def lu(eqn, inputs):
     rows = [list(row) for row in a]
     permutation: list = [np.int32(i) for i in range(n)]
     pivots: list = []
+    where: Any
     for k in range(n):
         best, where = lax.abs(jnp.asarray(rows[k][k])), np.int32(k)
         for i in range(k + 1, n):
@@ -692,7 +699,7 @@ def lu(eqn, inputs):
     ]
 
 
-def dynamic_slice(eqn, inputs):
+def dynamic_slice(eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     found = move(eqn, inputs)
     if found is not None:
         return found
@@ -702,7 +709,7 @@ def dynamic_slice(eqn, inputs):
     return [result]
 
 
-def _cut(x, axis, start, size):
+def _cut(x: np.ndarray, axis: int, start: Any, size: int) -> np.ndarray:
     """``size`` entries along an axis from a start that is known or not, and then one of few."""
     last = x.shape[axis] - size
     if known(start):
@@ -747,14 +754,14 @@ RULES: dict[str, Callable] = dict.fromkeys(MOVED, move) | {
 # control flow: loops and branches carry separate numbers
 
 
-def _carried(run: Callable[[list[Value]], Sequence[Value]], values: list[Value]) -> Layout:
+def _carried(run: Callable[[list[Value]], Sequence[Value]], values: Sequence[Value]) -> Layout:
     """The layout of a loop's carry: split where the body keeps it split."""
     values = list(values)
     while True:
         layout = Layout(values, keep_known=False)
         found: list = []
 
-        def trial(*flat, layout=layout, found=found):
+        def trial(*flat: Any, layout: Layout = layout, found: list = found) -> list:
             found[:] = run(layout.values_of(flat))
             return [whole(x) for x in found]
 
@@ -765,23 +772,23 @@ def _carried(run: Callable[[list[Value]], Sequence[Value]], values: list[Value])
         values = [whole(x) if a else x for x, a in zip(values, again, strict=True)]
 
 
-def while_loop(eqn, inputs, on_whole):
+def while_loop(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     p = eqn.params
     a, b = p["cond_nconsts"], p["body_nconsts"]
     head, body, start = inputs[:a], inputs[a : a + b], inputs[a + b :]
 
-    def run(values):
+    def run(values: Sequence[Value]) -> list[Value]:
         return evaluate(p["body_jaxpr"], [*body, *values], on_whole)
 
     layout = _carried(run, start)
 
-    def going(flat):
+    def going(flat: Any) -> Any:
         return whole(evaluate(p["cond_jaxpr"], [*head, *layout.values_of(flat)], on_whole)[0])
 
     return layout.values_of(lax.while_loop(going, lambda flat: layout.flat(run(layout.values_of(flat))), layout.flat()))
 
 
-def scan_counts(p) -> tuple[int, int]:
+def scan_counts(p: Any) -> tuple[int, int]:
     """How many inputs of a scan are constants, and how many its state; newer versions of jax give them as trees."""
     if "num_consts" in p:
         return p["num_consts"], p["num_carry"]
@@ -789,12 +796,12 @@ def scan_counts(p) -> tuple[int, int]:
     return len(constants), len(state)
 
 
-def scan(eqn, inputs, on_whole):
+def scan(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     p = eqn.params
     a, count = scan_counts(p)
     fixed, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
 
-    def run(values, slices):
+    def run(values: Sequence[Value], slices: Sequence[Any]) -> list[Value]:
         return evaluate(p["jaxpr"], [*fixed, *values, *map(split, slices)], on_whole)
 
     if p["length"] == 1:
@@ -805,17 +812,18 @@ def scan(eqn, inputs, on_whole):
     slices = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in sequences]
     kept = Layout.of(p["jaxpr"].jaxpr.outvars[count:])
 
-    def probe(values):
+    def probe(values: Sequence[Value]) -> list[Value]:
         # slices as zeros: only the layout is wanted
         return run(values, [jnp.zeros(x.shape, x.dtype) for x in slices])[:count]
 
     layout = _carried(probe, start)
 
-    def body(flat, slices):
+    def body(flat: Sequence[Any], slices: Sequence[Any]) -> tuple[list, list]:
         found = run(layout.values_of(flat), slices)
         return layout.flat(found[:count]), kept.flat(found[count:])
 
     carry, rows = lax.scan(body, layout.flat(), sequences, length=p["length"], reverse=p["reverse"], unroll=p["unroll"])
+    stacked: list
     stacked, entries = [], iter(rows)
     for x in kept.values:
         if is_split(x):
@@ -828,7 +836,7 @@ def scan(eqn, inputs, on_whole):
     return [*layout.values_of(carry), *map(split, stacked)]
 
 
-def cond(eqn, inputs, on_whole):
+def cond(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     branches = eqn.params["branches"]
     which, *operands = inputs
     index = whole(which)
@@ -839,28 +847,28 @@ def cond(eqn, inputs, on_whole):
     return layout.values_of(flat)
 
 
-def checkpoint(eqn, inputs, on_whole):
+def checkpoint(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     layout, out, p = Layout(inputs), Layout.of(eqn.outvars), eqn.params
 
-    def run(*flat):
+    def run(*flat: Any) -> list:
         return out.flat(evaluate(_closed(p["jaxpr"]), layout.values_of(flat), on_whole))
 
     return out.values_of(jax.checkpoint(run, prevent_cse=p["prevent_cse"], policy=p["policy"])(*layout.flat()))
 
 
-def _called(eqn) -> ClosedJaxpr:
+def _called(eqn: Any) -> ClosedJaxpr:
     """What a function with a derivative of its own computes; newer versions of jax give `lax.custom_root` as an object."""
     if "call_jaxpr" in eqn.params:
         return eqn.params["call_jaxpr"]
     primitive = eqn.params["_prim"]
 
-    def flat(*leaves):
+    def flat(*leaves: Any) -> list:
         return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, leaves)))
 
     return jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars))
 
 
-def custom_jvp(eqn, inputs, on_whole):
+def custom_jvp(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     """A function with a derivative of its own keeps it: the rule is traced in its turn."""
     layout, out = Layout(inputs), Layout.of(eqn.outvars)
     called = _called(eqn)
@@ -869,10 +877,10 @@ def custom_jvp(eqn, inputs, on_whole):
     real_out = [jnp.issubdtype(v.aval.dtype, jnp.floating) for v in eqn.outvars]
 
     @jax.custom_jvp
-    def function(*flat):
+    def function(*flat: Any) -> list:
         return out.flat(evaluate(called, layout.values_of(flat), on_whole))
 
-    def rule(values, changes):
+    def rule(values: Sequence[Any], changes: Sequence[Any]) -> tuple[list, list]:
         """Outputs and tangents of the primitive, those of real numbers only."""
         entries = iter(changes)
         changes = [next(entries) if r else np.zeros(a.shape, float0) for a, r in zip(avals, real, strict=True)]
@@ -880,13 +888,13 @@ def custom_jvp(eqn, inputs, on_whole):
         return found, [x for x, r in zip(change, real_out, strict=True) if r]
 
     @partial(function.defjvp, symbolic_zeros=True)
-    def _(primals, tangents):
-        def tangent(t):
+    def _(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list, list]:
+        def tangent(t: Any) -> Any:
             zero = isinstance(t, jax.custom_derivatives.SymbolicZero)
             return np.zeros(t.shape, t.dtype if t.dtype != float0 else float)[()] if zero else t
 
         # a known number has no tangent, and neither has what is not varied
-        entries = iter(map(tangent, tangents))
+        entries: Any = iter(map(tangent, tangents))
         changes: list = []
         for mine, a in zip(layout.values, avals, strict=True):
             if is_split(mine):
@@ -908,7 +916,7 @@ def custom_jvp(eqn, inputs, on_whole):
     return out.values_of(function(*layout.flat()))
 
 
-def linear_solve(eqn, inputs, on_whole):
+def linear_solve(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     """A linear solve with its own derivative and transpose, for separate numbers."""
     lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
     ends = np.cumsum(lengths)
@@ -918,7 +926,7 @@ def linear_solve(eqn, inputs, on_whole):
         return [split(x) for x in bind(eqn, [whole(x) for x in inputs])]
     layout = Layout(right, keep_known=False)
 
-    def run(jaxpr, constants):
+    def run(jaxpr: ClosedJaxpr, constants: Sequence[Value]) -> Callable:
         return lambda _, flat: layout.flat(evaluate(jaxpr, [*constants, *layout.values_of(flat)], on_whole))
 
     forward = run(jaxprs.matvec, matvec)
@@ -927,7 +935,7 @@ def linear_solve(eqn, inputs, on_whole):
     return layout.values_of(flat)
 
 
-def custom_vmap(eqn, inputs, on_whole):
+def custom_vmap(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     """The control flow of `lanes`."""
     if not hasattr(eqn.params["rule"], "few"):
         return [split(x) for x in bind(eqn, [whole(x) for x in inputs])]
@@ -936,14 +944,14 @@ def custom_vmap(eqn, inputs, on_whole):
     layout, given = Layout(of(value), keep_known=False), Layout(of(operands))
     always = objects((), [np.True_])
 
-    def work(value, operands):
+    def work(value: Sequence[Any], operands: Sequence[Any]) -> list:
         values = [*of(constants), always, *layout.values_of(value), *given.values_of(operands)]
         return layout.flat(evaluate(eqn.params["call"], values, on_whole))
 
     return layout.values_of(few(work, whole(inputs[pending]), layout.flat(), given.flat()))
 
 
-def few_linear_call(eqn, inputs, on_whole):
+def few_linear_call(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     """The derivative of that."""
     p = eqn.params
     if p["batches"] or p["transposed"]:
@@ -953,8 +961,8 @@ def few_linear_call(eqn, inputs, on_whole):
     given, change, out = Layout(fixed), Layout(varied), Layout.of(eqn.outvars)
     count = len(given.flat())
 
-    def separate(jaxpr):
-        def run(*flat):
+    def separate(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+        def run(*flat: Any) -> list:
             values = [*given.values_of(flat[:count]), *change.values_of(flat[count:])]
             return out.flat(evaluate(jaxpr, values, on_whole))
 
