@@ -54,7 +54,7 @@ def _refusing(call: Callable[..., Solution], *operands: Any) -> Solution:
 class _Chooser:
     """The kernel where it can be had and is right, else XLA; decided on the first chunk, whichever thread has it."""
 
-    def __init__(self, as_kernel: Callable[..., Solution], through_xla: Callable[..., Solution], trusted: bool):
+    def __init__(self, as_kernel: Callable[..., Solution], through_xla: Callable[..., Solution], trusted: bool) -> None:
         self.as_kernel, self.through_xla, self.trusted = as_kernel, through_xla, trusted
         self.chosen: Callable[..., Solution] | None = None
         self.lock = Lock()
