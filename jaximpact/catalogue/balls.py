@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..problem import Problem
 from .base import Case, Entry, Motion, Orders
 
 
-def gravity_force(t: Array, q: Array, v: Array, args: Any) -> Array:
+def gravity_force(t, q, v, args):
     return jnp.full_like(q, -args["gravity"])
 
 
-def above_floor(t: Array, q: Array, args: Any) -> Array:
+def above_floor(t, q, args):
     return q - args["floor"]
 
 
-def ball_energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def ball_energy(t, q, v, args):
     return 0.5 * v @ v + args["gravity"] * (q[0] - args["floor"])
 
 
@@ -45,7 +42,7 @@ def bounces(q0: float, v0: float, gravity: float, floor: float, e: float, t1: fl
     height = np.concatenate([[q0], np.full(count, floor)])
     speed = np.concatenate([[v0], rebound])
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         k = np.searchsorted(impacts, t, side="right")
         s = t - start[k]
         resting = t >= rest

@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from ..problem import Problem
 from .base import Case, Entry, Motion, Orders
 
 
-def _dx(q: Array, args: Any) -> Any:
+def _dx(q, args):
     return args["length"] / (q.size - 1)
 
 
-def _mass(q: Array, args: Any) -> Array:
+def _mass(q, args):
     lumped = jnp.ones_like(q).at[jnp.array([0, -1])].set(0.5)
     return jnp.diag(args["density"] * _dx(q, args) * lumped)
 
 
-def _tension(q: Array, args: Any) -> Array:
+def _tension(q, args):
     return args["modulus"] / _dx(q, args) * (q[1:] - q[:-1])
 
 
-def _elastic(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _elastic(t, q, v, args):
     tension = _tension(q, args)
     return jnp.pad(tension, (0, 1)) - jnp.pad(tension, (1, 0))
 
 
-def _wall(t: Array, q: Array, args: Any) -> Array:
+def _wall(t, q, args):
     return q[:1]
 
 
-def _energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _energy(t, q, v, args):
     return 0.5 * v @ (_mass(q, args) @ v) + 0.5 * _tension(q, args) @ (q[1:] - q[:-1])
 
 
-def modal(shapes: np.ndarray, frequencies: np.ndarray, weights: np.ndarray, q: np.ndarray, v: np.ndarray) -> Motion:
+def modal(shapes, frequencies, weights, q, v) -> Motion:
     """Free vibration from (q, v), by modes orthogonal for ``weights``: s -> (q, v), shapes (k, d).
 
     ``shapes`` has shape (d, n modes); a zero frequency is a rigid mode.
@@ -48,7 +44,7 @@ def modal(shapes: np.ndarray, frequencies: np.ndarray, weights: np.ndarray, q: n
     norms = weights @ shapes**2
     a, b = ((shapes.T @ (weights * x)) / norms for x in (q, v))
 
-    def motion(s: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    def motion(s):
         phase = np.multiply.outer(np.asarray(s, float), frequencies)
         cos, sin = np.cos(phase), np.sin(phase)
         duration = np.asarray(s, float)[..., None] * np.sinc(phase / np.pi)  # sin(w s)/w, and s where w = 0
@@ -69,14 +65,14 @@ def bar_bounce(
     weights = np.where((i == 0) | (i == n), 0.5, 1.0)
     t_hit = height / speed
 
-    def dispersion(wavenumber_dx: np.ndarray) -> np.ndarray:
+    def dispersion(wavenumber_dx):
         return 2.0 * speed_of_sound / dx * np.sin(0.5 * wavenumber_dx)
 
     clamped, free = (modes[1:] - 0.5) * np.pi / n, modes * np.pi / n
     arrested = np.where(i == 0, 0.0, -speed)
     contact = modal(np.sin(np.outer(i, clamped)), dispersion(clamped), weights, np.zeros(n + 1), arrested)
 
-    def next_to_wall(s: Any) -> Any:
+    def next_to_wall(s):
         return contact(s)[0][..., 1]
 
     # three times the travel time of a wave along the bar; the continuous bar leaves after two
@@ -86,7 +82,7 @@ def bar_bounce(
     t_off = t_hit + duration
     rebound = modal(np.cos(np.outer(i, free)), dispersion(free), weights, *contact(duration))
 
-    def motion(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def motion(t):
         t = np.asarray(t, float)
         q = np.repeat(height - speed * t[:, None], n + 1, axis=1)
         v = np.full(q.shape, -speed)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from numpy.typing import ArrayLike
 
 from ..problem import Problem
 from .base import Case, Entry, Motion, Orders
 
 
-def flights(times: ArrayLike, q: ArrayLike, v: ArrayLike, acceleration: ArrayLike | None = None) -> Motion:
+def flights(times, q, v, acceleration=None) -> Motion:
     """Motion in pieces: from ``times[k]`` on, position ``q[k]``, velocity ``v[k]``, constant ``acceleration[k]``.
 
     ``times`` starts at 0 and does not decrease; ``q``, ``v`` and ``acceleration`` have shape (n, d).
@@ -21,7 +17,7 @@ def flights(times: ArrayLike, q: ArrayLike, v: ArrayLike, acceleration: ArrayLik
     times, q, v = (np.asarray(x, float) for x in (times, q, v))
     a = np.zeros_like(v) if acceleration is None else np.broadcast_to(np.asarray(acceleration, float), v.shape)
 
-    def motion(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def motion(t):
         t = np.asarray(t, float)
         k = np.maximum(np.searchsorted(times, t, side="right") - 1, 0)
         s = (t - times[k])[:, None]
@@ -30,22 +26,22 @@ def flights(times: ArrayLike, q: ArrayLike, v: ArrayLike, acceleration: ArrayLik
     return motion
 
 
-def _free(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _free(t, q, v, args):
     return jnp.zeros_like(q)
 
 
-def _kinetic(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _kinetic(t, q, v, args):
     return 0.5 * v @ v
 
 
 # B17: disk and ellipse
 
 
-def _ellipse(t: Array, q: Array, args: Any) -> Array:
+def _ellipse(t, q, args):
     return 1.0 - jnp.sum((q / args["axes"]) ** 2, keepdims=True)
 
 
-def ellipse_chords(q0: ArrayLike, v0: ArrayLike, axes: ArrayLike, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
+def ellipse_chords(q0, v0, axes, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
     """Chords of an elliptic billiard: (impact times, motion, total multiplier of 1 - x^2/a^2 - y^2/b^2).
 
     In x/axes the table is the unit disk, so the far end of a chord is the non-zero root of a quadratic.
@@ -71,7 +67,7 @@ def ellipse_chords(q0: ArrayLike, v0: ArrayLike, axes: ArrayLike, t1: float) -> 
     return np.array(times[1:]), flights(times, points, velocities), np.array([impulse])
 
 
-def _table(axes: ArrayLike, note: str) -> Case:
+def _table(axes, note: str) -> Case:
     q0, v0, t1 = np.array([0.3, 0.1]), np.array([0.6, 0.8]), 20.0
     impacts, exact, impulse = ellipse_chords(q0, v0, axes, t1)
     orders = {"paoli-schatzman": Orders()}
@@ -96,14 +92,14 @@ BILLIARD = Entry(
 # B18: hypercube
 
 
-def _cube(t: Array, q: Array, args: Any) -> Array:
+def _cube(t, q, args):
     return jnp.concatenate([q, args["side"] - q])
 
 
-def cube_wave(q0: np.ndarray, v0: np.ndarray) -> Motion:
+def cube_wave(q0, v0) -> Motion:
     """Triangle waves in [0, 1]^d for v0 > 0: reflections unfolded on the line and folded back modulo 2."""
 
-    def motion(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def motion(t):
         s = (q0 + np.asarray(t, float)[:, None] * v0) % 2.0
         return np.where(s < 1.0, s, 2.0 - s), np.where(s < 1.0, v0, -v0)
 

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from numpy.typing import ArrayLike
 from scipy.optimize import isotonic_regression
 
 from ..problem import Problem
@@ -18,9 +14,7 @@ TOUCHING = 1e-12
 MAX_IMPACTS = 10_000
 
 
-def line_impacts(
-    x0: ArrayLike, v0: ArrayLike, masses: ArrayLike, e: float, t1: float
-) -> tuple[np.ndarray, Motion, np.ndarray]:
+def line_impacts(x0, v0, masses, e: float, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
     """Exact motion of free particles on a line: (impact times, motion, total impulse of each gap).
 
     At an impact v+ = -e v- + (1+e) Proj_T(v-). On particles in contact T is the cone of non-decreasing velocities,
@@ -45,19 +39,19 @@ def line_impacts(
     raise RuntimeError(f"more than {MAX_IMPACTS} impacts before t = {t1}")
 
 
-def _free(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _free(t, q, v, args):
     return jnp.zeros_like(q)
 
 
-def _order(t: Array, q: Array, args: Any) -> Array:
+def _order(t, q, args):
     return q[1:] - q[:-1]
 
 
-def _diagonal(q: Array, args: Any) -> Array:
+def _diagonal(q, args):
     return jnp.diag(args["masses"])
 
 
-def _kinetic(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _kinetic(t, q, v, args):
     return 0.5 * jnp.sum(args["masses"] * v * v)
 
 
@@ -90,7 +84,7 @@ CHAIN = Entry(
 # B20: Newton's cradle
 
 
-def _cradle(x0: ArrayLike, e: float, orders: Orders, note: str) -> Case:
+def _cradle(x0, e: float, orders: Orders, note: str) -> Case:
     x0, t1 = np.asarray(x0, float), 3.0
     v0, masses = np.eye(1, x0.size)[0], np.ones(x0.size)
     impacts, exact, impulse = line_impacts(x0, v0, masses, e, t1)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from ..problem import Problem
@@ -20,13 +16,11 @@ SIMULTANEOUS = 1e-12  # impacts of two balls this close in time are one
 _BOTH = ("paoli-schatzman", "paoli-schatzman-explicit")
 
 
-def bouncing_balls(
-    y0: np.ndarray, w0: np.ndarray, g: np.ndarray, e: float, t1: float
-) -> tuple[np.ndarray, Motion, np.ndarray]:
+def bouncing_balls(y0, w0, g, e: float, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
     """Independent balls above y = 0: (impact times, motion, total impulses w(t1) - w(0) + g t1)."""
     balls = [bounces(*ball, 0.0, e, t1) for ball in zip(y0, w0, g, strict=True)]
 
-    def motion(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def motion(t):
         y, w = zip(*(ball(t) for ball, _ in balls), strict=True)
         return np.hstack(y), np.hstack(w)
 
@@ -38,7 +32,7 @@ def bouncing_balls(
 def mapped(motion: Motion, matrix: np.ndarray) -> Motion:
     """The motion q = A y of a motion y."""
 
-    def image(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def image(t):
         y, w = motion(t)
         return y @ matrix.T, w @ matrix.T
 
@@ -50,19 +44,19 @@ def mapped(motion: Motion, matrix: np.ndarray) -> Motion:
 _NORMALS = np.array([[0.6, 0.8], [-0.8, 0.6]])
 
 
-def _groove_force(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _groove_force(t, q, v, args):
     return jnp.zeros_like(q).at[1].set(-args["gravity"])
 
 
-def _groove(t: Array, q: Array, args: Any) -> Array:
+def _groove(t, q, args):
     return jnp.stack([0.6 * q[0] + 0.8 * q[1], -0.8 * q[0] + 0.6 * q[1]])
 
 
-def _groove_energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _groove_energy(t, q, v, args):
     return 0.5 * v @ v + args["gravity"] * q[1]
 
 
-def _in_groove(y0: Any, w0: Any, e: float, t1: float, orders: dict[str, Orders], note: str = "") -> Case:
+def _in_groove(y0, w0, e: float, t1: float, orders: dict[str, Orders], note: str = "") -> Case:
     """A case from the distances y0 to the two walls and their rates w0."""
     y0, w0, g = np.array(y0), np.array(w0), np.array([0.8, 0.6])
     impacts, motion, impulse = bouncing_balls(y0, w0, g, e, t1)
@@ -94,19 +88,19 @@ GROOVE = Entry(
 # B12: balls seen through a skew map
 
 
-def _skew_mass(q: Array, args: Any) -> Array:
+def _skew_mass(q, args):
     return args["inverse"].T @ args["inverse"]
 
 
-def _skew_force(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _skew_force(t, q, v, args):
     return -args["inverse"].T @ args["gravity"]
 
 
-def _skew_balls(t: Array, q: Array, args: Any) -> Array:
+def _skew_balls(t, q, args):
     return args["inverse"] @ q
 
 
-def _skew_energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _skew_energy(t, q, v, args):
     w = args["inverse"] @ v
     return 0.5 * w @ w + args["gravity"] @ (args["inverse"] @ q)
 
@@ -139,28 +133,26 @@ SKEW_BALLS = Entry(
 # B23: falling block
 
 
-def _block_mass(q: Array, args: Any) -> Array:
+def _block_mass(q, args):
     one = jnp.ones_like(q[0])
     return jnp.diag(jnp.stack([one, (1.0 + args["height"] ** 2) / 12.0 * one]))
 
 
-def _block_force(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _block_force(t, q, v, args):
     return jnp.zeros_like(q).at[0].set(-args["gravity"])
 
 
-def _block_corners(t: Array, q: Array, args: Any) -> Array:
+def _block_corners(t, q, args):
     y, angle = q
     middle = y - 0.5 * args["height"] * jnp.cos(angle)
     return jnp.stack([middle + 0.5 * jnp.sin(angle), middle - 0.5 * jnp.sin(angle)])
 
 
-def _block_energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _block_energy(t, q, v, args):
     return 0.5 * v @ (_block_mass(q, args) @ v) + args["gravity"] * q[0]
 
 
-def block_flights(
-    q0: ArrayLike, v0: ArrayLike, height: float, e: float, t1: float
-) -> tuple[np.ndarray, Motion, np.ndarray]:
+def block_flights(q0, v0, height: float, e: float, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
     """Block under unit gravity: parabola and uniform rotation between impacts, whose times are roots of the gaps.
 
     A flight is scanned for the first sign change of a gap; bounces shorter than the scan would be missed.
@@ -168,7 +160,7 @@ def block_flights(
     inertia, gravity = np.array([1.0, (1.0 + height**2) / 12.0]), np.array([-1.0, 0.0])
     signs = np.array([1.0, -1.0])
 
-    def gap(s: Any, q: np.ndarray, v: np.ndarray, sign: float) -> Any:
+    def gap(s, q, v, sign):
         angle = q[1] + s * v[1]
         return q[0] + s * (v[0] - 0.5 * s) - 0.5 * height * np.cos(angle) + 0.5 * sign * np.sin(angle)
 

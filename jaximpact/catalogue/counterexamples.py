@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.polynomial import Polynomial
 
 from ..problem import Problem
@@ -21,7 +18,7 @@ _EITHER_MOTION = dict.fromkeys(_SCHEMES, Orders(None, None))
 # Non-uniqueness: one downward pulse between 1/(k+1) and 1/k, for every k.
 
 
-def pulses(t: Array, q: Array, v: Array, args: Any) -> Array:
+def pulses(t, q, v, args):
     """-sum_k I_k phi((t - s_k)/w_k)/w_k, phi(x) = (315/256) (1 - x^2)^4 on [-1, 1], I_k = 4 ratio^-(k+1).
 
     With D_k = 1/k - 1/(k+1), s_k = 1/k - D_k/4 and w_k = D_k/8: supports are disjoint, so that k = floor(1/t).
@@ -47,7 +44,7 @@ def _bouncing(t1: float) -> Case:
     once = bump.integ(lbnd=-1.0)
     twice = once.integ(lbnd=-1.0)
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         n = np.searchsorted(impacts, t, side="right") - 1
         started, n = n >= 0, np.maximum(n, 0)
         x = np.maximum((t - centre[n]) / (0.125 * gap[n]), -1.0)
@@ -67,7 +64,7 @@ def _at_rest(t1: float) -> Case:
     args = {"ratio": 1.5}
     impulse = np.array([4.0 / (args["ratio"] * (args["ratio"] - 1.0))])
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         return np.zeros((len(t), 1)), np.zeros((len(t), 1))
 
     note = "found from U^0 = U^1 = 0 in exact arithmetic; unstable, a perturbation grows by 3/2 at each pulse"
@@ -77,20 +74,20 @@ def _at_rest(t1: float) -> Case:
 # Obtuse corners: a parabola into the corner, then up along the face on the right.
 
 
-def sideways_force(t: Array, q: Array, v: Array, args: Any) -> Array:
+def sideways_force(t, q, v, args):
     return jnp.stack([jnp.full_like(q[0], args["push"]), jnp.zeros_like(q[1])])
 
 
-def wedge(t: Array, q: Array, args: Any) -> Array:
+def wedge(t, q, args):
     slope = args["slope"] * q[0]
     return jnp.stack([q[1] - slope, q[1] + slope])
 
 
-def sideways_energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def sideways_energy(t, q, v, args):
     return 0.5 * v @ v - args["push"] * q[0]
 
 
-def _corner(args: dict, corner: Any, drift: Any, hit: float, t1: float, right: int) -> Case:
+def _corner(args: dict, corner, drift, hit: float, t1: float, right: int) -> Case:
     """Into the corner with velocity (0, -1) relative to it, at rest there by Moreau's law, then along the right face.
 
     The faces have slopes -1/2 and 1/2; ``right`` is the index of the constraint of the right one. The resultant
@@ -104,7 +101,7 @@ def _corner(args: dict, corner: Any, drift: Any, hit: float, t1: float, right: i
     stopped, impulse = inelastic(arrival, normals)
     slide, reaction = inelastic(push, normals)
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         s = (t - hit)[:, None]
         before = s < 0.0
         w = np.where(before, arrival + s * push, stopped + s * slide)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from scipy.special import ellipeinc, ellipj, ellipk, ellipkinc, elliprd, elliprf
 
 from ..problem import Problem
@@ -17,22 +14,22 @@ _BOTH = ("paoli-schatzman", "paoli-schatzman-explicit")
 _FIRST = Orders(impulse=1.0)
 
 
-def _down(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _down(t, q, v, args):
     return jnp.zeros_like(q).at[1].set(-args["gravity"])
 
 
-def _energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _energy(t, q, v, args):
     return 0.5 * v @ v + args["gravity"] * q[1]
 
 
 # B13: polar coordinates
 
 
-def _polar_lagrangian(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _polar_lagrangian(t, q, v, args):
     return 0.5 * (v[0] ** 2 + (q[0] * v[1]) ** 2)
 
 
-def _strip(t: Array, q: Array, args: Any) -> Array:
+def _strip(t, q, args):
     x = q[0] * jnp.cos(q[1])
     return jnp.stack([args["width"] - x, args["width"] + x])
 
@@ -40,7 +37,7 @@ def _strip(t: Array, q: Array, args: Any) -> Array:
 def to_polar(motion: Motion) -> Motion:
     """A plane motion in polar coordinates (r, theta), theta in (-pi, pi]."""
 
-    def polar(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def polar(t):
         q, v = motion(t)
         (x, y), (vx, vy) = q.T, v.T
         r = np.hypot(x, y)
@@ -81,19 +78,19 @@ POLAR = Entry(
 # B14: charged particle skipping on a wall
 
 
-def _magnetic(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _magnetic(t, q, v, args):
     return args["field"] * jnp.stack([v[1], -v[0]])
 
 
-def _floor(t: Array, q: Array, args: Any) -> Array:
+def _floor(t, q, args):
     return q[1:]
 
 
-def _kinetic(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _kinetic(t, q, v, args):
     return 0.5 * v @ v
 
 
-def skipping(q0: np.ndarray, v0: np.ndarray, e: float, t1: float) -> tuple[np.ndarray, Motion]:
+def skipping(q0, v0, e: float, t1: float) -> tuple[np.ndarray, Motion]:
     """Circular arcs of unit frequency above y = 0: (impact times, motion), through the accumulation of impacts.
 
     vx - y = c is conserved. Leaving the wall at (c, w), c > 0, an arc lasts 2 atan(w/c) and comes back at (c, -w).
@@ -109,7 +106,7 @@ def skipping(q0: np.ndarray, v0: np.ndarray, e: float, t1: float) -> tuple[np.nd
     times, *state = np.array(starts).T
     x_rest, t_rest = x, time if time <= t1 else np.inf
 
-    def motion(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def motion(t):
         t = np.asarray(t, float)
         k = np.searchsorted(times, t, side="right") - 1
         x, y, vx, vy = (component[k] for component in state)
@@ -150,7 +147,7 @@ MAGNETIC = Entry(
 # B15: sliding off a cylinder
 
 
-def _outside(t: Array, q: Array, args: Any) -> Array:
+def _outside(t, q, args):
     return jnp.sqrt(jnp.sum(q * q, keepdims=True)) - args["radius"]
 
 
@@ -167,7 +164,7 @@ def cylinder_slide(v0: float) -> tuple[float, float, Motion]:
     t_off = 2.0 / v0 * s * elliprf(*carlson)
     impulse = (1.0 - v0 * v0) * t_off - 4.0 / v0 * s**3 * elliprd(*carlson)
 
-    def on_wall(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def on_wall(t):
         sn, cn, dn, _ = ellipj(frequency * t, parameter)
         sine, cosine, rate = 0.5 * v0 / frequency * sn / dn, cn / dn, v0 / dn  # of theta/2; d(theta)/dt
         x, y = 2.0 * sine * cosine, 1.0 - 2.0 * sine * sine
@@ -176,7 +173,7 @@ def cylinder_slide(v0: float) -> tuple[float, float, Motion]:
     (start,), (speed,) = on_wall(np.array([t_off]))
     flight = flights([0.0], [start], [speed], [0.0, -1.0])
 
-    def motion(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def motion(t):
         t = np.asarray(t, float)
         slides = (t < t_off)[:, None]
         (q, v), (q_free, v_free) = on_wall(np.minimum(t, t_off)), flight(t - t_off)
@@ -212,7 +209,7 @@ CYLINDER = Entry(
 # B16: drop into a bowl
 
 
-def _inside(t: Array, q: Array, args: Any) -> Array:
+def _inside(t, q, args):
     return args["radius"] - jnp.sqrt(jnp.sum(q * q, keepdims=True))
 
 
@@ -229,12 +226,12 @@ def bowl_swing(x0: float, y0: float, t1: float) -> tuple[float, float, Motion]:
     c = 2.0 * ellipk(m) - ellipkinc(np.arcsin(np.sin(0.5 * a0) / k), m)  # on the way down: cn < 0
     flight = flights([0.0], [[x0, y0]], [[0.0, 0.0]], [0.0, -1.0])
 
-    def swing(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def swing(t):
         sn, cn, dn, _ = ellipj(t - t_hit + c, m)
         x, y, rate = 2.0 * k * sn * dn, 2.0 * m * sn * sn - 1.0, 2.0 * k * cn
         return np.stack([x, y], 1), np.stack([-rate * y, rate * x], 1)
 
-    def motion(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def motion(t):
         t = np.asarray(t, float)
         falls = (t < t_hit)[:, None]
         (q, v), (q_wall, v_wall) = flight(t), swing(t)

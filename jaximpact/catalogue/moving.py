@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from scipy.optimize import brentq, nnls
 
 from ..problem import Problem
@@ -20,19 +17,19 @@ _INELASTIC = (*_SCHEMES, "maury")
 # A ball on a floor under a periodic force, or on a table that vibrates: the same motion seen from the table.
 
 
-def shaking_force(t: Array, q: Array, v: Array, args: Any) -> Array:
+def shaking_force(t, q, v, args):
     return jnp.full_like(q, args["amplitude"] * jnp.sin(args["frequency"] * t) - args["weight"])
 
 
-def floor(t: Array, q: Array, args: Any) -> Array:
+def floor(t, q, args):
     return q
 
 
-def vibrating_table(t: Array, q: Array, args: Any) -> Array:
+def vibrating_table(t, q, args):
     return q - args["amplitude"] * jnp.sin(args["frequency"] * t)
 
 
-def gravity_energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def gravity_energy(t, q, v, args):
     return 0.5 * v @ v + args["gravity"] * q[0]
 
 
@@ -43,11 +40,11 @@ def hops(r0: float, w0: float, lift: float, weight: float, e: float, t1: float) 
     overtakes weight again, at arcsin(weight / lift) modulo 2 pi. Hops shorter than 1/64 are not resolved.
     """
 
-    def height(t: Any, start: Any, r: Any, w: Any) -> Any:
+    def height(t, start, r, w):
         s = t - start
         return r + w * s + lift * (s * np.cos(start) - (np.sin(t) - np.sin(start))) - 0.5 * weight * s**2
 
-    def speed(t: Any, start: Any, w: Any) -> Any:
+    def speed(t, start, w):
         return w + lift * (np.cos(start) - np.cos(t)) - weight * (t - start)
 
     flights, contacts, impacts = [], [], []
@@ -67,7 +64,7 @@ def hops(r0: float, w0: float, lift: float, weight: float, e: float, t1: float) 
         impacts.append(t)
     start, position, velocity = np.array(flights).T
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         k = np.maximum(np.searchsorted(start, t, side="right") - 1, 0)
         q, v = height(t, start[k], position[k], velocity[k]), speed(t, start[k], velocity[k])
         resting = np.any([(t >= land) & (t < leave) for land, leave in contacts], axis=0)
@@ -90,7 +87,7 @@ def _table(t1: float = 20.0) -> Case:
     q0, v0, amplitude = 1.5, 0.0, args["amplitude"]
     relative, impacts = hops(q0, v0 - amplitude, amplitude, args["gravity"], 0.0, t1)
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         r, w = relative(t)
         return r + amplitude * np.sin(t)[:, None], w + amplitude * np.cos(t)[:, None]
 
@@ -104,22 +101,22 @@ def _table(t1: float = 20.0) -> Case:
 # The descending valley: two C^{1,1} constraints, obtuse corner at x = 2.
 
 
-def no_force(t: Array, q: Array, v: Array, args: Any) -> Array:
+def no_force(t, q, v, args):
     return jnp.zeros_like(q)
 
 
-def ramp(s: Array) -> Array:
+def ramp(s):
     """phi(s) = 0 for s <= 0, s^2/4 up to 1, s/2 - 1/4 beyond: C^{1,1}, and so is its automatic derivative."""
     c = jnp.clip(s, 0.0, 1.0)
     return c * (0.5 * s - 0.25 * c)
 
 
-def valley(t: Array, q: Array, args: Any) -> Array:
+def valley(t, q, args):
     level = q[1] + args["speed"] * t
     return jnp.stack([level + ramp(q[0]), level + ramp(args["width"] - q[0])])
 
 
-def valley_energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def valley_energy(t, q, v, args):
     """Kinetic energy in the frame of the valley: conserved in flight, never increased by an impact."""
     return 0.5 * (v[0] ** 2 + (v[1] + args["speed"]) ** 2)
 
@@ -135,7 +132,7 @@ _FLAT, _LEFT_HUMP, _LEFT_SLOPE = (0, 0.0, 0.0, 0.0), (0, 0.0, 0.0, 0.25), (0, -0
 _RIGHT_SLOPE = (1, 1.75, -0.5, 0.0)
 
 
-def _valley(q0: Any, v0: Any, t1: float, hits: Any, orders: dict[str, Orders], note: str) -> Case:
+def _valley(q0, v0, t1: float, hits, orders: dict[str, Orders], note: str) -> Case:
     """Broken line in the frame of the valley: motions slide on straight slopes and leave humps tangentially.
 
     Each hit lists the pieces of the floor in contact; its time is the first root of the gap to the first of them.
@@ -155,7 +152,7 @@ def _valley(q0: Any, v0: Any, t1: float, hits: Any, orders: dict[str, Orders], n
         moments.append(moments[-1] + duration)
     nodes, velocities, times = np.array(points), np.array(rates), np.array(moments)
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         k = np.searchsorted(times, t, side="right") - 1
         return nodes[k] + (t - times[k])[:, None] * velocities[k] - t[:, None] * drift, velocities[k] - drift
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..problem import Problem
 from .base import Case, Entry, Motion, Orders
@@ -14,28 +11,28 @@ from .base import Case, Entry, Motion, Orders
 _SCHEMES = ("paoli-schatzman", "paoli-schatzman-explicit")
 
 
-def spring_force(t: Array, q: Array, v: Array, args: Any) -> Array:
+def spring_force(t, q, v, args):
     return -args["stiffness"] * q
 
 
-def spring_energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+def spring_energy(t, q, v, args):
     return 0.5 * (v @ v + args["stiffness"] * (q @ q))
 
 
-def sine_forced(t: Array, q: Array, v: Array, args: Any) -> Array:
+def sine_forced(t, q, v, args):
     return -q + args["amplitude"] * jnp.sin(args["frequency"] * (t + args["shift"]))
 
 
-def cosine_forced_damped(t: Array, q: Array, v: Array, args: Any) -> Array:
+def cosine_forced_damped(t, q, v, args):
     drive = args["amplitude"] * jnp.cos(args["frequency"] * (t + args["shift"]))
     return -q - 2.0 * args["damping"] * v + drive
 
 
-def above_wall(t: Array, q: Array, args: Any) -> Array:
+def above_wall(t, q, args):
     return q - args["wall"]
 
 
-def below_wall(t: Array, q: Array, args: Any) -> Array:
+def below_wall(t, q, args):
     return args["wall"] - q
 
 
@@ -44,7 +41,7 @@ def _free(e: float, t1: float = 20.0) -> Case:
     phase = np.pi / 6.0
     impacts = np.arange(1, int((t1 + phase) / np.pi) + 1) * np.pi - phase
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         k = np.searchsorted(impacts, t, side="right")
         angle = t + phase - k * np.pi
         return (e**k * np.sin(angle))[:, None], (e**k * np.cos(angle))[:, None]
@@ -64,7 +61,7 @@ def _resonant(e: float, t1: float = 20.0) -> Case:
         speeds.append(e * (speeds[-1] + 1.0))
     rebound = np.array(speeds)
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         k = np.searchsorted(impacts, t, side="right")
         s = t + shift - k * np.pi
         envelope = rebound[k] + 0.5 - 0.5 * np.cos(s)
@@ -90,7 +87,7 @@ def periodic_orbit(z: float, w: float, sigma: float, e: float) -> tuple[Motion, 
     amplitude = 1.0 / np.hypot(1.0 - w**2, 2.0 * z * w)
     lag = np.arctan2(2.0 * z * w, 1.0 - w**2)
 
-    def transient(s: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    def transient(s, x, y):
         c, d = np.cos(wd * s), np.sin(wd * s) / wd
         decay = np.exp(-z * s)
         return decay * (c * x + d * (y + z * x)), decay * (c * y - d * (x + z * y))
@@ -105,7 +102,7 @@ def periodic_orbit(z: float, w: float, sigma: float, e: float) -> tuple[Motion, 
     phase = np.arctan2(-slope_x * x / w, sigma - x)  # of the particular solution at the impact
     shift = float((phase + lag) / w % period)
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         k = np.floor(t / period)
         k = k + (t >= (k + 1.0) * period)  # an impact time itself belongs to the flight after it
         s = t - k * period
@@ -130,7 +127,7 @@ def _shaw_holmes(z: float, w: float, sigma: float, e: float, t1: float = 20.0) -
 def _grazing(e: float, orders: dict[str, Orders], t1: float = 10.0) -> Case:
     """q = sin(t - 1) touches the wall q = 1 at rest at 1 + pi/2 + 2 k pi: no impulse, the same motion for all e."""
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         return np.sin(t - 1.0)[:, None], np.cos(t - 1.0)[:, None]
 
     q0, v0 = exact(np.zeros(1))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from numpy.typing import ArrayLike
 
 from ..problem import Problem
 from .base import Case, Entry, Motion, Orders
@@ -15,36 +11,34 @@ from .billiards import flights
 from .chains import MAX_IMPACTS, TOUCHING, line_impacts
 
 
-def _free(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _free(t, q, v, args):
     return jnp.zeros_like(q)
 
 
-def _masses(q: Array, args: Any) -> Array:
+def _masses(q, args):
     return jnp.diag(jnp.repeat(args["masses"], 3))
 
 
-def _kinetic(t: Array, q: Array, v: Array, args: Any) -> Array:
+def _kinetic(t, q, v, args):
     return 0.5 * v @ (_masses(q, args) @ v)
 
 
-def _distances(q: Array, radii: Array) -> Array:
+def _distances(q, radii):
     """D_ij = |q_i - q_j| - (r_i + r_j) for i < j, row by row."""
     i, j = np.triu_indices(q.size // 3, 1)
     centres = q.reshape(-1, 3)
     return jnp.sqrt(jnp.sum((centres[i] - centres[j]) ** 2, axis=1)) - (radii[i] + radii[j])
 
 
-def _constant(t: Array, q: Array, args: Any) -> Array:
+def _constant(t, q, args):
     return _distances(q, args["radii"])
 
 
-def _growing(t: Array, q: Array, args: Any) -> Array:
+def _growing(t, q, args):
     return _distances(q, args["radii"] + t * args["growth"])
 
 
-def free_spheres(
-    q0: ArrayLike, v0: ArrayLike, masses: ArrayLike, radii: ArrayLike, growth: ArrayLike, e: float, t1: float
-) -> tuple[np.ndarray, Motion, np.ndarray]:
+def free_spheres(q0, v0, masses, radii, growth, e: float, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
     """Free spheres of radii r + growth t, hitting two at a time: (impact times, motion, impulse of each pair i < j).
 
     Between impacts |q_i - q_j| is convex and r_i + r_j affine in t, hence D_ij convex: it vanishes at the root of a
@@ -80,16 +74,7 @@ def free_spheres(
     raise RuntimeError(f"more than {MAX_IMPACTS} impacts before t = {t1}")
 
 
-def row_of_spheres(
-    s0: ArrayLike,
-    w0: ArrayLike,
-    direction: ArrayLike,
-    drift: ArrayLike,
-    masses: ArrayLike,
-    radii: ArrayLike,
-    growth: ArrayLike,
-    t1: float,
-) -> tuple[np.ndarray, Motion, np.ndarray]:
+def row_of_spheres(s0, w0, direction, drift, masses, radii, growth, t1: float) -> tuple[np.ndarray, Motion, np.ndarray]:
     """Growing spheres on a moving straight line, e = 0: (impact times, motion, impulse of each pair i < j).
 
     Sphere k is at drift t + s_k direction. With c_k(t) = sum of r_l + r_{l+1} over l < k, the s_k - c_k are particles
@@ -103,7 +88,7 @@ def row_of_spheres(
     impacts, motion, between = line_impacts(s0 - reach, w0 - widening, masses, 0.0, t1)
     drift = np.tile(drift, n)
 
-    def exact(t: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def exact(t):
         t = np.asarray(t, float)
         x, w = motion(t)
         s, ds = x + reach + t[:, None] * widening, w + widening
@@ -115,16 +100,7 @@ def row_of_spheres(
     return impacts, exact, impulse
 
 
-def _case(
-    found: tuple[np.ndarray, Motion, np.ndarray],
-    masses: ArrayLike,
-    radii: ArrayLike,
-    growth: ArrayLike | None,
-    e: float,
-    t1: float,
-    orders: dict[str, Orders],
-    note: str,
-) -> Case:
+def _case(found, masses, radii, growth, e, t1, orders, note) -> Case:
     impacts, exact, impulse = found
     q0, v0 = (x[0] for x in exact(np.zeros(1)))
     args = {"masses": np.asarray(masses, float), "radii": np.asarray(radii, float)}
@@ -143,7 +119,7 @@ _CENTRES = np.array([[0.0, 0.0, 0.0], [1.5, 0.3, -0.2], [0.1, 1.8, -0.4]])
 _VELOCITIES = np.array([[1.0, 0.1, 0.0], [0.0, 0.0, 0.1], [0.9, -0.6, 0.1]])
 
 
-def _scattered(growth: ArrayLike | None, e: float, orders: dict[str, Orders], note: str) -> Case:
+def _scattered(growth, e: float, orders, note: str) -> Case:
     t1 = 3.0
     found = free_spheres(_CENTRES, _VELOCITIES, _MASSES, _RADII, np.zeros(3) if growth is None else growth, e, t1)
     return _case(found, _MASSES, _RADII, growth, e, t1, orders, note)
