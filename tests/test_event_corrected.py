@@ -182,6 +182,29 @@ def test_imploding_ring_of_growing_disks(e):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("e", [0.0, 0.5])
+def test_imploding_icosahedron(e):
+    """Twelve balls on the corners of an icosahedron meet at the centre: thirty contacts at one instant, and symmetry says what follows."""
+    golden = (1 + np.sqrt(5)) / 2
+    signs = [(a, b * golden) for a in (1, -1) for b in (1, -1)]
+    corners = np.array([p for a, b in signs for p in ((0, a, b), (a, b, 0), (b, 0, a))]) / np.hypot(1, golden)
+    apart = np.linalg.norm(corners[:, None] - corners[None], axis=-1)
+    edge = apart[0, 1:].min()
+    first, second = np.nonzero(np.triu(apart < 1.01 * edge, 1))
+    assert len(first) == 30
+
+    def gaps(t, q, args):
+        x = q.reshape(12, 3)
+        return jnp.linalg.norm(x[first] - x[second], axis=1) - 0.5 * edge  # they touch half way
+
+    problem = ji.Problem(lambda t, q, v, args: 0 * q, gaps)
+    found = ji.solve(problem, corners.ravel(), -corners.ravel(), t1=0.9, steps=101, e=e, scheme=SCHEME, save="final")
+    # 0.5 inwards, and what is left of 0.9 outwards with speed e; straight pieces: to round-off
+    np.testing.assert_allclose(found.q[-1], (0.5 + 0.4 * e) * corners.ravel(), atol=1e-12)
+    assert not found.failed and int(found.status) & int(ji.Status.DERIVATIVE_SIMULTANEOUS)
+
+
+@pytest.mark.slow
 def test_more_orthogonal_walls_at_once_than_a_step_locates():
     """Three coordinates reach their walls together, where two events are located: values and derivatives of each alone."""
     walls = ji.Problem(lambda t, q, v, args: jnp.zeros(3), lambda t, q, args: q, restitution=0.6)
