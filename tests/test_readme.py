@@ -13,18 +13,17 @@ BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
 
 
 class Names(dict):
-    """What the blocks that have run define, in a folder of their own."""
+    """What the blocks that have run define."""
 
-    def __init__(self, folder: Path):
+    def __init__(self):
         super().__init__()
-        self.folder, self.done = folder, set()
+        self.done = set()
 
     def after(self, *blocks: int):
         """These names, with the blocks run that have not been."""
-        with contextlib.chdir(self.folder):
-            for i in sorted({*blocks} - self.done):
-                exec(compile(BLOCKS[i], str(README), "exec"), self)
-                self.done.add(i)
+        for i in sorted({*blocks} - self.done):
+            exec(compile(BLOCKS[i], str(README), "exec"), self)
+            self.done.add(i)
         return self
 
 
@@ -38,7 +37,8 @@ def namespace(tmp_path_factory):
     settings = {name: getattr(jax.config, name) for name in ("jax_numpy_rank_promotion", "jax_numpy_dtype_promotion")}
     jax.config.update("jax_numpy_rank_promotion", "allow")
     jax.config.update("jax_numpy_dtype_promotion", "standard")
-    yield Names(tmp_path_factory.mktemp("readme"))
+    with contextlib.chdir(tmp_path_factory.mktemp("readme")):
+        yield Names()
     for name, value in settings.items():
         jax.config.update(name, value)
 

@@ -44,7 +44,8 @@ def test_rank_deficient_is_not_infeasible():
         # feasible by construction: jacobian @ (v + x) >= 0 for a known x
         offset = jnp.asarray(jacobian @ rng.normal(size=40) + np.abs(rng.normal(size=40)))
         found = project_velocity(ji.ActiveSet(), contacts, offset)
-        assert int(found.status) == 0
+        # dependent gradients act together: a remark, no failure
+        assert int(found.status) == int(ji.Status.IMPULSES_COUPLED)
 
 
 def test_known_numbers_are_checked_inside_jit():
