@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Literal
 
-from .scalarise import Layout, evaluate, is_split, scan_counts
+from .scalarise import Layout, as_closed, evaluate, is_split, scan_counts
 
 BLOCK = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
@@ -145,17 +145,13 @@ def _apply(eqn: Any, values: list) -> list:
     if name in IDENTITIES:
         return values[:1]
     if name in CALLS:
-        return run(_closed(eqn.params[CALLS[name]]), values)
+        return run(as_closed(eqn.params[CALLS[name]]), values)
     if name in RULES:
         return RULES[name](eqn, values)
     if any(v.aval.shape for v in (*eqn.invars, *eqn.outvars)):
         raise Unsupported(name)
     found = eqn.primitive.bind(*_alike(values), **eqn.params)
     return list(found) if eqn.primitive.multiple_results else [found]
-
-
-def _closed(jaxpr: Any) -> ClosedJaxpr:
-    return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
 def _alike(values: Sequence) -> list:
@@ -212,7 +208,7 @@ def _while(eqn: Any, values: list) -> list:
     p = eqn.params
     a, b = p["cond_nconsts"], p["body_nconsts"]
     head, fixed, start = values[:a], values[a : a + b], values[a + b :]
-    test, body = _closed(p["cond_jaxpr"]), _closed(p["body_jaxpr"])
+    test, body = as_closed(p["cond_jaxpr"]), as_closed(p["body_jaxpr"])
     blocks = varying(eqn, [np.ndim(x) > 0 for x in values])
 
     def going(carry: Iterable) -> Array:
@@ -244,13 +240,13 @@ def _scan(eqn: Any, values: list) -> list:
     def carried(values: Iterable) -> list:
         return [jnp.broadcast_to(x, (BLOCK,)) if b else jnp.asarray(x) for x, b in zip(values, blocks, strict=True)]
 
-    body = _closed(p["jaxpr"])
+    body = as_closed(p["jaxpr"])
     turn = lambda _, carry: carried(run(body, [*values[:a], *carry]))
     return list(lax.fori_loop(0, p["length"], turn, carried(values[a:])))
 
 
 def _cond(eqn: Any, values: list) -> list:
-    branches = [_closed(x) for x in eqn.params["branches"]]
+    branches = [as_closed(x) for x in eqn.params["branches"]]
     which, *operands = values
     blocks = varying(eqn, [np.ndim(x) > 0 for x in values])
 
@@ -329,7 +325,7 @@ def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
 
 
 def _of(jaxpr: Any, given: Sequence[bool]) -> list[bool]:
-    jaxpr = _closed(jaxpr).jaxpr
+    jaxpr = as_closed(jaxpr).jaxpr
     flags = dict.fromkeys(jaxpr.constvars, False) | dict(zip(jaxpr.invars, given, strict=True))
     read = lambda v: False if isinstance(v, Literal) else flags[v]
     for eqn in jaxpr.eqns:

@@ -167,7 +167,7 @@ def evaluate(closed: ClosedJaxpr, values: Sequence[Value], on_whole: Callable[[s
 def apply(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
     name = eqn.primitive.name
     if name in CALLS:
-        return evaluate(_closed(eqn.params[CALLS[name]]), inputs, on_whole)
+        return evaluate(as_closed(eqn.params[CALLS[name]]), inputs, on_whole)
     if name in CONTROL:
         return CONTROL[name](eqn, inputs, on_whole)
     small = all(is_split(x) for x in inputs) and all(_fits(v.aval) for v in eqn.outvars)
@@ -191,7 +191,7 @@ def bind(eqn: Any, inputs: Sequence[Value]) -> list:
     return list(found) if eqn.primitive.multiple_results else [found]
 
 
-def _closed(jaxpr: Any) -> ClosedJaxpr:
+def as_closed(jaxpr: Any) -> ClosedJaxpr:
     return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
@@ -851,7 +851,7 @@ def checkpoint(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None
     layout, out, p = Layout(inputs), Layout.of(eqn.outvars), eqn.params
 
     def run(*flat: Any) -> list:
-        return out.flat(evaluate(_closed(p["jaxpr"]), layout.values_of(flat), on_whole))
+        return out.flat(evaluate(as_closed(p["jaxpr"]), layout.values_of(flat), on_whole))
 
     return out.values_of(jax.checkpoint(run, prevent_cse=p["prevent_cse"], policy=p["policy"])(*layout.flat()))
 

@@ -60,7 +60,7 @@ class ActiveSet(ContactSolver):
         return (16, size) if size > 32 else (size,)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        """As ``solve``; guesses start from the contacts that carry an ``impulse`` (m,) in a similar problem, if any do."""
+        """As `ContactSolver.impulses`; active sets are guessed from the contacts that carry an impulse in ``guess``, if any do."""
         m, d = contacts.jacobian.shape
         a = contacts.delassus()
         if m <= ENUMERATE:
