@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -447,7 +447,9 @@ def check_start(data: Data) -> str | None:
     """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set."""
     if is_traced(data.problem, data.q0, data.v0, data.t0, data.args):
         return None
-    with jax.ensure_compile_time_eval(), differentiable():
+    # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
+    recorded = is_traced(jnp.zeros(()))
+    with jax.ensure_compile_time_eval() if recorded else nullcontext(), differentiable():
         h = None if is_traced(data.h) else data.h
         report = _report(data.problem, data.q0, data.v0, data.t0, data.args, h)
     if is_traced(report):
