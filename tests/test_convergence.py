@@ -10,11 +10,11 @@ import itertools
 
 import numpy as np
 import pytest
+from methods import SCHEMES, SOLVERS
 
 import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.analysis import prime_steps
-from jaximpact.names import PROJECTIONS, SCHEMES
 
 TOLERANCE = 0.15  # of an observed order, as stated by the project's specification
 PHASES = 8  # an error is the worst of this many consecutive primes: it depends on where in its step an impact falls
@@ -47,7 +47,7 @@ COMBINATIONS = [
     for entry in catalogue.entries()
     for name, case in entry.cases.items()
     for label in case.orders
-    for projection in PROJECTIONS
+    for projection in SOLVERS
 ]
 
 
@@ -72,12 +72,12 @@ def test_value_and_order(entry, name, label, projection):
     case, expected = entry.cases[name], entry.cases[name].orders[label]
     first, last, bands, phases = SWEEPS.get((entry.name, name), DEFAULT)
     options = {"t1": case.t1, "exact": case.exact, "impulse": case.impulse, "args": case.args, "e": case.restitution}
-    options |= {"scheme": SCHEMES[label]()}
+    options |= {"scheme": SCHEMES[label].scheme}
     if projection != "active-set":
         # the same problems by another method: the same errors, to the tolerance over the shortest time between impacts
         options |= {"steps": prime_steps(first, 3 * first, 2)}
         found, exact = (
-            ji.convergence(entry.problem, case.q0, case.v0, projection=PROJECTIONS[method](), **options)
+            ji.convergence(entry.problem, case.q0, case.v0, projection=SOLVERS[method].solver, **options)
             for method in (projection, "active-set")
         )
         np.testing.assert_allclose(found.position, exact.position, rtol=1e-3, atol=1e-8)
@@ -102,4 +102,4 @@ def test_value_and_order(entry, name, label, projection):
 def test_every_scheme_is_among_the_default():
     kept = [p.values for p in parameters() if not p.marks]
     assert {label for *_, label, _ in kept} == {label for *_, label, _ in COMBINATIONS}
-    assert {projection for *_, projection in kept} == set(PROJECTIONS)
+    assert {projection for *_, projection in kept} == set(SOLVERS)

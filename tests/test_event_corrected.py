@@ -16,7 +16,7 @@ from jax import lax
 
 import jaximpact as ji
 from jaximpact import Status
-from jaximpact.schemes.base import Inputs
+from jaximpact.extend import Inputs
 
 SCHEME = ji.EventCorrected()
 CASES = Path("/work/shared/design/sensitivity_cases.txt")

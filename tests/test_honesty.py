@@ -14,6 +14,7 @@ import collections
 from functools import cache
 from typing import NamedTuple
 
+import methods
 import numpy as np
 import pytest
 from random_systems import PROBLEM, SLOW, Excluded, Motion, System, draw, whole_numbers
@@ -26,12 +27,7 @@ STEPS = 200, 800
 H = T1 / STEPS[1]
 SHAKES = 6  # pairs of data O(h) away
 DELTA = 1e-5  # of central differences; the motions they are taken of are located to 1e-11
-SCHEMES = {
-    "paoli-schatzman": ji.PaoliSchatzman(),
-    "moreau-jean": ji.MoreauJean(),
-    "maury": ji.Maury(),
-    "event-corrected": ji.EventCorrected(),
-}
+SCHEMES = {name: methods.SCHEMES[name].scheme for name in methods.KINDS}
 # seeds that found something, for each d: corners with e > 0 into which impacts accumulate (IMPULSES_COUPLED says so)
 FOUND: dict[int, list[int]] = {1: [59, 354, 369], 2: [123, 279, 355, 706, 971], 3: [200]}
 

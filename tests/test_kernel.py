@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import methods
 import numpy as np
 import pytest
 
@@ -28,7 +29,7 @@ def walls(t, q, args):
 
 PROBLEM = ji.Problem(force, walls, mass, energy=lambda t, q, v, args: 0.5 * v @ mass(q, args) @ v)
 LANES = 32 + M
-SCHEMES = [ji.PaoliSchatzman(), ji.EventCorrected(), ji.MoreauJean(), ji.Maury()]
+SCHEMES = [methods.SCHEMES[name].scheme for name in methods.KINDS]
 WAYS = ("kernel", "xla")
 FIELDS = ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual", "iterations", "status", "failed_at")
 

@@ -8,7 +8,6 @@ import pytest
 import jaximpact as ji
 from jaximpact import lanes
 from jaximpact.scalarise import scalarise
-from jaximpact.status import Status
 
 LANES = 3 * lanes.FEW + 5
 
@@ -152,7 +151,7 @@ def test_lanes_that_rest_bounce_fly_and_fail(layout):
     given = {"t1": 1.0, "h": 0.01, "e": 0.5}
     found = ji.ensemble(problem, q0, np.zeros((n, 1)), args=limit, args_axes=0, layout=layout, **given)
     assert set(np.flatnonzero(found.failed)) == {7} and found.failed_at[7] == pytest.approx(0.5, abs=0.02)
-    assert np.all(found.status < 2 * max(Status))
+    assert np.all(found.status < 2 * max(ji.Status))
     for i in (0, 4, 5, 6, 7, 40, 79):
         alone = ji.solve(problem, q0[i], np.zeros(1), args=limit[i], sensitivity="none", save="final", **given)
         for name in ("q", "v", "z", "impulse", "penetration", "residual", "iterations", "status", "failed_at"):

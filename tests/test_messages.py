@@ -14,7 +14,6 @@ import pytest
 import jaximpact as ji
 from jaximpact import Status, catalogue, validate
 from jaximpact.cli import main
-from jaximpact.names import scheme_from_name
 
 PACKAGE = str(Path(ji.__file__).parent)
 
@@ -282,8 +281,6 @@ def test_names_that_are_none(name):
         entry.case(name if name is not None else 3)
     with pytest.raises(KeyError, match="no catalogue problem"):
         catalogue.get(name)
-    with pytest.raises(ValueError, match="unknown scheme"):
-        scheme_from_name(name)
 
 
 COMMANDS = {

@@ -8,8 +8,8 @@ import pytest
 import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.analysis import prime_steps
-from jaximpact.contact import Metric
-from jaximpact.projection import project_geodesic, project_position
+from jaximpact.extend import Metric, project_position
+from jaximpact.projection import project_geodesic
 
 # paper, problem, case, scheme as the paper states it, order of the position
 PAPERS = [

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.contact import Metric
+from jaximpact.extend import Metric
 
 L1, L2, M1, M2, G = 1.0, 0.8, 1.0, 0.7, 9.81
 

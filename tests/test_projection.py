@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from methods import SOLVERS
 from scipy.optimize import minimize
 
 import jaximpact as ji
-from jaximpact.contact import Contacts, Metric
-from jaximpact.names import PROJECTIONS
-from jaximpact.projection import project_position, project_velocity
-from jaximpact.status import Status
+from jaximpact import Status
+from jaximpact.extend import Contacts, Metric, project_position, project_velocity
 
-METHODS = pytest.mark.parametrize("method", [make() for make in PROJECTIONS.values()], ids=list(PROJECTIONS))
+METHODS = pytest.mark.parametrize("method", [row.solver for row in SOLVERS.values()], ids=list(SOLVERS))
 
 
 def contacts_of(jacobian, mass):

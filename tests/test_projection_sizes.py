@@ -7,8 +7,9 @@ import pytest
 from scipy.optimize import nnls
 
 import jaximpact as ji
-from jaximpact.contact import Contacts, Metric, jacobian
-from jaximpact.projection import active_set, project_position, project_velocity
+from jaximpact.contact import jacobian
+from jaximpact.extend import Contacts, Metric, project_position, project_velocity
+from jaximpact.projection import active_set
 from jaximpact.status import FAILURES, Status
 
 

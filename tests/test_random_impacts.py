@@ -25,8 +25,8 @@ from jax.flatten_util import ravel_pytree
 from random_systems import PROBLEM, force, gaps, mass
 
 import jaximpact as ji
+from jaximpact.extend import Inputs
 from jaximpact.integrate import Lane, Plan, trajectory
-from jaximpact.schemes.base import Inputs
 from jaximpact.status import FAILURES
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.contact import Contacts
-from jaximpact.projection import project_velocity
+from jaximpact.extend import Contacts, project_velocity
 
 BALL = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: q[1:], restitution=0.5)
 START = [0.0, 1.0], [0.0, 0.0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.schemes.base import Inputs
+from jaximpact.extend import Inputs
 
 G, E, T1 = 9.81, 0.7, 0.7
 BALL = ji.Problem(lambda t, q, v, args: jnp.full_like(q, -G), lambda t, q, args: q, restitution=E)

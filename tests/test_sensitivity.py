@@ -17,8 +17,8 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import Status
+from jaximpact.extend import Inputs
 from jaximpact.integrate import Lane, Plan, trajectory
-from jaximpact.schemes.base import Inputs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
 

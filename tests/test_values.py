@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from methods import SCHEMES
 
 import jaximpact as ji
 from jaximpact import catalogue
-from jaximpact.names import SCHEMES
 
 TAYLOR, EULER, FULL = (ji.PaoliSchatzman(start=start) for start in ("taylor", "euler", "full"))
 
@@ -50,7 +50,7 @@ QUICK = ("bouncing-ball", "cylinder", "bowl")
     ids=lambda x: str(x),
 )
 def test_observed_errors(name, case, label, steps, error):
-    case, solution = run(name, case, steps=steps, scheme=SCHEMES[label]())
+    case, solution = run(name, case, steps=steps, scheme=SCHEMES[label].scheme)
     assert position_error(case, solution) <= 1.5 * error
 
 
@@ -174,15 +174,3 @@ def test_cradle_touching_follows_moreau():
     balls = ji.Problem(lambda t, q, v, args: jnp.zeros(3), lambda t, q, args: jnp.diff(q), restitution=1.0)
     solution = ji.solve(balls, [-0.5, 0.0, 0.0], [1.0, 0.0, 0.0], t1=1.0, steps=10_007)
     np.testing.assert_allclose(solution.v[-1], [-1 / 3, 2 / 3, 2 / 3], atol=1e-10)
-
-
-@pytest.mark.parametrize("label", ["paoli-schatzman", "maury", "moreau-jean"])
-def test_momentum_balance(label):
-    """Impulses account for every change of momentum: p(T) - p(0) = g T + sum of impulses, to round-off."""
-    balls = ji.Problem(lambda t, q, v, args: -jnp.ones(2), lambda t, q, args: jnp.stack([q[0], q[1] - q[0] - 0.1]))
-    solution = ji.solve(balls, [0.5, 0.9], [0.0, -1.0], t1=3.0, steps=3001, scheme=SCHEMES[label]())
-    total = solution.v[-1] - jnp.array([0.0, -1.0]) + 3.0
-    # the Paoli-Schatzman velocity is half a step old; at rest nothing else changes
-    impulse = solution.impulse[-1]
-    slack = 3.0 / 3001 if label == "paoli-schatzman" else 1e-11
-    np.testing.assert_allclose(total, [impulse[0] - impulse[1], impulse[1]], atol=slack)

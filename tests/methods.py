@@ -1,0 +1,50 @@
+"""The schemes and the contact solvers that the suite runs over: a new one enters it by a row, with what it promises."""
+
+from typing import NamedTuple
+
+from symplectic_euler import SymplecticEuler
+
+import jaximpact as ji
+from jaximpact.extend import ContactSolver, Scheme
+
+
+class SchemeRow(NamedTuple):
+    """What a scheme promises.
+
+    ``order``: of the positions, across impacts; ``inelastic``: it covers e = 0 alone; ``lag``: steps by which its
+    velocities and impulses are late.
+    """
+
+    scheme: Scheme
+    order: int = 1
+    inelastic: bool = False
+    lag: int = 0
+
+    def restitution(self, e: float) -> float:
+        """e, or 0 where the scheme covers nothing else."""
+        return 0.0 if self.inelastic else e
+
+
+class SolverRow(NamedTuple):
+    """What a contact solver promises: ``exact``, up to round-off; else up to its tolerance."""
+
+    solver: ContactSolver
+    exact: bool = False
+
+
+SCHEMES = {
+    "paoli-schatzman": SchemeRow(ji.PaoliSchatzman(), lag=1),
+    "paoli-schatzman-explicit": SchemeRow(ji.PaoliSchatzman(normal="explicit"), lag=1),
+    "maury": SchemeRow(ji.Maury(), inelastic=True),
+    "maury-half-kick": SchemeRow(ji.Maury(half_kick=True), inelastic=True),
+    "moreau-jean": SchemeRow(ji.MoreauJean()),
+    "event-corrected": SchemeRow(ji.EventCorrected(), order=2),
+    "symplectic-euler": SchemeRow(SymplecticEuler()),
+}
+SOLVERS = {
+    "active-set": SolverRow(ji.ActiveSet(), exact=True),
+    "projected-gradient": SolverRow(ji.ProjectedGradient()),
+    "admm": SolverRow(ji.ADMM()),
+}
+# one of each kind of step
+KINDS = ("paoli-schatzman", "maury", "moreau-jean", "event-corrected")
