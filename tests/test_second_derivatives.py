@@ -105,7 +105,7 @@ def test_discrete_map(nesting):
     x, d = 0.2, 1e-3
     difference = (value(x + d) - 2 * value(x) + value(x - d)) / d**2
     # d^2/12 times the fourth derivative, and round-off 4 eps/d^2
-    assert jax.jit(FORWARD[nesting](final))(x) == pytest.approx(difference, abs=1e-4)
+    assert jax.jit(FORWARD[nesting](final))(x) == pytest.approx(float(difference), abs=1e-4)
 
 
 @pytest.mark.slow
@@ -119,4 +119,4 @@ def test_without_constraints_all_nestings_work():
     found = [nest(final)(0.7) for nest in (FORWARD | {"hessian": jax.hessian}).values()]
     np.testing.assert_allclose(found, found[0], rtol=1e-12)
     slope = jax.jit(jax.grad(final))
-    assert found[0] == pytest.approx((slope(0.7 + 1e-5) - slope(0.7 - 1e-5)) / 2e-5, rel=1e-6)
+    assert found[0] == pytest.approx(float(slope(0.7 + 1e-5) - slope(0.7 - 1e-5)) / 2e-5, rel=1e-6)
