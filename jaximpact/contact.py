@@ -1,7 +1,7 @@
 """The kinetic metric and one linearisation of the constraints.
 
-`Metric` applies M and M^-1 at one configuration. `Contacts` is what every projection and scheme sees of the
-constraints: gaps, gap velocities G v, and the velocity jumps M^-1 G' L made by impulses L. Both directions are
+`Metric` applies M and M^-1 at one configuration. `Contacts` is what every contact law, solver and scheme sees of the
+constraints: gaps, gap velocities G v + f_t, and the velocity jumps M^-1 G' L made by impulses L. Both directions are
 operators: a sparse or matrix-free version has only to offer the same methods.
 """
 
@@ -81,28 +81,48 @@ class Metric(NamedTuple):
 class Contacts(NamedTuple):
     """Constraints linearised at one configuration, dense.
 
-    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m).
+    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where no time passes.
+    Schemes and solvers ask the methods: of these a list of pairs of bodies can have all but `delassus` and `angles`.
     """
 
     gap: Array
     jacobian: Array
     response: Array
+    drift: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of contacts m and of coordinates d."""
+        m, d = self.jacobian.shape
+        return m, d
 
     def velocity(self, v: Array) -> Array:
-        """Gap velocities G v, (m,)."""
+        """G v, (m,): what a velocity jump v changes of the gap velocities."""
         return self.jacobian @ v
+
+    def gap_velocity(self, v: Array) -> Array:
+        """Gap velocities G v + f_t, (m,)."""
+        return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
 
     def jump(self, impulse: Array) -> Array:
         """Velocity jump M^-1 G' L, (d,)."""
         return self.response @ impulse
 
-    def delassus(self) -> Array:
-        """Delassus matrix G M^-1 G', (m, m)."""
-        return self.jacobian @ self.response
+    def velocity_terms(self, v: Array) -> Array:
+        """|G| |v|, (m,): the size of what `velocity` adds up, for its round-off."""
+        return jnp.abs(self.jacobian) @ jnp.abs(v)
+
+    def jump_terms(self, impulse: Array) -> Array:
+        """|M^-1 G'| |L|, (d,): the size of what `jump` adds up."""
+        return jnp.abs(self.response) @ jnp.abs(impulse)
 
     def diagonal(self) -> Array:
         """Diagonal of the Delassus matrix, (m,)."""
         return jnp.sum(self.jacobian * self.response.T, axis=1)
+
+    def delassus(self) -> Array:
+        """Delassus matrix G M^-1 G', (m, m)."""
+        return self.jacobian @ self.response
 
     def angles(self) -> Array:
         """Cosines of the angles between the constraints' gradients in the metric M^-1, (m, m)."""
@@ -112,7 +132,14 @@ class Contacts(NamedTuple):
 
     def take(self, rows: Array | None) -> Contacts:
         """The contacts ``rows`` (k,), or all."""
-        return self if rows is None else Contacts(self.gap[rows], self.jacobian[rows], self.response[:, rows])
+        if rows is None:
+            return self
+        drift = None if self.drift is None else self.drift[rows]
+        return Contacts(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
+
+    def under(self, metric: Metric) -> Contacts:
+        """The same with the velocity jumps that another operator makes of impulses."""
+        return self._replace(response=metric.solve(self.jacobian.T))
 
     def masked(self, active: Array) -> Contacts:
         """The same with the gradients of the other constraints put to zero."""
@@ -143,49 +170,58 @@ def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | 
 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
-    """Gaps, Jacobian and M^-1 G' at (t, q)."""
+    """The contacts at (t, q)."""
     f, matrix = jacobian(problem, t, q, args)
-    return Contacts(f, matrix, metric.solve(matrix.T))
+    return Contacts(f, matrix, metric.solve(matrix.T), drift(problem, t, q, args))
 
 
-def gap_rate(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
-    """Partial time derivative of the gaps at fixed q, (m,)."""
+def drift(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
+    """f_t, the time derivative of the gaps at fixed q, (m,)."""
     t = jnp.asarray(t, q.dtype)
     return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
 
 
-def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """First and second derivative of the gaps (m,) along the motion with constant velocity v."""
+def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    """Gap velocities and gap accelerations (m,) of the motion with constant velocity v."""
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)
 
-    def rate(s: Array) -> Array:
+    def velocity(s: Array) -> Array:
         return jax.jvp(lambda s: problem.gaps(t + s, q + s * v, args), (s,), (one,))[1]
 
-    return jax.jvp(rate, (zero,), (one,))
+    return jax.jvp(velocity, (zero,), (one,))
 
 
-class Touch(NamedTuple):
-    """Which constraints a state touches, violates, and leaves the admissible set through, up to round-off: (m,) each."""
+def is_flat(problem: Problem, t: ArrayLike, q: Array, args: Any) -> bool:
+    """Whether all constraints are seen to be affine in q: the jaxpr of their gradients does not look at it."""
+    jaxpr = jax.make_jaxpr(lambda x: jacobian(problem, t, x, args)[1])(q).jaxpr
+    moving = set(map(id, jaxpr.invars))
+    for eqn in jaxpr.eqns:
+        if any(id(v) in moving for v in eqn.invars):
+            moving |= set(map(id, eqn.outvars))
+    return not any(id(v) in moving for v in jaxpr.outvars)
 
-    touching: Array
+
+class Closure(NamedTuple):
+    """Which constraints are closed at a state, violated, and left through by its velocity, up to round-off: (m,) each."""
+
+    closed: Array
     violated: Array
     outward: Array
 
 
-def touch(contacts: Contacts, rate: Array, q: Array, v: Array, h: Array | None = None) -> Touch:
-    """Compare gaps and their rates d/dt f(t, q) with the round-off of what they are made of.
+def closure(contacts: Contacts, gap_velocity: Array, q: Array, v: Array, h: Array | None = None) -> Closure:
+    """Compare gaps and gap velocities with the round-off of what they are made of.
 
     With a step h, a velocity may be that of the last step of another run: a difference of positions over h.
     """
     # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
     eps = jnp.finfo(q.dtype).eps
     few, many = (1e3 if q.dtype == jnp.float64 else 4) * eps, 1e3 * eps
-    magnitude = jnp.abs(contacts.jacobian)
-    distance, speed = 1 + magnitude @ jnp.abs(q), many * (1 + magnitude @ jnp.abs(v))
-    touching, distance = contacts.gap <= few * distance, many * distance
+    length, speed = 1 + contacts.velocity_terms(q), many * (1 + contacts.velocity_terms(v))
+    closed, length = contacts.gap <= few * length, many * length
     if h is not None:
-        speed = speed + distance / (32 * h)
-    return Touch(touching, contacts.gap < -distance, touching & (rate < -speed))
+        speed = speed + length / (32 * h)
+    return Closure(closed, contacts.gap < -length, closed & (gap_velocity < -speed))
 
 
 def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:

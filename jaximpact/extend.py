@@ -3,29 +3,32 @@
 A scheme is a dataclass that derives from `Scheme` and defines `init` and `step`; a contact solver derives from
 `ContactSolver` and defines `impulses`. Either is registered as a pytree (`jax.tree_util.register_dataclass`) and given as
 ``scheme=`` or ``projection=``: ensembles, derivatives across impacts, analyses and the command line take it like the others.
+
+A step asks its `ContactLaw` for a `Reaction`; to make steps by hand, give them ``Solved(ActiveSet())``.
 """
 
-from .contact import Contacts, Metric, acceleration, gap_rate, linearise
-from .projection.base import ContactSolver, Impulses, Projected, as_status, project_position, project_velocity
-from .schemes.base import ImpactTiming, Info, Inputs, Scheme, State, info_of, no_step
+from .contact import Contacts, Metric, acceleration, linearise
+from .projection import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target
+from .schemes.base import ImpactTiming, Info, Inputs, Scheme, State
+from .status import as_status
 
 __all__ = [
+    "ContactLaw",
     "ContactSolver",
     "Contacts",
+    "Held",
     "ImpactTiming",
     "Impulses",
     "Info",
     "Inputs",
     "Metric",
-    "Projected",
+    "Open",
+    "Reaction",
     "Scheme",
+    "Solved",
     "State",
+    "Target",
     "acceleration",
     "as_status",
-    "gap_rate",
-    "info_of",
     "linearise",
-    "no_step",
-    "project_position",
-    "project_velocity",
 ]

@@ -14,15 +14,15 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import ArrayLike
 
-from .contact import Metric, gap_rate, linearise, touch
+from .contact import Metric, closure, linearise
 from .derivatives import REVERSE_INSIDE, TWICE, UNDIFFERENTIATED, forward_first, guarded
 from .lanes import few, few_differentiated
 from .problem import Problem
-from .projection.base import ContactSolver, Untouched, as_status, is_straight, project_velocity
+from .projection import ContactLaw, ContactSolver, Solved
 from .scalarise import scalarise
-from .schemes.base import Info, Inputs, Scheme, Timing, finite, no_step
-from .sensitivity import begin, calm_step, corrected_step, end, located_step, synchronous
-from .status import DERIVATIVES, FAILURES, Status, describe, summarise
+from .schemes.base import Info, Inputs, Scheme, Timing, finite
+from .sensitivity import Corrected, end, synchronous
+from .status import DERIVATIVES, FAILURES, Status, as_status, describe, summarise
 from .threads import interruptible, refuse_fork
 from .validate import (
     Data,
@@ -131,10 +131,10 @@ class Plan(NamedTuple):
 
     @property
     def lean(self) -> bool:
-        """Whether steps are made whole only where something happens or is kept: another program, with roundings of its own,
-        and not for derivatives, all rows, or lanes of different numbers of steps."""
-        whole = self.length is not None or self.sensitivity != "none" or self.ragged or self.every == 1
-        return self.few and not whole
+        """Whether steps are made with all that belongs to one only where something happens or is kept: another program, with
+        roundings of its own, and not for derivatives, all rows, or lanes of different numbers of steps."""
+        full = self.length is not None or self.sensitivity != "none" or self.ragged or self.every == 1
+        return self.few and not full
 
 
 class Row(NamedTuple):
@@ -157,9 +157,13 @@ class Part:
     scheme: Any
     length: Array
 
-    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: Any) -> tuple[Any, Info]:
-        """The state then; its number is that of the whole step."""
-        return self.scheme.step(problem, projection, inputs, state, self.length)
+    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+        """The state then; its number is that of the full step."""
+        return self.scheme.step(problem, law, inputs, state, self.length)
+
+    def free_step(self, problem: Problem, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+        """As `step`, without impulses."""
+        return self.scheme.free_step(problem, inputs, state, self.length)
 
 
 @jax.tree_util.register_dataclass
@@ -228,18 +232,16 @@ class Solution:
         return describe(int(np.bitwise_or.reduce(np.asarray(self.status).ravel())))
 
 
-def start(
-    problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
-) -> tuple[Array, Array, Array]:
+def start(problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[Array, Array, Array]:
     """v0 projected onto the admissible velocities T(t0, q0) in the kinetic metric (Paoli 2010, initial data (P4)).
 
     Returns the velocity, the impulse of that projection (m,) and status bits.
     """
     t0, h, _, args = inputs
     contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
-    rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
-    at = touch(contacts, rate, q0, v0, h)
-    found = project_velocity(projection, contacts.masked(at.touching), jnp.where(at.touching, rate, 1))
+    gap_velocity = contacts.gap_velocity(v0)
+    at = closure(contacts, gap_velocity, q0, v0, h)
+    found = law.velocity(contacts, gap_velocity, at.closed)
     inside = jnp.all((inputs.e >= 0) & (inputs.e <= 1)) & (inputs.h > 0)
     status = (
         (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
@@ -264,15 +266,17 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     locates = scheme.timing(inputs.e) is None  # impacts, and makes part steps
     differentiated = plan.sensitivity != "none" and problem.constraints is not None
     corrected = plan.sensitivity == "corrected" and differentiated and not locates
-    located = differentiated and locates
+    timing, starts_at, law = Timing.of(scheme), scheme.starts_at, Solved(projection)
+    if corrected:
+        scheme = Corrected(scheme)
     # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
     forgetful = differentiated or (plan.sensitivity != "none" and Metric.at(problem, lane.q0, args).factor is not None)
 
-    v0, jolt, status = start(problem, projection, inputs, lane.q0, lane.v0)
-    state, info = scheme.init(problem, projection, inputs, lane.q0, v0)
-    initial = Row(lane.q0, v0, lane.q0, jolt, jnp.zeros_like(v0), jolt)
+    v0, impulse, status = start(problem, law, inputs, lane.q0, lane.v0)
+    state, info = scheme.init(problem, law, inputs, lane.q0, v0)
+    initial = Row(lane.q0, v0, lane.q0, impulse, jnp.zeros_like(v0), impulse)
     if locates:
-        initial = initial._replace(before=(state, jolt))
+        initial = initial._replace(before=(state, impulse))
     # step number at or after each saved time, and the first of the times that share a step
     index = _step_at_or_after(lane.times, t0, h)
     if not plan.lean:
@@ -309,7 +313,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         before, impulse = row.before
         inside = back > ALIGNED * h
         part: Any = Part(scheme, jnp.where(inside, h - back, h))
-        new, info, _ = step(problem, part, projection, inputs, before, history)
+        new, info = step(problem, part, law, inputs, before)
         exact = row_of(new, info, impulse, before)
         return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
 
@@ -367,28 +371,31 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         shape = jax.eval_shape(lambda row: content(0, row, 0), initial)
         buffer = jax.tree.map(lambda x: jnp.zeros((plan.rows + 1, *x.shape), x.dtype), shape)
     buffer, pointer = record(buffer, 0, initial, jnp.zeros((), index.dtype))
-    measures = account(scheme.starts_at, state, info, measures)
+    measures = account(starts_at, state, info, measures)
     row = initial
-    if scheme.starts_at > 0:
+    if starts_at > 0:
         row = row_of(state, info, initial.impulse, state)
-        buffer, pointer = record(buffer, scheme.starts_at, row, pointer)
+        buffer, pointer = record(buffer, starts_at, row, pointer)
 
     # nothing a lane could be spared
-    straight = not locates and not corrected and is_straight(projection, problem, t0, lane.q0, args)
+    direct = not locates and not corrected and law.direct(problem, t0, lane.q0, args)
 
     def step(*system: Any) -> Any:
-        """A step and what it does to the history of the contacts; made whole for the lanes that touch something."""
-        calm, whole = (untouched_step, located_step if located else plain_step)
-        why = REVERSE_INSIDE
-        if corrected:
-            calm, whole, why = calm_step, corrected_step, TWICE
-        if straight or not plan.few or problem.constraints is None:
-            return whole(*system)
-        return few_differentiated(lambda x: calm(*x[:2], *x[3:]), lambda x: whole(*x), why)(system)
+        """A step of (problem, scheme, law, inputs, state); with the law for the lanes in which a contact acts."""
+
+        def free(system: Any) -> tuple[Any, Array]:
+            problem, scheme, _, inputs, state = system
+            new, info = scheme.free_step(problem, inputs, state)
+            return (new, info), unsettled(new, info)
+
+        contact = lambda system: system[1].step(system[0], *system[2:])
+        if direct or not plan.few or problem.constraints is None:
+            return contact(system)
+        return few_differentiated(free, contact, TWICE if corrected else REVERSE_INSIDE)(system)
 
     def body(carry: Any, k: Array) -> tuple[Any, None]:
-        state, row, measures, buffer, pointer, history = carry
-        state_new, info, history_new = step(problem, until(k), projection, inputs, state, history)
+        state, row, measures, buffer, pointer = carry
+        state_new, info = step(problem, until(k), law, inputs, state)
         if forgetful and not corrected:
             state_new = forward_first(state_new)
         row_new, measures_new = row_of(state_new, info, row.impulse, state), account(k, state_new, info, measures)
@@ -396,76 +403,77 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         live: Any = True
         if plan.ragged:
             live = k <= lane.steps
-            new, old = (state_new, row_new, measures_new, history_new), (state, row, measures, history)
-            state_new, row_new, measures_new, history_new = jax.tree.map(lambda x, y: jnp.where(live, x, y), new, old)
+            new, old = (state_new, row_new, measures_new), (state, row, measures)
+            state_new, row_new, measures_new = jax.tree.map(lambda x, y: jnp.where(live, x, y), new, old)
         buffer, pointer = record(buffer, k, row_new, pointer, live)
-        return (state_new, row_new, measures_new, buffer, pointer, history_new), None
+        return (state_new, row_new, measures_new, buffer, pointer), None
 
     def attempt(state: Any, impulse: Array, measures: tuple, target: Array) -> tuple[Any, Array]:
         """A step towards number ``target`` without what is rare, and whether it is right.
 
-        Rare are impulses, unless the projection is straight-line arithmetic, larger penetrations than before, failures;
-        and a step that is kept is made whole.
+        Rare are impulses, unless the law is straight-line arithmetic, larger penetrations than before, failures; and a
+        step that is kept is made with all.
         """
         penetration, residual, iterations, *rest = measures
         gaps = problem.gaps(inputs.time(state.n), state.q, args)
-        new, info = scheme.step(problem, projection if straight else Untouched(), inputs, state)  # type: ignore[arg-type]
-        calm = (info.status == 0) & finite(new) & (new.n < target)
-        if straight:
+        if direct:
+            new, info = scheme.step(problem, law, inputs, state)
+            right = (info.status == 0) & finite(new) & (new.n < target)
             penetration = jnp.maximum(penetration, jnp.max(-gaps, initial=0.0))
             residual = jnp.maximum(residual, info.residual)
         else:
-            calm &= jnp.all(gaps >= -penetration)
-        return (new, impulse + info.impulse, (penetration, residual, iterations + info.iterations, *rest)), calm
+            new, info = scheme.free_step(problem, inputs, state)
+            right = ~unsettled(new, info) & (new.n < target) & jnp.all(gaps >= -penetration)
+        return (new, impulse + info.impulse, (penetration, residual, iterations + info.iterations, *rest)), right
 
-    def whole(
+    def with_all(
         state: Any,
         impulse: Array,
         measures: tuple,
         problem: Problem = problem,
         scheme: Any = scheme,
-        projection: ContactSolver = projection,
+        law: ContactLaw = law,
         inputs: Inputs = inputs,
     ) -> tuple[Any, Row, tuple]:
-        new, info = scheme.step(problem, projection, inputs, state)
+        new, info = scheme.step(problem, law, inputs, state)
         return new, row_of(new, info, impulse, state), account(state.n + 1, state, info, measures, problem, inputs)
 
     def among_many(carry: Any, target: Array) -> Any:
-        """A step of all lanes of a batch, made whole for the few that need it."""
+        """A step of all lanes of a batch, made with all for the few that need it."""
         state, row, measures = carry
-        (new, impulse, measured), calm = attempt(state, row.impulse, measures, target)
+        (new, impulse, measured), right = attempt(state, row.impulse, measures, target)
 
         def work(value: Any, operands: Any) -> Any:
             # reached so far by those that attempt anything, and more by those that fail it
             state, impulse, iterations, *system = operands
             penetration, residual, _, *rest = value[2]
-            new, row, measures = whole(state, impulse, (penetration, residual, iterations, *rest), *system)
+            new, row, measures = with_all(state, impulse, (penetration, residual, iterations, *rest), *system)
             return new[1:], row, measures
 
         value = (new[1:], row._replace(impulse=impulse), measured)
-        operands = (state, row.impulse, measures[2], problem, until(state.n + 1), projection, inputs)
-        rest, row, measures = few(work, ~calm, value, operands)
+        operands = (state, row.impulse, measures[2], problem, until(state.n + 1), law, inputs)
+        rest, row, measures = few(work, ~right, value, operands)
         return type(state)(new.n, *rest), row, measures
 
     def alone(carry: Any, target: Array) -> Any:
-        """Steps of one lane until one has to be made whole, and that one: a loop small enough to be fast."""
+        """Steps of one lane until one has to be made with all, and that one: a loop small enough to be fast."""
         state, row, measures = carry
 
         def advance(carry: tuple[tuple[Any, Array, tuple], Array]) -> Any:
-            found, calm = attempt(*carry[0], target)
-            return jax.tree.map(lambda new, old: jnp.where(calm, new, old), found, carry[0]), calm
+            found, right = attempt(*carry[0], target)
+            return jax.tree.map(lambda new, old: jnp.where(right, new, old), found, carry[0]), right
 
         start = (state, row.impulse, measures), jnp.asarray(True)
         now, _ = lax.while_loop(lambda carry: carry[1], advance, start)
-        return whole(*now, scheme=until(now[0].n + 1))
+        return with_all(*now, scheme=until(now[0].n + 1))
 
     def kept_row(carry: Any, target: Array, i: Array) -> tuple[Any, Any]:
         """Steps up to number ``target``, and what is kept of that one for the i-th saved time."""
         advance = partial(alone if plan.alone else among_many, target=target)
-        if straight and not plan.alone:
+        if direct and not plan.alone:
             # the step that is kept costs all lanes together little more than any other
             carry = lax.while_loop(lambda carry: carry[0].n < target - 1, advance, carry)
-            last = lambda carry: whole(carry[0], carry[1].impulse, carry[2])
+            last = lambda carry: with_all(carry[0], carry[1].impulse, carry[2])
             carry = lax.cond(carry[0].n < target, last, lambda carry: carry, carry)
         else:
             carry = lax.while_loop(lambda carry: carry[0].n < target, advance, carry)
@@ -473,12 +481,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         carry = (*carry[:2], stable(carry[0], carry[2]))
         return carry, content(target, row, i)
 
-    history = None
     ended = inputs._replace(t0=inputs.t0 - over)  # the clock of the last state
-    if corrected or located:
-        history, bits = begin(problem, inputs, lane.q0, v0, info)
-        measures = (*measures[:3], measures[3] | bits, measures[4])
-    first_step = jnp.asarray(scheme.starts_at + 1, jnp.int32)
+    first_step = jnp.asarray(starts_at + 1, jnp.int32)
     length = lane.length if plan.length is None else plan.length
     if plan.lean:
         numbers = jnp.arange(plan.rows + 1, dtype=jnp.int32)
@@ -487,21 +491,21 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         (state, row, measures), buffer = lax.scan(
             lambda now, x: kept_row(now, *x), (state, row, measures), (kept, numbers)
         )
-        still = no_step(state.q, state.v, len(row.impulse))
+        still = Info.none(state.q, state.v, len(row.impulse))
         measures = account(length, state, still, measures, inputs=ended)
     else:
-        carry = (state, row, measures, buffer, pointer, history)
+        carry = (state, row, measures, buffer, pointer)
         if plan.length is None:
             carry = lax.fori_loop(first_step, length + 1, lambda k, carry: body(carry, k)[0], carry)
         else:
-            numbers = jnp.arange(scheme.starts_at + 1, plan.length + 1, dtype=jnp.int32)
+            numbers = jnp.arange(starts_at + 1, plan.length + 1, dtype=jnp.int32)
             carry = (
                 _scan(body, carry, numbers) if plan.sensitivity == "none" else _scan_in_segments(body, carry, numbers)
             )
-        state, row, measures, buffer, _, history = carry
+        state, row, measures, buffer, _ = carry
         measures = stable(state, measures)
-    if history is not None:
-        bits = end(problem, ended, lane.steps, state, history)
+    if corrected or (differentiated and locates):
+        bits = end(problem, ended, lane.steps, state)
         measures = (*measures[:3], measures[3] | bits, measures[4])
     elif locates:
         measures = (*measures[:3], measures[3] & ~int(DERIVATIVES), measures[4])
@@ -533,24 +537,13 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     if energy is not None:
         energies = jax.vmap(lambda t, q, v: jnp.asarray(energy(t, q, v, args), q.dtype))(kept_times, kept.q, kept.v)
     found: Any = (times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
-    solution = Solution(*found, timing=Timing.of(scheme))  # type: ignore[misc]
+    solution = Solution(*found, timing=timing)  # type: ignore[misc]
     return guarded(solution, UNDIFFERENTIATED) if plan.sensitivity == "none" else solution
 
 
-def plain_step(
-    problem: Problem, scheme: Scheme, projection: ContactSolver, inputs: Inputs, state: Any, history: Any
-) -> tuple[Any, Info, Any]:
-    """`Scheme.step`, in the form of `corrected_step`."""
-    return *scheme.step(problem, projection, inputs, state), history
-
-
-def untouched_step(
-    problem: Problem, scheme: Scheme, inputs: Inputs, state: Any, history: Any
-) -> tuple[tuple[Any, Info, Any], Array]:
-    """The same of a motion that touches nothing, and whether it is not to be used: something is touched."""
-    none: Any = Untouched()
-    new, info = scheme.step(problem, none, inputs, state)
-    return (new, info, history), (info.status != 0) | ~finite(new)
+def unsettled(state: Any, info: Info) -> Array:
+    """Whether a free step is not to be used."""
+    return info.acts | (info.status != 0) | ~finite(state)
 
 
 def _scan(body: Callable, carry: Any, numbers: Array) -> Any:

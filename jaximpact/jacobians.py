@@ -16,9 +16,9 @@ from numpy.typing import ArrayLike
 from .ensemble import COMPILE, Axes, in_chunks, is_single, lane_axes, over_lanes, prepare
 from .integrate import Lane, Plan, Solution, motion
 from .problem import Problem
-from .projection.base import ContactSolver, as_status
+from .projection.base import ContactSolver
 from .schemes.base import Scheme
-from .status import DOUBTS, FAILURES, Status, describe
+from .status import DOUBTS, FAILURES, Status, as_status, describe
 from .validate import check_choice
 
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")

@@ -1,4 +1,4 @@
-"""Derivatives of a step that are right across impacts: the published step, with a corrected tangent.
+"""Derivatives that are right across impacts: a scheme that wraps a scheme, with its values and a corrected tangent.
 
 Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time on the data: an
 error that no step size cures. Here a step's values are left alone and its derivative is that of
@@ -18,39 +18,64 @@ References:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from . import linalg
-from .contact import ORTHOGONAL, Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
+from .contact import ORTHOGONAL, Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from .derivatives import graft_once, graft_tree
 from .problem import Problem
-from .projection.base import ContactSolver, Frozen, Untouched, as_status
-from .schemes.base import Info, Inputs, Scheme, State, finite
-from .status import Status
+from .projection.law import ContactLaw, Held
+from .schemes.base import Info, Inputs, Scheme
+from .status import Status, as_status
 
-FREE, STRUCK, REBOUND, CLOSED = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
+FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 RELEASES = 3  # contacts that let go one after the other when forces are looked for; then all that pull
 
 
 class History(NamedTuple):
-    """What each contact (m,) did in the last step, whether it ever struck, and the number () of the last impact's step."""
+    """What each contact (m,) did in the last step, whether it ever had an impact, and the number () of the latest one's step."""
 
     last: Array
-    struck: Array
+    met: Array
     latest: Array
 
 
+class Tracked(NamedTuple):
+    """The state of a scheme, and what its contacts did."""
+
+    state: Any
+    history: History
+
+    @property
+    def n(self) -> Array:
+        return self.state.n
+
+    @property
+    def q(self) -> Array:
+        return self.state.q
+
+    @property
+    def v(self) -> Array:
+        return self.state.v
+
+    @property
+    def latest(self) -> Array:
+        return self.history.latest
+
+
 class Instant(NamedTuple):
-    """Contacts at one instant: linearised constraints, gap velocities f' (m,), gap accelerations f'' (m,) without contact
-    forces, the threshold (m,) under which a gap velocity is no impact, and the acceleration (d,) without contact forces."""
+    """Contacts at one instant: linearised constraints, gap velocities (m,), gap accelerations (m,) without contact forces,
+    the threshold (m,) under which a gap velocity is no impact, and the acceleration (d,) without contact forces."""
 
     contacts: Contacts
-    rate: Array
-    second: Array
+    gap_velocity: Array
+    gap_acceleration: Array
     threshold: Array
     acceleration: Array
 
@@ -61,11 +86,11 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
     metric = Metric.at(problem, q, args)
     contacts = linearise(problem, metric, t, q, args)
     a = acceleration(problem, metric, t, q, v, args)
-    rate, bias = gap_rates(problem, t, q, v, args)
+    speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
     normal = contacts.velocity(a)
-    noise = 1e3 * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(v))
-    threshold = 2 * h * (jnp.abs(normal) + jnp.abs(bias)) + noise
-    return lax.stop_gradient(Instant(contacts, rate, normal + bias, threshold, a))
+    noise = 1e3 * jnp.finfo(q.dtype).eps * (1 + contacts.velocity_terms(v))
+    threshold = 2 * h * (jnp.abs(normal) + jnp.abs(gap_acceleration)) + noise
+    return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, threshold, a))
 
 
 def held(matrix: Array, offset: Array, closed: Array, always: Array) -> tuple[Array, Array]:
@@ -106,7 +131,7 @@ def saltate(
 
     The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
     the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
-    contacts without an impulse in this step are struck in the next one.
+    contacts without an impulse in this step have their impact in the next one.
     """
     _, h, e, args = inputs
     m = impact.shape[0]
@@ -114,128 +139,146 @@ def saltate(
     e = jnp.broadcast_to(e, (m,))
     impulse = jnp.zeros(m, q.dtype)
     delassus = here.contacts.delassus()
-    force, _ = held(delassus, here.second, closed, none)
+    force, _ = held(delassus, here.gap_acceleration, closed, none)
     a = here.acceleration + here.contacts.jump(force)
     for _ in range(min(m, IMPACTS)):
         # the contact reached first, of those that still approach
-        impact = impact & (here.rate < -0.25 * here.threshold)
-        speed = jnp.where(impact, -here.rate, 1)
-        this = impact & (index == jnp.argmin(jnp.where(impact, here.contacts.gap / speed, jnp.inf)))
+        impact = impact & (here.gap_velocity < -0.25 * here.threshold)
+        closing = jnp.where(impact, -here.gap_velocity, 1)
+        this = impact & (index == jnp.argmin(jnp.where(impact, here.contacts.gap / closing, jnp.inf)))
         some = jnp.any(this)
         impact = impact & ~this
         # the instant of impact: this one in value, dt* in derivative
         gap = problem.gaps(t, q, args)
-        delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / speed, 0))
-        t_hit, q_hit, v_hit = t + delay, q + delay * v, v + delay * a
+        delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / closing, 0))
+        t_at, q_at, v_at = t + delay, q + delay * v, v + delay * a
         # the impact law there, closed contacts reacting
-        contacts = linearise(problem, Metric.at(problem, q_hit, args), t_hit, q_hit, args)
-        approach = contacts.velocity(v_hit) + gap_rate(problem, t_hit, q_hit, args)
-        approach = jnp.where(this, (1 + e) * approach, approach)
-        percussion, acting = held(contacts.delassus(), approach, this | reacting, this)
-        v_after = v_hit + contacts.jump(percussion)
+        contacts = linearise(problem, Metric.at(problem, q_at, args), t_at, q_at, args)
+        offset = contacts.gap_velocity(v_at)
+        offset = jnp.where(this, (1 + e) * offset, offset)
+        percussion, acting = held(contacts.delassus(), offset, this | reacting, this)
+        v_after = v_at + contacts.jump(percussion)
         # the motion after it, in which an inelastic contact may stay
         here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
-        force_after, staying = held(delassus, here.second, acting & (~this | (e <= 0)), none)
+        force_after, staying = held(delassus, here.gap_acceleration, acting & (~this | (e <= 0)), none)
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
         closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
-        q = jnp.where(some, q_hit - delay * v_after, q)
+        q = jnp.where(some, q_at - delay * v_after, q)
         v = jnp.where(some, v_after - delay * a_after, v)
         a = jnp.where(some, a_after, a)
     return Salted(q, v, a, closed, impulse)
 
 
-def begin(problem: Problem, inputs: Inputs, q0: Array, v0: Array, info: Info) -> tuple[History, Array]:
-    """History of the contacts at the scheme's first state; status bits."""
-    t0, _, _, args = inputs
-    contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
-    rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
-    touching = touch(contacts, rate, q0, v0).touching
-    active = info.impulse > 0
-    last = jnp.where(touching & (active | (rate <= 0)), CLOSED, FREE).astype(jnp.int32)
-    early = jnp.any(active & ~touching)
-    return History(last, jnp.zeros_like(touching), jnp.full((), -3, jnp.int32)), as_status(
-        early, Status.DERIVATIVE_AT_END
-    )
+class Deeds(NamedTuple):
+    """What contacts did in a step, (m,) bool each: impact, its rebound in the step after, neither but an impulse
+    (reacting), lasting contact, and the part of it that stays closed with an impulse."""
+
+    impact: Array
+    rebound: Array
+    reacting: Array
+    lasting: Array
+    closed: Array
 
 
-def corrected_step(
-    problem: Problem, scheme: Scheme, projection: ContactSolver, inputs: Inputs, state: State, history: History
-) -> tuple[State, Info, History]:
-    """`scheme.step` with the corrected derivative."""
-    new, info = scheme.step(problem, projection, *lax.stop_gradient((inputs, state)))
-    _, h, e, args = inputs
-    n, q, v = state[:3]
-    t = inputs.time(n)
-    timing = scheme.timing(e)
-    assert timing is not None
-    middle = lax.stop_gradient(timing.phase * h)
-    a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
-    t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
-    here = observe(problem, h, t_mid, q_mid, v_mid, args)
-
-    active = lax.stop_gradient(info.impulse) > 0
-    rebound = active & (history.last == STRUCK) & (timing.steps > 1)
+def classify(here: Instant, history: History, active: Array, steps: int, e: Array) -> Deeds:
+    """What the contacts did in a step in which the ``active`` (m,) had an impulse; an impact takes ``steps``."""
+    rebound = active & (history.last == IMPACT) & (steps > 1)
     # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
     rest = (history.last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
-    impact = active & ~rebound & ~rest & (here.rate < -here.threshold)
+    impact = active & ~rebound & ~rest & (here.gap_velocity < -here.threshold)
     # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
     # lasts, or that an impact opens in this very step, may get none
-    slow = ~impact & ~rebound & (rest | (jnp.abs(here.rate) <= here.threshold))
-    lasted = history.last == CLOSED
-    pressed = held(here.contacts.delassus(), here.second, slow & (active | lasted), jnp.zeros_like(active))[1]
+    slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
+    lasted = history.last == LASTING
+    pressed = held(here.contacts.delassus(), here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[1]
     closed = slow & active & (lasted | pressed)
-    resting = closed | pressed
+    return Deeds(impact, rebound, slow & active, closed | pressed, closed)
 
-    salted = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, resting, slow & active)
-    crossed = jnp.any(impact)
-    back = state._replace(
-        q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
-    )
-    # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
-    lasting = closed & ~crossed & ~jnp.any(rebound)
-    known = lax.stop_gradient(jnp.where(lasting, info.impulse, 0))
-    frozen: Any = Frozen(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
-    surrogate, surrogate_info = scheme.step(problem, frozen, inputs._replace(e=jnp.zeros_like(e)), back)
-    surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
 
-    zeno = resting & (history.last != CLOSED) & history.struck & (e > 0)
-    grazing = slow & active & (history.last == FREE) & ~zeno
+def doubts(here: Instant, history: History, did: Deeds, e: Array) -> Array:
+    """Status bits of what a derivative across a step suffers from."""
+    impact = did.impact
+    zeno = did.lasting & (history.last != LASTING) & history.met & (e > 0)
+    grazing = did.reacting & (history.last == FREE) & ~zeno
     several = jnp.sum(impact) > 1
     pairs = impact[:, None] & impact[None, :] & ~jnp.eye(impact.shape[0], dtype=bool)
     oblique = jnp.any((jnp.abs(here.contacts.angles()) > ORTHOGONAL) & pairs)
-    status = (
-        info.status
-        | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
+    return (
+        as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
         | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
         | as_status(several & (oblique | (jnp.sum(impact) > IMPACTS)), Status.DERIVATIVE_SIMULTANEOUS)
     )
-    last = jnp.where(impact, STRUCK, jnp.where(rebound, REBOUND, jnp.where(resting, CLOSED, FREE)))
-    latest = jnp.where(crossed, new.n, history.latest).astype(jnp.int32)
-    history = History(last.astype(jnp.int32), history.struck | impact, latest)
-    return graft_tree(new, surrogate), graft_tree(info, surrogate_info)._replace(status=status), history
 
 
-def located_step(
-    problem: Problem, scheme: Scheme, projection: ContactSolver, inputs: Inputs, state: State, history: History
-) -> tuple[State, Info, History]:
-    """`scheme.step` of a scheme that locates impacts, which says DERIVATIVE_AT_END of every step with an impact."""
-    new, info = scheme.step(problem, projection, inputs, state)
-    struck = (info.status & int(Status.DERIVATIVE_AT_END)) != 0
-    history = history._replace(latest=jnp.where(struck, new.n, history.latest).astype(jnp.int32))
-    return new, info._replace(status=info.status & ~int(Status.DERIVATIVE_AT_END)), history
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Corrected(Scheme):
+    """The values of a scheme, with the derivative of the motion: for schemes whose `timing` is known."""
 
+    scheme: Scheme
 
-def calm_step(
-    problem: Problem, scheme: Scheme, inputs: Inputs, state: State, history: History
-) -> tuple[tuple[State, Info, History], Array]:
-    """`corrected_step` of a motion that touches nothing, and whether it is not to be used: something is touched."""
-    none: Any = Untouched()
-    new, info = scheme.step(problem, none, *lax.stop_gradient((inputs, state)))
-    pending = (info.status != 0) | ~finite(new) | jnp.any(history.last == CLOSED)
-    surrogate, surrogate_info = scheme.step(problem, none, inputs._replace(e=jnp.zeros_like(inputs.e)), state)
-    history = history._replace(last=jnp.full_like(history.last, FREE))
-    return (graft_tree(new, surrogate), graft_tree(info, surrogate_info), history), pending
+    def timing(self, e: Any) -> Any:
+        return self.scheme.timing(e)
+
+    def unstable(self, problem: Problem, inputs: Inputs, state: Any) -> Array:
+        return self.scheme.unstable(problem, inputs, state.state)
+
+    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[Any, Info]:
+        """The scheme's, and what the contacts do at first."""
+        state, info = self.scheme.init(problem, law, inputs, q0, v0)
+        t0, _, _, args = inputs
+        contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+        speed = contacts.gap_velocity(v0)
+        closed = closure(contacts, speed, q0, v0).closed
+        active = info.impulse > 0
+        last = jnp.where(closed & (active | (speed <= 0)), LASTING, FREE).astype(jnp.int32)
+        early = as_status(jnp.any(active & ~closed), Status.DERIVATIVE_AT_END)
+        history = History(last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32))
+        return Tracked(state, history), info._replace(status=info.status | early)
+
+    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+        """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
+        state, history = state
+        new, info = self.scheme.step(problem, law, *lax.stop_gradient((inputs, state)))
+        _, h, e, args = inputs
+        n, q, v = state.n, state.q, state.v
+        t = inputs.time(n)
+        timing = self.timing(e)
+        middle = lax.stop_gradient(timing.phase * h)
+        a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
+        t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
+        here = observe(problem, h, t_mid, q_mid, v_mid, args)
+        did = classify(here, history, lax.stop_gradient(info.impulse) > 0, timing.steps, e)
+
+        salted = saltate(problem, inputs, t_mid, q_mid, v_mid, here, did.impact, did.lasting, did.reacting)
+        crossed = jnp.any(did.impact)
+        back = state._replace(
+            q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
+        )
+        # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
+        pure = did.closed & ~crossed & ~jnp.any(did.rebound)
+        known = lax.stop_gradient(jnp.where(pure, info.impulse, 0))
+        held = Held(jnp.where(crossed, salted.closed, did.closed), known, lax.stop_gradient(info.z))
+        surrogate, surrogate_info = self.scheme.step(problem, held, inputs._replace(e=jnp.zeros_like(e)), back)
+        surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
+
+        last = jnp.where(did.impact, IMPACT, jnp.where(did.rebound, REBOUND, jnp.where(did.lasting, LASTING, FREE)))
+        latest = jnp.where(crossed, new.n, history.latest).astype(jnp.int32)
+        status = info.status | doubts(here, history, did, e)
+        history = History(last.astype(jnp.int32), history.met | did.impact, latest)
+        info = graft_tree(info, surrogate_info)._replace(status=status)
+        return Tracked(graft_tree(new, surrogate), history), info
+
+    def free_step(self, problem: Problem, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+        """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
+        state, history = state
+        new, info = self.scheme.free_step(problem, *lax.stop_gradient((inputs, state)))
+        acts = info.acts | jnp.any(history.last == LASTING)
+        surrogate = self.scheme.free_step(problem, inputs._replace(e=jnp.zeros_like(inputs.e)), state)
+        new, info = graft_tree((new, info), surrogate)
+        history = history._replace(last=jnp.full_like(history.last, FREE))
+        return Tracked(new, history), info._replace(acts=acts)
 
 
 def synchronous(
@@ -254,9 +297,8 @@ def synchronous(
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(timing.lag * h) * a, 0))
 
 
-def end(problem: Problem, inputs: Inputs, steps: Any, state: State, history: History) -> Array:
+def end(problem: Problem, inputs: Inputs, steps: Any, state: Any) -> Array:
     """Status bits: whether an impact lies within a step or two of the end, seen by the scheme or not yet."""
-    t = inputs.time(state.n)
-    here = observe(problem, inputs.h, t, state.q, state.v, inputs.args)
-    soon = (here.rate < -here.threshold) & (here.contacts.gap + inputs.h * here.rate < 0)
-    return as_status(jnp.any(soon) | (history.latest > steps - 2), Status.DERIVATIVE_AT_END)
+    here = observe(problem, inputs.h, inputs.time(state.n), state.q, state.v, inputs.args)
+    soon = (here.gap_velocity < -here.threshold) & (here.contacts.gap + inputs.h * here.gap_velocity < 0)
+    return as_status(jnp.any(soon) | (state.latest > steps - 2), Status.DERIVATIVE_AT_END)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 
 class Status(enum.IntFlag):
@@ -97,6 +99,11 @@ DERIVATIVES = (
     | Status.DERIVATIVE_NOT_FINITE
 )
 DOUBTS = DERIVATIVES | Status.EVENTS_UNRESOLVED
+
+
+def as_status(condition: Array, bit: int) -> Array:
+    """``bit`` where the condition holds, else 0."""
+    return jnp.where(condition, int(bit), 0).astype(jnp.int32)
 
 
 def describe(bits: int) -> str:

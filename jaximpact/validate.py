@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .contact import Metric, Touch, gap_rate, linearise, touch
+from .contact import Closure, Metric, closure, linearise
 from .problem import Problem
 from .projection.active_set import ActiveSet
 from .projection.base import ContactSolver
@@ -397,11 +397,11 @@ def differentiable() -> Iterator[None]:
 
 
 class Report(NamedTuple):
-    """Facts about a start: gaps, their rates, which are touched, what holds of mass, Lagrangian and force."""
+    """Facts about a start: gaps, gap velocities, which are closed, what holds of mass, Lagrangian and force."""
 
     gap: Array
-    rate: Array
-    touch: Touch
+    gap_velocity: Array
+    closure: Closure
     positive: Array
     symmetric: Array
     lagrangian: Array
@@ -411,7 +411,7 @@ class Report(NamedTuple):
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> Report:
     metric = Metric.at(problem, q0, args)
     contacts = linearise(problem, metric, t0, q0, args)
-    rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
+    gap_velocity = contacts.gap_velocity(v0)
     force = problem.generalised_force(t0, q0, v0, args)
     quadratic = jnp.array(True)
     matrix = metric.matrix
@@ -423,8 +423,8 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
             other = jax.hessian(lagrangian, argnums=2)(t0 + 1, q0, v0 + 1, args)
             quadratic = jnp.all(jnp.abs(other - matrix) <= small)
     finite = jnp.all(jnp.isfinite(force))
-    at = touch(contacts, rate, q0, v0, h)
-    return Report(contacts.gap, rate, at, metric.positive(), metric.symmetric(), quadratic, finite)
+    at = closure(contacts, gap_velocity, q0, v0, h)
+    return Report(contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite)
 
 
 _report = jax.jit(start_report)
@@ -486,17 +486,17 @@ def judge(report: Report, *, lanes: bool) -> str | None:
     if not np.all(np.isfinite(report.gap)):
         i = int(np.argmin(np.all(np.isfinite(report.gap), axis=1)))
         raise ValueError(f"constraints are not finite at q0{which(i)}: check constraints(t0, q0, args)")
-    if np.any(report.touch.violated):
-        i, a = worst(report.touch.violated, report.gap)
+    if np.any(report.closure.violated):
+        i, a = worst(report.closure.violated, report.gap)
         raise ValueError(
             f"q0{which(i)} is not admissible: constraint {a} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
             "that much into the admissible set (every gap >= 0)"
         )
-    if np.any(report.touch.outward):
-        i, a = worst(report.touch.outward, report.rate)
+    if np.any(report.closure.outward):
+        i, a = worst(report.closure.outward, report.gap_velocity)
         return (
             f"v0{which(i)} points out of the admissible set: constraint {a} is active and its gap would change at "
-            f"{report.rate[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
+            f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
         )
     return None
 

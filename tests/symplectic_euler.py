@@ -3,19 +3,8 @@
 from dataclasses import dataclass
 
 import jax
-import jax.numpy as jnp
 
-from jaximpact.extend import (
-    Metric,
-    Scheme,
-    State,
-    acceleration,
-    gap_rate,
-    info_of,
-    linearise,
-    no_step,
-    project_velocity,
-)
+from jaximpact.extend import Info, Metric, Scheme, State, acceleration, linearise
 
 
 @jax.tree_util.register_dataclass
@@ -26,20 +15,18 @@ class SymplecticEuler(Scheme):
     Reference: J. J. Moreau, CISM 302 (1988), explicit, with f + h (G v + f_t) <= 0 as the active contacts.
     """
 
-    def init(self, problem, projection, inputs, q0, v0):
-        return State.start(0, q0, v0), no_step(q0, v0, problem.count(inputs.t0, q0, inputs.args))
+    def init(self, problem, law, inputs, q0, v0):
+        return State.start(0, q0, v0), Info.none(q0, v0, problem.count(inputs.t0, q0, inputs.args))
 
-    def step(self, problem, projection, inputs, state):
+    def step(self, problem, law, inputs, state):
         (_, q, v), (_, h, e, args), t = state[:3], inputs, inputs.time(state.n)
         metric = Metric.at(problem, q, args)
         near = linearise(problem, metric, t, q, args)
         free = v + h * acceleration(problem, metric, t, q, v, args)
-        moving = gap_rate(problem, t, q, args)
-        before, after = near.velocity(v) + moving, near.velocity(free) + moving
-        closing = near.gap + h * after <= 0
-        found = project_velocity(projection, near.masked(closing), jnp.where(closing, after + e * before, 1))
+        before, after = near.gap_velocity(v), near.gap_velocity(free)
+        found = law.velocity(near, after + e * before, among=near.gap + h * after <= 0)
         new = state.moved(h * (free + found.jump), free + found.jump)
-        return new, info_of(found, metric, new.q, new.v, e)
+        return new, Info.of(found, metric, new.q, new.v, e)
 
 
 @jax.tree_util.register_dataclass
@@ -47,5 +34,5 @@ class SymplecticEuler(Scheme):
 class Unfinished(Scheme):
     """What lacks a step is no scheme."""
 
-    def init(self, problem, projection, inputs, q0, v0):
+    def init(self, problem, law, inputs, q0, v0):
         raise NotImplementedError

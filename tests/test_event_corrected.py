@@ -16,7 +16,7 @@ from jax import lax
 
 import jaximpact as ji
 from jaximpact import Status
-from jaximpact.extend import Inputs
+from jaximpact.extend import Inputs, Solved
 
 SCHEME = ji.EventCorrected()
 CASES = Path("/work/shared/design/sensitivity_cases.txt")
@@ -39,8 +39,8 @@ def flow(problem, start, t1, p):
         args = dict(zip(p, values, strict=True))
         q, v = (jnp.stack([args[name] for name in names]) for names in start)
         inputs = Inputs(jnp.zeros(()), t1 / n.astype(q.dtype), args["e"], args)
-        first, _ = SCHEME.init(problem, ji.ActiveSet(), inputs, q, v)
-        last = lax.fori_loop(0, n, lambda _, s: SCHEME.step(problem, ji.ActiveSet(), inputs, s)[0], first)
+        first, _ = SCHEME.init(problem, Solved(ji.ActiveSet()), inputs, q, v)
+        last = lax.fori_loop(0, n, lambda _, s: SCHEME.step(problem, Solved(ji.ActiveSet()), inputs, s)[0], first)
         found = jnp.concatenate([last.q, last.v])
         return found, found
 

@@ -1,5 +1,7 @@
 """Every paper's own scheme runs on a problem its theory covers and converges to the exact motion at its order."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,7 @@ import pytest
 import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.analysis import prime_steps
-from jaximpact.extend import Metric, project_position
-from jaximpact.projection import project_geodesic
+from jaximpact.extend import Metric, Solved, Target
 
 # paper, problem, case, scheme as the paper states it, order of the position
 PAPERS = [
@@ -80,16 +81,15 @@ def test_geodesic_and_kinetic_projections_differ_by_higher_order():
     """At a distance s from the boundary the two projections of one point differ by O(s^2)."""
     problem, case, _ = polar_wall()
     base = jnp.array([1 / np.cos(0.6), 0.6])  # on the boundary r cos th = 1
-    zero, one = jnp.zeros(()), jnp.ones(())
-    args = (zero, base)
+    metric, law = Metric.at(problem, base, case.args), Solved(ji.ActiveSet())
 
     @jax.jit
     def apart(distance):
-        increment = distance * jnp.array([1.0, -0.4])
-        kinetic = project_position(
-            ji.ActiveSet(), problem, Metric.at(problem, base, case.args), *args, increment, one, case.args
+        target = Target(jnp.zeros(()), base, distance * jnp.array([1.0, -0.4]), jnp.ones(()))
+        kinetic, geodesic = (
+            law.position(problem, metric, replace(target, normal=normal), case.args)
+            for normal in ("implicit", "geodesic")
         )
-        geodesic = project_geodesic(ji.ActiveSet(), problem, *args, increment, one, case.args)
         return jnp.max(jnp.abs(kinetic.jump - geodesic.jump)), geodesic.impulse[0]
 
     distances = 0.1 * 0.5 ** np.arange(5.0)

@@ -12,7 +12,7 @@ from scipy.optimize import minimize
 
 import jaximpact as ji
 from jaximpact import Status
-from jaximpact.extend import Contacts, Metric, project_position, project_velocity
+from jaximpact.extend import Contacts, Metric, Solved, Target
 
 METHODS = pytest.mark.parametrize("method", [row.solver for row in SOLVERS.values()], ids=list(SOLVERS))
 
@@ -50,7 +50,7 @@ def clean(found):
 @METHODS
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (3, 2), (4, 3), (6, 5), (12, 9)])
 def test_linear_problem(method, d, m):
-    solve = jax.jit(lambda contacts, b: project_velocity(method, contacts, b))
+    solve = jax.jit(lambda contacts, b: Solved(method).velocity(contacts, b))
     for seed in range(10):
         jacobian, mass, b = random_case(seed, d, m)
         contacts = contacts_of(jacobian, mass)
@@ -68,7 +68,7 @@ def test_linear_problem(method, d, m):
 def test_constraints_in_different_units_have_each_their_own_round_off(method):
     """A gap in nanometres beside one in metres: its round-off, 1e-6, is no excuse for the other's violation of 1e-7."""
     contacts = contacts_of(np.diag([1.0, 1e9]), np.eye(2))
-    found = jax.jit(lambda b: project_velocity(method, contacts, b))(jnp.array([-1e-7, -1e9]))
+    found = jax.jit(lambda b: Solved(method).velocity(contacts, b))(jnp.array([-1e-7, -1e9]))
     assert clean(found)
     # 32 roundings of 1, and the tolerance of 1e-12
     np.testing.assert_allclose(found.jump, [1e-7, 1.0], rtol=0, atol=1e-11)
@@ -80,7 +80,7 @@ def test_dependent_gradients(method):
     jacobian = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.5, 0.5]])
     contacts = contacts_of(jacobian, np.diag([2.0, 3.0]))
     before = jnp.array([-1.0, -2.0])
-    found = jax.jit(lambda b: project_velocity(method, contacts, b))(contacts.velocity(before))
+    found = jax.jit(lambda b: Solved(method).velocity(contacts, b))(contacts.velocity(before))
     assert clean(found)
     np.testing.assert_allclose(before + found.jump, 0.0, atol=1e-9)
 
@@ -89,7 +89,7 @@ def test_infeasible_problem_is_told():
     """x >= 1 and -x >= 1 have no common point."""
     for repeat in (1, 3):
         jacobian = np.repeat([[1.0], [-1.0]], repeat, axis=0)
-        found = project_velocity(ji.ActiveSet(), contacts_of(jacobian, np.eye(1)), -jnp.ones(2 * repeat))
+        found = Solved(ji.ActiveSet()).velocity(contacts_of(jacobian, np.eye(1)), -jnp.ones(2 * repeat))
         assert int(found.status) & Status.INFEASIBLE
         assert int(found.status) & Status.PROJECTION_NOT_CONVERGED
 
@@ -112,7 +112,7 @@ def test_curved_constraints(method, increment):
     problem, args = curved_problem(), {"radius": 1.0}
     metric = Metric.at(problem, jnp.zeros(3), args)
     base, scale, increment = jnp.array([0.9, 0.9, 1.1]), jnp.asarray(0.1), jnp.asarray(increment)
-    found = project_position(method, problem, metric, jnp.asarray(0.5), base, increment, scale, args)
+    found = Solved(method).position(problem, metric, Target(jnp.asarray(0.5), base, increment, scale), args)
     assert clean(found)
     w, mass = np.asarray(base + increment), np.asarray(problem.mass)
     gaps = lambda z: np.asarray(problem.gaps(0.5, jnp.asarray(z), args))
@@ -138,7 +138,7 @@ def test_derivative(method, normal):
 
     @jax.jit
     def projected(x):
-        found = project_position(method, problem, metric, x[4], base, x[:3], scale, {"radius": x[3]}, normal)
+        found = Solved(method).position(problem, metric, Target(x[4], base, x[:3], scale, normal), {"radius": x[3]})
         return jnp.concatenate([found.jump, found.impulse])
 
     x = jnp.array([-0.3, -0.6, -0.2, 1.0, 0.5])
@@ -181,7 +181,9 @@ def test_residual_is_a_velocity(method):
     base = jnp.array([0.9, 0.9, 1.1])
     for scale in (1e-1, 1e-3, 1e-5):
         increment = scale * jnp.array([-3.0, -9.0, -5.0])
-        found = project_position(method, problem, metric, jnp.asarray(0.5), base, increment, jnp.asarray(scale), args)
+        found = Solved(method).position(
+            problem, metric, Target(jnp.asarray(0.5), base, increment, jnp.asarray(scale)), args
+        )
         z = base + increment + scale * found.jump
         velocity = problem.gaps(0.5, z, args) / scale
         # the floor is eight rounding units of the position over the scale
@@ -196,8 +198,8 @@ def test_many_constraints():
     jacobian /= np.linalg.norm(jacobian, axis=1, keepdims=True)
     contacts = contacts_of(jacobian, np.eye(40))
     offset = jnp.asarray(contacts.velocity(jnp.asarray(rng.normal(size=40))) + 0.3)
-    gradient = jax.jit(lambda b: project_velocity(ji.ProjectedGradient(tolerance=1e-9), contacts, b))(offset)
-    exact = jax.jit(lambda b: project_velocity(ji.ActiveSet(tolerance=1e-9), contacts, b))(offset)
+    gradient = jax.jit(lambda b: Solved(ji.ProjectedGradient(tolerance=1e-9)).velocity(contacts, b))(offset)
+    exact = jax.jit(lambda b: Solved(ji.ActiveSet(tolerance=1e-9)).velocity(contacts, b))(offset)
     assert clean(gradient)
     assert clean(exact)
     np.testing.assert_allclose(gradient.jump, exact.jump, atol=1e-7)
@@ -208,7 +210,7 @@ def test_batched_equals_single(method):
     jacobian, mass, _ = random_case(1, 6, 5)
     contacts = contacts_of(jacobian, mass)
     offsets = jnp.asarray(np.random.default_rng(2).normal(size=(20, 5)))
-    one = jax.jit(lambda b: project_velocity(method, contacts, b))
+    one = jax.jit(lambda b: Solved(method).velocity(contacts, b))
     batch = jax.jit(jax.vmap(one))(offsets)
     singles = [one(b) for b in offsets]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *singles)

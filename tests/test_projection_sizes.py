@@ -8,7 +8,7 @@ from scipy.optimize import nnls
 
 import jaximpact as ji
 from jaximpact.contact import jacobian
-from jaximpact.extend import Contacts, Metric, project_position, project_velocity
+from jaximpact.extend import Contacts, Metric, Solved, Target
 from jaximpact.projection import active_set
 from jaximpact.status import FAILURES, Status
 
@@ -45,7 +45,7 @@ def test_hard_active_sets(d, m):
 
     def project(matrix, inverse, v):
         offset = matrix @ v
-        return project_velocity(ji.ActiveSet(), Contacts(offset, matrix, inverse @ matrix.T), offset)
+        return Solved(ji.ActiveSet()).velocity(Contacts(offset, matrix, inverse @ matrix.T), offset)
 
     found = jax.jit(jax.vmap(project))(np.stack(matrices), np.stack(inverses), velocities)
     assert not np.any(found.status & int(FAILURES))
@@ -73,9 +73,9 @@ def test_refined_where_pivots_miss_the_tolerance(monkeypatch, always):
     matrix, v = jnp.asarray(rng.normal(size=(6, 8))), jnp.asarray(rng.normal(size=8))
     offset = matrix @ v
     contacts = Contacts(offset, matrix, matrix.T)
-    right = project_velocity(ji.ActiveSet(), contacts, offset)
+    right = Solved(ji.ActiveSet()).velocity(contacts, offset)
     spoil(monkeypatch, contacts.delassus(), always)
-    found = project_velocity(ji.ActiveSet(), contacts, offset)
+    found = Solved(ji.ActiveSet()).velocity(contacts, offset)
     assert not int(right.status) & ~int(Status.IMPULSES_COUPLED)
     assert int(found.status) & Status.PROJECTION_REFINED
     assert bool(int(found.status) & Status.PROJECTION_NOT_CONVERGED) == always
@@ -120,7 +120,7 @@ def test_working_sets_find_the_projection_on_all_constraints(method):
 
     def project(method, move):
         metric, time = Metric(None), jnp.asarray(0.0)
-        return project_position(method, DISKS, metric, time, base, move, scale, None)
+        return Solved(method).position(DISKS, metric, Target(time, base, move, scale), None)
 
     counts = []
     for squeeze in (0.0, 0.02, 0.05):

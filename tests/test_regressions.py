@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.extend import Contacts, project_velocity
+from jaximpact.extend import Contacts, Solved
 
 BALL = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: q[1:], restitution=0.5)
 START = [0.0, 1.0], [0.0, 0.0]
@@ -42,7 +42,7 @@ def test_rank_deficient_is_not_infeasible():
         contacts = Contacts(jnp.zeros(40), jnp.asarray(jacobian), jnp.asarray(jacobian.T))
         # feasible by construction: jacobian @ (v + x) >= 0 for a known x
         offset = jnp.asarray(jacobian @ rng.normal(size=40) + np.abs(rng.normal(size=40)))
-        found = project_velocity(ji.ActiveSet(), contacts, offset)
+        found = Solved(ji.ActiveSet()).velocity(contacts, offset)
         # dependent gradients act together: a remark, no failure
         assert int(found.status) == int(ji.Status.IMPULSES_COUPLED)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.extend import Inputs
+from jaximpact.extend import Inputs, Solved
 
 G, E, T1 = 9.81, 0.7, 0.7
 BALL = ji.Problem(lambda t, q, v, args: jnp.full_like(q, -G), lambda t, q, args: q, restitution=E)
@@ -62,12 +62,12 @@ def test_reverse_mode_inside_is_refused(nesting, steps):
 
 def test_one_located_step():
     """Across an impact a step of parabolas is exact, and so are its first, second and third derivatives."""
-    scheme, h = ji.EventCorrected(), 0.02
+    scheme, solved, h = ji.EventCorrected(), Solved(ji.ActiveSet()), 0.02
     inputs = Inputs(jnp.zeros(()), jnp.asarray(h), jnp.asarray(E), None)
 
     def step(x):
-        first, _ = scheme.init(BALL, ji.ActiveSet(), inputs, x[:1], x[1:])
-        last, _ = scheme.step(BALL, ji.ActiveSet(), inputs, first)
+        first, _ = scheme.init(BALL, solved, inputs, x[:1], x[1:])
+        last, _ = scheme.step(BALL, solved, inputs, first)
         return jnp.concatenate([last.q, last.v])
 
     def law(x):

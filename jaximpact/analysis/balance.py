@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..contact import Metric, acceleration, gap_rate, gap_rates, linearise
+from ..contact import Metric, acceleration, drift, gap_derivatives, linearise
 from ..integrate import Solution
 from ..problem import Problem
 from ..validate import cast_numbers
@@ -159,8 +159,8 @@ def _interval(
     contacts = linearise(problem, Metric.at(problem, q_hit, args), t_hit, q_hit, args)
     change = contacts.delassus() @ p
     # a lasting contact's impulse makes up for the acceleration; an impact's is more
-    _, bias = gap_rates(problem, t_hit, q_hit, v_hit, args)
+    _, bias = gap_derivatives(problem, t_hit, q_hit, v_hit, args)
     struck = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(bias))
     loss = 0.5 * jnp.sum(jnp.where(struck, p * (1 - e) / (1 + e) * change, 0))
-    driven = -p @ gap_rate(problem, t_hit, q_hit, args)
+    driven = -p @ drift(problem, t_hit, q_hit, args)
     return work, loss, driven, gained + contacts.jacobian.T @ p

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from ..contact import Metric, acceleration, gap_rates, linearise
+from ..contact import Metric, acceleration, gap_derivatives, linearise
 from ..integrate import Solution
 from ..problem import Problem
 from ..schemes.base import Scheme, Timing
@@ -290,7 +290,7 @@ def _look(
         args = jax.tree.unflatten(structure, leaves)
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
-        rate, bias = gap_rates(problem, t, q, v, args)
+        rate, bias = gap_derivatives(problem, t, q, v, args)
         return contacts.gap, rate, contacts.velocity(acceleration(problem, metric, t, q, v, args)) + bias
 
     return jax.vmap(one, in_axes=(0, 0, 0, axes))(t, q, v, leaves)

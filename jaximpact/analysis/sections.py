@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..contact import Metric, gap_rate, linearise, touch
+from ..contact import Metric, closure, linearise
 from ..ensemble import MEMORY, ensemble
 from ..integrate import Save, Solution
 from ..problem import Problem
@@ -400,7 +400,7 @@ def _admit(problem: Problem, t: Array, q: Array, v: Array, leaves: tuple[Any, ..
         args = jax.tree.unflatten(structure, leaves)
         for _ in range(2):
             contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
-            found = touch(contacts, contacts.velocity(v) + gap_rate(problem, t, q, args), q, v)
+            found = closure(contacts, contacts.gap_velocity(v), q, v)
             inside = found.violated | found.outward
             goal = LIFT * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
             matrix = jnp.where(inside[:, None] & inside[None, :], contacts.delassus(), 0.0)

@@ -1,19 +1,22 @@
-"""Projections in the kinetic metric: one file a method, `base` for the protocol and the shared implicit derivative."""
+"""Contact laws and solvers: `law` is what a step may ask, `solved` the law by a solver, then one file a solver."""
 
 from .active_set import ActiveSet
 from .admm import ADMM
-from .base import ContactSolver, Impulses, Projected, project_position, project_velocity
-from .geodesic import project_geodesic
+from .base import ContactSolver, Impulses
+from .law import ContactLaw, Held, Open, Reaction, Target
 from .projected_gradient import ProjectedGradient
+from .solved import Solved
 
 __all__ = [
     "ADMM",
     "ActiveSet",
+    "ContactLaw",
     "ContactSolver",
+    "Held",
     "Impulses",
-    "Projected",
+    "Open",
     "ProjectedGradient",
-    "project_geodesic",
-    "project_position",
-    "project_velocity",
+    "Reaction",
+    "Solved",
+    "Target",
 ]

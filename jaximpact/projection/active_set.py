@@ -17,8 +17,8 @@ from jax.scipy.linalg import cho_solve
 
 from .. import linalg
 from ..contact import SMALL, Contacts
-from ..status import Status
-from .base import ContactSolver, Impulses, as_status
+from ..status import Status, as_status
+from .base import ContactSolver, Impulses
 
 ENUMERATE = 3
 GUESSES = 6  # active sets tried by factorisation before pivots
@@ -61,7 +61,7 @@ class ActiveSet(ContactSolver):
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         """As `ContactSolver.impulses`; active sets are guessed from the contacts that carry an impulse in ``guess``, if any do."""
-        m, d = contacts.jacobian.shape
+        m, d = contacts.shape
         a = contacts.delassus()
         if m <= ENUMERATE:
             return enumerate_sets(a, offset)
@@ -113,7 +113,7 @@ def guessed(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> 
         _, now = carry
         return ~now.solved & (now.iterations < GUESSES)
 
-    # without impulses to start from: contacts that are violated, or as good as touching
+    # without impulses to start from: contacts that are violated, or as good as closed
     known = start.impulse > 0
     closed = jnp.where(jnp.any(known), known, b < 0.1 * jnp.max(-b))
     return lax.while_loop(going, body, (closed, start))[1]

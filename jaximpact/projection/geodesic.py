@@ -1,4 +1,4 @@
-"""ContactSolver along geodesics of the kinetic metric, for one constraint (Paoli and Schatzman 1999, (1.10)-(1.11)).
+"""Projection along geodesics of the kinetic metric, for one constraint (Paoli and Schatzman 1999, (1.10)-(1.11)).
 
 Z on the boundary and s >= 0 such that the geodesic from Z with unit initial velocity -N(Z), N proportional to
 M^-1 grad f, reaches W at arc length s. Christoffel symbols come from automatic differentiation.
@@ -15,8 +15,10 @@ from jax import Array, lax
 from .. import linalg
 from ..contact import Metric
 from ..problem import Problem
-from ..status import Status
-from .base import ContactSolver, Projected, _unpack, as_status, contact_root
+from ..status import Status, as_status
+from .base import ContactSolver
+from .implicit import reaction
+from .law import Reaction, Target
 
 SUBSTEPS = 2  # RK4 steps along a geodesic whose length is O(h): error O(h^5)
 
@@ -51,37 +53,35 @@ def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
     return end
 
 
-def project_geodesic(
-    method: ContactSolver, problem: Problem, time: Array, base: Array, increment: Array, scale: Array, args: Any
-) -> Projected:
-    """Geodesic projection of W = base + increment onto f(time, .) >= 0; Z = W + scale * jump.
+def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, args: Any) -> Reaction:
+    """Geodesic projection of a target; of the solver it takes the tolerance and the number of linearisations.
 
     The impulse is s / (scale |grad f|) with the gradient's length in M^-1 at Z: the multiplier of the unit normal.
     """
-    d, dtype = base.shape[0], base.dtype
-    target = base + increment
+    scale, w = target.scale, target.base + target.increment
+    d, dtype = w.shape[0], w.dtype
 
     def gap(x: Array) -> Array:
-        return problem.gaps(time, x, args)[0]
+        return problem.gaps(target.time, x, args)[0]
 
     def defects(x: tuple[Array, Array], active: Any) -> tuple[Array, Array]:
         # unknowns: jump = (Z - W)/scale and the speed s/scale along the normal
         jump, speed = x
-        z = target + scale * jump
+        z = w + scale * jump
         gradient = jax.grad(gap)(z)
         response = Metric.at(problem, z, args).solve(gradient)
         normal = response / jnp.sqrt(gradient @ response)
         back = geodesic(problem, z, -scale * speed[0] * normal, args)
         on_boundary = gap(z)[None] / scale
-        return (back - target) / scale, jnp.where(active, on_boundary, speed)
+        return (back - w) / scale, jnp.where(active, on_boundary, speed)
 
     eps = jnp.finfo(dtype).eps
-    gradient = jax.grad(gap)(target)
-    reach = jnp.abs(gradient) @ jnp.abs(target) + jnp.sum(jnp.abs(target))
-    tolerance = lax.stop_gradient(jnp.maximum(method.tolerance, 16 * eps * reach / scale))
+    gradient = jax.grad(gap)(w)
+    reach = jnp.abs(gradient) @ jnp.abs(w) + jnp.sum(jnp.abs(w))
+    tolerance = lax.stop_gradient(jnp.maximum(solver.tolerance, 16 * eps * reach / scale))
 
-    def solve(_: Any, guess: Any) -> tuple:
-        outside = gap(target) < -tolerance * scale
+    def solve() -> tuple:
+        outside = gap(w) < -tolerance * scale
 
         def linearised(x: Array) -> tuple[Array, Array]:
             def flat(x: Array) -> tuple[Array, Array]:
@@ -98,23 +98,22 @@ def project_geodesic(
 
         def going(carry: tuple) -> Array:
             k, _, value, _ = carry
-            return outside & (k < method.max_linearisations) & (jnp.max(jnp.abs(value)) > tolerance)
+            return outside & (k < solver.max_linearisations) & (jnp.max(jnp.abs(value)) > tolerance)
 
         # the kinetic projection's first Newton step is a start within O(h^2)
-        response = Metric.at(problem, target, args).solve(gradient)
+        response = Metric.at(problem, w, args).solve(gradient)
         length = jnp.sqrt(gradient @ response)
-        speed = jnp.where(outside, -gap(target) / (scale * length), 0)
+        speed = jnp.where(outside, -gap(w) / (scale * length), 0)
         x = jnp.concatenate([speed * response / length, speed[None]])
         k, x, value, _ = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), x, *linearised(x)))
         residual = jnp.where(outside, jnp.max(jnp.abs(value)), 0)
         status = as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
-        return (x[:-1], x[-1:]), (residual, k.astype(dtype), status.astype(dtype))
+        return (x[:-1], x[-1:]), (residual, k, status)
 
     def residual(x: tuple[Array, Array]) -> tuple[Array, Array]:
         return defects(x, lax.stop_gradient(x[1]) > 0)
 
-    guess = (jnp.zeros(d, dtype), jnp.zeros(1, dtype))
-    found = _unpack(contact_root(residual, solve, guess))
-    gradient = jax.grad(gap)(target + scale * found.jump)
-    length = jnp.sqrt(gradient @ Metric.at(problem, target + scale * found.jump, args).solve(gradient))
+    found = reaction(residual, solve, d, 1, dtype)
+    gradient = jax.grad(gap)(w + scale * found.jump)
+    length = jnp.sqrt(gradient @ Metric.at(problem, w + scale * found.jump, args).solve(gradient))
     return found._replace(impulse=found.impulse / length)

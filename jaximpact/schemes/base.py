@@ -10,10 +10,10 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..contact import Contacts, Metric
+from ..contact import Contacts, Metric, is_flat
 from ..problem import Problem
-from ..projection.base import ContactSolver, Frozen, Projected, Untouched, as_status, is_flat
-from ..status import Status
+from ..projection.law import ContactLaw, Open, Reaction
+from ..status import Status, as_status
 
 STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
 
@@ -70,16 +70,32 @@ def added(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | Non
 class Info(NamedTuple):
     """What the reader needs of one step.
 
-    ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the step, KKT ``residual``
-    [velocity], projection ``iterations``, ``status`` bits.
+    ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the step, ``acts`` () whether a
+    contact has one or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits.
     """
 
     z: Array
     chord: Array
     impulse: Array
+    acts: Array
     residual: Array
     iterations: Array
     status: Array
+
+    @classmethod
+    def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
+        """Of a step from its reaction, found with restitution ``e``; adds the status of the mass matrix."""
+        status = found.status | mass_status(metric)
+        if found.impulse.shape[0] > 1:
+            # without restitution coupled impulses are the projection of the theory
+            status = status & ~jnp.where(jnp.any(e > 0), 0, int(Status.IMPULSES_COUPLED)).astype(jnp.int32)
+        return cls(z, chord, found.impulse, jnp.any(found.acts), found.residual, found.iterations, status)
+
+    @classmethod
+    def none(cls, q: Array, v: Array, m: int) -> Info:
+        """Of an `init` that makes no step."""
+        zero = jnp.zeros((), jnp.int32)
+        return cls(q, v, jnp.zeros(m, q.dtype), jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero)
 
 
 class ImpactTiming(NamedTuple):
@@ -94,25 +110,31 @@ class ImpactTiming(NamedTuple):
 class Scheme(abc.ABC):
     """A time-stepping scheme: `init` and `step` are all that a new one must define.
 
-    Both are pure functions of one motion's small arrays, in float64 and float32. A step asks for impulses with
-    `project_velocity` or `project_position`, which serve derivatives and steps without impulses too. ``starts_at``: the number
-    n of the state that ``init`` ends with, 1 where it makes the first step.
+    Both are pure functions of one motion's small arrays, in float64 and float32. A step asks its contact law for impulses,
+    whichever law it is: so one function gives contact steps, free steps and derivatives. ``starts_at``: the number n of the
+    state that ``init`` ends with, 1 where it makes the first step.
     """
 
     starts_at: ClassVar[int] = 0
 
     @abc.abstractmethod
-    def init(
-        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
-    ) -> tuple[State, Info]:
+    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[State, Info]:
         """State at n = starts_at from initial data, whose velocity is admissible: see `integrate.start`."""
 
     @abc.abstractmethod
-    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: State) -> tuple[State, Info]:
-        """State at n + 1. With `Untouched` in place of a projection it has no impulse, and its status says PENDING where it should."""
+    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: State) -> tuple[State, Info]:
+        """State at n + 1."""
+
+    def free_step(self, problem: Problem, inputs: Inputs, state: State) -> tuple[State, Info]:
+        """State at n + 1 without impulses; where ``info.acts`` or a status bit is set it is not to be used."""
+        return self.step(problem, Open(), inputs, state)
 
     def timing(self, e: Any) -> ImpactTiming | None:
-        """How an impact with restitution e is spread over steps; None if the derivative of a step is that of the motion."""
+        """How an impact with restitution e is spread over steps; None of a scheme that locates impacts.
+
+        Its steps have the derivative of the motion, `step` and `free_step` take a time ``length`` in (0, h] after which to
+        end, and its state tells the step of the ``latest`` impact.
+        """
         return ImpactTiming()
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
@@ -184,11 +206,11 @@ def unresolved(
     eps = 1e3 * jnp.finfo(q.dtype).eps
     rest = problem.gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
     reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
-    return jnp.abs(rest) > 0.5 * reach + eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
+    return jnp.abs(rest) > 0.5 * reach + eps * (1 + contacts.velocity_terms(q))
 
 
 def gradient_status(
-    projection: ContactSolver,
+    law: ContactLaw,
     problem: Problem,
     metric: Metric,
     contacts: Contacts,
@@ -199,25 +221,10 @@ def gradient_status(
     args: Any,
 ) -> Array:
     """Status bit of contacts (m,) that act where their gap is `unresolved`; flat gaps never are."""
-    if isinstance(projection, Frozen | Untouched) or is_flat(problem, t, q, args):
+    if not law.solves or is_flat(problem, t, q, args):
         return jnp.zeros((), jnp.int32)
     doubtful = unresolved(problem, metric, contacts, t, q, shift, args)
     return as_status(jnp.any(doubtful & acting), Status.GRADIENT_VANISHES)
-
-
-def info_of(projected: Projected, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
-    """Info of one step from its projection with restitution ``e``; adds the status of the mass matrix."""
-    status = projected.status | mass_status(metric)
-    if projected.impulse.shape[0] > 1:
-        # without restitution coupled impulses are the projection of the theory
-        status = status & ~jnp.where(jnp.any(e > 0), 0, int(Status.IMPULSES_COUPLED)).astype(jnp.int32)
-    return Info(z, chord, projected.impulse, projected.residual, projected.iterations, status)
-
-
-def no_step(q: Array, v: Array, m: int) -> Info:
-    """Info of an `init` that makes no step."""
-    zero = jnp.zeros((), jnp.int32)
-    return Info(q, v, jnp.zeros(m, q.dtype), jnp.zeros((), q.dtype), zero, zero)
 
 
 def mean_acceleration(

@@ -4,10 +4,10 @@ A step follows, from event to event, the cubic path whose acceleration varies li
 
     q(s) = q + s v + s^2 (a/2 + s (a_r - a)/(6 r)),     a_r = acceleration at (t + r, q + r v + r^2 a/2, v + r a),
 
-r being what is left of the step and a the acceleration with the persistent contacts' reaction. An impact ends it where
+r being what is left of the step and a the acceleration with the lasting contacts' reaction. An impact ends it where
 a gap f(t + s, q(s)) vanishes; that time is differentiated by the implicit function theorem, and with it everything that
 an impact does to a derivative (the saltation matrix) follows from automatic differentiation. A release ends it where the
-linearly varying multiplier of a persistent contact vanishes.
+linearly varying force of a lasting contact vanishes.
 
 Reference: M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958), for
 the derivative at an impact. The scheme is this project's own: no convergence theorem covers it.
@@ -15,7 +15,6 @@ the derivative at an impact. The scheme is this project's own: no convergence th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,26 +23,29 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import linalg
-from ..contact import ORTHOGONAL, Contacts, Metric, acceleration, gap_rate, gap_rates, linearise, touch
+from ..contact import ORTHOGONAL, Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from ..derivatives import graft
 from ..problem import Problem
-from ..projection.base import PENDING, ContactSolver, Untouched, as_status, complementarity
-from ..status import Status
-from .base import Info, Inputs, Scheme, added, gradient_status, mass_status, no_step, unrounded
+from ..projection.base import complementarity
+from ..projection.law import ContactLaw
+from ..status import Status, as_status
+from .base import Info, Inputs, Scheme, added, gradient_status, mass_status, unrounded
 
 
 class EventState(NamedTuple):
-    """Step number n (t = t0 + n h), position q (d,), velocity v (d,) at t, persistent contacts closed (m,) bool."""
+    """Step number n (t = t0 + n h), position q (d,), velocity v (d,) at t, lasting contacts closed (m,) bool, and the
+    number of the step of the latest impact, -3 before any."""
 
     n: Array
     q: Array
     v: Array
     closed: Array
+    latest: Array
     low: Array | None = None  # as in `State`
 
 
 class _Progress(NamedTuple):
-    """Where a step has come: time since its start, state, and what is reported of it."""
+    """Where a step has come: time since its start, state, and what is reported of it; ``met`` (m,): contacts with an impact."""
 
     elapsed: Array
     q: Array
@@ -53,17 +55,50 @@ class _Progress(NamedTuple):
     impulse: Array
     residual: Array
     events: Array
-    struck: Array
+    met: Array
     status: Array
 
 
 class _View(NamedTuple):
-    """One state: contacts, free acceleration (d,), first and second derivative of the gaps (m,) without acceleration."""
+    """One state: contacts, free acceleration (d,), gap velocities and gap accelerations (m,) at constant velocity."""
 
     contacts: Contacts
     free: Array
-    rate: Array
-    bias: Array
+    gap_velocity: Array
+    gap_acceleration: Array
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> _View:
+        metric = Metric.at(problem, q, args)
+        free = acceleration(problem, metric, t, q, v, args)
+        return cls(linearise(problem, metric, t, q, args), free, *gap_derivatives(problem, t, q, v, args))
+
+    def taylor(self, a: Array) -> tuple[Array, Array, Array]:
+        """Coefficients (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
+        return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
+
+
+class _Path(NamedTuple):
+    """The path from (q, v) at t over a time r, along which the acceleration goes linearly from a to a + change."""
+
+    t: Array
+    r: Array
+    q: Array
+    v: Array
+    a: Array
+    change: Array
+    args: Any
+
+    def along(self, s: Array) -> tuple[Array, Array]:
+        """Displacement and velocity (d,) at time s of the path."""
+        ratio = s / _nonzero(self.r)
+        shift = s * (self.v + s * (0.5 * self.a + (ratio / 6) * self.change))
+        return shift, self.v + s * (self.a + (0.5 * ratio) * self.change)
+
+    def gaps(self, problem: Problem, s: Array) -> tuple[Array, Array]:
+        """Gaps and gap velocities (m,) at time s of the path."""
+        gaps = lambda s: problem.gaps(self.t + s, self.q + self.along(s)[0], self.args)
+        return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
 
 
 @jax.tree_util.register_dataclass
@@ -71,9 +106,9 @@ class _View(NamedTuple):
 class EventCorrected(Scheme):
     """Second order in position, velocity and their derivatives where impacts are isolated and transversal.
 
-    A contact becomes persistent when it would leave slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
+    A contact becomes a lasting one when it would leave slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
     closes it: through an accumulation of impacts position is second order, velocity and derivatives are first order.
-    Contacts that are struck at once, up to round-off, meet one impact law together; where their gradients are orthogonal
+    Contacts that are met at once, up to round-off, meet one impact law together; where their gradients are orthogonal
     one after the other is the same, and keeps the derivative.
 
     Attributes:
@@ -97,63 +132,59 @@ class EventCorrected(Scheme):
         """The derivative of a step with located impacts is that of the motion."""
         return None
 
-    def init(
-        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
-    ) -> tuple[Any, Info]:
+    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[Any, Info]:
         t0, _, _, args = inputs
         contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
-        rate = contacts.velocity(v0) + gap_rate(problem, t0, q0, args)
-        # touching and not opening; the first step releases those that the acceleration opens
-        leaving = touch(contacts, -rate, q0, v0)
-        closed = leaving.touching & ~leaving.outward
-        state = EventState(jnp.zeros((), jnp.int32), q0, v0, closed, unrounded(q0))
-        return state, no_step(q0, v0, closed.shape[0])
+        # closed and not opening; the first step releases those that the acceleration opens
+        at = closure(contacts, -contacts.gap_velocity(v0), q0, v0)
+        zero = jnp.zeros((), jnp.int32)
+        state = EventState(zero, q0, v0, at.closed & ~at.outward, zero - 3, unrounded(q0))
+        return state, Info.none(q0, v0, len(at.closed))
 
     def step(
-        self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: Any, length: Array | None = None
+        self, problem: Problem, law: ContactLaw, inputs: Inputs, state: Any, length: Array | None = None
     ) -> tuple[Any, Info]:
         """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
         r = inputs.h if length is None else length
-        if isinstance(projection, Untouched):
-            return self._flight(problem, inputs, state, r)
-        n, q, v, closed, low = state
+        n, q, v, closed, latest, low = state
         m = closed.shape[0]
         zero = jnp.zeros((), q.dtype)
         none = jnp.zeros((), jnp.int32)
         progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
 
         def advance(progress: _Progress, left: Array) -> tuple[_Progress, None]:
-            moved = lambda p: self._segment(problem, projection, inputs, inputs.time(n), r, p, left)
+            moved = lambda p: self._segment(problem, law, inputs, inputs.time(n), r, p, left)
             return lax.cond(progress.elapsed < r, moved, lambda p: p, progress), None
 
         count = self.impacts if m else 0
-        progress, _ = lax.scan(advance, progress, jnp.arange(count, -1, -1))
-        info = Info(
-            progress.q, (progress.q - q) / r, progress.impulse, progress.residual, progress.events, progress.status
-        )
-        return EventState(n + 1, progress.q, progress.v, progress.closed, progress.low), info
+        found = lax.scan(advance, progress, jnp.arange(count, -1, -1))[0]
+        _, q_new, low, v, closed, impulse, residual, events, met, status = found
+        latest = jnp.where(jnp.any(met), n + 1, latest)
+        info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status)
+        return EventState(n + 1, q_new, v, closed, latest, low), info
 
-    def _flight(self, problem: Problem, inputs: Inputs, state: Any, r: Array) -> tuple[Any, Info]:
-        """The step of a motion that meets and leaves no contact; status PENDING where it does."""
+    def free_step(self, problem: Problem, inputs: Inputs, state: Any, length: Array | None = None) -> tuple[Any, Info]:
+        """The step of a motion that meets and leaves no contact."""
         _, h, _, args = inputs
-        n, q, v, closed, low = state
+        r = h if length is None else length
+        n, q, v, closed, latest, low = state
         t = inputs.time(n)
-        contacts, a, rate, bias = _view(problem, t, q, v, args)
-        change = _view(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
-        shift, v_new = _along(r, r, v, a, change)
+        here = _View.at(problem, t, q, v, args)
+        a = here.free
+        change = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
+        shift, v_new = _Path(t, r, q, v, a, change, args).along(r)
         q_new, low = added(q, shift, low)
-        allowed = _allowed(contacts, q)
-        taylor = contacts.gap, rate, 0.5 * (contacts.velocity(a) + bias)
+        allowed, taylor = _allowed(here.contacts, q), here.taylor(a)
         event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _dips(taylor, r, closed, allowed)
         event |= _brushes(taylor, r, h, closed)
-        pending = jnp.any(event) | (mass_status(Metric.at(problem, q_new, args)) != 0)
-        info = no_step(q_new, (q_new - q) / r, closed.shape[0])
-        return EventState(n + 1, q_new, v_new, closed, low), info._replace(status=as_status(pending, PENDING))
+        info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
+        info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)))
+        return EventState(n + 1, q_new, v_new, closed, latest, low), info
 
     def _segment(
         self,
         problem: Problem,
-        projection: ContactSolver,
+        law: ContactLaw,
         inputs: Inputs,
         start: Array,
         length: Array,
@@ -162,140 +193,114 @@ class EventCorrected(Scheme):
     ) -> _Progress:
         """Follow the path to the next event, of which ``left`` may be located, or to the end of the step, and treat it."""
         _, h, _, args = inputs
-        elapsed, q, low, v, closed, impulse, residual, events, struck, status = progress
+        elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         t, r, last = start + elapsed, length - elapsed, left == 0
 
         # the path: accelerations at its two ends with the reaction of the contacts that push at its start
-        contacts, free, rate, bias = _view(problem, t, q, v, args)
-        push, pushing, stays, failure = _persist(projection, contacts, free, bias, closed)
+        here = _View.at(problem, t, q, v, args)
+        push, pushing, stays, failure = _persist(law, here.contacts, here.free, here.gap_acceleration, closed)
         closed = closed & stays
-        a = free + contacts.jump(push)
-        there = _view(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
-        push_end = _hold(there.contacts, -(there.contacts.velocity(there.free) + there.bias), pushing)
-        change = there.free + there.contacts.jump(push_end) - a
+        a = here.free + here.contacts.jump(push)
+        there = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
+        push_end = _hold(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
+        path = _Path(t, r, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
 
-        def along(s: Array, x: tuple) -> tuple[Array, Array]:
-            """Gaps and their rates (m,) at time s of the path."""
-            t, r, q, v, a, change, args = x
-            gaps = lambda s: problem.gaps(t + s, q + _along(s, r, v, a, change)[0], args)
-            return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
-
-        # the first event on it: an impact, or the release where a multiplier, linear in time, becomes negative
-        path = (t, r, q, v, a, change, args)
-        allowed = _allowed(contacts, q)
-        frozen = lax.stop_gradient(path)
-        penetrating = ~closed & (along(frozen[1], frozen)[0] < -allowed)
-        taylor = contacts.gap, rate, 0.5 * (contacts.velocity(a) + bias)
-        hits, which, hit_time = self._impact(along, path, taylor, closed, penetrating, allowed)
-        loose = pushing & (there.contacts.diagonal() * push_end < -_noise(there.contacts, there.free, there.bias))
+        # the first event on it: an impact, or the release where a force, linear in time, becomes negative
+        allowed, taylor = _allowed(here.contacts, q), here.taylor(a)
+        penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
+        impact, which, impact_time = self._impact(problem, path, taylor, closed, penetrating, allowed)
+        loose = pushing & (
+            there.contacts.diagonal() * push_end < -_noise(there.contacts, there.free, there.gap_acceleration)
+        )
         release = jnp.where(loose, r * push / jnp.where(loose, push - push_end, 1), 2 * h)
         release_time = jnp.min(release, initial=jnp.inf)
-        releases = jnp.any(loose) & ~last & ~(hits & (hit_time <= release_time))
-        hits = hits & ~last & ~releases
-        s = jnp.where(hits, hit_time, jnp.where(releases, release_time, r))
-        ratio = s / _nonzero(r)
-        start, (shift, v) = q, _along(s, r, v, a, change)
-        q, low = added(q, shift, low)
-        impulse = impulse + s * (push + (0.5 * ratio) * (push_end - push))
+        releases = jnp.any(loose) & ~last & ~(impact & (impact_time <= release_time))
+        impact = impact & ~last & ~releases
+        s = jnp.where(impact, impact_time, jnp.where(releases, release_time, r))
+        shift, v = path.along(s)
+        arrived, low = added(q, shift, low)
+        impulse = impulse + s * (push + (0.5 * (s / _nonzero(r))) * (push_end - push))
 
-        candidates = jnp.where(last, penetrating, which & hits)
-        arrived = q
-        q, v, closed, jolt, error, hit, remarks = self._arrive(
-            problem, projection, inputs, t + s, q, v, closed, candidates, struck, allowed, left
-        )
-        metric, moved = Metric.at(problem, start, args), lax.stop_gradient(arrived - start)
-        remarks |= gradient_status(projection, problem, metric, contacts, t, start, moved, hit, args)
-        remarks |= as_status(jnp.any(_brushes(taylor, r, h, closed | hit)), Status.DERIVATIVE_GRAZING)
+        candidates = jnp.where(last, penetrating, which & impact)
+        end = self._arrive(problem, law, inputs, t + s, arrived, v, closed, candidates, met, allowed, left)
+        metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
+        remarks = gradient_status(law, problem, metric, here.contacts, t, q, moved, end.met, args)
+        remarks |= as_status(jnp.any(_brushes(taylor, r, h, closed | end.met)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
         return _Progress(
-            jnp.where(hits | releases, elapsed + s, length),
-            q,
+            jnp.where(impact | releases, elapsed + s, length),
+            end.q,
             low,
-            v,
-            closed & ~released,
-            impulse + jolt,
-            jnp.maximum(residual, error),
-            events + (hits | releases).astype(jnp.int32),
-            struck | hit,
-            status | failure | remarks,
+            end.v,
+            end.closed & ~released,
+            impulse + end.impulse,
+            jnp.maximum(residual, end.residual),
+            events + (impact | releases).astype(jnp.int32),
+            met | end.met,
+            status | failure | end.status | remarks,
         )
 
     def _arrive(
         self,
         problem: Problem,
-        projection: ContactSolver,
+        law: ContactLaw,
         inputs: Inputs,
         t: Array,
         q: Array,
         v: Array,
         closed: Array,
         candidates: Array,
-        struck: Array,
+        met: Array,
         allowed: Array,
         left: Array,
-    ) -> tuple[Array, Array, Array, Array, Array, Array, Array]:
-        """At an end of the path: persistent contacts back onto their surface, the impact law for those that hit.
-
-        Returns position, velocity, persistent contacts, impulse, KKT residual, the contacts that hit, and status.
-        """
+    ) -> _Arrival:
+        """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates."""
         _, h, e, args = inputs
         last = left == 0
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
-        rate = contacts.velocity(v) + gap_rate(problem, t, q, args)
-        near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(rate)
+        speed = contacts.gap_velocity(v)
+        near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
         candidates = candidates & (near | last)
-        # contacts struck at the same instant meet one impact law, unless one after the other is the same
-        touching = near & ~closed & jnp.any(candidates)
-        group = candidates | (touching & (rate < -_noise(contacts, v, rate)))
-        oblique = (jnp.abs(contacts.angles()) > ORTHOGONAL) & ~jnp.eye(rate.shape[0], dtype=bool)
-        coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
-        together = coupled | (jnp.sum(group) > left)
-        hit = jnp.where(together, group, candidates)
-        # those that touch without approaching are not struck, but may be pushed
-        beside = touching & ~group
-        others = hit & ~candidates
-        delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -rate, 1), 0)
+        impact, beside, together, oblique = _group(contacts, v, speed, closed, candidates, near, left)
+        others = impact & ~candidates
+        delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
         gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-        q = q + contacts.jump(_hold(contacts, -gap, closed | hit))
-        tangent = _hold(contacts, -rate, closed)
+        q = q + contacts.jump(_hold(contacts, -gap, closed | impact))
+        tangent = _hold(contacts, -speed, closed)
         v = v + contacts.jump(tangent)
-        rate = rate + contacts.delassus() @ tangent
-        involved = (closed | hit | beside) & jnp.any(hit)
-        sticks, slow = _sticks(
-            problem, projection, inputs, *lax.stop_gradient((t, q, v, metric, contacts, rate)), involved
-        )
-        lands = (hit | beside) & sticks
-        offset = rate * (1 + jnp.where(hit & ~lands, e, 0))
-        jolt, _, failed = _react(projection, contacts, offset, involved)
-        v = v + contacts.jump(jolt)
-        # the others are struck at times of their own, the same in value
-        q = q - contacts.jump(jolt * delay)
-        after = rate + contacts.delassus() @ jolt
-        opened = involved & (after > _noise(contacts, v, rate))
-        defect = jnp.where(involved, after - rate + offset, 0)
-        error = jnp.max(
-            complementarity(lax.stop_gradient(defect), lax.stop_gradient(jolt), contacts.diagonal()), initial=0.0
-        )
+        speed = speed + contacts.delassus() @ tangent
+        involved = (closed | impact | beside) & jnp.any(impact)
+        stays, slow = _stays(problem, law, inputs, *lax.stop_gradient((t, q, v, metric, contacts, speed)), involved)
+        lands = (impact | beside) & stays
+        offset = speed * (1 + jnp.where(impact & ~lands, e, 0))
+        percussion, _, failed = _react(law, contacts, offset, involved)
+        v = v + contacts.jump(percussion)
+        # the others are met at times of their own, the same in value
+        q = q - contacts.jump(percussion * delay)
+        after = speed + contacts.delassus() @ percussion
+        opened = involved & (after > _noise(contacts, v, speed))
+        defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
+        residual = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
         # what derivatives, and the order of the step, suffer from
-        zeno = hit & lands & (e > 0)
-        grazing = hit & ~zeno & (rate >= -slow)
-        pairs = oblique & hit[:, None] & (hit | struck)[None, :]
+        zeno = impact & lands & (e > 0)
+        grazing = impact & ~zeno & (speed >= -slow)
+        pairs = oblique & impact[:, None] & (impact | met)[None, :]
         status = (
             failed
             | mass_status(metric)
-            | as_status(last & jnp.any(hit & ~zeno & (rate < -slow)), Status.EVENTS_UNRESOLVED)
+            | as_status(last & jnp.any(impact & ~zeno & (speed < -slow)), Status.EVENTS_UNRESOLVED)
             | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
             | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-            | as_status(jnp.any(pairs) | (together & (jnp.sum(hit) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
-            | as_status(jnp.any(hit), Status.DERIVATIVE_AT_END)
+            | as_status(jnp.any(pairs) | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
         )
-        return q, v, (closed | lands) & ~opened, tangent + jolt, error, hit, status
+        residual = jnp.max(residual, initial=0.0)
+        return _Arrival(q, v, (closed | lands) & ~opened, tangent + percussion, residual, impact, status)
 
     def _impact(
         self,
-        along: Callable,
-        path: tuple,
+        problem: Problem,
+        path: _Path,
         taylor: tuple[Array, Array, Array],
         closed: Array,
         penetrating: Array,
@@ -307,9 +312,9 @@ class EventCorrected(Scheme):
         implicit function.
         """
         if closed.shape[0] == 0:
-            return jnp.array(False), closed, path[1]
+            return jnp.array(False), closed, path.r
         frozen = lax.stop_gradient(path)
-        r = frozen[1]
+        r = frozen.r
         (c, b, a), allowed = lax.stop_gradient((taylor, allowed))
         candidates = penetrating | _dips((c, b, a), r, closed, allowed)
         c = jnp.maximum(c, 0)
@@ -326,7 +331,7 @@ class EventCorrected(Scheme):
 
         def improve(_: Any, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             s, low, high = bracket
-            gap, slope = along(s, frozen)
+            gap, slope = frozen.gaps(problem, s)
             beyond = jnp.any(candidates & ((gap < 0) | (inward & (slope >= 0))))
             low, high = jnp.where(beyond, low, s), jnp.where(beyond, s, high)
             s = jnp.min(newton(s, gap, slope))
@@ -335,7 +340,7 @@ class EventCorrected(Scheme):
             return jnp.where(inside, jnp.clip(s, low, high), 0.5 * (low + high)), low, high
 
         s, _, _ = lax.stop_gradient(lax.fori_loop(0, self.newton, improve, (s, jnp.zeros_like(r), r)))
-        gap, slope = along(s, frozen)
+        gap, slope = frozen.gaps(problem, s)
         contact = jnp.arange(b.shape[0]) == jnp.argmin(newton(s, gap, slope))
         of_contact = lambda x: jnp.sum(jnp.where(contact, x, 0))
         # the time of a grazing contact has no derivative
@@ -344,45 +349,67 @@ class EventCorrected(Scheme):
         value = jnp.clip(s + jnp.where(transversal, of_contact(gap) / jnp.where(transversal, speed, 1), 0), 0, r)
 
         def implicit(s: Array) -> Array:
-            gap, slope = map(of_contact, along(s, path))
+            gap, slope = map(of_contact, path.gaps(problem, s))
             return jnp.where(transversal, s - (gap - lax.stop_gradient(gap)) / jnp.where(transversal, slope, 1), value)
 
         return exists, contact, graft(value, implicit(implicit(value)))
 
 
-def _sticks(
+class _Arrival(NamedTuple):
+    """What an end of the path leaves: state, lasting contacts (m,), impulse (m,), KKT residual, contacts ``met`` (m,), status."""
+
+    q: Array
+    v: Array
+    closed: Array
+    impulse: Array
+    residual: Array
+    met: Array
+    status: Array
+
+
+def _group(
+    contacts: Contacts, v: Array, speed: Array, closed: Array, candidates: Array, near: Array, left: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Which contacts (m,) meet one impact law with the candidates, and which are beside them, not approaching.
+
+    Those met at the same instant do, unless one after the other is the same. Returns too whether there are such, and which
+    pairs (m, m) have gradients that are not orthogonal.
+    """
+    reached = near & ~closed & jnp.any(candidates)
+    group = candidates | (reached & (speed < -_noise(contacts, v, speed)))
+    oblique = (jnp.abs(contacts.angles()) > ORTHOGONAL) & ~jnp.eye(speed.shape[0], dtype=bool)
+    coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
+    together = coupled | (jnp.sum(group) > left)
+    return jnp.where(together, group, candidates), reached & ~group, together, oblique
+
+
+def _stays(
     problem: Problem,
-    projection: ContactSolver,
+    law: ContactLaw,
     inputs: Inputs,
     t: Array,
     q: Array,
     v: Array,
     metric: Metric,
     contacts: Contacts,
-    rate: Array,
+    speed: Array,
     involved: Array,
 ) -> tuple[Array, Array]:
-    """Whether contacts (m,) persist after an inelastic impact, and the elastic one is too slow to be resolved by h.
+    """Whether contacts (m,) last after an inelastic impact, and the elastic one is too slow to be resolved by h.
 
     Returns that and the gap velocity (m,) below which h resolves none.
     """
     _, h, e, args = lax.stop_gradient(inputs)
-    v = v + contacts.jump(_react(projection, contacts, rate, involved)[0])
+    v = v + contacts.jump(_react(law, contacts, speed, involved)[0])
     free = acceleration(problem, metric, t, q, v, args)
-    bias = gap_rates(problem, t, q, v, args)[1]
-    slow = 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(bias))
-    return (-e * rate <= slow) & _persist(projection, contacts, free, bias, involved)[2], slow
-
-
-def _along(s: Array, r: Array, v: Array, a: Array, change: Array) -> tuple[Array, Array]:
-    """Displacement and velocity at time s of a path of length r, along which the acceleration changes from a by ``change``."""
-    ratio = s / _nonzero(r)
-    return s * (v + s * (0.5 * a + (ratio / 6) * change)), v + s * (a + (0.5 * ratio) * change)
+    gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]
+    slow = 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(gap_acceleration))
+    return (-e * speed <= slow) & _persist(law, contacts, free, gap_acceleration, involved)[2], slow
 
 
 def _allowed(contacts: Contacts, q: Array) -> Array:
     """Round-off (m,) of gaps."""
-    return 64 * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
+    return 64 * jnp.finfo(q.dtype).eps * (1 + contacts.velocity_terms(q))
 
 
 def _dips(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
@@ -404,16 +431,9 @@ def _nonzero(x: Array) -> Array:
     return jnp.where(x == 0, 1, x)
 
 
-def _noise(contacts: Contacts, x: Array, gap_rate: Array) -> Array:
-    """Round-off (m,) of gap velocities (or accelerations) G x + gap_rate."""
-    eps = 1e3 * jnp.finfo(x.dtype).eps
-    return eps * (jnp.abs(contacts.jacobian) @ jnp.abs(x) + jnp.abs(gap_rate))
-
-
-def _view(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> _View:
-    metric = Metric.at(problem, q, args)
-    free = acceleration(problem, metric, t, q, v, args)
-    return _View(linearise(problem, metric, t, q, args), free, *gap_rates(problem, t, q, v, args))
+def _noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
+    """Round-off (m,) of gap velocities (or accelerations), made of a velocity (or acceleration) x."""
+    return 1e3 * jnp.finfo(x.dtype).eps * (contacts.velocity_terms(x) + jnp.abs(gap_velocity))
 
 
 def _hold(contacts: Contacts, target: Array, held: Array) -> Array:
@@ -432,29 +452,25 @@ def _hold(contacts: Contacts, target: Array, held: Array) -> Array:
     return impulse + linalg.cholesky_solve(factor, target - matrix @ impulse)
 
 
-def _react(projection: ContactSolver, contacts: Contacts, offset: Array, touching: Array) -> tuple[Array, Array, Array]:
-    """Impulses 0 <= L _|_ G M^-1 G' L + offset >= 0 of the touching contacts (m,), which of them push, and status.
+def _react(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
+    """Impulses 0 <= L _|_ G M^-1 G' L + offset >= 0 of the contacts ``among`` (m,), which of them push, and status.
 
-    The projection only chooses those that push; the impulses are differentiated with that choice frozen.
+    The law only chooses those that push; the impulses are differentiated with that choice frozen.
     """
-    if touching.shape[0] == 0:
-        return offset, touching, jnp.zeros((), jnp.int32)
-    frozen, b = lax.stop_gradient((contacts.masked(touching), jnp.where(touching, offset, 1)))
-    floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(jnp.where(touching, b, 0)), initial=0.0)
-    tolerance = jnp.maximum(projection.tolerance, floor)
-    found = projection.impulses(frozen, b, tolerance, jnp.zeros_like(b))
-    pushing = touching & (frozen.diagonal() * lax.stop_gradient(found.impulse) > tolerance)
-    return _hold(contacts, -offset, pushing), pushing, found.status
+    if among.shape[0] == 0:
+        return offset, among, jnp.zeros((), jnp.int32)
+    pushing, status = law.acting(contacts, offset, among)
+    return _hold(contacts, -offset, pushing), pushing, status
 
 
 def _persist(
-    projection: ContactSolver, contacts: Contacts, free: Array, bias: Array, closed: Array
+    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array
 ) -> tuple[Array, Array, Array, Array]:
     """Contact forces of the closed contacts at the level of accelerations.
 
     Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status.
     """
-    normal = contacts.velocity(free) + bias
-    push, pushing, status = _react(projection, contacts, normal, closed)
-    opening = normal + contacts.delassus() @ push > _noise(contacts, free, bias)
+    normal = contacts.velocity(free) + gap_acceleration
+    push, pushing, status = _react(law, contacts, normal, closed)
+    opening = normal + contacts.delassus() @ push > _noise(contacts, free, gap_acceleration)
     return push, pushing, closed & (pushing | ~opening), status

@@ -21,9 +21,9 @@ from jax import Array
 
 from ..contact import Metric, acceleration, linearise
 from ..problem import Problem
-from ..projection.base import ContactSolver, as_status, project_velocity
-from ..status import Status
-from .base import ImpactTiming, Info, Inputs, Scheme, State, gradient_status, info_of, mean_acceleration, no_step
+from ..projection.law import ContactLaw
+from ..status import Status, as_status
+from .base import ImpactTiming, Info, Inputs, Scheme, State, gradient_status, mean_acceleration
 
 
 @jax.tree_util.register_dataclass
@@ -51,19 +51,17 @@ class Maury(Scheme):
         # measured: inelastic impacts are best differentiated at the start of their step
         return ImpactTiming(2, 0.0, 0.5 if self.half_kick else 0.0)
 
-    def init(
-        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
-    ) -> tuple[State, Info]:
+    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[State, Info]:
         t0, h, e, args = inputs
         v = v0
         if self.half_kick:
             v = v0 - 0.5 * h * acceleration(problem, Metric.at(problem, q0, args), t0, q0, v0, args)
         # a restitution that is not known is not refused by `validate`
         status = as_status(jnp.any(e != 0), Status.INPUT_OUT_OF_RANGE)
-        info = no_step(q0, v, problem.count(t0, q0, args))
+        info = Info.none(q0, v, problem.count(t0, q0, args))
         return State.start(0, q0, v), info._replace(status=status)
 
-    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, _, args = inputs
         n, q, u = state[:3]
         metric = Metric.at(problem, q, args)
@@ -74,9 +72,9 @@ class Maury(Scheme):
             free = u + h * mean_acceleration(problem, metric, t, h, q, u, args, self.nodes)
         t_new = inputs.time(n + 1)
         contacts = linearise(problem, metric, t_new, q, args)
-        found = project_velocity(projection, contacts, contacts.gap / h + contacts.velocity(free))
+        found = law.velocity(contacts, contacts.gap / h + contacts.velocity(free))
         u = free + found.jump
         new = state.moved(h * u, u)
-        info = info_of(found, metric, new.q, u, jnp.zeros_like(h))
-        status = gradient_status(projection, problem, metric, contacts, t_new, q, h * free, found.impulse > 0, args)
+        info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))
+        status = gradient_status(law, problem, metric, contacts, t_new, q, h * free, found.acts, args)
         return new, info._replace(status=info.status | status)

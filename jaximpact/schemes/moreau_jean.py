@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..contact import Contacts, Metric, gap_rate, jacobian
+from ..contact import Metric, linearise
 from ..problem import Problem
-from ..projection.base import ContactSolver, as_status, project_velocity
-from ..status import Status
-from .base import STABLE, ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, gradient_status, info_of, no_step
+from ..projection.law import ContactLaw
+from ..status import Status, as_status
+from .base import STABLE, ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, gradient_status
 
 
 @jax.tree_util.register_dataclass
@@ -57,45 +57,42 @@ class MoreauJean(Scheme):
         # measured: early for inelastic contacts, in the middle for elastic ones
         return ImpactTiming(1, jnp.mean(e / (1 + e)))
 
-    def init(
-        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
-    ) -> tuple[State, Info]:
+    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[State, Info]:
         m = problem.count(inputs.t0, q0, inputs.args)
-        return State.start(0, q0, v0), no_step(q0, v0, m)
+        return State.start(0, q0, v0), Info.none(q0, v0, m)
 
-    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, e, args = inputs
         n, q, v = state[:3]
         t, t_new = inputs.time(n), inputs.time(n + 1)
         theta = self.theta
         metric = Metric.at(problem, q + (theta * h) * v, args)
-        gap, normals = jacobian(problem, t, q, args)
-        rate = gap_rate(problem, t, q, args)
-        active = gap + self.activation * h * (normals @ v + rate) <= 0
+        contacts = linearise(problem, metric, t, q, args)
+        before = contacts.gap_velocity(v)
+        active = contacts.gap + self.activation * h * before <= 0
         old_force = problem.generalised_force(t, q, v, args)
 
         def momentum_defect(w: Array) -> Array:
             force = problem.generalised_force(t_new, q + h * (theta * w + (1 - theta) * v), w, args)
             return metric.times(w - v) - h * (theta * force + (1 - theta) * old_force)
 
-        w = free = before = v
+        w = free = last = v
         for _ in range(1 if theta == 0 else self.newton):
             if theta == 0:
                 operator, free = metric, v + h * metric.solve(old_force)
             else:
                 operator = Metric.from_iteration_matrix(jax.jacfwd(momentum_defect)(w))
                 free = w - operator.solve(momentum_defect(w))
-            contacts = Contacts(gap, normals, operator.solve(normals.T)).masked(active)
-            offset = contacts.velocity(free) + e * contacts.velocity(v) + (1 + e) * rate
-            found = project_velocity(projection, contacts, jnp.where(active, offset, 1))
-            before, w = w, free + found.jump
+                contacts = contacts.under(operator)
+            found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
+            last, w = w, free + found.jump
         chord = theta * w + (1 - theta) * v
         new = state.moved(h * chord, w)
-        info = info_of(found, metric, new.q, chord, e)
-        status = gradient_status(projection, problem, metric, contacts, t, q, h * free, found.impulse > 0, args)
+        info = Info.of(found, metric, new.q, chord, e)
+        status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if theta > 0 and self.newton > 1:
             # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
-            change, rounding = jnp.max(jnp.abs(w - before)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
+            change, rounding = jnp.max(jnp.abs(w - last)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
             failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
             status = status | as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
         return new, info._replace(status=info.status | status)

@@ -25,10 +25,9 @@ from .. import linalg
 from ..contact import Metric, acceleration
 from ..derivatives import implicit_root
 from ..problem import Problem
-from ..projection.base import ContactSolver, Frozen, Projected, Untouched, as_status, project_position
-from ..projection.geodesic import project_geodesic
-from ..status import Status
-from .base import ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, info_of, mean_acceleration
+from ..projection.law import ContactLaw, Reaction, Target
+from ..status import Status, as_status
+from .base import ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, mean_acceleration
 
 static = {"static": True}
 CHOICES = {
@@ -93,9 +92,7 @@ class PaoliSchatzman(Scheme):
     def timing(self, e: Any) -> ImpactTiming:
         return ImpactTiming(2, 0.5, 0.5)
 
-    def init(
-        self, problem: Problem, projection: ContactSolver, inputs: Inputs, q0: Array, v0: Array
-    ) -> tuple[State, Info]:
+    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[State, Info]:
         t0, h, _, args = inputs
         metric = Metric.at(problem, q0, args)
         if callable(self.start):
@@ -106,12 +103,12 @@ class PaoliSchatzman(Scheme):
             z = 0.5 * h * acceleration(problem, metric, t0, q0, v0, args)
         else:
             z = h * self._force(problem, metric, t0, h, q0, v0, args)
-        found = self._project(problem, projection, metric, t0 + h, q0, h * (v0 + z), h, args)
+        found = law.position(problem, metric, self._target(t0 + h, q0, h * (v0 + z), h), args)
         v = v0 + z + found.jump
         state = State.start(0, q0, v0).moved(h * v, v)
-        return state, info_of(found, metric, state.q, v, jnp.zeros_like(h))
+        return state, Info.of(found, metric, state.q, v, jnp.zeros_like(h))
 
-    def step(self, problem: Problem, projection: ContactSolver, inputs: Inputs, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: State) -> tuple[State, Info]:
         _, h, e, args = inputs
         n, q, v = state[:3]
         t = inputs.time(n)
@@ -119,10 +116,10 @@ class PaoliSchatzman(Scheme):
         scale = h / (1 + e)
         time = t + h * ((1 - e) / (1 + e))
 
-        def advance(force: Array) -> tuple[Array, Array, Projected]:
-            increment = scale * ((1 - e) * v + h * force)
-            found = self._project(problem, projection, metric, time, q, increment, scale, args)
-            return v + h * force + found.jump, increment, found
+        def advance(force: Array) -> tuple[Array, Target, Reaction]:
+            target = self._target(time, q, scale * ((1 - e) * v + h * force), scale)
+            found = law.position(problem, metric, target, args)
+            return v + h * force + found.jump, target, found
 
         status = jnp.zeros((), jnp.int32)
         if self.force == "centred":
@@ -130,9 +127,8 @@ class PaoliSchatzman(Scheme):
             force = acceleration(problem, metric, t, q, centred, args)
         else:
             force = self._force(problem, metric, t, h, q, v, args)
-        v_new, increment, found = advance(force)
-        z = q + (increment + scale * found.jump)
-        info = info_of(found, metric, z, v_new, e)
+        v_new, target, found = advance(force)
+        info = Info.of(found, metric, target.point(found.jump), v_new, e)
         return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
 
     def _force(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
@@ -140,20 +136,8 @@ class PaoliSchatzman(Scheme):
             return mean_acceleration(problem, metric, t, h, q, v, args, self.nodes)
         return acceleration(problem, metric, t, q, v, args)
 
-    def _project(
-        self,
-        problem: Problem,
-        projection: ContactSolver,
-        metric: Metric,
-        time: Array,
-        base: Array,
-        increment: Array,
-        scale: Array,
-        args: Any,
-    ) -> Projected:
-        if self.metric == "geodesic" and not isinstance(projection, Frozen | Untouched):
-            return project_geodesic(projection, problem, time, base, increment, scale, args)
-        return project_position(projection, problem, metric, time, base, increment, scale, args, self.normal)
+    def _target(self, time: Array, base: Array, increment: Array, scale: Array) -> Target:
+        return Target(time, base, increment, scale, "geodesic" if self.metric == "geodesic" else self.normal)
 
     def _centred_velocity(
         self, problem: Problem, metric: Metric, t: Array, q: Array, v: Array, args: Any, advance: Callable

@@ -43,7 +43,7 @@ def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
 def refused(report: Report) -> np.ndarray:
     """Lanes whose start is not admissible or not finite, or has no positive definite mass."""
     bad = ~(report.positive & report.symmetric & report.finite)
-    return bad | np.any(report.touch.violated | ~np.isfinite(report.gap), axis=1)
+    return bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1)
 
 
 def why_refused(report: Report, bad: np.ndarray) -> dict[str, str]:

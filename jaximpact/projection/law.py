@@ -1,0 +1,160 @@
+"""What a step may ask for: impulses at the level of velocities, or the projection of a position.
+
+A scheme asks its contact law and never knows which one it has: `solved.Solved` finds the impulses, `Open` gives none and
+says where one should act, `Held` keeps given contacts closed, which makes of a step the derivative of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .. import linalg
+from ..contact import Contacts, Metric, jacobian
+from ..problem import Problem
+
+
+class Reaction(NamedTuple):
+    """What contacts answer to a step.
+
+    ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) which contacts carry an impulse or, with `Open`,
+    would be violated without; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver, summed over
+    linearisations; ``status`` bits.
+    """
+
+    jump: Array
+    impulse: Array
+    acts: Array
+    residual: Array
+    iterations: Array
+    status: Array
+
+    @classmethod
+    def exact(cls, jump: Array, impulse: Array, acts: Array) -> Reaction:
+        """One that leaves nothing to report."""
+        zero = jnp.zeros((), jnp.int32)
+        return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero)
+
+    @classmethod
+    def none(cls, d: int, acts: Array, dtype: Any) -> Reaction:
+        """No impulse, of contacts ``acts`` (m,) that should have one."""
+        return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Target:
+    """A position to be made admissible: W = base + increment, (d,) each, onto f(time, .) >= 0, as Z = W + scale * jump.
+
+    ``scale`` is a time, h or h/(1+e). ``normal``: "implicit", M (Z - W) = scale * G(Z)' L as in the papers, the metric
+    projection; "explicit", G(base)' L with the same exact constraint (SHAKE-like, second order in lasting contact); or
+    "geodesic", along a geodesic of the metric, for one constraint.
+    """
+
+    time: Array
+    base: Array
+    increment: Array
+    scale: Array
+    normal: str = field(default="implicit", metadata={"static": True})
+
+    def point(self, jump: Array) -> Array:
+        """The position (d,) under a velocity jump (d,): nothing of its size is subtracted."""
+        return self.base + (self.increment + self.scale * jump)
+
+
+class ContactLaw(Protocol):
+    """What a step may ask for. ``solves``: whether its impulses solve the contact problem, so that a status says something."""
+
+    solves: ClassVar[bool]
+
+    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        """Impulses 0 <= L _|_ A L + offset >= 0 of the contacts ``among`` (m,) bool, or of all; others carry nothing.
+
+        ``offset`` (m,): the gap velocities without impulses, restitution included.
+        """
+
+    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+        """The projection of a target onto the admissible positions, in a frozen metric."""
+
+    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
+        """Which contacts (m,) bool carry an impulse in `velocity`, and status bits; for a scheme that works impulses out itself."""
+
+
+def restricted(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
+    """The contact problem of the contacts ``among`` (m,): the others have no gradient, and open."""
+    return (contacts, offset) if among is None else (contacts.masked(among), jnp.where(among, offset, 1))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Open:
+    """No impulse; ``acts`` says which contacts are violated without, and if none is, the step is the whole truth.
+
+    The step of a motion far from its constraints, at the cost of a look at the gaps.
+    """
+
+    solves: ClassVar[bool] = False
+
+    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        """As `ContactLaw.velocity`."""
+        acts = ~(offset >= 0)  # what is no number acts
+        return Reaction.none(contacts.shape[1], acts if among is None else acts & among, offset.dtype)
+
+    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+        """As `ContactLaw.position`."""
+        base = target.base
+        gaps = problem.gaps(target.time, base + target.increment, args)
+        return Reaction.none(len(base), ~(gaps >= 0), base.dtype)
+
+    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
+        """As `ContactLaw.acting`: those that are violated."""
+        return among & ~(offset >= 0), jnp.zeros((), jnp.int32)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Held:
+    """Impulses already known, as functions whose derivative is wanted with the closed contacts kept closed.
+
+    ``closed`` (m,) contacts that stay closed, their ``impulse`` (m,), and the admissible ``point`` Z (d,). The derivative is
+    that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution, and the free step's where
+    nothing is closed.
+    """
+
+    closed: Array
+    impulse: Array
+    point: Array
+
+    solves: ClassVar[bool] = False
+
+    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        """As `ContactLaw.velocity`."""
+        contacts, offset = restricted(contacts, offset, among)
+        return self._found(contacts, contacts.delassus(), offset + contacts.velocity(contacts.jump(self.impulse)))
+
+    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+        """As `ContactLaw.position`."""
+        w = target.base + target.increment
+        z = w + lax.stop_gradient(self.point - w)
+        gap, rows = jacobian(problem, target.time, z, args)
+        explicit = target.normal == "explicit"
+        normals = jacobian(problem, target.time, target.base, args)[1] if explicit else rows
+        contacts = Contacts(gap, normals, metric.solve(normals.T))
+        # z again, now with the derivative of the jump that the known impulse makes
+        shift = target.scale * contacts.jump(self.impulse)
+        gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))
+        return self._found(contacts, rows @ contacts.response, gap / target.scale)
+
+    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
+        """As `ContactLaw.acting`: those that are closed."""
+        return among & self.closed, jnp.zeros((), jnp.int32)
+
+    def _found(self, contacts: Contacts, matrix: Array, velocity: Array) -> Reaction:
+        closed = self.closed & (jnp.diagonal(matrix) > 0)
+        change = linalg.solve_masked(matrix, -velocity, closed)
+        impulse = self.impulse + (change - lax.stop_gradient(change))
+        return Reaction.exact(contacts.jump(impulse), impulse, closed)

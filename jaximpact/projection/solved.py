@@ -1,0 +1,307 @@
+"""The contact law by a contact solver: a solver solves linearised problems, here they are made and their residual checked.
+
+Curved constraints are handled by successive linearisations around Z (SQP). The unknowns are the velocity jump and the
+impulse, not Z: nothing of the size of Z is subtracted, which keeps float32 usable and the residual in velocity units. Of
+many constraints only a working set is handed to the solver, chosen again for each linearisation; all gaps are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact import ORTHOGONAL, SMALL, Contacts, Metric, is_flat, jacobian
+from ..problem import Problem
+from ..status import Status, as_status
+from .base import ContactSolver, complementarity
+from .geodesic import project_geodesic
+from .implicit import reaction
+from .law import Reaction, Target, restricted
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Solved:
+    """Impulses found by a contact solver, differentiated with the contacts that act held closed."""
+
+    solver: ContactSolver
+
+    solves: ClassVar[bool] = True
+
+    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        """As `ContactLaw.velocity`; solved once, and again with more contacts while one outside the working set is violated."""
+        contacts, offset = restricted(contacts, offset, among)
+        m, d = contacts.shape
+        if m == 0:
+            return Reaction.none(d, offset < 0, offset.dtype)
+        problem = _Velocities(self.solver, contacts, offset)
+        return reaction(problem.residual, problem.solve, d, m, offset.dtype)
+
+    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+        """As `ContactLaw.position`."""
+        time, base = target.time, target.base
+        m, d = problem.count(time, base, args), base.shape[0]
+        if m == 0:
+            return Reaction.none(d, jnp.zeros(0, bool), base.dtype)
+        if target.normal == "geodesic":
+            return project_geodesic(self.solver, problem, target, args)
+        normals = jacobian(problem, time, base, args)[1] if target.normal == "explicit" else None
+        flat = is_flat(problem, time, base, args)
+        projection = _Positions(self.solver, problem, metric, target, args, normals, flat)
+        return reaction(projection.residual, projection.solve, d, m, base.dtype)
+
+    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
+        """As `ContactLaw.acting`; constants for differentiation."""
+        contacts, b = lax.stop_gradient(restricted(contacts, offset, among))
+        floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(jnp.where(among, b, 0)), initial=0.0)
+        tolerance = jnp.maximum(self.solver.tolerance, floor)
+        found = self.solver.impulses(contacts, b, tolerance, jnp.zeros_like(b))
+        return among & (contacts.diagonal() * lax.stop_gradient(found.impulse) > tolerance), found.status
+
+    def direct(self, problem: Problem, time: Array, q: Array, args: Any) -> bool:
+        """Whether reactions are straight-line arithmetic, with nothing to iterate: few constraints, seen to be affine in q."""
+        return self.solver.direct(problem.count(time, q, args)) and is_flat(problem, time, q, args)
+
+
+def coupling(contacts: Contacts, impulse: Array) -> Array:
+    """Status bit of impulses (m,) along gradients that are not orthogonal."""
+    m = impulse.shape[0]
+    if m < 2:
+        return jnp.zeros((), jnp.int32)
+    matrix, acting = contacts.delassus(), impulse > 0
+    diagonal = jnp.diagonal(matrix)
+    oblique = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
+    pairs = acting[:, None] & acting[None, :] & ~jnp.eye(m, dtype=bool)
+    return as_status(jnp.any(oblique & pairs), Status.IMPULSES_COUPLED)
+
+
+def _tolerance(
+    solver: ContactSolver, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array
+) -> Array:
+    """The solver's tolerance (m,), raised to the round-off of gap velocities made of velocities of a ``size`` (d,).
+
+    Where the ``residual`` meets the first, the second is not worked out.
+    """
+
+    def raised(_: None) -> Array:
+        floor = 32 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
+        return jnp.maximum(solver.tolerance, floor)
+
+    if residual is None or size.shape[0] <= SMALL:
+        return raised(None)
+    asked = jnp.full_like(gap_velocity, solver.tolerance)
+    return lax.cond(jnp.any(residual > asked), raised, lambda _: asked, None)
+
+
+class Iterate(NamedTuple):
+    """What one linearised problem leaves to the next: ``gap`` (m,) are all gap velocities, under ``jump``."""
+
+    jump: Array
+    impulse: Array
+    gap: Array
+    residual: Array
+    done: Array
+    iterations: Array
+    status: Array
+
+    @classmethod
+    def start(cls, d: int, gap: Array) -> Iterate:
+        zero = jnp.zeros((), jnp.int32)
+        none = jnp.zeros_like(gap)
+        return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
+
+    def until_done(self, improved: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
+        """Improved while not done, ``limit`` times more than once at most; not at all where no gap is violated. Little is
+        carried: in a batch of small systems computing contacts again costs less than storing them.
+
+        The working sets have the last of the ``sizes``, or a smaller one, to begin with, where half of that is enough for
+        what is violated or as good as closed.
+        """
+        now = self
+        near = jnp.sum(self.gap < 0.1 * jnp.max(-self.gap))
+        for size in sizes:
+            tries = limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1)
+
+            def body(carry: tuple[Array, Iterate], size: int = size) -> tuple[Array, Iterate]:
+                k, now = carry
+                new = improved(now, size)
+                return k + 1, new._replace(iterations=now.iterations + new.iterations)
+
+            def going(carry: tuple[Array, Iterate], tries: Any = tries) -> Array:
+                k, now = carry
+                return (k <= tries) & ~now.done
+
+            now = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), now))[1]
+        return now
+
+    def packed(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+        """As `implicit.reaction` wants it: root, and what is reported of it."""
+        status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
+        return (self.jump, self.impulse), (self.residual, self.iterations, status)
+
+
+class Selection(NamedTuple):
+    """The contacts a linearised problem is solved for: ``rows`` of all m, or None for all of them."""
+
+    rows: Array | None
+    m: int
+
+    @classmethod
+    def of(cls, now: Iterate, size: int) -> Selection:
+        """``size`` of them, most likely to be closed: first what carries an impulse, then what has the least gap."""
+        m = now.gap.shape[0]
+        if size >= m:
+            return cls(None, m)
+        # single precision is enough to choose, and much quicker to sort
+        rank = jnp.where(now.impulse > 0, jnp.inf, -now.gap).astype(jnp.float32)
+        return cls(lax.top_k(rank, size)[1], m)
+
+    def take(self, x: Array) -> Array:
+        return x if self.rows is None else x[self.rows]
+
+    def spread(self, x: Array) -> Array:
+        """(m,), zero in what was left out."""
+        return x if self.rows is None else jnp.zeros(self.m, x.dtype).at[self.rows].set(x, unique_indices=True)
+
+
+class _Velocities(NamedTuple):
+    """0 <= L _|_ A L + offset >= 0, once linearised: the projection onto a polyhedral set of velocities."""
+
+    solver: ContactSolver
+    contacts: Contacts
+    offset: Array
+
+    def improved(self, now: Iterate, size: int) -> Iterate:
+        """Solved for ``size`` contacts."""
+        solver, contacts, offset = self
+        chosen = Selection.of(now, size)
+        part, start = contacts.take(chosen.rows), chosen.take(offset)
+        tolerance = _tolerance(solver, None, part, jnp.abs(now.jump), start)
+        found = solver.impulses(part, start, tolerance, chosen.take(now.impulse))
+        jump, impulse = part.jump(found.impulse), chosen.spread(found.impulse)
+        gap = contacts.velocity(jump) + offset
+        residual = complementarity(gap, impulse, contacts.diagonal())
+        # impulses along nearly dependent gradients are larger than the jump that they add up to
+        parts = part.jump_terms(found.impulse)
+        done = jnp.all(residual <= _tolerance(solver, residual, contacts, parts, offset))
+        status = found.status | coupling(part, found.impulse)
+        return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, status)
+
+    def solve(self) -> tuple:
+        m, d = self.contacts.shape
+        start = Iterate.start(d, self.offset)
+        if self.solver.direct(m):
+            found = self.improved(start, m)
+            return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).packed()
+        sizes = self.solver.working_sets(m, d)
+        limit = 0 if sizes[-1] == m else self.solver.max_linearisations
+        return start.until_done(self.improved, limit, sizes).packed()
+
+    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Zero at the solution, with the contacts that act held closed."""
+        jump, impulse = x
+        active = lax.stop_gradient(impulse) > 0
+        velocity = self.contacts.velocity(jump) + self.offset
+        return jump - self.contacts.jump(impulse), jnp.where(active, velocity, impulse)
+
+
+class _Positions(NamedTuple):
+    """The projection of a target: ``normals`` (m, d) where they are fixed, ``flat`` whether all gaps are affine."""
+
+    solver: ContactSolver
+    problem: Problem
+    metric: Metric
+    target: Target
+    args: Any
+    normals: Array | None
+    flat: bool
+
+    def gaps(self, x: Array) -> Array:
+        return self.problem.gaps(self.target.time, x, self.args)
+
+    def linearised(self, now: Iterate, chosen: Selection) -> Contacts:
+        """The chosen contacts at the point where ``now`` is."""
+        if self.normals is None:
+            point = self.target.point(now.jump)
+            matrix = jacobian(self.problem, self.target.time, point, self.args, chosen.rows)[1]
+        else:
+            matrix = chosen.take(self.normals)
+        return Contacts(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
+
+    def tolerance(self, contacts: Contacts, jump: Array, residual: Array | None = None) -> Array:
+        target = self.target
+        size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
+        return _tolerance(self.solver, residual, contacts, size, contacts.gap)
+
+    def corrected(
+        self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
+    ) -> tuple[Iterate, Array]:
+        """With gradients from where ``now`` is; or from before, ``pulled`` (d,) being the jump its impulses make now."""
+        contacts, impulse = contacts._replace(gap=chosen.take(now.gap)), chosen.take(now.impulse)
+        change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
+        offset = contacts.gap + contacts.velocity(change)
+        found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(contacts, now.jump), impulse)
+        impulse = found.impulse if pulled is None else found.impulse - impulse
+        jump = contacts.jump(impulse) if pulled is None else pulled + contacts.jump(impulse)
+        impulse = chosen.spread(found.impulse)
+        if self.flat or self.normals is not None:
+            f, pulled = self.gaps(self.target.point(jump)), jump
+        else:
+            f, pull = jax.vjp(self.gaps, self.target.point(jump))
+            pulled = self.metric.solve(pull(impulse)[0])
+        gap = f / self.target.scale
+        moved = jnp.max(jnp.abs(pulled - jump))
+        defect = complementarity(gap, impulse, chosen.spread(contacts.diagonal()))
+        residual = jnp.maximum(moved, jnp.max(defect))
+        allowed = self.tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
+        # what was left out has a gradient that is not at hand
+        largest = jnp.max(allowed)
+        if chosen.rows is not None:
+            allowed = chosen.spread(allowed - largest) + largest
+        done = (moved <= largest) & jnp.all(defect <= allowed)
+        status = found.status | coupling(contacts, found.impulse)
+        return Iterate(jump, impulse, gap, residual, done, found.iterations, status), pulled
+
+    def improved(self, now: Iterate, size: int) -> Iterate:
+        """Solved for ``size`` contacts, linearised where ``now`` is."""
+        chosen = Selection.of(now, size)
+        contacts = self.linearised(now, chosen)
+        if len(now.gap) <= SMALL or not self.solver.warm_starts:
+            return self.corrected(now, contacts, chosen)[0]
+
+        # gradients are dear: kept while each correction leaves less than a tenth of the residual
+        def body(carry: tuple[Iterate, Array, Array]) -> tuple[Iterate, Array, Array]:
+            now, pulled, _ = carry
+            new, pulled = self.corrected(now, contacts, chosen, pulled)
+            return new._replace(iterations=now.iterations + new.iterations), pulled, now.residual
+
+        def going(carry: tuple[Iterate, Array, Array]) -> Array:
+            now, _, before = carry
+            return ~now.done & (now.residual < 0.1 * before)
+
+        start = now._replace(iterations=jnp.zeros_like(now.iterations))
+        pulled = contacts.jump(chosen.take(now.impulse))
+        return lax.while_loop(going, body, (start, pulled, jnp.full_like(now.residual, jnp.inf)))[0]
+
+    def solve(self) -> tuple:
+        target, d = self.target, len(self.target.base)
+        start = Iterate.start(d, self.gaps(target.base + target.increment) / target.scale)
+        m = len(start.gap)
+        if self.flat and self.solver.direct(m):
+            # one linearisation is exact for constraints affine in q
+            return self.improved(start, m).packed()
+        sizes = self.solver.working_sets(m, d)
+        return start.until_done(self.improved, self.solver.max_linearisations, sizes).packed()
+
+    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Zero at the solution, with the contacts that act held closed."""
+        jump, impulse = x
+        active = lax.stop_gradient(impulse) > 0
+        f, pull = jax.vjp(self.gaps, self.target.point(jump))
+        force = pull(impulse)[0] if self.normals is None else impulse @ self.normals
+        return jump - self.metric.solve(force), jnp.where(active, f / self.target.scale, impulse)
