@@ -131,7 +131,7 @@ class Plan(NamedTuple):
 
     @property
     def lean(self) -> bool:
-        """Whether steps are made with all that belongs to one only where something happens or is kept: another program, with
+        """Whether contact steps are made only where something happens or is kept: another program, with
         roundings of its own, and not for derivatives, all rows, or lanes of different numbers of steps."""
         full = self.length is not None or self.sensitivity != "none" or self.ragged or self.every == 1
         return self.few and not full
@@ -412,7 +412,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         """A step towards number ``target`` without what is rare, and whether it is right.
 
         Rare are impulses, unless the law is straight-line arithmetic, larger penetrations than before, failures; and a
-        step that is kept is made with all.
+        step that is kept is made with all that belongs to one.
         """
         penetration, residual, iterations, *rest = measures
         gaps = problem.gaps(inputs.time(state.n), state.q, args)
@@ -426,7 +426,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
             right = ~unsettled(new, info) & (new.n < target) & jnp.all(gaps >= -penetration)
         return (new, impulse + info.impulse, (penetration, residual, iterations + info.iterations, *rest)), right
 
-    def with_all(
+    def contact_step(
         state: Any,
         impulse: Array,
         measures: tuple,
@@ -439,7 +439,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         return new, row_of(new, info, impulse, state), account(state.n + 1, state, info, measures, problem, inputs)
 
     def among_many(carry: Any, target: Array) -> Any:
-        """A step of all lanes of a batch, made with all for the few that need it."""
+        """A step of all lanes of a batch, made with the law for the few that need it."""
         state, row, measures = carry
         (new, impulse, measured), right = attempt(state, row.impulse, measures, target)
 
@@ -447,7 +447,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
             # reached so far by those that attempt anything, and more by those that fail it
             state, impulse, iterations, *system = operands
             penetration, residual, _, *rest = value[2]
-            new, row, measures = with_all(state, impulse, (penetration, residual, iterations, *rest), *system)
+            new, row, measures = contact_step(state, impulse, (penetration, residual, iterations, *rest), *system)
             return new[1:], row, measures
 
         value = (new[1:], row._replace(impulse=impulse), measured)
@@ -456,7 +456,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         return type(state)(new.n, *rest), row, measures
 
     def alone(carry: Any, target: Array) -> Any:
-        """Steps of one lane until one has to be made with all, and that one: a loop small enough to be fast."""
+        """Steps of one lane until one needs the law, and that one: a loop small enough to be fast."""
         state, row, measures = carry
 
         def advance(carry: tuple[tuple[Any, Array, tuple], Array]) -> Any:
@@ -465,7 +465,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
 
         start = (state, row.impulse, measures), jnp.asarray(True)
         now, _ = lax.while_loop(lambda carry: carry[1], advance, start)
-        return with_all(*now, scheme=until(now[0].n + 1))
+        return contact_step(*now, scheme=until(now[0].n + 1))
 
     def kept_row(carry: Any, target: Array, i: Array) -> tuple[Any, Any]:
         """Steps up to number ``target``, and what is kept of that one for the i-th saved time."""
@@ -473,7 +473,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         if direct and not plan.alone:
             # the step that is kept costs all lanes together little more than any other
             carry = lax.while_loop(lambda carry: carry[0].n < target - 1, advance, carry)
-            last = lambda carry: with_all(carry[0], carry[1].impulse, carry[2])
+            last = lambda carry: contact_step(carry[0], carry[1].impulse, carry[2])
             carry = lax.cond(carry[0].n < target, last, lambda carry: carry, carry)
         else:
             carry = lax.while_loop(lambda carry: carry[0].n < target, advance, carry)

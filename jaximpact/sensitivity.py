@@ -38,35 +38,17 @@ IMPACTS = 3  # impacts of different contacts that are resolved within one step
 RELEASES = 3  # contacts that let go one after the other when forces are looked for; then all that pull
 
 
-class History(NamedTuple):
-    """What each contact (m,) did in the last step, whether it ever had an impact, and the number () of the latest one's step."""
+class Tracked(NamedTuple):
+    """A scheme's state, whose n, q and v are its own, and what each contact (m,) did in the ``last`` step, whether it ever
+    had an impact (``met``), and the number () of the ``latest`` impact's step."""
 
+    state: Any
     last: Array
     met: Array
     latest: Array
 
-
-class Tracked(NamedTuple):
-    """The state of a scheme, and what its contacts did."""
-
-    state: Any
-    history: History
-
-    @property
-    def n(self) -> Array:
-        return self.state.n
-
-    @property
-    def q(self) -> Array:
-        return self.state.q
-
-    @property
-    def v(self) -> Array:
-        return self.state.v
-
-    @property
-    def latest(self) -> Array:
-        return self.history.latest
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.state, name)
 
 
 class Instant(NamedTuple):
@@ -170,47 +152,6 @@ def saltate(
     return Salted(q, v, a, closed, impulse)
 
 
-class Deeds(NamedTuple):
-    """What contacts did in a step, (m,) bool each: impact, its rebound in the step after, neither but an impulse
-    (reacting), lasting contact, and the part of it that stays closed with an impulse."""
-
-    impact: Array
-    rebound: Array
-    reacting: Array
-    lasting: Array
-    closed: Array
-
-
-def classify(here: Instant, history: History, active: Array, steps: int, e: Array) -> Deeds:
-    """What the contacts did in a step in which the ``active`` (m,) had an impulse; an impact takes ``steps``."""
-    rebound = active & (history.last == IMPACT) & (steps > 1)
-    # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
-    rest = (history.last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
-    impact = active & ~rebound & ~rest & (here.gap_velocity < -here.threshold)
-    # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
-    # lasts, or that an impact opens in this very step, may get none
-    slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
-    lasted = history.last == LASTING
-    pressed = held(here.contacts.delassus(), here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[1]
-    closed = slow & active & (lasted | pressed)
-    return Deeds(impact, rebound, slow & active, closed | pressed, closed)
-
-
-def doubts(here: Instant, history: History, did: Deeds, e: Array) -> Array:
-    """Status bits of what a derivative across a step suffers from."""
-    impact = did.impact
-    zeno = did.lasting & (history.last != LASTING) & history.met & (e > 0)
-    grazing = did.reacting & (history.last == FREE) & ~zeno
-    several = jnp.sum(impact) > 1
-    pairs = impact[:, None] & impact[None, :] & ~jnp.eye(impact.shape[0], dtype=bool)
-    oblique = jnp.any((jnp.abs(here.contacts.angles()) > ORTHOGONAL) & pairs)
-    return (
-        as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
-        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-        | as_status(several & (oblique | (jnp.sum(impact) > IMPACTS)), Status.DERIVATIVE_SIMULTANEOUS)
-    )
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Corrected(Scheme):
@@ -234,51 +175,72 @@ class Corrected(Scheme):
         active = info.impulse > 0
         last = jnp.where(closed & (active | (speed <= 0)), LASTING, FREE).astype(jnp.int32)
         early = as_status(jnp.any(active & ~closed), Status.DERIVATIVE_AT_END)
-        history = History(last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32))
-        return Tracked(state, history), info._replace(status=info.status | early)
+        tracked = Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32))
+        return tracked, info._replace(status=info.status | early)
 
     def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: Any) -> tuple[Any, Info]:
         """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
-        state, history = state
-        new, info = self.scheme.step(problem, law, *lax.stop_gradient((inputs, state)))
+        before, last, met, latest = state
+        new, info = self.scheme.step(problem, law, *lax.stop_gradient((inputs, before)))
         _, h, e, args = inputs
-        n, q, v = state.n, state.q, state.v
-        t = inputs.time(n)
+        q, v, t = before.q, before.v, inputs.time(before.n)
         timing = self.timing(e)
         middle = lax.stop_gradient(timing.phase * h)
         a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
         t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
         here = observe(problem, h, t_mid, q_mid, v_mid, args)
-        did = classify(here, history, lax.stop_gradient(info.impulse) > 0, timing.steps, e)
 
-        salted = saltate(problem, inputs, t_mid, q_mid, v_mid, here, did.impact, did.lasting, did.reacting)
-        crossed = jnp.any(did.impact)
-        back = state._replace(
+        active = lax.stop_gradient(info.impulse) > 0
+        rebound = active & (last == IMPACT) & (timing.steps > 1)
+        # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
+        rest = (last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
+        impact = active & ~rebound & ~rest & (here.gap_velocity < -here.threshold)
+        # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
+        # lasts, or that an impact opens in this very step, may get none
+        slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
+        reacting, lasted = slow & active, last == LASTING
+        delassus = here.contacts.delassus()
+        pressed = held(delassus, here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[1]
+        closed = reacting & (lasted | pressed)
+        lasting = closed | pressed
+
+        salted = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, lasting, reacting)
+        crossed = jnp.any(impact)
+        back = before._replace(
             q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
         )
         # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
-        pure = did.closed & ~crossed & ~jnp.any(did.rebound)
-        known = lax.stop_gradient(jnp.where(pure, info.impulse, 0))
-        held = Held(jnp.where(crossed, salted.closed, did.closed), known, lax.stop_gradient(info.z))
-        surrogate, surrogate_info = self.scheme.step(problem, held, inputs._replace(e=jnp.zeros_like(e)), back)
+        known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
+        law = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
+        surrogate, surrogate_info = self.scheme.step(problem, law, inputs._replace(e=jnp.zeros_like(e)), back)
         surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
+        new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
-        last = jnp.where(did.impact, IMPACT, jnp.where(did.rebound, REBOUND, jnp.where(did.lasting, LASTING, FREE)))
-        latest = jnp.where(crossed, new.n, history.latest).astype(jnp.int32)
-        status = info.status | doubts(here, history, did, e)
-        history = History(last.astype(jnp.int32), history.met | did.impact, latest)
-        info = graft_tree(info, surrogate_info)._replace(status=status)
-        return Tracked(graft_tree(new, surrogate), history), info
+        zeno = lasting & ~lasted & met & (e > 0)
+        status = info.status | doubts(here, impact, reacting & (last == FREE) & ~zeno, zeno)
+        last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
+        latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
+        return Tracked(new, last.astype(jnp.int32), met | impact, latest), info._replace(status=status)
 
     def free_step(self, problem: Problem, inputs: Inputs, state: Any) -> tuple[Any, Info]:
         """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
-        state, history = state
-        new, info = self.scheme.free_step(problem, *lax.stop_gradient((inputs, state)))
-        acts = info.acts | jnp.any(history.last == LASTING)
-        surrogate = self.scheme.free_step(problem, inputs._replace(e=jnp.zeros_like(inputs.e)), state)
+        new, info = self.scheme.free_step(problem, *lax.stop_gradient((inputs, state.state)))
+        surrogate = self.scheme.free_step(problem, inputs._replace(e=jnp.zeros_like(inputs.e)), state.state)
         new, info = graft_tree((new, info), surrogate)
-        history = history._replace(last=jnp.full_like(history.last, FREE))
-        return Tracked(new, history), info._replace(acts=acts)
+        acts = info.acts | jnp.any(state.last == LASTING)
+        return state._replace(state=new, last=jnp.full_like(state.last, FREE)), info._replace(acts=acts)
+
+
+def doubts(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
+    """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), or what might be one."""
+    pairs = impact[:, None] & impact[None, :] & ~jnp.eye(impact.shape[0], dtype=bool)
+    oblique = jnp.any((jnp.abs(here.contacts.angles()) > ORTHOGONAL) & pairs)
+    count = jnp.sum(impact)
+    return (
+        as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
+        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
+        | as_status((count > 1) & (oblique | (count > IMPACTS)), Status.DERIVATIVE_SIMULTANEOUS)
+    )
 
 
 def synchronous(

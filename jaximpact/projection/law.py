@@ -6,8 +6,9 @@ says where one should act, `Held` keeps given contacts closed, which makes of a 
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,22 +67,26 @@ class Target:
         return self.base + (self.increment + self.scale * jump)
 
 
-class ContactLaw(Protocol):
-    """What a step may ask for. ``solves``: whether its impulses solve the contact problem, so that a status says something."""
+class ContactLaw(abc.ABC):
+    """What a step may ask for. ``solves``: whether the impulses solve the contact problem, so that a status says something."""
 
-    solves: ClassVar[bool]
+    solves: ClassVar[bool] = False
 
+    @abc.abstractmethod
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         """Impulses 0 <= L _|_ A L + offset >= 0 of the contacts ``among`` (m,) bool, or of all; others carry nothing.
 
         ``offset`` (m,): the gap velocities without impulses, restitution included.
         """
 
+    @abc.abstractmethod
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         """The projection of a target onto the admissible positions, in a frozen metric."""
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        """Which contacts (m,) bool carry an impulse in `velocity`, and status bits; for a scheme that works impulses out itself."""
+        """Which contacts (m,) act in `velocity`, and status bits, for a scheme that works out the impulses; constants."""
+        found = self.velocity(*lax.stop_gradient((contacts, offset)), among)
+        return found.acts, found.status
 
 
 def restricted(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
@@ -91,33 +96,25 @@ def restricted(contacts: Contacts, offset: Array, among: Array | None) -> tuple[
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Open:
+class Open(ContactLaw):
     """No impulse; ``acts`` says which contacts are violated without, and if none is, the step is the whole truth.
 
     The step of a motion far from its constraints, at the cost of a look at the gaps.
     """
 
-    solves: ClassVar[bool] = False
-
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        """As `ContactLaw.velocity`."""
         acts = ~(offset >= 0)  # what is no number acts
         return Reaction.none(contacts.shape[1], acts if among is None else acts & among, offset.dtype)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
-        """As `ContactLaw.position`."""
         base = target.base
         gaps = problem.gaps(target.time, base + target.increment, args)
         return Reaction.none(len(base), ~(gaps >= 0), base.dtype)
 
-    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        """As `ContactLaw.acting`: those that are violated."""
-        return among & ~(offset >= 0), jnp.zeros((), jnp.int32)
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Held:
+class Held(ContactLaw):
     """Impulses already known, as functions whose derivative is wanted with the closed contacts kept closed.
 
     ``closed`` (m,) contacts that stay closed, their ``impulse`` (m,), and the admissible ``point`` Z (d,). The derivative is
@@ -129,15 +126,11 @@ class Held:
     impulse: Array
     point: Array
 
-    solves: ClassVar[bool] = False
-
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        """As `ContactLaw.velocity`."""
         contacts, offset = restricted(contacts, offset, among)
         return self._found(contacts, contacts.delassus(), offset + contacts.velocity(contacts.jump(self.impulse)))
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
-        """As `ContactLaw.position`."""
         w = target.base + target.increment
         z = w + lax.stop_gradient(self.point - w)
         gap, rows = jacobian(problem, target.time, z, args)
@@ -148,10 +141,6 @@ class Held:
         shift = target.scale * contacts.jump(self.impulse)
         gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))
         return self._found(contacts, rows @ contacts.response, gap / target.scale)
-
-    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        """As `ContactLaw.acting`: those that are closed."""
-        return among & self.closed, jnp.zeros((), jnp.int32)
 
     def _found(self, contacts: Contacts, matrix: Array, velocity: Array) -> Reaction:
         closed = self.closed & (jnp.diagonal(matrix) > 0)

@@ -21,12 +21,12 @@ from ..status import Status, as_status
 from .base import ContactSolver, complementarity
 from .geodesic import project_geodesic
 from .implicit import reaction
-from .law import Reaction, Target, restricted
+from .law import ContactLaw, Reaction, Target, restricted
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Solved:
+class Solved(ContactLaw):
     """Impulses found by a contact solver, differentiated with the contacts that act held closed."""
 
     solver: ContactSolver
@@ -34,7 +34,7 @@ class Solved:
     solves: ClassVar[bool] = True
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        """As `ContactLaw.velocity`; solved once, and again with more contacts while one outside the working set is violated."""
+        """Solved once, and again with more contacts while one outside the working set is violated."""
         contacts, offset = restricted(contacts, offset, among)
         m, d = contacts.shape
         if m == 0:
@@ -43,7 +43,6 @@ class Solved:
         return reaction(problem.residual, problem.solve, d, m, offset.dtype)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
-        """As `ContactLaw.position`."""
         time, base = target.time, target.base
         m, d = problem.count(time, base, args), base.shape[0]
         if m == 0:
@@ -56,7 +55,6 @@ class Solved:
         return reaction(projection.residual, projection.solve, d, m, base.dtype)
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        """As `ContactLaw.acting`; constants for differentiation."""
         contacts, b = lax.stop_gradient(restricted(contacts, offset, among))
         floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(jnp.where(among, b, 0)), initial=0.0)
         tolerance = jnp.maximum(self.solver.tolerance, floor)

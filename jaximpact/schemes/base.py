@@ -196,19 +196,6 @@ def beyond_stability(
     return answer @ metric.solve(answer) > limit**2 * (v @ metric.times(v))
 
 
-def unresolved(
-    problem: Problem, metric: Metric, contacts: Contacts, t: Array, q: Array, shift: Array, args: Any
-) -> Array:
-    """Which gaps (m,) no gradient describes over a displacement ``shift`` (d,), to half of what it could change.
-
-    Where a contact acts, its gradient vanishes there, or the step is as long as the radius of curvature.
-    """
-    eps = 1e3 * jnp.finfo(q.dtype).eps
-    rest = problem.gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
-    reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
-    return jnp.abs(rest) > 0.5 * reach + eps * (1 + contacts.velocity_terms(q))
-
-
 def gradient_status(
     law: ContactLaw,
     problem: Problem,
@@ -220,11 +207,15 @@ def gradient_status(
     acting: Array,
     args: Any,
 ) -> Array:
-    """Status bit of contacts (m,) that act where their gap is `unresolved`; flat gaps never are."""
+    """Status bit of contacts (m,) that act where no gradient describes the gap over a displacement ``shift`` (d,), to half of
+    what it could change: the gradient vanishes there, or the step is as long as the radius of curvature."""
     if not law.solves or is_flat(problem, t, q, args):
         return jnp.zeros((), jnp.int32)
-    doubtful = unresolved(problem, metric, contacts, t, q, shift, args)
-    return as_status(jnp.any(doubtful & acting), Status.GRADIENT_VANISHES)
+    eps = 1e3 * jnp.finfo(q.dtype).eps
+    rest = problem.gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
+    reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
+    unresolved = jnp.abs(rest) > 0.5 * reach + eps * (1 + contacts.velocity_terms(q))
+    return as_status(jnp.any(unresolved & acting), Status.GRADIENT_VANISHES)
 
 
 def mean_acceleration(

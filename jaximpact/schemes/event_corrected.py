@@ -221,24 +221,16 @@ class EventCorrected(Scheme):
         arrived, low = added(q, shift, low)
         impulse = impulse + s * (push + (0.5 * (s / _nonzero(r))) * (push_end - push))
 
+        events = events + (impact | releases).astype(jnp.int32)
+        elapsed = jnp.where(impact | releases, elapsed + s, length)
+        progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, events, met, status | failure)
         candidates = jnp.where(last, penetrating, which & impact)
-        end = self._arrive(problem, law, inputs, t + s, arrived, v, closed, candidates, met, allowed, left)
+        progress, met = self._arrive(problem, law, inputs, t + s, progress, candidates, allowed, left)
         metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
-        remarks = gradient_status(law, problem, metric, here.contacts, t, q, moved, end.met, args)
-        remarks |= as_status(jnp.any(_brushes(taylor, r, h, closed | end.met)), Status.DERIVATIVE_GRAZING)
+        status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
+        status |= as_status(jnp.any(_brushes(taylor, r, h, closed | met)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
-        return _Progress(
-            jnp.where(impact | releases, elapsed + s, length),
-            end.q,
-            low,
-            end.v,
-            end.closed & ~released,
-            impulse + end.impulse,
-            jnp.maximum(residual, end.residual),
-            events + (impact | releases).astype(jnp.int32),
-            met | end.met,
-            status | failure | end.status | remarks,
-        )
+        return progress._replace(closed=progress.closed & ~released, status=status)
 
     def _arrive(
         self,
@@ -246,16 +238,17 @@ class EventCorrected(Scheme):
         law: ContactLaw,
         inputs: Inputs,
         t: Array,
-        q: Array,
-        v: Array,
-        closed: Array,
+        progress: _Progress,
         candidates: Array,
-        met: Array,
         allowed: Array,
         left: Array,
-    ) -> _Arrival:
-        """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates."""
+    ) -> tuple[_Progress, Array]:
+        """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates.
+
+        Returns the progress made and which contacts (m,) had an impact.
+        """
         _, h, e, args = inputs
+        q, v, closed, met = progress.q, progress.v, progress.closed, progress.met
         last = left == 0
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
@@ -287,15 +280,24 @@ class EventCorrected(Scheme):
         grazing = impact & ~zeno & (speed >= -slow)
         pairs = oblique & impact[:, None] & (impact | met)[None, :]
         status = (
-            failed
+            progress.status
+            | failed
             | mass_status(metric)
             | as_status(last & jnp.any(impact & ~zeno & (speed < -slow)), Status.EVENTS_UNRESOLVED)
             | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
             | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
             | as_status(jnp.any(pairs) | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
         )
-        residual = jnp.max(residual, initial=0.0)
-        return _Arrival(q, v, (closed | lands) & ~opened, tangent + percussion, residual, impact, status)
+        new = progress._replace(
+            q=q,
+            v=v,
+            closed=(closed | lands) & ~opened,
+            impulse=progress.impulse + (tangent + percussion),
+            residual=jnp.maximum(progress.residual, jnp.max(residual, initial=0.0)),
+            met=met | impact,
+            status=status,
+        )
+        return new, impact
 
     def _impact(
         self,
@@ -353,18 +355,6 @@ class EventCorrected(Scheme):
             return jnp.where(transversal, s - (gap - lax.stop_gradient(gap)) / jnp.where(transversal, slope, 1), value)
 
         return exists, contact, graft(value, implicit(implicit(value)))
-
-
-class _Arrival(NamedTuple):
-    """What an end of the path leaves: state, lasting contacts (m,), impulse (m,), KKT residual, contacts ``met`` (m,), status."""
-
-    q: Array
-    v: Array
-    closed: Array
-    impulse: Array
-    residual: Array
-    met: Array
-    status: Array
 
 
 def _group(
