@@ -82,7 +82,7 @@ class Contacts(NamedTuple):
     """Constraints linearised at one configuration, dense.
 
     ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where no time passes.
-    Schemes and solvers ask the methods: of these a list of pairs of bodies can have all but `delassus` and `angles`.
+    Schemes and solvers ask the methods: of these a list of pairs of bodies can have all but `delassus`, `angles` and `oblique`.
     """
 
     gap: Array
@@ -129,6 +129,13 @@ class Contacts(NamedTuple):
         matrix = self.delassus()
         scale = 1 / jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(matrix.dtype).tiny))
         return matrix * scale[:, None] * scale[None, :]
+
+    def oblique(self) -> Array:
+        """Which pairs of contacts (m, m) have gradients that are not orthogonal in the metric M^-1."""
+        matrix = self.delassus()
+        diagonal = jnp.diagonal(matrix)
+        large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
+        return large & ~jnp.eye(len(diagonal), dtype=bool)
 
     def take(self, rows: Array | None) -> Contacts:
         """The contacts ``rows`` (k,), or all."""

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from . import linalg
-from .contact import ORTHOGONAL, Contacts, Metric, acceleration, closure, gap_derivatives, linearise
+from .contact import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from .derivatives import graft_once, graft_tree
 from .problem import Problem
 from .projection.law import ContactLaw, Held
@@ -233,8 +233,7 @@ class Corrected(Scheme):
 
 def doubts(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
     """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), or what might be one."""
-    pairs = impact[:, None] & impact[None, :] & ~jnp.eye(impact.shape[0], dtype=bool)
-    oblique = jnp.any((jnp.abs(here.contacts.angles()) > ORTHOGONAL) & pairs)
+    oblique = jnp.any(here.contacts.oblique() & impact[:, None] & impact[None, :])
     count = jnp.sum(impact)
     return (
         as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)

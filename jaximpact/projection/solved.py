@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact import ORTHOGONAL, SMALL, Contacts, Metric, is_flat, jacobian
+from ..contact import SMALL, Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import ContactSolver, complementarity
@@ -68,14 +68,10 @@ class Solved(ContactLaw):
 
 def coupling(contacts: Contacts, impulse: Array) -> Array:
     """Status bit of impulses (m,) along gradients that are not orthogonal."""
-    m = impulse.shape[0]
-    if m < 2:
+    if len(impulse) < 2:
         return jnp.zeros((), jnp.int32)
-    matrix, acting = contacts.delassus(), impulse > 0
-    diagonal = jnp.diagonal(matrix)
-    oblique = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
-    pairs = acting[:, None] & acting[None, :] & ~jnp.eye(m, dtype=bool)
-    return as_status(jnp.any(oblique & pairs), Status.IMPULSES_COUPLED)
+    acting = impulse > 0
+    return as_status(jnp.any(contacts.oblique() & acting[:, None] & acting[None, :]), Status.IMPULSES_COUPLED)
 
 
 def _tolerance(

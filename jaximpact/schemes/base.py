@@ -138,8 +138,12 @@ class Scheme(abc.ABC):
         return ImpactTiming()
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
-        """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong."""
-        return None
+        """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong.
+
+        By default restitution is one number, or one for each of the m contacts.
+        """
+        if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
+            raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
 
     def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
         """Whether the step is beyond the stability bound of the force; by default that of a force explicit in q and v."""

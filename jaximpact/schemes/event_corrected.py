@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import linalg
-from ..contact import ORTHOGONAL, Contacts, Metric, acceleration, closure, gap_derivatives, linearise
+from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from ..derivatives import graft
 from ..problem import Problem
 from ..projection.base import complementarity
@@ -120,13 +120,6 @@ class EventCorrected(Scheme):
 
     impacts: int = field(default=2, metadata={"static": True})
     newton: int = field(default=4, metadata={"static": True})
-
-    def check(self, problem: Problem, e: Any, m: int) -> None:
-        for name in ("impacts", "newton"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"EventCorrected({name}={getattr(self, name)!r}): at least one is needed")
-        if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
-            raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
 
     def timing(self, e: Any) -> None:
         """The derivative of a step with located impacts is that of the motion."""
@@ -248,7 +241,7 @@ class EventCorrected(Scheme):
         Returns the progress made and which contacts (m,) had an impact.
         """
         _, h, e, args = inputs
-        q, v, closed, met = progress.q, progress.v, progress.closed, progress.met
+        elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         last = left == 0
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
@@ -274,30 +267,22 @@ class EventCorrected(Scheme):
         after = speed + contacts.delassus() @ percussion
         opened = involved & (after > _noise(contacts, v, speed))
         defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
-        residual = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
+        error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
         # what derivatives, and the order of the step, suffer from
         zeno = impact & lands & (e > 0)
         grazing = impact & ~zeno & (speed >= -slow)
         pairs = oblique & impact[:, None] & (impact | met)[None, :]
-        status = (
-            progress.status
-            | failed
+        status |= (
+            failed
             | mass_status(metric)
             | as_status(last & jnp.any(impact & ~zeno & (speed < -slow)), Status.EVENTS_UNRESOLVED)
             | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
             | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
             | as_status(jnp.any(pairs) | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
         )
-        new = progress._replace(
-            q=q,
-            v=v,
-            closed=(closed | lands) & ~opened,
-            impulse=progress.impulse + (tangent + percussion),
-            residual=jnp.maximum(progress.residual, jnp.max(residual, initial=0.0)),
-            met=met | impact,
-            status=status,
-        )
-        return new, impact
+        residual = jnp.maximum(residual, jnp.max(error, initial=0.0))
+        closed, impulse = (closed | lands) & ~opened, impulse + (tangent + percussion)
+        return _Progress(elapsed, q, low, v, closed, impulse, residual, events, met | impact, status), impact
 
     def _impact(
         self,
@@ -367,7 +352,7 @@ def _group(
     """
     reached = near & ~closed & jnp.any(candidates)
     group = candidates | (reached & (speed < -_noise(contacts, v, speed)))
-    oblique = (jnp.abs(contacts.angles()) > ORTHOGONAL) & ~jnp.eye(speed.shape[0], dtype=bool)
+    oblique = contacts.oblique()
     coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
     together = coupled | (jnp.sum(group) > left)
     return jnp.where(together, group, candidates), reached & ~group, together, oblique

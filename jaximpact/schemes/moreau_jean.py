@@ -43,10 +43,7 @@ class MoreauJean(Scheme):
     def check(self, problem: Problem, e: Any, m: int) -> None:
         if not 0 <= self.theta <= 1:
             raise ValueError(f"MoreauJean(theta={self.theta!r}): theta must lie in [0, 1]")
-        if self.newton < 1:
-            raise ValueError(f"MoreauJean(newton={self.newton!r}): at least one iteration is needed")
-        if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
-            raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
+        super().check(problem, e, m)
 
     def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
         """Whether the step is beyond the stability bound of the force; never from theta = 1/2 on."""

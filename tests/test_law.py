@@ -1,0 +1,102 @@
+"""What a step may ask for: `Open` says where `Solved` would act, `Held` is `Solved` and its derivative on a known active set."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.contact import Contacts, Metric
+from jaximpact.extend import Held, Open, Solved, Target
+
+SOLVED = Solved(ji.ActiveSet())
+MASS = np.array([[2.0, 0.3, 0.0], [0.3, 1.0, 0.1], [0.0, 0.1, 1.5]])
+
+
+def constraints(t, q, args):
+    """Outside an ellipse, above a sine that moves, above a floor."""
+    return jnp.stack([q[0] ** 2 / 2 + q[1] ** 2 - 1, q[1] - 0.3 * jnp.sin(2 * q[0] + t), q[2] - 1])
+
+
+PROBLEM = ji.Problem(lambda t, q, v, args: jnp.zeros(3), constraints, mass=jnp.asarray(MASS))
+METRIC = Metric.at(PROBLEM, jnp.zeros(3), None)
+
+
+def contacts_of(matrix):
+    return Contacts(jnp.zeros(len(matrix)), matrix, jnp.linalg.solve(jnp.asarray(MASS), matrix.T))
+
+
+@jax.jit
+def velocities(matrix, offset, among):
+    return [law.velocity(contacts_of(matrix), offset, among) for law in (Open(), SOLVED)]
+
+
+@jax.jit
+def positions(increment):
+    target = Target(jnp.asarray(0.5), jnp.array([0.9, 0.9, 1.1]), increment, jnp.asarray(0.1))
+    return [law.position(PROBLEM, METRIC, target, None) for law in (Open(), SOLVED)]
+
+
+def test_open_acts_where_solved_has_an_impulse():
+    rng = np.random.default_rng(0)
+    acted = 0
+    for _ in range(40):
+        among = jnp.asarray(rng.random(4) < 0.7)
+        pairs = (
+            velocities(jnp.asarray(rng.normal(size=(4, 3))), jnp.asarray(rng.normal(size=4) + 0.7), among),
+            positions(jnp.asarray(0.15 * rng.normal(size=3))),
+        )
+        for free, found in pairs:
+            assert not np.any(free.jump) and not np.any(free.impulse) and int(free.status) == 0
+            assert bool(jnp.any(free.acts)) == bool(np.any(found.impulse > 0)) == bool(jnp.any(found.acts))
+            acted += bool(jnp.any(free.acts))
+        assert not np.any((np.asarray(pairs[0][0].acts) | (pairs[0][1].impulse > 0)) & ~among)
+    assert 20 <= acted <= 60  # of 80: both sides are met
+
+
+def test_open_acts_on_what_is_no_number():
+    assert np.array_equal(Open().velocity(contacts_of(jnp.eye(3)), jnp.array([1.0, jnp.nan, 0.0])).acts, [0, 1, 0])
+
+
+def check(reaction, x, known):
+    """Held on what ``known`` found: its value, and its derivative in x, which is that of the law with a solver."""
+
+    def both(law):
+        return lambda x: jnp.concatenate([(found := reaction(law, x)).jump, found.impulse])
+
+    held = reaction(known, x)
+    assert np.any(held.acts) and not np.all(held.acts)
+    # the jump and the impulses fit each other to the solver's tolerance of 1e-12, over eigenvalues above 0.1
+    np.testing.assert_allclose(both(known)(x), both(SOLVED)(x), rtol=0, atol=1e-11)
+    # and so do derivatives, with the gaps' second ones, of order one, over a time of 0.1
+    slopes = [jax.jit(jax.jacfwd(both(law)))(x) for law in (known, SOLVED)]
+    np.testing.assert_allclose(*slopes, rtol=0, atol=1e-10)
+
+
+def test_held_is_solved_on_its_active_set():
+    matrix = jnp.array([[1.0, 0.2, 0.1], [0.3, 1.0, 0.0], [0.0, 0.1, 1.0]])
+    offset = jnp.array([-1.0, 0.5, -0.3])
+    found = SOLVED.velocity(contacts_of(matrix), offset)
+    known = Held(found.acts, found.impulse, jnp.zeros(3))
+    check(lambda law, x: law.velocity(contacts_of(matrix + 0.1 * x[3]), x[:3]), jnp.append(offset, 0.0), known)
+
+
+@pytest.mark.parametrize("normal", ["implicit", "explicit"])
+def test_held_is_solved_at_a_projected_position(normal):
+    def reaction(law, x):
+        target = Target(x[3], jnp.array([0.9, 0.9, 1.1]), x[:3], jnp.asarray(0.1), normal)
+        return law.position(PROBLEM, METRIC, target, None)
+
+    x = jnp.array([-0.3, -0.4, 0.1, 0.5])
+    found = reaction(SOLVED, x)
+    point = jnp.array([0.9, 0.9, 1.1]) + x[:3] + 0.1 * found.jump
+    check(reaction, x, Held(found.acts, found.impulse, point))
+
+
+def test_what_acts_is_told_without_impulses():
+    """`acting`, for schemes that work out the impulses: what `velocity` gives an impulse, by each law."""
+    rng = np.random.default_rng(1)
+    contacts, offset = contacts_of(jnp.asarray(rng.normal(size=(3, 3)))), jnp.array([-1.0, 0.4, -0.2])
+    among = jnp.array([True, True, False])
+    for law in (SOLVED, Open(), Held(jnp.array([True, False, True]), jnp.ones(3), jnp.zeros(3))):
+        assert np.array_equal(law.acting(contacts, offset, among)[0], law.velocity(contacts, offset, among).acts)
