@@ -58,7 +58,7 @@ def test_open_acts_on_what_is_no_number():
     assert np.array_equal(Open().velocity(contacts_of(jnp.eye(3)), jnp.array([1.0, jnp.nan, 0.0])).acts, [0, 1, 0])
 
 
-def check(reaction, x, known):
+def check(reaction, x, known, allowed):
     """Held on what ``known`` found: its value, and its derivative in x, which is that of the law with a solver."""
 
     def both(law):
@@ -68,9 +68,8 @@ def check(reaction, x, known):
     assert np.any(held.acts) and not np.all(held.acts)
     # the jump and the impulses fit each other to the solver's tolerance of 1e-12, over eigenvalues above 0.1
     np.testing.assert_allclose(both(known)(x), both(SOLVED)(x), rtol=0, atol=1e-11)
-    # and so do derivatives, with the gaps' second ones, of order one, over a time of 0.1
     slopes = [jax.jit(jax.jacfwd(both(law)))(x) for law in (known, SOLVED)]
-    np.testing.assert_allclose(*slopes, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(*slopes, rtol=0, atol=allowed)
 
 
 def test_held_is_solved_on_its_active_set():
@@ -78,19 +77,21 @@ def test_held_is_solved_on_its_active_set():
     offset = jnp.array([-1.0, 0.5, -0.3])
     found = SOLVED.velocity(contacts_of(matrix), offset)
     known = Held(found.acts, found.impulse, jnp.zeros(3))
-    check(lambda law, x: law.velocity(contacts_of(matrix + 0.1 * x[3]), x[:3]), jnp.append(offset, 0.0), known)
+    check(lambda law, x: law.velocity(contacts_of(matrix + 0.1 * x[3]), x[:3]), jnp.append(offset, 0.0), known, 1e-10)
 
 
-@pytest.mark.parametrize("normal", ["implicit", "explicit"])
-def test_held_is_solved_at_a_projected_position(normal):
+@pytest.mark.parametrize(("normal", "allowed"), [("implicit", 1e-2), ("explicit", 1e-8)])
+def test_held_is_solved_at_a_projected_position(normal, allowed):
+    """One Newton step from the solution: exact where normals are fixed, else up to their turning, h times the curvature."""
+    base, h = jnp.array([0.9, jnp.sqrt(0.595), 1.1]), 1e-3  # on the ellipse
+
     def reaction(law, x):
-        target = Target(x[3], jnp.array([0.9, 0.9, 1.1]), x[:3], jnp.asarray(0.1), normal)
+        target = Target(x[3], base, h * x[:3], jnp.asarray(h), normal)
         return law.position(PROBLEM, METRIC, target, None)
 
     x = jnp.array([-0.3, -0.4, 0.1, 0.5])
     found = reaction(SOLVED, x)
-    point = jnp.array([0.9, 0.9, 1.1]) + x[:3] + 0.1 * found.jump
-    check(reaction, x, Held(found.acts, found.impulse, point))
+    check(reaction, x, Held(found.acts, found.impulse, base + h * (x[:3] + found.jump)), allowed)
 
 
 def test_what_acts_is_told_without_impulses():
