@@ -124,7 +124,7 @@ def saltate(
     force, _ = held(delassus, here.gap_acceleration, closed, none)
     a = here.acceleration + here.contacts.jump(force)
     for _ in range(min(m, IMPACTS)):
-        # the contact reached first, of those that still approach
+        # the contact reached first, of those that still close
         impact = impact & (here.gap_velocity < -0.25 * here.threshold)
         closing = jnp.where(impact, -here.gap_velocity, 1)
         this = impact & (index == jnp.argmin(jnp.where(impact, here.contacts.gap / closing, jnp.inf)))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.contact import Contacts, Metric
-from jaximpact.extend import Held, Open, Solved, Target
+from jaximpact.extend import Contacts, Held, Metric, Open, Solved, Target
 
 SOLVED = Solved(ji.ActiveSet())
 MASS = np.array([[2.0, 0.3, 0.0], [0.3, 1.0, 0.1], [0.0, 0.1, 1.5]])

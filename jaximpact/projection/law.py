@@ -97,7 +97,7 @@ def restricted(contacts: Contacts, offset: Array, among: Array | None) -> tuple[
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Open(ContactLaw):
-    """No impulse; ``acts`` says which contacts are violated without, and if none is, the step is the whole truth.
+    """No impulse; ``acts`` says which contacts are violated without, and if none is, nothing is left out.
 
     The step of a motion far from its constraints, at the cost of a look at the gaps.
     """
