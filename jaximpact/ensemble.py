@@ -22,7 +22,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 from tqdm import tqdm
 
-from . import kernel
+from . import kernel, native
 from .execution import executed
 from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, is_scalar, make_plan, motion, row_size
 from .problem import Problem
@@ -75,6 +75,17 @@ class Axes(NamedTuple):
     args: tuple
 
 
+def _lane(
+    problem: Problem, scheme: Scheme, projection: ContactSolver, lane: Lane, leaves: tuple, *, plan: Plan, structure: Any
+) -> Solution:
+    """The motion of one lane; ``leaves`` of its args."""
+    inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
+    return motion(problem, scheme, projection, lane._replace(inputs=inputs), plan)
+
+
+_traced = jax.jit(_lane, static_argnames=("plan", "structure"))
+
+
 @partial(jax.jit, static_argnames=("plan", "axes", "structure"), compiler_options=COMPILE)
 def _run(
     problem: Problem,
@@ -86,10 +97,7 @@ def _run(
     axes: Axes,
     structure: Any,
 ) -> Solution:
-    def one(lane: Lane, leaves: tuple) -> Solution:
-        inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
-        return motion(problem, scheme, projection, lane._replace(inputs=inputs), plan)
-
+    one = partial(_lane, problem, scheme, projection, plan=plan, structure=structure)
     if plan.kernel:
         call = kernel.over_lanes(one, lane_axes(axes, plan), plan.kernel, interpret=jax.default_backend() == "cpu")
         return spread(call, lane_axes(axes, plan), plan)(lane, leaves)
@@ -199,9 +207,15 @@ def ensemble(
     plan = batch.plan._replace(length=None)
 
     def call(lane: Lane, leaves: tuple, structure: Any, plan: Plan = plan) -> Solution:
+        if plan.native:
+            # every lane goes its own number of steps
+            of_lane, of_args = lane_axes(batch.axes, batch.plan)
+            axes = (None, None, None, of_lane._replace(length=of_lane.steps), of_args)
+            one = native.over_lanes(_traced, axes, plan=plan, structure=structure)
+            return one(batch.data.problem, batch.scheme, batch.projection, lane._replace(length=lane.steps), leaves)
         return _run(batch.data.problem, batch.scheme, batch.projection, lane, leaves, plan, batch.axes, structure)
 
-    return in_chunks(batch, executed(call, plan, execution), progress)
+    return in_chunks(batch, executed(call, plan, execution, layout), progress)
 
 
 def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:

@@ -1,7 +1,8 @@
-"""The one place that chooses how the motions of an ensemble are executed: through XLA, or as one kernel of a GPU."""
+"""The one place that chooses how the motions of an ensemble are executed: through XLA, as native code of a CPU, or as one kernel of a GPU."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -14,15 +15,19 @@ import numpy as np
 
 from . import kernel
 from .integrate import Plan, Solution
+from .numbers import Unsupported
 from .validate import check_choice, remark
 
-EXECUTIONS = ("auto", "xla", "kernel")
+EXECUTIONS = ("auto", "xla", "native", "kernel")
 MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA program and found right and faster
 # what has no rule, a version of jax without the kernel's compiler, a program that it fails on
-REFUSED = (kernel.Unsupported, ImportError, NotImplementedError, jax.errors.JaxRuntimeError)
+REFUSED = (Unsupported, ImportError, NotImplementedError, jax.errors.JaxRuntimeError)
+log = logging.getLogger(__name__)
 
 
-def executed(call: Callable[..., Solution], plan: Plan, execution: str) -> Callable[..., Solution]:
+def executed(
+    call: Callable[..., Solution], plan: Plan, execution: str, layout: str = "auto"
+) -> Callable[..., Solution]:
     """``call(*operands, plan=plan)`` as ``execution`` says: see `jaximpact.ensemble`.
 
     On a device where it was never measured the kernel is taken after it agreed with XLA on the first chunk.
@@ -31,24 +36,44 @@ def executed(call: Callable[..., Solution], plan: Plan, execution: str) -> Calla
         ValueError: ``execution`` is unknown, or is "kernel" where more than final states are kept.
     """
     check_choice("execution", execution, EXECUTIONS)
-    fits = plan.rows == 0 and plan.function is None
-    if execution == "kernel" and not fits:
-        raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
+    final = plan.rows == 0 and plan.function is None
+    if execution in ("kernel", "native") and not final:
+        raise ValueError(f"execution={execution!r} keeps final states only: give save='final', or execution='xla'")
     through_xla = partial(call, plan=plan)
-    if execution == "xla" or not fits or (execution == "auto" and jax.default_backend() != "gpu"):
+    backend = jax.default_backend()
+    if execution == "native" or (execution == "auto" and backend == "cpu" and final and layout == "auto" and plan.devices == 1):
+        as_native = partial(
+            call, plan=plan._replace(native=True, few=True, scalar=False, alone=False, ragged=False, devices=1)
+        )
+        return partial(_refusing, execution, as_native) if execution == "native" else partial(_either, as_native, through_xla)
+    if execution == "xla" or not final or (execution == "auto" and backend != "gpu"):
         return through_xla
     as_kernel = partial(call, plan=plan._replace(kernel=kernel.LARGEST, few=True, scalar=False, alone=False))
     if execution == "kernel":
-        return partial(_refusing, partial(as_kernel, plan=as_kernel.keywords["plan"]._replace(kernel=sys.maxsize)))
+        as_kernel = partial(call, plan=as_kernel.keywords["plan"]._replace(kernel=sys.maxsize))
+        return partial(_refusing, execution, as_kernel)
     trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
     return _Chooser(as_kernel, through_xla, trusted)
 
 
-def _refusing(call: Callable[..., Solution], *operands: Any) -> Solution:
+def _refusing(execution: str, call: Callable[..., Solution], *operands: Any) -> Solution:
     try:
         return call(*operands)
-    except kernel.Unsupported as error:
-        raise ValueError(f"execution='kernel' cannot take this problem ({error}): give execution='xla'") from error
+    except Unsupported as error:
+        raise ValueError(
+            f"execution={execution!r} cannot take this problem ({error}): give execution='xla'"
+        ) from error
+    except ImportError as error:
+        raise ValueError(f"execution={execution!r} is not to be had here ({error}): give execution='xla'") from error
+
+
+def _either(as_native: Callable[..., Solution], through_xla: Callable[..., Solution], *operands: Any) -> Solution:
+    """The native code where it can be had; what cannot be compiled is known after the first chunk."""
+    try:
+        return as_native(*operands)
+    except (Unsupported, ImportError) as error:
+        log.debug("not as native code, but through XLA: %s", error)
+    return through_xla(*operands)
 
 
 class _Chooser:

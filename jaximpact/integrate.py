@@ -114,7 +114,8 @@ class Plan(NamedTuple):
     as in `solve`; ``scalar``: small arrays as separate numbers; ``few``: lanes that need no projection are advanced
     without it, all at once, and the others a few at a time (`lanes.few`), on processors that can branch; ``alone``:
     there is only one; ``devices``: how many share the lanes of a batch; ``kernel``: all lanes as one
-    kernel of a GPU, if a motion has no more operations than that.
+    kernel of a GPU, if a motion has no more operations than that; ``native``: as native code of a CPU, where a branch is taken
+    by the lanes that need it.
     """
 
     length: int | None
@@ -128,6 +129,7 @@ class Plan(NamedTuple):
     alone: bool = False
     devices: int = 1
     kernel: int = 0
+    native: bool = False
 
     @property
     def lean(self) -> bool:
@@ -378,7 +380,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         buffer, pointer = record(buffer, starts_at, row, pointer)
 
     # nothing a lane could be spared
-    direct = not locates and not corrected and law.direct(problem, t0, lane.q0, args)
+    direct = not (locates or corrected or plan.native) and law.direct(problem, t0, lane.q0, args)
 
     def step(*system: Any) -> Any:
         """A step of (problem, scheme, law, inputs, state); with the law for the lanes in which a contact acts."""

@@ -17,17 +17,14 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Literal
 
-from .scalarise import Layout, as_closed, evaluate, is_split, scan_counts
+from .numbers import CALLS, IDENTITIES, Unsupported, carried_axes, numbers, size, varying
+from .scalarise import as_closed, scan_counts
 
 BLOCK = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
 )
 WARPS = 1
 LARGEST = 10_000  # operations of a program: twice as many take minutes to compile
-
-
-class Unsupported(Exception):
-    """A primitive, or an array, that cannot be part of the kernel; the message names it."""
 
 
 def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bool = False) -> Callable:
@@ -40,16 +37,16 @@ def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bo
     """
 
     def call(*operands: Any) -> Any:
-        carried = jax.tree.leaves(_carried(axes, operands))
+        carried = jax.tree.leaves(carried_axes(axes, operands))
         leaves, structure = jax.tree.flatten(operands)
         lanes = next(x.shape[0] for x, c in zip(leaves, carried, strict=True) if c)
         member = [jax.typeof(x).update(shape=x.shape[1:]) if c else x for x, c in zip(leaves, carried, strict=True)]
         closed, shape = jax.make_jaxpr(one, return_shape=True)(*jax.tree.unflatten(structure, member))
         # what the function closes over is shared by all lanes
         given = [*zip(leaves, carried, strict=True), *((x, False) for x in closed.consts)]
-        program = _numbers(closed)
-        if _size(program.jaxpr) > largest:
-            raise Unsupported(f"a program of {_size(program.jaxpr)} operations, more than {largest}")
+        program = numbers(closed)
+        if size(program.jaxpr) > largest:
+            raise Unsupported(f"a program of {size(program.jaxpr)} operations, more than {largest}")
         entries, varies = [], []
         for x, c in given:
             x = jnp.asarray(x).reshape(lanes if c else 1, -1)
@@ -64,33 +61,6 @@ def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bo
         return jax.tree.unflatten(jax.tree.structure(shape), arrays)
 
     return call
-
-
-def _carried(axes: Any, operands: Any) -> Any:
-    """Whether each leaf of the operands carries a lane axis, from a prefix of them with 0 and None."""
-    none = lambda x: x is None
-    return jax.tree.map(lambda axis, x: jax.tree.map(lambda _: axis is not None, x), axes, operands, is_leaf=none)
-
-
-def _numbers(closed: Any) -> ClosedJaxpr:
-    """A jaxpr of arrays as one of numbers: its inputs, then its constants, then its outputs, entry by entry."""
-    variables = [*closed.jaxpr.invars, *closed.jaxpr.constvars]
-    given, out = Layout.of(variables), Layout.of(closed.jaxpr.outvars)
-    for layout in (given, out):
-        for x in layout.values:
-            if not is_split(x):
-                raise Unsupported(f"an array of shape {x.shape}")
-
-    def refuse(name: str) -> None:
-        raise Unsupported(name)
-
-    def run(*flat: Array) -> list:
-        values = given.values_of(flat)
-        count = len(closed.jaxpr.invars)
-        return out.flat(evaluate(ClosedJaxpr(closed.jaxpr, values[count:]), values[:count], refuse))
-
-    scalars = [jax.ShapeDtypeStruct((), v.aval.dtype) for v in variables for _ in range(math.prod(v.aval.shape))]
-    return jax.make_jaxpr(run)(*scalars)
 
 
 def _launch(program: ClosedJaxpr, entries: list, varies: list[bool], lanes: int, interpret: bool) -> list:
@@ -260,7 +230,7 @@ def _cond(eqn: Any, values: list) -> list:
         return list(lax.switch(index, [lambda branch=branch: of(branch) for branch in branches]))
     which = jnp.clip(which.astype(jnp.int32), 0, len(branches) - 1)
     # the shortest always, the others if any lane asks for them
-    first, *rest = sorted(range(len(branches)), key=lambda i: _size(branches[i].jaxpr))
+    first, *rest = sorted(range(len(branches)), key=lambda i: size(branches[i].jaxpr))
     found = of(branches[first])
     for i in rest:
         asked = which == i
@@ -272,62 +242,8 @@ def _cond(eqn: Any, values: list) -> list:
     return found
 
 
-IDENTITIES = {"guard", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
-CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
-         "custom_jvp_call": "call_jaxpr", "custom_vmap_call": "call", "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
 RULES: dict[str, Callable] = {
     "while": _while, "scan": _scan, "cond": _cond, "round": _round, "custom_linear_solve": _linear_solve,
     "max": _largest, "min": _smallest, "clamp": _clamp,
 }  # fmt: skip
 
-
-def _size(jaxpr: Any) -> int:
-    return sum(1 + sum(_size(inner) for inner in _inner(eqn)) for eqn in jaxpr.eqns)
-
-
-def _inner(eqn: Any) -> list:
-    """The jaxprs in an equation."""
-    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else [value])]
-    return [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
-
-
-# which numbers differ between the lanes of a block
-
-
-def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
-    """Of the outputs of an equation, if those given do."""
-    name, p = eqn.primitive.name, eqn.params
-    if name == "while":
-        a, b = p["cond_nconsts"], p["body_nconsts"]
-        flags = list(given[a + b :])
-        while True:
-            new = _of(p["body_jaxpr"], [*given[a : a + b], *flags])
-            if _of(p["cond_jaxpr"], [*given[:a], *flags])[0]:
-                new = [True] * len(flags)
-            if all(x or not y for x, y in zip(flags, new, strict=True)):
-                return flags
-            flags = [x or y for x, y in zip(flags, new, strict=True)]
-    if name == "scan":
-        count, _ = scan_counts(p)
-        flags = list(given[count:])
-        while True:
-            new = _of(p["jaxpr"], [*given[:count], *flags])
-            if all(x or not y for x, y in zip(flags, new, strict=True)):
-                return flags
-            flags = [x or y for x, y in zip(flags, new, strict=True)]
-    if name == "cond":
-        if given[0]:
-            return [True] * len(eqn.outvars)
-        return [any(x) for x in zip(*(_of(branch, given[1:]) for branch in p["branches"]), strict=True)]
-    if name in CALLS:
-        return _of(p[CALLS[name]], given)
-    return [any(given)] * len(eqn.outvars)
-
-
-def _of(jaxpr: Any, given: Sequence[bool]) -> list[bool]:
-    jaxpr = as_closed(jaxpr).jaxpr
-    flags = dict.fromkeys(jaxpr.constvars, False) | dict(zip(jaxpr.invars, given, strict=True))
-    read = lambda v: False if isinstance(v, Literal) else flags[v]
-    for eqn in jaxpr.eqns:
-        flags.update(zip(eqn.outvars, varying(eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in jaxpr.outvars]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from functools import partial, reduce, wraps
 from typing import Any
 
@@ -233,7 +234,7 @@ def number(eqn: Any, x: Sequence[Any], simplify: bool = True) -> Any:
     simple = SIMPLIFIED[name](*x) if simplify and name in SIMPLIFIED else None
     if simple is not None:
         return simple
-    if name in FAST and x[0].dtype == np.float64:
+    if name in FAST and x[0].dtype == np.float64 and not PLAIN.get():
         return FAST[name](x[0])
     return eqn.primitive.bind(*x, **eqn.params)
 
@@ -343,6 +344,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 FAST: dict[str, Callable] = {"sin": sine, "cos": cosine}
+PLAIN: ContextVar[bool] = ContextVar("PLAIN", default=False)  # whether sines stay sines, for a compiler that knows them
 
 # structure: what moves data by known indices
 

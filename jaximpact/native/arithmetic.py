@@ -1,0 +1,278 @@
+"""The elementwise operations of jax on numbers of a `Writer`. No lane traps, whatever it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from jax import lax
+
+from ..numbers import Unsupported
+from .sine import cosine, sine
+from .writer import BOOL, Number, Writer, constant, kind
+
+FUSED = "contract"  # a multiplication and an addition may be one instruction: nothing else is allowed
+
+Rule = Callable[[Writer, Any, list[Number]], Number]
+
+
+def same(x: Number, value: Any) -> Number:
+    """A constant of the type of another number."""
+    return constant(value, x.dtype)
+
+
+def _numeric(real: str, whole: str) -> Rule:
+    def rule(w: Writer, eqn: Any, values: list[Number]) -> Number:
+        return w.op(f"{real} {FUSED}" if values[0].is_float else whole, *values)
+
+    return rule
+
+
+def _mul(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    if values[0].dtype == BOOL:
+        return w.op("and", *values)
+    return _numeric("fmul", "mul")(w, eqn, values)
+
+
+def _div(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    x, y = values
+    if x.is_float:
+        return w.op("fdiv", x, y)
+    zero = w.op("icmp eq", y, same(y, 0), dtype=BOOL)
+    if not x.is_signed:
+        quotient = w.op("udiv", x, w.select(zero, same(y, 1), y))
+        return w.select(zero, same(x, np.iinfo(x.dtype).max), quotient)
+    over = _overflow(w, x, y)
+    quotient = w.op("sdiv", x, w.select(w.op("or", zero, over), same(y, 1), y))
+    return w.select(zero, same(x, -1), quotient)
+
+
+def _rem(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    x, y = values
+    if x.is_float:
+        return w.op("frem", x, y)
+    zero = w.op("icmp eq", y, same(y, 0), dtype=BOOL)
+    if not x.is_signed:
+        return w.select(zero, x, w.op("urem", x, w.select(zero, same(y, 1), y)))
+    rest = w.op("srem", x, w.select(w.op("or", zero, _overflow(w, x, y)), same(y, 1), y))
+    return w.select(zero, x, rest)
+
+
+def _overflow(w: Writer, x: Number, y: Number) -> Number:
+    """Whether x / y is too large by one: of the least number and -1."""
+    least = w.op("icmp eq", x, same(x, np.iinfo(x.dtype).min), dtype=BOOL)
+    return w.op("and", least, w.op("icmp eq", y, same(y, -1), dtype=BOOL))
+
+
+def _neg(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    (x,) = values
+    return w.op("fneg", x) if x.is_float else w.op("sub", same(x, 0), x)
+
+
+def _abs(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    (x,) = values
+    if x.is_float:
+        return w.intrinsic("fabs", x)
+    return w.intrinsic("abs", x, extra="i1 false") if x.is_signed else x
+
+
+def _sign(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    (x,) = values
+    zero = same(x, 0)
+    if x.is_float:
+        low, high = w.op("fcmp olt", x, zero, dtype=BOOL), w.op("fcmp ogt", x, zero, dtype=BOOL)
+        return w.select(high, same(x, 1), w.select(low, same(x, -1), x))  # zeros and NaN are their own sign
+    one = w.select(w.op("icmp eq", x, zero, dtype=BOOL), zero, same(x, 1))
+    return w.select(w.op("icmp slt", x, zero, dtype=BOOL), same(x, -1), one) if x.is_signed else one
+
+
+def compare(real: str, signed: str, unsigned: str) -> Rule:
+    def rule(w: Writer, eqn: Any, values: list[Number]) -> Number:
+        x = values[0]
+        name = f"fcmp {real}" if x.is_float else f"icmp {signed if x.is_signed else unsigned}"
+        return w.op(name, *values, dtype=BOOL)
+
+    return rule
+
+
+def extreme(real: str, whole: str) -> Rule:
+    """max or min, NaN where either is."""
+
+    def rule(w: Writer, eqn: Any, values: list[Number]) -> Number:
+        x, y = values
+        if x.dtype == BOOL:
+            return w.op("or" if whole == "max" else "and", x, y)
+        if not x.is_float:
+            return w.intrinsic(("s" if x.is_signed else "u") + whole, x, y)
+        # one instruction, which gives y where either is NaN
+        found = w.select(w.op(f"fcmp {real}", x, y, dtype=BOOL), x, y)
+        return w.select(w.op("fcmp uno", x, x, dtype=BOOL), x, found)
+
+    return rule
+
+
+largest, smallest = extreme("ogt", "max"), extreme("olt", "min")
+
+
+def _clamp(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    least, x, most = values
+    return smallest(w, eqn, [largest(w, eqn, [least, x]), most])
+
+
+def _select_n(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    which, *cases = values
+    if which.dtype == BOOL:
+        return w.select(which, cases[1], cases[0]) if len(cases) > 1 else cases[0]
+    found = cases[0]
+    for i, case in enumerate(cases[1:], 1):
+        found = w.select(w.op("icmp eq", which, same(which, i), dtype=BOOL), case, found)
+    return found
+
+
+def _convert(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    return converted(w, values[0], eqn.params["new_dtype"])
+
+
+def converted(w: Writer, x: Number, dtype: Any) -> Number:
+    """A number of another type, as XLA converts it: real ones to the nearest whole one towards zero that there is."""
+    new = np.dtype(dtype)
+    kind(new)
+    if new == x.dtype:
+        return x
+    if new == BOOL:
+        return w.op("fcmp une" if x.is_float else "icmp ne", x, same(x, 0), dtype=BOOL)
+    if new.kind == "f":
+        if x.is_float:
+            return w.convert("fpext" if new.itemsize > x.dtype.itemsize else "fptrunc", x, new)
+        return w.convert("sitofp" if x.is_signed else "uitofp", x, new)
+    if x.is_float:
+        return w.intrinsic("fptosi.sat" if new.kind == "i" else "fptoui.sat", x, dtype=new)
+    if x.dtype != BOOL and new.itemsize == x.dtype.itemsize:
+        return Number(x.name, new, x.wide)
+    if x.dtype != BOOL and new.itemsize < x.dtype.itemsize:
+        return w.convert("trunc", x, new)
+    return w.convert("sext" if x.is_signed else "zext", x, new)
+
+
+def _finite(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    size = w.intrinsic("fabs", values[0])
+    return w.op("fcmp olt", size, same(size, np.inf), dtype=BOOL)
+
+
+def _round(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    even = eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
+    return w.intrinsic("roundeven" if even else "round", values[0])
+
+
+def _integer_pow(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    (x,) = values
+    n = eqn.params["y"]
+    if n == 0:
+        return same(x, 1)
+    mul = lambda a, b: _mul(w, eqn, [a, b])
+    found, square, left = None, x, abs(n)
+    while left:
+        if left & 1:
+            found = square if found is None else mul(found, square)
+        left >>= 1
+        square = mul(square, square) if left else square
+    assert found is not None
+    return found if n > 0 else w.op("fdiv", same(x, 1), found)
+
+
+def _pow(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    x, y = values
+    if not (x.is_float and y.dtype == x.dtype):
+        raise Unsupported("pow with whole exponents")
+    return library(w, "pow", x, y)
+
+
+def _logistic(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    (x,) = values
+    return w.op("fdiv", same(x, 1), w.op("fadd", same(x, 1), library(w, "exp", w.op("fneg", x))))
+
+
+def _shift(name: str) -> Rule:
+    """What is shifted out is lost, by however many bits."""
+
+    def rule(w: Writer, eqn: Any, values: list[Number]) -> Number:
+        x, by = values
+        bits = same(by, 8 * x.dtype.itemsize)
+        short = w.op("icmp ult", by, bits, dtype=BOOL)
+        if name == "ashr":
+            return w.op(name, x, w.select(short, by, same(by, 8 * x.dtype.itemsize - 1)))
+        return w.select(short, w.op(name, x, w.select(short, by, same(by, 0))), same(x, 0))
+
+    return rule
+
+
+def _not(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    (x,) = values
+    return w.op("xor", x, same(x, True if x.dtype == BOOL else -1))
+
+
+def _precision(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    info = np.finfo(values[0].dtype)
+    if (eqn.params["exponent_bits"], eqn.params["mantissa_bits"]) != (info.iexp, info.nmant):
+        raise Unsupported("reduce_precision")
+    return values[0]
+
+
+# the C library, lane by lane
+
+LIBRARY = {name: name for name in (
+    "exp", "exp2", "expm1", "log", "log1p", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
+    "atanh", "cbrt", "erf", "erfc", "lgamma", "nextafter",
+)}  # fmt: skip
+
+
+def library(w: Writer, name: str, *values: Number) -> Number:
+    """A function of the C library: called for every lane."""
+    values = tuple(w.alike(values))
+    first = values[0]
+    scalar = kind(first.dtype)
+    if not first.is_float:
+        raise Unsupported(f"{name} of {first.dtype}")
+    function = "@" + name + ("f" if first.dtype == np.float32 else "")
+    inputs = ", ".join([scalar] * len(values))
+    w.declared[function] = f"declare {scalar} {function}({inputs}) memory(none) nounwind willreturn"
+    given = ", ".join(w.arg(x) for x in values)
+    if not first.wide:
+        return w.text(first.dtype, False, f"call {scalar} {function}({given})")
+    vector = w.of(first)
+    wide = f"@lanes.{function[1:]}"
+    lines = [f"define internal {vector} {wide}({', '.join(f'{vector} %x{i}' for i in range(len(values)))}) noinline memory(none) {{"]
+    found = "poison"
+    for lane in range(w.width):
+        for i in range(len(values)):
+            lines.append(f"  %e{lane}.{i} = extractelement {vector} %x{i}, i64 {lane}")
+        entries = ", ".join(f"{scalar} %e{lane}.{i}" for i in range(len(values)))
+        lines.append(f"  %y{lane} = call {scalar} {function}({entries})")
+        lines.append(f"  %r{lane} = insertelement {vector} {found}, {scalar} %y{lane}, i64 {lane}")
+        found = f"%r{lane}"
+    w.declared[wide] = "\n".join([*lines, f"  ret {vector} {found}", "}"])
+    return w.text(first.dtype, True, f"call {vector} {wide}({given})")
+
+
+def _library(name: str) -> Rule:
+    return lambda w, eqn, values: library(w, name, *values)
+
+
+RULES: dict[str, Rule] = {
+    "add": _numeric("fadd", "add"), "add_any": _numeric("fadd", "add"), "sub": _numeric("fsub", "sub"), "mul": _mul,
+    "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": largest, "min": smallest, "clamp": _clamp,
+    "eq": compare("oeq", "eq", "eq"), "ne": compare("une", "ne", "ne"), "lt": compare("olt", "slt", "ult"),
+    "le": compare("ole", "sle", "ule"), "gt": compare("ogt", "sgt", "ugt"), "ge": compare("oge", "sge", "uge"),
+    "select_n": _select_n, "convert_element_type": _convert, "is_finite": _finite, "round": _round,
+    "floor": lambda w, eqn, values: w.intrinsic("floor", *values), "ceil": lambda w, eqn, values: w.intrinsic("ceil", *values),
+    "sqrt": lambda w, eqn, values: w.intrinsic("sqrt", *values), "square": lambda w, eqn, values: _mul(w, eqn, values * 2),
+    "rsqrt": lambda w, eqn, values: w.op("fdiv", same(values[0], 1), w.intrinsic("sqrt", *values)),
+    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, eqn, values: sine(w, *values, library),
+    "cos": lambda w, eqn, values: cosine(w, *values, library),
+    "and": lambda w, eqn, values: w.op("and", *values), "or": lambda w, eqn, values: w.op("or", *values),
+    "xor": lambda w, eqn, values: w.op("xor", *values), "not": _not, "shift_left": _shift("shl"),
+    "shift_right_logical": _shift("lshr"), "shift_right_arithmetic": _shift("ashr"), "reduce_precision": _precision,
+    "population_count": lambda w, eqn, values: w.intrinsic("ctpop", *values),
+    "clz": lambda w, eqn, values: w.intrinsic("ctlz", *values, extra="i1 false"),
+} | {name: _library(function) for name, function in LIBRARY.items()}  # fmt: skip

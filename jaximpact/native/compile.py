@@ -1,0 +1,96 @@
+"""Machine code from LLVM IR, by llvmlite, for the processor at hand. A program is compiled once, however often it is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cache
+from threading import Lock
+from typing import Any
+
+from ..numbers import Unsupported
+from .arithmetic import LIBRARY
+from .emit import NAME
+
+KEPT = 256  # compiled programs
+_programs: OrderedDict[str, Code] = OrderedDict()
+_lock = Lock()
+compilations = 0  # how many programs were compiled
+
+
+class Code:
+    """A compiled function ``void (void** entries, void** results, int64_t blocks)``, which lets other threads of Python run."""
+
+    def __init__(self, engine: Any, address: int) -> None:
+        self.engine = engine  # the code lives as long as it
+        self.call: Callable = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(address)
+
+
+class Host:
+    """The processor at hand, as LLVM knows it."""
+
+    def __init__(self, binding: Any) -> None:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+        self.binding = binding
+        self.cpu, found = binding.get_host_cpu_name(), binding.get_host_cpu_features()
+        self.features = found.flatten()
+        triple = binding.get_default_triple()
+        # a sum of products in one instruction: all of 64-bit Arm, x86 since 2013
+        self.fused = bool(found.get("fma")) or triple.startswith(("aarch64", "arm64"))
+        self.target = binding.Target.from_triple(triple)
+        library = ctypes.CDLL(ctypes.util.find_library("m"))
+        for name in ("sin", "cos", "fmod", "pow", *LIBRARY.values()):
+            for symbol in (name, name + "f"):
+                binding.add_symbol(symbol, ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value)
+
+    def compile(self, text: str) -> Code:
+        """The code of a module with the function `NAME`."""
+        binding = self.binding
+        machine = self.target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
+        module = binding.parse_assembly(text)
+        module.triple = machine.triple
+        module.data_layout = str(machine.target_data)
+        tuning = binding.create_pipeline_tuning_options(speed_level=2)
+        # they find nothing in what is vectors already
+        tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = False
+        builder = binding.create_pass_builder(machine, tuning)
+        builder.getModulePassManager().run(module, builder)
+        engine = binding.create_mcjit_compiler(module, machine)
+        engine.finalize_object()
+        return Code(engine, engine.get_function_address(NAME))
+
+
+@cache
+def host() -> Host:
+    """The processor, if llvmlite can be had.
+
+    Raises:
+        ImportError: it cannot.
+    """
+    from llvmlite import binding
+
+    try:
+        return Host(binding)
+    except (OSError, RuntimeError, AttributeError) as error:
+        raise ImportError(f"llvmlite does not know this processor: {error}") from error
+
+
+def compiled(text: str) -> Code:
+    """The code of a module, compiled now or before."""
+    global compilations
+    key = hashlib.sha256(text.encode()).hexdigest()
+    with _lock:
+        if key not in _programs:
+            try:
+                _programs[key] = host().compile(text)
+            except RuntimeError as error:
+                raise Unsupported(f"LLVM: {error}") from error
+            compilations += 1
+            while len(_programs) > KEPT:
+                _programs.popitem(last=False)
+        _programs.move_to_end(key)
+        return _programs[key]

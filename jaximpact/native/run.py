@@ -1,0 +1,115 @@
+"""A function of one lane, executed for many: traced once for each shape of its arguments, compiled, called on numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import jax
+import numpy as np
+
+from ..numbers import Unsupported, carried_axes, numbers, size
+from .compile import Code, compiled, host
+from .emit import emit
+
+BYTES = 64  # of a vector: the widest registers there are, or two of the next
+LARGEST = 100_000  # operations of a program: more take long to compile
+_lock = Lock()
+_known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
+
+
+class Compiled(NamedTuple):
+    """Machine code of a function of one lane, for vectors of ``width``."""
+
+    code: Code
+    width: int
+
+
+def over_lanes(one: Any, axes: tuple, **static: Any) -> Callable:
+    """A jitted function for all lanes, as `jax.vmap` of it with ``in_axes=axes`` would be; its results are numpy arrays.
+
+    Raises:
+        Unsupported: when it is called, if a part of ``one`` has no rule here, or is too large.
+        ImportError: llvmlite is not installed.
+    """
+
+    def call(*operands: Any) -> Any:
+        host()
+        carried = jax.tree.leaves(carried_axes(axes, operands))
+        leaves, structure = jax.tree.flatten(operands)
+        avals = [jax.typeof(x) for x in leaves]
+        members = [
+            jax.ShapeDtypeStruct(a.shape[1:] if c else a.shape, a.dtype, weak_type=a.weak_type)
+            for a, c in zip(avals, carried, strict=True)
+        ]
+        with _lock:
+            traced = one.trace(*jax.tree.unflatten(structure, members), **static)
+            closed = traced.jaxpr
+            program = _compiled(closed, carried)
+        lanes = next(x.shape[0] for x, c in zip(leaves, carried, strict=True) if c)
+        given = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)] + [*map(np.asarray, closed.consts)]
+        carried += [False] * len(closed.consts)
+        found = _launch(program, given, carried, lanes, [v.aval for v in closed.jaxpr.outvars])
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
+
+    return call
+
+
+def _compiled(closed: Any, carried: Sequence[bool]) -> Compiled:
+    """The program of a jaxpr, compiled now or before; what cannot be compiled is remembered too."""
+    kept, key = _known.setdefault(closed, {}), tuple(carried)
+    if key not in kept:
+        try:
+            kept[key] = _compile(closed, carried)
+        except Unsupported as error:
+            kept[key] = error
+    found = kept[key]
+    if isinstance(found, Unsupported):
+        raise found
+    return found
+
+
+def _compile(closed: Any, carried: Sequence[bool]) -> Compiled:
+    variables = [*closed.jaxpr.invars, *closed.jaxpr.constvars]
+    program = numbers(closed, library=True)
+    if (count := size(program.jaxpr)) > LARGEST:
+        raise Unsupported(f"a program of {count} operations, more than {LARGEST}")
+    flags = [*carried, *[False] * len(closed.jaxpr.constvars)]
+    varies = [flag for v, flag in zip(variables, flags, strict=True) for _ in range(math.prod(v.aval.shape))]
+    real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
+    width = BYTES // max(real, default=8)
+    return Compiled(compiled(emit(program, varies, width, host().fused)), width)
+
+
+def _launch(
+    program: Compiled, given: Sequence[np.ndarray], carried: Sequence[bool], lanes: int, results: Sequence[Any]
+) -> list[np.ndarray]:
+    """The program for all lanes, in whole vectors, filled up with the last lane."""
+    blocks = -(-lanes // program.width)
+    padded = blocks * program.width
+    kept, entries = [], []  # the arrays live until the call is over
+    for x, c in zip(given, carried, strict=True):
+        if c:
+            columns = np.empty((math.prod(x.shape[1:]), padded), x.dtype)
+            columns[:, :lanes] = x.reshape(lanes, -1).T
+            columns[:, lanes:] = columns[:, lanes - 1 : lanes]
+        else:
+            columns = np.ascontiguousarray(x).reshape(-1, 1)
+        kept.append(columns)
+        entries += _rows(columns)
+    found = [np.empty((math.prod(a.shape), padded), a.dtype) for a in results]
+    targets = [address for x in found for address in _rows(x)]
+    program.code.call(_table(entries), _table(targets), blocks)
+    return [x[:, :lanes].T.reshape(lanes, *a.shape) for x, a in zip(found, results, strict=True)]
+
+
+def _rows(x: np.ndarray) -> list[int]:
+    return [x.ctypes.data + i * x.strides[0] for i in range(len(x))]
+
+
+def _table(addresses: Sequence[int]) -> Any:
+    return (ctypes.c_void_p * len(addresses))(*addresses)

@@ -1,0 +1,106 @@
+"""Sine and cosine of vectors, to about an ulp for every finite number.
+
+x = k pi/2 + r + s, with |r| at most about pi/4 and s what r is rounded by (Cody and Waite 1980, with fused multiply-add, so that
+the first product is exact); polynomials of r of least error (those of the FreeBSD C library). Beyond LARGE, where k would no
+longer be known to all digits, the C library is called, lane by lane.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import reduce
+
+import numpy as np
+
+from .writer import BOOL, Number, Writer, constant
+
+LARGE = 2.0**30
+SHIFT = 1.5 * 2.0**52
+HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)  # pi/2 in parts
+SINE = (1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06, -1.98412698298579493134e-04,
+        8.33333333332248946124e-03, -1.66666666666666324348e-01)  # fmt: skip
+COSINE = (-1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07, 2.48015872894767294178e-05,
+          -1.38888888888741095749e-03, 4.16666666666666019037e-02)  # fmt: skip
+
+Library = Callable[..., Number]
+
+
+def sine(w: Writer, x: Number, library: Library) -> Number:
+    return _single(w, x, library)[0]
+
+
+def cosine(w: Writer, x: Number, library: Library) -> Number:
+    return _single(w, x, library)[1]
+
+
+def _single(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
+    """Both, in the precision of x; that of single precision is computed in double."""
+    if not w.fused:
+        return library(w, "sin", x), library(w, "cos", x)
+    if x.dtype == np.float64:
+        return _both(w, x, library)
+    found = _both(w, w.convert("fpext", x, np.float64), library)
+    return w.convert("fptrunc", found[0], x.dtype), w.convert("fptrunc", found[1], x.dtype)
+
+
+def _both(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
+    key = ("sine and cosine of", x)
+    for scope in reversed(w.seen):
+        if key in scope:
+            return scope[key]
+    found = _small(w, x)
+    size = w.intrinsic("fabs", x)
+    huge = w.both(w.op("fcmp ogt", size, _number(LARGE), dtype=BOOL), w.active)
+    before, far, after = w.block, w.fresh("far"), w.fresh("near")
+    w.branch(w.any(huge), far, after)
+    w.begin(far)
+    with w.scope(huge):
+        exact = [w.select(huge, library(w, name, x), y) for name, y in zip(("sin", "cos"), found, strict=True)]
+        end = w.block
+        w.go(after)
+    w.begin(after)
+    found = tuple(w.joined(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True))
+    w.seen[-1][key] = found
+    return found
+
+
+def _number(value: float) -> Number:
+    return constant(value, np.float64)
+
+
+def _small(w: Writer, x: Number) -> tuple[Number, Number]:
+    fma = lambda a, b, c: w.intrinsic("fma", a, b, c)
+    mul, add, sub = (lambda a, b, name=name: w.op(name, a, b) for name in ("fmul", "fadd", "fsub"))
+    # the last bits of the sum are those of the whole number k
+    shifted = add(mul(x, _number(2 / math.pi)), _number(SHIFT))
+    k = sub(shifted, _number(SHIFT))
+    first = fma(w.op("fneg", k), _number(HALF_PI[0]), x)  # exact
+    # the second product, and what is taken from the first, each with the part that is rounded off
+    product = mul(k, _number(HALF_PI[1]))
+    lost = fma(k, _number(HALF_PI[1]), w.op("fneg", product))
+    r = sub(first, product)
+    taken = sub(r, first)
+    rest = sub(sub(first, sub(r, taken)), add(product, taken))
+    rest = sub(sub(rest, lost), mul(k, _number(HALF_PI[2])))
+    y = add(r, rest)
+    s = add(sub(r, y), rest)
+    z = mul(y, y)
+
+    def horner(coefficients: Sequence[float]) -> Number:
+        return reduce(lambda total, c: fma(total, z, _number(c)), coefficients[1:], _number(coefficients[0]))
+
+    # sin(y + s) = y + (s + y^3 p(z)), cos(y + s) = 1 - z/2 + (z^2 p(z) - y s)
+    sine = add(y, fma(mul(y, z), horner(SINE), s))
+    half = mul(z, _number(0.5))
+    most = sub(_number(1), half)
+    lost = sub(sub(_number(1), most), half)
+    cosine = add(most, add(lost, fma(mul(z, z), horner(COSINE), w.op("fneg", mul(y, s)))))
+    quarter = w.convert("bitcast", shifted, np.int64)
+    odd, second = (w.op("icmp ne", w.op("and", quarter, _whole(bit)), _whole(0), dtype=BOOL) for bit in (1, 2))
+    a, b = w.select(odd, cosine, sine), w.select(odd, sine, cosine)
+    return w.select(second, w.op("fneg", a), a), w.select(w.op("xor", second, odd), w.op("fneg", b), b)
+
+
+def _whole(value: int) -> Number:
+    return constant(value, np.int64)

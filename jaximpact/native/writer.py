@@ -1,0 +1,201 @@
+"""Instructions of LLVM IR, written as text: numbers that all lanes share are scalars, others vectors with one entry a lane."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..numbers import Unsupported
+
+TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
+    f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+BOOL, INT = np.dtype(bool), np.dtype(np.int32)
+
+
+class Number(NamedTuple):
+    """A number of a program: its name in the text, its dtype, and whether it is a vector over lanes."""
+
+    name: str
+    dtype: np.dtype
+    wide: bool
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.kind == "f"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.dtype.kind == "i"
+
+
+def kind(dtype: Any) -> str:
+    """The type of a scalar."""
+    try:
+        return TYPES[np.dtype(dtype).name]
+    except (KeyError, TypeError) as error:
+        raise Unsupported(f"numbers of type {dtype}") from error
+
+
+def constant(value: Any, dtype: Any) -> Number:
+    """A known number, shared by all lanes."""
+    dtype = np.dtype(dtype)
+    kind(dtype)
+    if dtype == BOOL:
+        return Number("true" if value else "false", dtype, False)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            exact = float(dtype.type(value))
+        return Number(f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", dtype, False)
+    return Number(str(int(value)), dtype, False)
+
+
+class Writer:
+    """A function body of ``width`` lanes a vector, one basic block after the other.
+
+    What was computed before is not computed again: `text` finds it, as far as the present block can see it.
+    """
+
+    def __init__(self, width: int, fused: bool) -> None:
+        self.width = width
+        self.fused = fused  # whether the processor multiplies and adds in one instruction
+        self.lines: list[str] = []
+        self.block = "entry"
+        self.declared: dict[str, str] = {}  # other functions by name: declarations or definitions
+        self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
+        self.active: Number | None = None  # the lanes whose results matter, None: all
+        self._count = 0
+
+    def type(self, dtype: Any, wide: bool) -> str:
+        return f"<{self.width} x {kind(dtype)}>" if wide else kind(dtype)
+
+    def of(self, x: Number) -> str:
+        """The type of a number."""
+        return self.type(x.dtype, x.wide)
+
+    def arg(self, x: Number) -> str:
+        return f"{self.of(x)} {x.name}"
+
+    # instructions
+
+    def fresh(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def text(self, dtype: Any, wide: bool, instruction: str) -> Number:
+        """The result of an instruction without side effects."""
+        dtype = np.dtype(dtype)
+        for scope in reversed(self.seen):
+            if (known := scope.get((instruction, dtype))) is not None:
+                return known
+        found = Number("%" + self.fresh(), dtype, wide)
+        self.lines.append(f"  {found.name} = {instruction}")
+        self.seen[-1][instruction, dtype] = found
+        return found
+
+    def do(self, instruction: str) -> None:
+        self.lines.append(f"  {instruction}")
+
+    def op(self, name: str, *values: Number, dtype: Any = None) -> Number:
+        """An instruction whose operands have one type, and its result too where no other dtype is given."""
+        values = self.alike(values)
+        first = values[0]
+        names = ", ".join(x.name for x in values)
+        return self.text(first.dtype if dtype is None else dtype, first.wide, f"{name} {self.of(first)} {names}")
+
+    def convert(self, name: str, x: Number, dtype: Any) -> Number:
+        return self.text(dtype, x.wide, f"{name} {self.arg(x)} to {self.type(dtype, x.wide)}")
+
+    def select(self, which: Number, yes: Number, no: Number) -> Number:
+        if yes == no:
+            return yes
+        which, yes, no = self.alike((which, yes, no)) if which.wide else (which, *self.alike((yes, no)))
+        return self.text(yes.dtype, yes.wide, f"select {self.arg(which)}, {self.arg(yes)}, {self.arg(no)}")
+
+    def intrinsic(self, name: str, *values: Number, dtype: Any = None, extra: str = "") -> Number:
+        """``llvm.name`` of operands of one type; ``extra`` operands follow them."""
+        values = self.alike(values)
+        first = values[0]
+        result = np.dtype(first.dtype if dtype is None else dtype)
+        suffix = self.mangled(first)
+        if result != first.dtype:
+            suffix = f"{self.mangled(Number('', result, first.wide))}.{suffix}"
+        function = f"@llvm.{name}.{suffix}"
+        inputs = ", ".join([self.of(x) for x in values] + ([extra.split()[0]] if extra else []))
+        self.declared[function] = f"declare {self.type(result, first.wide)} {function}({inputs})"
+        given = ", ".join([self.arg(x) for x in values] + ([extra] if extra else []))
+        return self.text(result, first.wide, f"call {self.type(result, first.wide)} {function}({given})")
+
+    def mangled(self, x: Number) -> str:
+        short = {"double": "f64", "float": "f32"}.get(kind(x.dtype), kind(x.dtype))
+        return f"v{self.width}{short}" if x.wide else short
+
+    # shared numbers and vectors
+
+    def wide(self, x: Number) -> Number:
+        """A number as a vector."""
+        if x.wide:
+            return x
+        if not x.name.startswith("%"):
+            return Number(f"splat ({kind(x.dtype)} {x.name})", x.dtype, True)
+        vector = self.type(x.dtype, True)
+        first = self.text(x.dtype, True, f"insertelement {vector} poison, {self.arg(x)}, i64 0")
+        return self.text(
+            x.dtype,
+            True,
+            f"shufflevector {vector} {first.name}, {vector} poison, <{self.width} x i32> zeroinitializer",
+        )
+
+    def alike(self, values: Iterable[Number]) -> list[Number]:
+        """Vectors, if there is one among them."""
+        values = list(values)
+        return [self.wide(x) for x in values] if any(x.wide for x in values) else values
+
+    def like(self, values: Sequence[Number], flags: Sequence[bool]) -> list[Number]:
+        """Vectors where the flags say so."""
+        return [self.wide(x) if wide else x for x, wide in zip(values, flags, strict=True)]
+
+    def any(self, x: Number) -> Number:
+        """Whether a condition holds in any lane."""
+        if not x.wide:
+            return x
+        function = f"@llvm.vector.reduce.or.v{self.width}i1"
+        self.declared[function] = f"declare i1 {function}({self.of(x)})"
+        return self.text(BOOL, False, f"call i1 {function}({self.arg(x)})")
+
+    def both(self, x: Number, y: Number | None) -> Number:
+        return x if y is None else self.op("and", x, y)
+
+    # blocks
+
+    def begin(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def go(self, label: str) -> None:
+        self.do(f"br label %{label}")
+
+    def branch(self, which: Number, yes: str, no: str) -> None:
+        self.do(f"br i1 {which.name}, label %{yes}, label %{no}")
+
+    @contextmanager
+    def scope(self, active: Number | None) -> Iterator[None]:
+        """Blocks that may not be passed: what they compute is forgotten after them. Only the active lanes matter there."""
+        outside, self.active = self.active, active
+        self.seen.append({})
+        try:
+            yield
+        finally:
+            self.seen.pop()
+            self.active = outside
+
+    def joined(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
+        """A number that comes from one of several blocks."""
+        found = Number("%" + self.fresh(), np.dtype(dtype), wide)
+        parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
+        self.lines.append(f"  {found.name} = phi {self.of(found)} {parts}")
+        return found
