@@ -167,7 +167,8 @@ def test_work_stays_near_the_sum_of_steps(seed):
         assert set(padded) == set(members)
 
 
-def test_one_trace_for_a_sweep_over_h():
+@pytest.mark.parametrize(("execution", "traces"), [("xla", 2), ("native", 1)])
+def test_one_trace_for_a_sweep_over_h(execution, traces):
     calls = []
     original = module.motion
 
@@ -177,12 +178,13 @@ def test_one_trace_for_a_sweep_over_h():
 
     module.motion = counted
     module._run.clear_cache()
+    module._traced.clear_cache()
     try:
         problem = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
         for h in (0.01, 0.003, np.full(6, 0.02)):
-            ji.ensemble(problem, np.ones((6, 1)), [0.0], t1=1.0, h=h, e=np.linspace(0, 1, 6))
-        # shared h and h by lane are two traces; another h or number of steps is none
-        assert len(calls) == 2
+            ji.ensemble(problem, np.ones((6, 1)), [0.0], t1=1.0, h=h, e=np.linspace(0, 1, 6), execution=execution)
+        # shared h and h by lane are two traces through XLA; another h or number of steps is none
+        assert len(calls) == traces
     finally:
         module.motion = original
 

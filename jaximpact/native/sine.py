@@ -98,6 +98,7 @@ def _small(w: Writer, x: Number) -> tuple[Number, Number]:
     cosine = add(most, add(lost, fma(mul(z, z), horner(COSINE), w.op("fneg", mul(y, s)))))
     quarter = w.convert("bitcast", shifted, np.int64)
     odd, second = (w.op("icmp ne", w.op("and", quarter, _whole(bit)), _whole(0), dtype=BOOL) for bit in (1, 2))
+    sine = w.select(w.op("fcmp oeq", x, _number(0), dtype=BOOL), x, sine)  # a zero with its sign
     a, b = w.select(odd, cosine, sine), w.select(odd, sine, cosine)
     return w.select(second, w.op("fneg", a), a), w.select(w.op("xor", second, odd), w.op("fneg", b), b)
 

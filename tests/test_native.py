@@ -1,0 +1,251 @@
+"""Ensembles as native code: the same motions as through XLA, whatever the lanes, and nothing compiled twice."""
+
+import math
+import sys
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaximpact as ji
+from jaximpact import catalogue
+from jaximpact.native import compile as native_compile
+from jaximpact.native import over_lanes
+
+LANES = 37  # the last vector is filled up
+FIELDS = ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual", "status", "failed_at")
+WAYS = ("native", "xla")
+
+
+def ball(gravity=9.81):
+    """Above a floor and below a ceiling; its clock may run out."""
+    gravity = jnp.asarray(gravity)
+    force = lambda t, q, v, args: jnp.stack([-gravity + 0.0 * jnp.log(args - t)])
+    return ji.Problem(force, lambda t, q, args: jnp.append(q, 1.6 - q))
+
+
+BALL = ball()
+
+
+def balls(which=slice(None), problem=BALL, h=0.01, t1=1.0, factor=1.0, **options):
+    """Lanes of different numbers of steps, restitution and clocks."""
+    number = np.arange(LANES)[which]
+    at = number / (LANES - 1)
+    given = {"h": np.where(number % 3, h / 2, h), "e": factor * at, "args": np.where(number == 3, 0.4, 10.0)}
+    return ji.ensemble(problem, 0.5 + at[:, None], 3 * factor * (1 - at[:, None]), t1=t1, args_axes=0, **given, **options)
+
+
+def compare(native, xla, tolerance, share=1.0):
+    """That so many lanes agree: where roundings move an impact to another step, positions differ by far more."""
+    close = np.ones(len(native.status), bool)
+    for name in FIELDS:
+        x, y = getattr(native, name), getattr(xla, name)
+        if x is not None or y is not None:
+            assert x.dtype == y.dtype and x.shape == y.shape, name
+            same = np.isclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
+            close &= same.reshape(len(close), -1).all(axis=1)
+    assert close.mean() >= share, np.flatnonzero(~close)
+
+
+def same_bits(found, expected, lanes=slice(None)):
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(x, y[lanes])
+
+
+@pytest.fixture(scope="module")
+def bouncing():
+    return balls(execution="native")
+
+
+def test_a_ball(bouncing):
+    """As through XLA; a lane that becomes NaN is flagged, and no other notices."""
+    assert np.flatnonzero(bouncing.failed).tolist() == [3] and np.isnan(bouncing.q[3]).any()
+    assert np.sum(np.any(bouncing.impulse[:, -1] > 0, axis=-1)) > LANES // 2
+    # 200 steps of a few units each
+    compare(bouncing, balls(execution="xla"), 1e-12)
+
+
+def test_lanes_do_not_depend_on_each_other(bouncing, monkeypatch):
+    same_bits(balls(execution="native", chunk=5), bouncing)
+    monkeypatch.setattr(sys.modules["jaximpact.ensemble"], "workers", lambda: 3)
+    same_bits(balls(execution="native"), bouncing)
+    backwards = np.arange(LANES)[::-1]
+    same_bits(balls(backwards, execution="native"), bouncing, backwards)
+    few = np.arange(20, 23)
+    same_bits(balls(few, execution="native"), bouncing, few)
+
+
+def test_numbers_do_not_compile_anew(bouncing):
+    before = native_compile.compilations
+    balls(execution="native", h=0.02)
+    balls(execution="native", t1=0.7)
+    balls(execution="native", factor=0.5)
+    # neither do those that the functions close over as arrays
+    balls(problem=ball(3.7), execution="native")
+    assert native_compile.compilations == before
+
+
+def test_auto_is_native_where_it_can_be(bouncing):
+    same_bits(balls(), bouncing)
+    with pytest.raises(ValueError, match=r"execution='native' keeps final states only: give save='final'"):
+        ji.ensemble(BALL, np.ones((3, 1)), np.zeros((3, 1)), t1=0.1, h=0.01, args=1.0, save="all", execution="native")
+
+
+def test_what_it_cannot_take_goes_through_xla():
+    strange = ji.Problem(lambda t, q, v, args: -9.81 + 0 * jax.scipy.special.digamma(1 + q**2), lambda t, q, args: q)
+    given = {"t1": 0.5, "h": 0.01, "e": 0.5}
+    q0, v0 = np.full((3, 1), 0.2), np.zeros((3, 1))
+    with pytest.raises(ValueError, match=r"execution='native' cannot take this problem \(digamma\): give execution='xla'"):
+        ji.ensemble(strange, q0, v0, execution="native", **given)
+    same_bits(ji.ensemble(strange, q0, v0, **given), ji.ensemble(strange, q0, v0, execution="xla", **given))
+
+
+# functions of one lane
+
+
+def lanewise(function, *lanes):
+    return over_lanes(jax.jit(function), (0,) * len(lanes))(*lanes)
+
+
+def units(found, expected):
+    """How many units in the last place of what is expected the results are away from it, at most."""
+    assert np.array_equal(np.isnan(found), np.isnan(expected))
+    there = np.isfinite(expected)
+    np.testing.assert_array_equal(found[np.isinf(expected)], expected[np.isinf(expected)])
+    return np.max(np.abs(found[there] - expected[there]) / np.spacing(np.abs(expected[there])))
+
+
+def test_sine_and_cosine_of_any_number():
+    """Within one unit of the C library, close to multiples of pi/2 and up to the largest number."""
+    random = np.random.default_rng(0)
+    x = np.concatenate([
+        random.uniform(-1, 1, 20_000) * 2.0 ** random.uniform(-60, 40, 20_000), np.arange(-5000, 5000) * np.pi / 2,
+        np.round(random.uniform(1, 2.0**29, 20_000)) * np.pi / 2, 2.0 ** random.uniform(-1070, 1023, 5000),
+        # the double that is closest to a multiple of pi/2 (Muller et al., Handbook of Floating-Point Arithmetic, 2010, table 11.1)
+        [6381956970095103.0 * 2.0**797, 1e22, 2.0**30, 5e-324, -0.0, np.finfo(float).max, np.inf, np.nan],
+    ])  # fmt: skip
+    for dtype in (np.float64, np.float32):
+        with np.errstate(over="ignore"):
+            lanes = x.astype(dtype)
+        with np.errstate(invalid="ignore"):
+            exact = np.array([np.sin(y) if np.isinf(y) else math.sin(y) for y in lanes.astype(float)]), np.array(
+                [np.cos(y) if np.isinf(y) else math.cos(y) for y in lanes.astype(float)])  # fmt: skip
+        for found, expected in zip(lanewise(lambda x: (jnp.sin(x), jnp.cos(x)), lanes), exact, strict=True):
+            assert found.dtype == dtype and units(found, expected.astype(dtype)) <= 1
+    assert np.signbit(lanewise(jnp.sin, np.array([-0.0, 0.0]))).tolist() == [True, False]
+
+
+REAL = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, 1.5, np.inf, -np.inf, np.nan, 1e-6, 1e30, -1e30, 3e9, -3e9, 0.3])
+EXACT = ["add", "sub", "mul", "div", "max", "min", "rem", "eq", "ne", "lt", "le", "gt", "ge", "nextafter"]
+CLOSE = ["exp", "exp2", "expm1", "log", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "cbrt", "erf", "logistic", "rsqrt"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_arithmetic_of_reals(dtype):
+    def exact(x, y):
+        even, away = lax.RoundingMethod.TO_NEAREST_EVEN, lax.RoundingMethod.AWAY_FROM_ZERO
+        kinds = (np.int32, np.int64, np.uint32, np.int8, bool, np.float64, np.float32)
+        return (
+            [getattr(lax, name)(x, y) for name in EXACT],
+            [getattr(lax, name)(x) for name in ("neg", "abs", "sign", "floor", "ceil", "sqrt", "is_finite")],
+            [lax.round(x, even), lax.round(x, away), lax.clamp(x, y, dtype(2)), jnp.sort(jnp.stack([x, y, x * 2]))],
+            [lax.convert_element_type(x, kind) for kind in kinds],
+        )
+
+    def close(x, y):
+        return [getattr(lax, name)(x) for name in CLOSE] + [x**y, lax.atan2(x, y), x**3, x**-2]
+
+    x, y = np.repeat(REAL, len(REAL)).astype(dtype), np.tile(REAL, len(REAL)).astype(dtype)
+    of_xla = lambda function: jax.tree.leaves(jax.jit(jax.vmap(function))(x, y))
+    for found, expected in zip(jax.tree.leaves(lanewise(exact, x, y)), of_xla(exact), strict=True):
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+    for found, expected in zip(lanewise(close, x, y), of_xla(close), strict=True):
+        expected = np.asarray(expected)
+        # each of the two is good to a few units
+        assert found.dtype == expected.dtype and units(found, expected) <= 8
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.int8])
+def test_arithmetic_of_whole_numbers(dtype):
+    """By zero, beyond the range, and shifts by more bits than there are."""
+    binary = ["add", "sub", "mul", "div", "rem", "max", "min", "lt", "ge", "bitwise_and", "bitwise_or", "bitwise_xor",
+              "shift_left", "shift_right_logical", "shift_right_arithmetic"]  # fmt: skip
+
+    def function(x, y):
+        kinds = (np.int32, np.int64, np.uint32, np.int8, bool, np.float64, np.float32)
+        alone = [lax.sign(x), ~x, lax.population_count(x), lax.clz(x)]
+        return [getattr(lax, name)(x, y) for name in binary] + alone + [lax.convert_element_type(x, kind) for kind in kinds]
+
+    info = np.iinfo(dtype)
+    numbers = np.array([0, 1, 2, 7, 31, 33, 64, info.max, info.min, info.min + 1, info.max - 1, *([-1, -3] * (info.min < 0))], dtype)
+    x, y = np.repeat(numbers, len(numbers)), np.tile(numbers, len(numbers))
+    for found, expected in zip(lanewise(function, x, y), jax.jit(jax.vmap(function))(x, y), strict=True):
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def test_loops_and_branches():
+    """Lanes leave a loop when they are done; a branch is taken by those that ask for it, the nearest if there is none."""
+
+    def function(k, x):
+        inner = lambda x: lax.while_loop(lambda y: y > 1, lambda y: y / 2, x)
+        branches = [lambda x: x, lambda x: lax.fori_loop(0, 5, lambda i, y: y + i, x), inner, lambda x: -x]
+        chosen = lax.switch(k, branches, x)
+        turns = lax.while_loop(lambda c: c[0] < k * k, lambda c: (c[0] + 1, lax.cond(c[1] > 3, inner, lambda y: y + 1, c[1])), (0, x))
+        return chosen, turns
+
+    k, x = np.arange(-3, 8, dtype=np.int32), np.linspace(0.25, 40, 11)
+    for found, expected in zip(jax.tree.leaves(lanewise(function, k, x)), jax.tree.leaves(jax.vmap(function)(k, x)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+# breadth
+
+
+SCHEMES = [ji.PaoliSchatzman(), ji.Maury(), ji.MoreauJean(), ji.EventCorrected()]
+PROJECTIONS = [ji.ActiveSet(), ji.ProjectedGradient(), ji.ADMM()]
+
+
+def around(problem, case, scheme, projection=None, dtype=np.float64, h=None):
+    """Motions near a case of the catalogue, natively and through XLA."""
+    random = np.random.default_rng(0)
+    q0, v0 = (np.tile(x, (LANES, 1)) for x in (case.q0, case.v0))
+    v0 = v0 + 0.01 * random.normal(size=v0.shape)
+    t1 = min(case.t1, 1.0)
+    h = t1 / 200
+    e = 0.0 if isinstance(scheme, ji.Maury) else case.restitution
+    given = {"t1": t1, "h": h, "e": e, "args": case.args, "scheme": scheme, "projection": projection}
+    q0, v0 = q0.astype(dtype), v0.astype(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # starts that point outward
+        return (ji.ensemble(problem, q0, v0, execution=way, **given) for way in WAYS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bowl", "polar-particle", "groove", "growing-spheres", "cradle"])
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
+def test_catalogue(name, scheme):
+    entry = catalogue.get(name)
+    native, xla = around(entry.problem, next(iter(entry.cases.values())), scheme)
+    # projections stop at 1e-12, which 200 steps carry on
+    compare(native, xla, 1e-9, 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("projection", PROJECTIONS, ids=lambda p: type(p).__name__)
+def test_projections(projection):
+    native, xla = around(catalogue.get("bowl").problem, catalogue.get("bowl").case("e=0"), ji.PaoliSchatzman(), projection)
+    compare(native, xla, 1e-9, 0.9)
+
+
+@pytest.mark.slow
+def test_single_precision():
+    entry = catalogue.get("polar-particle")
+    with jax.enable_x64(False):
+        native, xla = around(entry.problem, entry.case("e=0.9"), ji.PaoliSchatzman(), dtype=np.float32)
+    assert native.q.dtype == np.float32
+    # 200 steps of units of 1e-7, through impacts
+    compare(native, xla, 1e-3, 0.9)
