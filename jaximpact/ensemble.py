@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 from tqdm import tqdm
 
 from . import kernel, native
+from .chunks import divide
 from .execution import executed
 from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, is_scalar, make_plan, motion, row_size
 from .problem import Problem
@@ -52,10 +53,7 @@ from .validate import (
     split_restitution,
 )
 
-WORK = 1.3  # the total work of a call is at most this multiple of the sum of its lanes' steps
-SPREAD = 1.15  # lanes of one chunk differ in their number of steps by at most this factor
 MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
-SHORT_VECTORS = (2, 4, 8)
 BLOCK = 2048  # lanes of a small system advanced together on a CPU: their state stays in its cache
 VECTOR = 16  # lanes of the widest vector instruction
 LARGEST = 16384  # lanes in one automatic chunk on a CPU,
@@ -76,7 +74,14 @@ class Axes(NamedTuple):
 
 
 def _lane(
-    problem: Problem, scheme: Scheme, projection: ContactSolver, lane: Lane, leaves: tuple, *, plan: Plan, structure: Any
+    problem: Problem,
+    scheme: Scheme,
+    projection: ContactSolver,
+    lane: Lane,
+    leaves: tuple,
+    *,
+    plan: Plan,
+    structure: Any,
 ) -> Solution:
     """The motion of one lane; ``leaves`` of its args."""
     inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
@@ -186,11 +191,13 @@ def ensemble(
         save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".
         chunk: lanes computed at once; by default what keeps the saved rows of a chunk under 256 MB.
         progress: show a progress bar; by default on a terminal, for more than one chunk.
-        layout: as in `solve`; by default "auto": "scalar" for up to eight coordinates and constraints and 1e7 or more
-            trajectory-steps in all.
-        execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "kernel", all steps of a
-            motion in one kernel of an NVIDIA GPU, for small systems and save="final" (on a CPU it is only imitated, slowly);
-            "auto", the kernel on a GPU where the problem and what is saved allow it. Equal to rounding.
+        layout: as in `solve`, where XLA executes it; by default "auto": "scalar" for up to eight coordinates and constraints
+            and 1e7 or more trajectory-steps in all.
+        execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "native", all steps of a
+            motion as one loop of native code on a CPU, and "kernel", in one kernel of an NVIDIA GPU (on a CPU it is only
+            imitated, slowly), both for small systems and save="final"; "auto", native or the kernel where the problem and
+            what is saved allow it and no layout is asked for. Values are equal to rounding; ``iterations`` of "native" count
+            those of the steps that touch something.
 
     Returns:
         A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; where they became
@@ -344,41 +351,6 @@ def in_chunks(batch: Batch, call: Callable, progress: bool | None) -> Any:
         leave(future for _, future in ahead)
         bar.close()
     return result
-
-
-def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Chunks of lanes of similar step counts: (members, members padded to one of few sizes), longest first.
-
-    Lanes of a chunk run as many steps as the longest of them. Every size costs a compilation, so sizes are shared as far
-    as the total work, padding included, stays within WORK times the sum of the steps.
-    """
-    order = np.argsort(-counts, kind="stable")
-    ascending = -counts[order]
-    parts, first = [], 0
-    while first < len(order):
-        last = int(np.searchsorted(ascending, ascending[first] / SPREAD, side="right"))
-        group = order[first:last]
-        for part in np.array_split(group, -(-len(group) // chunk)):
-            # whole short vectors are compiled to other roundings: keep a lane apart, so that chunks never matter
-            parts += [part[:-1], part[-1:]] if len(part) in SHORT_VECTORS else [part]
-        first = last
-    sizes = np.array([len(part) for part in parts])
-    lengths = np.array([counts[part[0]] for part in parts])
-
-    def padded(levels: Any) -> Any:
-        levels = np.sort(levels)
-        return levels[np.searchsorted(levels, sizes)]
-
-    def cost(levels: Any) -> Any:
-        return padded(levels) @ lengths
-
-    levels = [sizes.max()]
-    while cost(levels) > WORK * counts.sum() and len(levels) < len(set(sizes)):
-        levels.append(min(set(sizes) - set(levels), key=lambda size: cost([*levels, size])))
-    return [
-        (part, np.concatenate([part, np.repeat(part[-1:], size - len(part))]))
-        for part, size in zip(parts, padded(levels), strict=True)
-    ]
 
 
 def pick(data: Data, axes: Axes, which: Any) -> Data:

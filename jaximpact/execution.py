@@ -41,11 +41,17 @@ def executed(
         raise ValueError(f"execution={execution!r} keeps final states only: give save='final', or execution='xla'")
     through_xla = partial(call, plan=plan)
     backend = jax.default_backend()
-    if execution == "native" or (execution == "auto" and backend == "cpu" and final and layout == "auto" and plan.devices == 1):
+    if execution == "native" or (
+        execution == "auto" and backend == "cpu" and final and layout == "auto" and plan.devices == 1
+    ):
         as_native = partial(
             call, plan=plan._replace(native=True, few=True, scalar=False, alone=False, ragged=False, devices=1)
         )
-        return partial(_refusing, execution, as_native) if execution == "native" else partial(_either, as_native, through_xla)
+        return (
+            partial(_refusing, execution, as_native)
+            if execution == "native"
+            else partial(_either, as_native, through_xla)
+        )
     if execution == "xla" or not final or (execution == "auto" and backend != "gpu"):
         return through_xla
     as_kernel = partial(call, plan=plan._replace(kernel=kernel.LARGEST, few=True, scalar=False, alone=False))
@@ -60,9 +66,7 @@ def _refusing(execution: str, call: Callable[..., Solution], *operands: Any) -> 
     try:
         return call(*operands)
     except Unsupported as error:
-        raise ValueError(
-            f"execution={execution!r} cannot take this problem ({error}): give execution='xla'"
-        ) from error
+        raise ValueError(f"execution={execution!r} cannot take this problem ({error}): give execution='xla'") from error
     except ImportError as error:
         raise ValueError(f"execution={execution!r} is not to be had here ({error}): give execution='xla'") from error
 

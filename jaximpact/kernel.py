@@ -246,4 +246,3 @@ RULES: dict[str, Callable] = {
     "while": _while, "scan": _scan, "cond": _cond, "round": _round, "custom_linear_solve": _linear_solve,
     "max": _largest, "min": _smallest, "clamp": _clamp,
 }  # fmt: skip
-

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.ensemble import WORK, divide
+from jaximpact.chunks import WORK, divide
 
 module = sys.modules["jaximpact.ensemble"]  # the package's attribute of that name is the function
 

@@ -35,7 +35,9 @@ def balls(which=slice(None), problem=BALL, h=0.01, t1=1.0, factor=1.0, **options
     number = np.arange(LANES)[which]
     at = number / (LANES - 1)
     given = {"h": np.where(number % 3, h / 2, h), "e": factor * at, "args": np.where(number == 3, 0.4, 10.0)}
-    return ji.ensemble(problem, 0.5 + at[:, None], 3 * factor * (1 - at[:, None]), t1=t1, args_axes=0, **given, **options)
+    return ji.ensemble(
+        problem, 0.5 + at[:, None], 3 * factor * (1 - at[:, None]), t1=t1, args_axes=0, **given, **options
+    )
 
 
 def compare(native, xla, tolerance, share=1.0):
@@ -98,7 +100,9 @@ def test_what_it_cannot_take_goes_through_xla():
     strange = ji.Problem(lambda t, q, v, args: -9.81 + 0 * jax.scipy.special.digamma(1 + q**2), lambda t, q, args: q)
     given = {"t1": 0.5, "h": 0.01, "e": 0.5}
     q0, v0 = np.full((3, 1), 0.2), np.zeros((3, 1))
-    with pytest.raises(ValueError, match=r"execution='native' cannot take this problem \(digamma\): give execution='xla'"):
+    with pytest.raises(
+        ValueError, match=r"execution='native' cannot take this problem \(digamma\): give execution='xla'"
+    ):
         ji.ensemble(strange, q0, v0, execution="native", **given)
     same_bits(ji.ensemble(strange, q0, v0, **given), ji.ensemble(strange, q0, v0, execution="xla", **given))
 
@@ -178,10 +182,16 @@ def test_arithmetic_of_whole_numbers(dtype):
     def function(x, y):
         kinds = (np.int32, np.int64, np.uint32, np.int8, bool, np.float64, np.float32)
         alone = [lax.sign(x), ~x, lax.population_count(x), lax.clz(x)]
-        return [getattr(lax, name)(x, y) for name in binary] + alone + [lax.convert_element_type(x, kind) for kind in kinds]
+        return (
+            [getattr(lax, name)(x, y) for name in binary]
+            + alone
+            + [lax.convert_element_type(x, kind) for kind in kinds]
+        )
 
     info = np.iinfo(dtype)
-    numbers = np.array([0, 1, 2, 7, 31, 33, 64, info.max, info.min, info.min + 1, info.max - 1, *([-1, -3] * (info.min < 0))], dtype)
+    numbers = np.array(
+        [0, 1, 2, 7, 31, 33, 64, info.max, info.min, info.min + 1, info.max - 1, *([-1, -3] * (info.min < 0))], dtype
+    )
     x, y = np.repeat(numbers, len(numbers)), np.tile(numbers, len(numbers))
     for found, expected in zip(lanewise(function, x, y), jax.jit(jax.vmap(function))(x, y), strict=True):
         np.testing.assert_array_equal(found, expected, strict=True)
@@ -194,11 +204,15 @@ def test_loops_and_branches():
         inner = lambda x: lax.while_loop(lambda y: y > 1, lambda y: y / 2, x)
         branches = [lambda x: x, lambda x: lax.fori_loop(0, 5, lambda i, y: y + i, x), inner, lambda x: -x]
         chosen = lax.switch(k, branches, x)
-        turns = lax.while_loop(lambda c: c[0] < k * k, lambda c: (c[0] + 1, lax.cond(c[1] > 3, inner, lambda y: y + 1, c[1])), (0, x))
+        turns = lax.while_loop(
+            lambda c: c[0] < k * k, lambda c: (c[0] + 1, lax.cond(c[1] > 3, inner, lambda y: y + 1, c[1])), (0, x)
+        )
         return chosen, turns
 
     k, x = np.arange(-3, 8, dtype=np.int32), np.linspace(0.25, 40, 11)
-    for found, expected in zip(jax.tree.leaves(lanewise(function, k, x)), jax.tree.leaves(jax.vmap(function)(k, x)), strict=True):
+    for found, expected in zip(
+        jax.tree.leaves(lanewise(function, k, x)), jax.tree.leaves(jax.vmap(function)(k, x)), strict=True
+    ):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -237,7 +251,9 @@ def test_catalogue(name, scheme):
 @pytest.mark.slow
 @pytest.mark.parametrize("projection", PROJECTIONS, ids=lambda p: type(p).__name__)
 def test_projections(projection):
-    native, xla = around(catalogue.get("bowl").problem, catalogue.get("bowl").case("e=0"), ji.PaoliSchatzman(), projection)
+    native, xla = around(
+        catalogue.get("bowl").problem, catalogue.get("bowl").case("e=0"), ji.PaoliSchatzman(), projection
+    )
     compare(native, xla, 1e-9, 0.9)
 
 

@@ -18,7 +18,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..ensemble import Batch, divide, in_chunks, is_single, prepare
+from ..chunks import divide
+from ..ensemble import Batch, in_chunks, is_single, prepare
 from ..integrate import Lane
 from ..jacobians import _differentiate, state
 from ..problem import Problem

@@ -242,7 +242,9 @@ def library(w: Writer, name: str, *values: Number) -> Number:
         return w.text(first.dtype, False, f"call {scalar} {function}({given})")
     vector = w.of(first)
     wide = f"@lanes.{function[1:]}"
-    lines = [f"define internal {vector} {wide}({', '.join(f'{vector} %x{i}' for i in range(len(values)))}) noinline memory(none) {{"]
+    lines = [
+        f"define internal {vector} {wide}({', '.join(f'{vector} %x{i}' for i in range(len(values)))}) noinline memory(none) {{"
+    ]
     found = "poison"
     for lane in range(w.width):
         for i in range(len(values)):
@@ -268,8 +270,8 @@ RULES: dict[str, Rule] = {
     "floor": lambda w, eqn, values: w.intrinsic("floor", *values), "ceil": lambda w, eqn, values: w.intrinsic("ceil", *values),
     "sqrt": lambda w, eqn, values: w.intrinsic("sqrt", *values), "square": lambda w, eqn, values: _mul(w, eqn, values * 2),
     "rsqrt": lambda w, eqn, values: w.op("fdiv", same(values[0], 1), w.intrinsic("sqrt", *values)),
-    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, eqn, values: sine(w, *values, library),
-    "cos": lambda w, eqn, values: cosine(w, *values, library),
+    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, eqn, values: sine(w, values[0], library),
+    "cos": lambda w, eqn, values: cosine(w, values[0], library),
     "and": lambda w, eqn, values: w.op("and", *values), "or": lambda w, eqn, values: w.op("or", *values),
     "xor": lambda w, eqn, values: w.op("xor", *values), "not": _not, "shift_left": _shift("shl"),
     "shift_right_logical": _shift("lshr"), "shift_right_arithmetic": _shift("ashr"), "reduce_precision": _precision,

@@ -28,7 +28,10 @@ def emit(program: ClosedJaxpr, varies: Sequence[bool], width: int, fused: bool) 
     one for every lane. Booleans are bytes. ``fused``: see `Writer`.
     """
     w = Writer(width, fused)
-    shared = [_load(w, i, v.aval.dtype) if not x else None for i, (v, x) in enumerate(zip(program.jaxpr.invars, varies, strict=True))]
+    shared = [
+        _load(w, i, v.aval.dtype) if not x else None
+        for i, (v, x) in enumerate(zip(program.jaxpr.invars, varies, strict=True))
+    ]
     pointers = [_pointer(w, "entries", i) if x is None else "" for i, x in enumerate(shared)]
     targets = [_pointer(w, "results", i) for i in range(len(program.jaxpr.outvars))]
     w.go("block")
@@ -136,7 +139,10 @@ def _linear_solve(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
 
 
 def _loop(
-    w: Writer, start: list[Number], going: Callable[[list[Number]], Number], turn: Callable[[list[Number]], list[Number]]
+    w: Writer,
+    start: list[Number],
+    going: Callable[[list[Number]], Number],
+    turn: Callable[[list[Number]], list[Number]],
 ) -> list[Number]:
     """Numbers after a loop: those of lanes that have ended are kept while others go on."""
     before, head, body, after = w.block, *(w.fresh(name) for name in ("head", "body", "after"))
@@ -215,9 +221,7 @@ def _cond(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
             end = w.block
             w.go(after)
         w.begin(after)
-        found = [
-            w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, found, strict=True)
-        ]
+        found = [w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, found, strict=True)]
     assert found is not None
     return found
 

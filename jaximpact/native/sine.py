@@ -27,10 +27,12 @@ Library = Callable[..., Number]
 
 
 def sine(w: Writer, x: Number, library: Library) -> Number:
+    """sin x; ``library(writer, name, x)`` is that of the C library."""
     return _single(w, x, library)[0]
 
 
 def cosine(w: Writer, x: Number, library: Library) -> Number:
+    """cos x."""
     return _single(w, x, library)[1]
 
 
@@ -60,9 +62,9 @@ def _both(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
         end = w.block
         w.go(after)
     w.begin(after)
-    found = tuple(w.joined(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True))
-    w.seen[-1][key] = found
-    return found
+    joined = [w.joined(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True)]
+    w.seen[-1][key] = joined[0], joined[1]
+    return w.seen[-1][key]
 
 
 def _number(value: float) -> Number:

@@ -102,9 +102,8 @@ class Writer:
 
     def op(self, name: str, *values: Number, dtype: Any = None) -> Number:
         """An instruction whose operands have one type, and its result too where no other dtype is given."""
-        values = self.alike(values)
-        first = values[0]
-        names = ", ".join(x.name for x in values)
+        first, *others = self.alike(values)
+        names = ", ".join(x.name for x in (first, *others))
         return self.text(first.dtype if dtype is None else dtype, first.wide, f"{name} {self.of(first)} {names}")
 
     def convert(self, name: str, x: Number, dtype: Any) -> Number:
@@ -118,16 +117,16 @@ class Writer:
 
     def intrinsic(self, name: str, *values: Number, dtype: Any = None, extra: str = "") -> Number:
         """``llvm.name`` of operands of one type; ``extra`` operands follow them."""
-        values = self.alike(values)
-        first = values[0]
+        operands = self.alike(values)
+        first = operands[0]
         result = np.dtype(first.dtype if dtype is None else dtype)
         suffix = self.mangled(first)
         if result != first.dtype:
             suffix = f"{self.mangled(Number('', result, first.wide))}.{suffix}"
         function = f"@llvm.{name}.{suffix}"
-        inputs = ", ".join([self.of(x) for x in values] + ([extra.split()[0]] if extra else []))
+        inputs = ", ".join([self.of(x) for x in operands] + ([extra.split()[0]] if extra else []))
         self.declared[function] = f"declare {self.type(result, first.wide)} {function}({inputs})"
-        given = ", ".join([self.arg(x) for x in values] + ([extra] if extra else []))
+        given = ", ".join([self.arg(x) for x in operands] + ([extra] if extra else []))
         return self.text(result, first.wide, f"call {self.type(result, first.wide)} {function}({given})")
 
     def mangled(self, x: Number) -> str:

@@ -1,0 +1,46 @@
+"""Lanes divided into chunks that are computed together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+WORK = 1.3  # the total work of a call is at most this multiple of the sum of its lanes' steps
+SPREAD = 1.15  # lanes of one chunk differ in their number of steps by at most this factor
+SHORT_VECTORS = (2, 4, 8)
+
+
+def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Chunks of lanes of similar step counts: (members, members padded to one of few sizes), longest first.
+
+    Lanes of a chunk run as many steps as the longest of them. Every size costs a compilation, so sizes are shared as far
+    as the total work, padding included, stays within WORK times the sum of the steps.
+    """
+    order = np.argsort(-counts, kind="stable")
+    ascending = -counts[order]
+    parts, first = [], 0
+    while first < len(order):
+        last = int(np.searchsorted(ascending, ascending[first] / SPREAD, side="right"))
+        group = order[first:last]
+        for part in np.array_split(group, -(-len(group) // chunk)):
+            # whole short vectors are compiled to other roundings: keep a lane apart, so that chunks never matter
+            parts += [part[:-1], part[-1:]] if len(part) in SHORT_VECTORS else [part]
+        first = last
+    sizes = np.array([len(part) for part in parts])
+    lengths = np.array([counts[part[0]] for part in parts])
+
+    def padded(levels: Any) -> Any:
+        levels = np.sort(levels)
+        return levels[np.searchsorted(levels, sizes)]
+
+    def cost(levels: Any) -> Any:
+        return padded(levels) @ lengths
+
+    levels = [sizes.max()]
+    while cost(levels) > WORK * counts.sum() and len(levels) < len(set(sizes)):
+        levels.append(min(set(sizes) - set(levels), key=lambda size: cost([*levels, size])))
+    return [
+        (part, np.concatenate([part, np.repeat(part[-1:], size - len(part))]))
+        for part, size in zip(parts, padded(levels), strict=True)
+    ]
