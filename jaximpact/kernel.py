@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Literal
 
-from .numbers import CALLS, IDENTITIES, Unsupported, carried_axes, numbers, size, varying
+from .numbers import CALLS, IDENTITIES, Unsupported, carried_axes, inputs, numbers, size, varying
 from .scalarise import as_closed, scan_counts
 
 BLOCK = (
@@ -43,7 +43,7 @@ def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bo
         member = [jax.typeof(x).update(shape=x.shape[1:]) if c else x for x, c in zip(leaves, carried, strict=True)]
         closed, shape = jax.make_jaxpr(one, return_shape=True)(*jax.tree.unflatten(structure, member))
         # what the function closes over is shared by all lanes
-        given = [*zip(leaves, carried, strict=True), *((x, False) for x in closed.consts)]
+        given = [*zip(leaves, carried, strict=True), *((x, False) for x in inputs(closed)[1])]
         program = numbers(closed)
         if size(program.jaxpr) > largest:
             raise Unsupported(f"a program of {size(program.jaxpr)} operations, more than {largest}")

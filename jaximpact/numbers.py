@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
@@ -23,16 +24,28 @@ def carried_axes(axes: Any, operands: Any) -> Any:
     return jax.tree.map(lambda axis, x: jax.tree.map(lambda _: axis is not None, x), axes, operands, is_leaf=none)
 
 
-def numbers(closed: Any, library: bool = False) -> ClosedJaxpr:
-    """A jaxpr of arrays as one of numbers: its inputs, then its constants, then its outputs, entry by entry.
+def is_given(constant: Any) -> bool:
+    """Whether what a function closes over is an input of its program; whole numbers, which may be indices, are part of it."""
+    return isinstance(constant, jax.core.Tracer) or jnp.issubdtype(constant.dtype, jnp.inexact)
+
+
+def inputs(closed: ClosedJaxpr) -> tuple[list, list]:
+    """The variables of a jaxpr that are inputs of its program of numbers, and the values of those that it closes over."""
+    given = [(v, x) for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True) if is_given(x)]
+    return [*closed.jaxpr.invars, *(v for v, _ in given)], [x for _, x in given]
+
+
+def numbers(closed: ClosedJaxpr, library: bool = False) -> ClosedJaxpr:
+    """A jaxpr of arrays as one of numbers: its `inputs`, then its outputs, entry by entry.
 
     ``library``: leave sines as they are, instead of writing them as arithmetic.
 
     Raises:
         Unsupported: something in it has to stay an array.
     """
-    variables = [*closed.jaxpr.invars, *closed.jaxpr.constvars]
-    given, out = Layout.of(variables), Layout.of(closed.jaxpr.outvars)
+    jaxpr = closed.jaxpr
+    variables, _ = inputs(closed)
+    given, out = Layout.of(variables), Layout.of(jaxpr.outvars)
     for layout in (given, out):
         for x in layout.values:
             if not is_split(x):
@@ -43,8 +56,10 @@ def numbers(closed: Any, library: bool = False) -> ClosedJaxpr:
 
     def run(*flat: Array) -> list:
         values = given.values_of(flat)
-        count = len(closed.jaxpr.invars)
-        return out.flat(evaluate(ClosedJaxpr(closed.jaxpr, values[count:]), values[:count], refuse))
+        count = len(jaxpr.invars)
+        closed_over = iter(values[count:])
+        constants = [next(closed_over) if is_given(x) else x for x in closed.consts]
+        return out.flat(evaluate(ClosedJaxpr(jaxpr, constants), values[:count], refuse))
 
     scalars = [jax.ShapeDtypeStruct((), v.aval.dtype) for v in variables for _ in range(math.prod(v.aval.shape))]
     token = PLAIN.set(library)
@@ -86,10 +101,10 @@ def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
                 return flags
             flags = [x or y for x, y in zip(flags, new, strict=True)]
     if name == "scan":
-        count, _ = scan_counts(p)
-        flags = list(given[count:])
+        count, state = scan_counts(p)
+        flags, sequences = list(given[count : count + state]), given[count + state :]
         while True:
-            new = _of(p["jaxpr"], [*given[:count], *flags])
+            new = _of(p["jaxpr"], [*given[:count], *flags, *sequences])[:state]
             if all(x or not y for x, y in zip(flags, new, strict=True)):
                 return flags
             flags = [x or y for x, y in zip(flags, new, strict=True)]

@@ -68,7 +68,7 @@ def split(x: Any) -> Value:
     if is_split(x) or not _fits(jax.typeof(x)):
         return x
     found = np.empty(np.shape(x), object)
-    constant = isinstance(x, np.ndarray | np.generic | float | int)
+    constant = not isinstance(x, jax.core.Tracer)
     for index in np.ndindex(found.shape):
         found[index] = np.asarray(x)[index][()] if constant else (x[index] if index else x)
     return found
@@ -344,7 +344,8 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 FAST: dict[str, Callable] = {"sin": sine, "cos": cosine}
-PLAIN: ContextVar[bool] = ContextVar("PLAIN", default=False)  # whether sines stay sines, for a compiler that knows them
+# for a compiler of numbers alone: sines stay sines, and what a loop reads comes as a sequence of numbers for each entry
+PLAIN: ContextVar[bool] = ContextVar("PLAIN", default=False)
 
 # structure: what moves data by known indices
 
@@ -810,7 +811,22 @@ def scan(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> 
         found = run(start, [x[0] for x in sequences])
         rows = [objects((1, *x.shape), x.flat) if is_split(x) else split(x[None]) for x in found[count:]]
         return [*found[:count], *rows]
-    sequences = [whole(x) for x in sequences]
+    if PLAIN.get() and all(map(is_split, sequences)):
+        # the entries of a slice, each from its own sequence
+        return _scan_of(eqn, start, [whole(x[(slice(None), *i)]) for x in sequences for i in np.ndindex(x.shape[1:])],
+                        lambda values, entries: run(values, _slices(sequences, entries)))  # fmt: skip
+    return _scan_of(eqn, start, [whole(x) for x in sequences], run)
+
+
+def _slices(sequences: Sequence[Value], entries: Iterable) -> list[Value]:
+    """Slices of sequences of separate numbers from all their entries."""
+    entries = iter(entries)
+    return [objects(x.shape[1:], [next(entries) for _ in range(math.prod(x.shape[1:]))]) for x in sequences]
+
+
+def _scan_of(eqn: Any, start: Sequence[Value], sequences: list, run: Callable) -> list[Value]:
+    """The loop over sequences of which ``run(state, slices)`` takes the slices."""
+    p, count = eqn.params, len(start)
     slices = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in sequences]
     kept = Layout.of(p["jaxpr"].jaxpr.outvars[count:])
 

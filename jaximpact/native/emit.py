@@ -101,18 +101,18 @@ def run(w: Writer, program: Any, values: Sequence[Number]) -> list[Number]:
     program = as_closed(program)
     env: dict = dict(zip(program.jaxpr.invars, values, strict=True))
     for v, x in zip(program.jaxpr.constvars, program.consts, strict=True):
-        env[v] = _known(x)
-    read = lambda v: _known(v.val, v.aval.dtype) if isinstance(v, Literal) else env[v]  # type: ignore[attr-defined]
+        env[v] = _known(w, x)
+    read = lambda v: _known(w, v.val, v.aval.dtype) if isinstance(v, Literal) else env[v]  # type: ignore[attr-defined]
     for eqn in program.jaxpr.eqns:
         env.update(zip(eqn.outvars, _apply(w, eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in program.jaxpr.outvars]
 
 
-def _known(x: Any, dtype: Any = None) -> Number:
+def _known(w: Writer, x: Any, dtype: Any = None) -> Number:
     x = np.asarray(x)
-    if x.ndim:
-        raise Unsupported(f"a constant of shape {x.shape}")
-    return constant(x[()], x.dtype if dtype is None else dtype)
+    dtype = x.dtype if dtype is None else np.dtype(dtype)
+    # an array can be handed on, and read by a loop
+    return w.array(x) if x.ndim else constant(x[()], dtype)
 
 
 def _apply(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
@@ -179,13 +179,16 @@ def _while(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
 def _scan(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
     p = eqn.params
     a, count = scan_counts(p)
-    if len(values) > a + count or len(eqn.outvars) > count:
-        raise Unsupported("scan over arrays")
-    start = w.like(values[a:], varying(eqn, [x.wide for x in values]))
+    sequences = values[a + count :]
+    if len(eqn.outvars) > count or any(x.name not in w.arrays for x in sequences):
+        raise Unsupported("scan of arrays")
+    start = w.like(values[a : a + count], varying(eqn, [x.wide for x in values]))
     going = lambda carry: w.op("icmp slt", carry[0], constant(p["length"], INT), dtype=BOOL)
 
     def turn(carry: list[Number]) -> list[Number]:
-        return [w.op("add", carry[0], constant(1, INT)), *run(w, p["jaxpr"], [*values[:a], *carry[1:]])]
+        i = w.op("sub", constant(p["length"] - 1, INT), carry[0]) if p["reverse"] else carry[0]
+        entries = [w.entry(x, i) for x in sequences]
+        return [w.op("add", carry[0], constant(1, INT)), *run(w, p["jaxpr"], [*values[:a], *carry[1:], *entries])]
 
     return _loop(w, [constant(0, INT), *start], going, turn)[1:]
 

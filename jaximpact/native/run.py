@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
-from ..numbers import Unsupported, carried_axes, numbers, size
+from ..numbers import Unsupported, carried_axes, inputs, numbers, size
 from .compile import Code, compiled, host
 from .emit import emit
 
@@ -51,8 +51,9 @@ def over_lanes(one: Any, axes: tuple, **static: Any) -> Callable:
             closed = traced.jaxpr
             program = _compiled(closed, carried)
         lanes = next(x.shape[0] for x, c in zip(leaves, carried, strict=True) if c)
-        given = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)] + [*map(np.asarray, closed.consts)]
-        carried += [False] * len(closed.consts)
+        _, constants = inputs(closed)
+        given = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)] + [*map(np.asarray, constants)]
+        carried += [False] * len(constants)
         found = _launch(program, given, carried, lanes, [v.aval for v in closed.jaxpr.outvars])
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
@@ -74,11 +75,11 @@ def _compiled(closed: Any, carried: Sequence[bool]) -> Compiled:
 
 
 def _compile(closed: Any, carried: Sequence[bool]) -> Compiled:
-    variables = [*closed.jaxpr.invars, *closed.jaxpr.constvars]
+    variables, constants = inputs(closed)
     program = numbers(closed, library=True)
     if (count := size(program.jaxpr)) > LARGEST:
         raise Unsupported(f"a program of {count} operations, more than {LARGEST}")
-    flags = [*carried, *[False] * len(closed.jaxpr.constvars)]
+    flags = [*carried, *[False] * len(constants)]
     varies = [flag for v, flag in zip(variables, flags, strict=True) for _ in range(math.prod(v.aval.shape))]
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     width = BYTES // max(real, default=8)

@@ -66,6 +66,7 @@ class Writer:
         self.lines: list[str] = []
         self.block = "entry"
         self.declared: dict[str, str] = {}  # other functions by name: declarations or definitions
+        self.arrays: dict[str, np.ndarray] = {}  # known arrays by name
         self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
         self.active: Number | None = None  # the lanes whose results matter, None: all
         self._count = 0
@@ -168,6 +169,25 @@ class Writer:
 
     def both(self, x: Number, y: Number | None) -> Number:
         return x if y is None else self.op("and", x, y)
+
+    # known arrays
+
+    def array(self, x: np.ndarray) -> Number:
+        """A known array, of which `entry` gives an entry."""
+        name = f"@array{len(self.arrays)}"
+        self.arrays[name] = x
+        return Number(name, x.dtype, False)
+
+    def entry(self, x: Number, i: Number) -> Number:
+        """The entry number i of a known array (n,)."""
+        values = self.arrays[x.name]
+        if values.ndim != 1 or x.dtype == BOOL:
+            raise Unsupported(f"a known array of shape {values.shape} and type {x.dtype}")
+        entries = ", ".join(f"{kind(x.dtype)} {constant(y, x.dtype).name}" for y in values)
+        self.declared[x.name] = f"{x.name} = private constant [{len(values)} x {kind(x.dtype)}] [{entries}]"
+        place = "%" + self.fresh("p")
+        self.do(f"{place} = getelementptr {kind(x.dtype)}, ptr {x.name}, {self.arg(i)}")
+        return self.text(x.dtype, False, f"load {kind(x.dtype)}, ptr {place}")
 
     # blocks
 
