@@ -25,7 +25,7 @@ from tqdm import tqdm
 from . import kernel, native
 from .chunks import divide
 from .execution import executed
-from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, is_scalar, make_plan, motion, row_size
+from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, Turn, is_scalar, make_plan, motion, row_size
 from .problem import Problem
 from .projection.base import ContactSolver
 from .schemes.base import Inputs, Scheme
@@ -218,8 +218,12 @@ def ensemble(
             # every lane goes its own number of steps
             of_lane, of_args = lane_axes(batch.axes, batch.plan)
             axes = (None, None, None, of_lane._replace(length=of_lane.steps), of_args)
-            one = native.over_lanes(_traced, axes, plan=plan, structure=structure)
-            return one(batch.data.problem, batch.scheme, batch.projection, lane._replace(length=lane.steps), leaves)
+            # how many rows there are is no part of the program
+            shape = plan._replace(rows=min(plan.rows, 1), every=plan.every and 1)
+            rows = Turn.of(plan, np.asarray(lane.times))
+            one = native.over_lanes(_traced, axes, rows, plan=shape, structure=structure)
+            lane = lane._replace(length=lane.steps, times=lane.times[:0])
+            return one(batch.data.problem, batch.scheme, batch.projection, lane, leaves)
         return _run(batch.data.problem, batch.scheme, batch.projection, lane, leaves, plan, batch.axes, structure)
 
     return in_chunks(batch, executed(call, plan, execution, layout), progress)

@@ -37,13 +37,11 @@ def executed(
     """
     check_choice("execution", execution, EXECUTIONS)
     final = plan.rows == 0 and plan.function is None
-    if execution in ("kernel", "native") and not final:
-        raise ValueError(f"execution={execution!r} keeps final states only: give save='final', or execution='xla'")
+    if execution == "kernel" and not final:
+        raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
     through_xla = partial(call, plan=plan)
     backend = jax.default_backend()
-    if execution == "native" or (
-        execution == "auto" and backend == "cpu" and final and layout == "auto" and plan.devices == 1
-    ):
+    if execution == "native" or (execution == "auto" and backend == "cpu" and layout == "auto" and plan.devices == 1):
         as_native = partial(
             call, plan=plan._replace(native=True, few=True, scalar=False, alone=False, ragged=False, devices=1)
         )

@@ -23,6 +23,7 @@ from .scalarise import scalarise
 from .schemes.base import Info, Inputs, Scheme, Timing, finite
 from .sensitivity import Corrected, end, synchronous
 from .status import DERIVATIVES, FAILURES, Status, as_status, describe, summarise
+from .stream import stream
 from .threads import interruptible, refuse_fork
 from .validate import (
     Data,
@@ -136,7 +137,26 @@ class Plan(NamedTuple):
         """Whether contact steps are made only where something happens or is kept: another program, with
         roundings of its own, and not for derivatives, all rows, or lanes of different numbers of steps."""
         full = self.length is not None or self.sensitivity != "none" or self.ragged or self.every == 1
-        return self.few and not full
+        return self.native or (self.few and not full)
+
+
+class Turn(NamedTuple):
+    """What native code is told of a row: the number of its step, or its time; whether it is the last, at t1, and whether to look
+    at the stability of the force there."""
+
+    number: Any
+    time: Any
+    last: Any
+    look: Any
+
+    @classmethod
+    def of(cls, plan: Plan, times: Any) -> Turn:
+        """Those of all rows of a plan."""
+        times = np.append(times, 0) if plan.every is None else np.zeros(plan.rows + 1, times.dtype)
+        number = np.arange(len(times)) * (plan.every or 0)
+        last = np.arange(len(times)) == plan.rows
+        often = plan.every is not None and plan.every < LOOK
+        return cls(number.astype(np.int32), times, last, last | (number % LOOK == 0) if often else np.ones_like(last))
 
 
 class Row(NamedTuple):
@@ -411,22 +431,28 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         return (state_new, row_new, measures_new, buffer, pointer), None
 
     def attempt(state: Any, impulse: Array, measures: tuple, target: Array) -> tuple[Any, Array]:
-        """A step towards number ``target`` without what is rare, and whether it is right.
+        """A step towards number ``target`` without what is rare, and whether it is right; a step that is kept has all that
+        belongs to one."""
+        new, impulse, measured, _, right = tried(state, impulse, measures)
+        return (new, impulse, measured), right & (new.n < target)
 
-        Rare are impulses, unless the law is straight-line arithmetic, larger penetrations than before, failures; and a
-        step that is kept is made with all that belongs to one.
+    def tried(state: Any, impulse: Array, measures: tuple) -> tuple:
+        """A step without what is rare, what it does to impulse and accounts, and whether it is right.
+
+        Rare are impulses, unless the law is straight-line arithmetic, larger penetrations than before, failures.
         """
         penetration, residual, iterations, *rest = measures
         gaps = problem.gaps(inputs.time(state.n), state.q, args)
         if direct:
             new, info = scheme.step(problem, law, inputs, state)
-            right = (info.status == 0) & finite(new) & (new.n < target)
+            right = (info.status == 0) & finite(new)
             penetration = jnp.maximum(penetration, jnp.max(-gaps, initial=0.0))
             residual = jnp.maximum(residual, info.residual)
         else:
             new, info = scheme.free_step(problem, inputs, state)
-            right = ~unsettled(new, info) & (new.n < target) & jnp.all(gaps >= -penetration)
-        return (new, impulse + info.impulse, (penetration, residual, iterations + info.iterations, *rest)), right
+            right = ~unsettled(new, info) & jnp.all(gaps >= -penetration)
+        measured = (penetration, residual, iterations + info.iterations, *rest)
+        return new, impulse + info.impulse, measured, info, right
 
     def contact_step(
         state: Any,
@@ -469,6 +495,35 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         now, _ = lax.while_loop(lambda carry: carry[1], advance, start)
         return contact_step(*now, scheme=until(now[0].n + 1))
 
+    def in_lane(carry: Any, target: Array) -> Any:
+        """A step of one lane of many that branch, as native code does."""
+        state, row, measures = carry
+        new, impulse, measured, info, right = tried(state, row.impulse, measures)
+        if plan.rows == 0 or locates:
+            right &= new.n < (target if plan.rows == 0 else length)  # the last step has all that belongs to one
+        row_new = row_of(new, info, row.impulse, state) if plan.rows else row._replace(impulse=impulse)
+        made = lambda: contact_step(state, row.impulse, measures, scheme=until(state.n + 1))
+        return lax.cond(right, lambda: (new, row_new, measured), made)
+
+    def streamed_row(carry: Any, turn: Turn) -> tuple[Any, Any]:
+        """Steps up to the next row, and that: its time, state and energy, or what is saved in their place."""
+        target = turn.number if plan.every is not None else _step_at_or_after(turn.time, t0, h)
+        target = jnp.where(turn.last, length, target)
+        carry = lax.while_loop(lambda carry: carry[0].n < target, partial(in_lane, target=target), carry)
+        state, row, measures = carry
+        measures = lax.cond(turn.look, stable, lambda _, measures: measures, state, measures)
+        carry = (state, row, measures)
+        row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), initial, row)
+        if plan.every is not None or plan.rows == 0:
+            row = row._replace(before=None)
+        t = jnp.where(turn.last, lane.t1, turn.time if plan.every is None else inputs.time(target))
+        row = in_time(t, row, jnp.where(turn.last, ended.time(target), inputs.time(target)) - t)
+        if plan.function is not None:
+            return carry, (t, evaluate(plan.function, t, row.q, row.v, args))
+        energy = problem.energy
+        energies = None if energy is None else jnp.asarray(energy(t, row.q, row.v, args), row.q.dtype)
+        return carry, (t, row.q, row.v, row.z, row.impulse, energies)
+
     def kept_row(carry: Any, target: Array, i: Array) -> tuple[Any, Any]:
         """Steps up to number ``target``, and what is kept of that one for the i-th saved time."""
         advance = partial(alone if plan.alone else among_many, target=target)
@@ -486,7 +541,14 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     ended = inputs._replace(t0=inputs.t0 - over)  # the clock of the last state
     first_step = jnp.asarray(starts_at + 1, jnp.int32)
     length = lane.length if plan.length is None else plan.length
-    if plan.lean:
+    rows: Any
+    if plan.native:
+        dtypes = Turn(jnp.int32, lane.q0.dtype, bool, bool)
+        each = Turn._make(jax.ShapeDtypeStruct((), dtype) for dtype in dtypes)
+        (state, row, measures), rows = stream(streamed_row, (state, row, measures), each)
+        still = Info.none(state.q, state.v, len(row.impulse))
+        measures = account(length, state, still, measures, inputs=ended)
+    elif plan.lean:
         numbers = jnp.arange(plan.rows + 1, dtype=jnp.int32)
         kept = numbers * plan.every if plan.every is not None else jnp.append(index, length)
         kept = kept.at[-1].set(length)
@@ -512,8 +574,13 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     elif locates:
         measures = (*measures[:3], measures[3] & ~int(DERIVATIVES), measures[4])
 
+    if plan.native and plan.function is None:
+        solution = Solution(*rows, None, *measures, timing=timing)
+        return guarded(solution, UNDIFFERENTIATED)
     final = in_time(lane.t1, row._replace(before=None), ended.time(lane.steps) - lane.t1)
     final_value = final if plan.function is None else evaluate(plan.function, lane.t1, final.q, final.v, args)
+    if plan.native:
+        return _with_values(timing, rows, final, measures, problem.energy, lane)
     rows = jax.tree.map(lambda b: b[: plan.rows], buffer)
     if plan.every is not None:
         times = inputs.time(jnp.arange(plan.rows) * plan.every)
@@ -541,6 +608,15 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     found: Any = (times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
     solution = Solution(*found, timing=timing)  # type: ignore[misc]
     return guarded(solution, UNDIFFERENTIATED) if plan.sensitivity == "none" else solution
+
+
+def _with_values(timing: Timing, rows: Any, final: Row, measures: tuple, energy: Any, lane: Lane) -> Solution:
+    """The solution of native code that has saved a function's values."""
+    t, values = rows
+    q, v, z, impulse = final[:4]
+    energies = None if energy is None else jnp.asarray(energy(lane.t1, q, v, lane.inputs.args), q.dtype)[None]
+    found = (t, q[None], v[None], z[None], impulse[None], energies, values, *measures)
+    return guarded(Solution(*found, timing=timing), UNDIFFERENTIATED)
 
 
 def unsettled(state: Any, info: Info) -> Array:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
-from .scalarise import PLAIN, Layout, as_closed, evaluate, is_split, scan_counts
+from .scalarise import PLAIN, Layout, evaluate, is_split, scan_counts
 
 
 class Unsupported(Exception):
@@ -108,6 +108,14 @@ def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
             if all(x or not y for x, y in zip(flags, new, strict=True)):
                 return flags
             flags = [x or y for x, y in zip(flags, new, strict=True)]
+    if name == "stream":
+        count = len(p["jaxpr"].constvars)
+        flags, more = list(given[count:]), len(p["jaxpr"].invars) - (len(given) - count)
+        while True:
+            new = _of(p["jaxpr"], [*flags, *[False] * more], given[:count])
+            if all(x or not y for x, y in zip(flags, new, strict=False)):
+                return [*flags, *new[len(flags) :]]
+            flags = [x or y for x, y in zip(flags, new, strict=False)]
     if name == "cond":
         if given[0]:
             return [True] * len(eqn.outvars)
@@ -117,9 +125,13 @@ def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
     return [any(given)] * len(eqn.outvars)
 
 
-def _of(jaxpr: Any, given: Sequence[bool]) -> list[bool]:
-    jaxpr = as_closed(jaxpr).jaxpr
-    flags = dict.fromkeys(jaxpr.constvars, False) | dict(zip(jaxpr.invars, given, strict=True))
+def _of(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    flags = (
+        dict.fromkeys(jaxpr.constvars, False)
+        | dict(zip(jaxpr.constvars, constants, strict=False))
+        | dict(zip(jaxpr.invars, given, strict=True))
+    )
     read = lambda v: False if isinstance(v, Literal) else flags[v]
     for eqn in jaxpr.eqns:
         flags.update(zip(eqn.outvars, varying(eqn, [read(v) for v in eqn.invars]), strict=True))

@@ -23,6 +23,7 @@ from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Literal
 
 from .lanes import few, few_linear
+from .stream import stream_p
 
 SMALL = 512  # arrays of up to this many entries are held as separate numbers,
 LONG = 64  # unless an axis is longer than any of a small system: saved rows stay together
@@ -990,7 +991,23 @@ def few_linear_call(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str],
     return out.values_of(few_linear(calm, whole_, whole(pending), given.flat(), change.flat()))
 
 
+def streaming(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:
+    """The same loop over separate numbers."""
+    jaxpr, consts = eqn.params["jaxpr"], len(eqn.params["jaxpr"].constvars)
+    carry, out = Layout(inputs[consts:], keep_known=False), Layout.of(eqn.outvars)
+    given = jaxpr.invars[len(inputs) - consts :]
+    start = carry.flat()
+
+    def body(flat: Sequence, turn: Sequence) -> list:
+        values = [*carry.values_of(flat), *map(split, turn)]
+        return out.flat(evaluate(ClosedJaxpr(jaxpr, inputs[:consts]), values, on_whole))
+
+    closed = jax.make_jaxpr(body)(start, [jax.ShapeDtypeStruct((), v.aval.dtype) for v in given])
+    return out.values_of(stream_p.bind(*closed.consts, *start, jaxpr=closed.jaxpr, carried=len(start)))
+
+
 CONTROL: dict[str, Callable] = {
+    "stream": streaming,
     "few_linear": few_linear_call,
     "custom_vmap_call": custom_vmap,
     "while": while_loop,

@@ -92,8 +92,29 @@ def test_numbers_do_not_compile_anew(bouncing):
 
 def test_auto_is_native_where_it_can_be(bouncing):
     same_bits(balls(), bouncing)
-    with pytest.raises(ValueError, match=r"execution='native' keeps final states only: give save='final'"):
-        ji.ensemble(BALL, np.ones((3, 1)), np.zeros((3, 1)), t1=0.1, h=0.01, args=1.0, save="all", execution="native")
+
+
+@pytest.mark.parametrize(
+    "save",
+    [[0.0, 0.25, 0.3001, 0.7], pytest.param(20, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)],
+    ids=["times", "every", "all"],
+)
+def test_saved_rows(save, bouncing):
+    """The same rows as through XLA; another number of them compiles nothing anew."""
+    given = {
+        "problem": BALL,
+        "q0": np.linspace(0.5, 1.5, LANES)[:, None],
+        "v0": [1.0],
+        "h": 0.01,
+        "args": 10.0,
+        "e": 0.5,
+    }
+    native, xla = (ji.ensemble(**given, t1=1.003, save=save, execution=way) for way in WAYS)
+    assert native.q.shape[1] > 4 and np.all(np.any(native.impulse[:, -1] > 0, axis=-1))
+    compare(native, xla, 1e-12)
+    before = native_compile.compilations
+    ji.ensemble(**given, t1=1.2, save=save if isinstance(save, int) else [0.1, 0.2], execution="native")
+    assert native_compile.compilations == before
 
 
 def test_what_it_cannot_take_goes_through_xla():

@@ -10,7 +10,7 @@ ROOT = Path(ji.__file__).parent
 # layers from the ground up; a module may import from lower layers, and from its own package
 LAYERS = [
     ["derivatives"],
-    ["linalg", "status", "problem", "lanes", "threads", "chunks", "version"],
+    ["linalg", "status", "problem", "lanes", "threads", "chunks", "stream", "version"],
     ["contact", "scalarise"],
     ["projection"],
     ["schemes"],

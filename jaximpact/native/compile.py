@@ -22,11 +22,11 @@ compilations = 0  # how many programs were compiled
 
 
 class Code:
-    """A compiled function ``void (void** entries, void** results, int64_t blocks)``, which lets other threads of Python run."""
+    """A compiled function, see `emit`; other threads of Python run while it does."""
 
     def __init__(self, engine: Any, address: int) -> None:
         self.engine = engine  # the code lives as long as it
-        self.call: Callable = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(address)
+        self.call: Callable = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)(address)
 
 
 class Host:

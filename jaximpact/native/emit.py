@@ -14,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from ..numbers import CALLS, IDENTITIES, Unsupported, inner, size, varying
 from ..scalarise import as_closed, scan_counts
+from ..stream import streamed
 from .arithmetic import RULES, converted
 from .writer import BOOL, INT, Number, Writer, constant
 
@@ -22,18 +23,26 @@ NAME = "motion"
 
 
 def emit(program: ClosedJaxpr, varies: Sequence[bool], width: int, fused: bool) -> str:
-    """``void motion(void** entries, void** results, int64_t blocks)`` of a program, for ``width`` lanes a block.
+    """A program for ``width`` lanes a block, with the C signature
 
-    ``varies`` says of each entry whether it holds one number for every lane, one after the other, or one for all; results hold
-    one for every lane. Booleans are bytes. ``fused``: see `Writer`.
+        void motion(void** entries, void** results, void** given, int64_t blocks, int64_t rows)
+
+    ``varies`` says of each entry whether it holds one number for every lane, one after the other, or one for all. Results hold
+    one for every lane; rows of a `stream` lie one after the other, and ``given`` are the sequences that its turns are given.
+    Booleans are bytes. ``fused``: see `Writer`.
     """
     w = Writer(width, fused)
+    jaxpr = program.jaxpr
+    w.do(f"%row = mul i64 %blocks, {width}")
     shared = [
-        _load(w, i, v.aval.dtype) if not x else None
-        for i, (v, x) in enumerate(zip(program.jaxpr.invars, varies, strict=True))
+        None if x else _load(w, i, v.aval.dtype) for i, (v, x) in enumerate(zip(jaxpr.invars, varies, strict=True))
     ]
     pointers = [_pointer(w, "entries", i) if x is None else "" for i, x in enumerate(shared)]
-    targets = [_pointer(w, "results", i) for i in range(len(program.jaxpr.outvars))]
+    targets = [_pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
+    rows = streamed(program, IDENTITIES)
+    for v, target in zip(rows, targets, strict=True):
+        if v is not None:
+            w.rows.setdefault(v, []).append(target)
     w.go("block")
     w.begin("block")
     w.do("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
@@ -41,10 +50,11 @@ def emit(program: ClosedJaxpr, varies: Sequence[bool], width: int, fused: bool) 
     w.do(f"%lane = mul i64 %number, {width}")
     values = [
         _lanes(w, pointers[i], v.aval.dtype) if x is None else x
-        for i, (v, x) in enumerate(zip(program.jaxpr.invars, shared, strict=True))
+        for i, (v, x) in enumerate(zip(jaxpr.invars, shared, strict=True))
     ]
-    for target, x in zip(targets, run(w, program, values), strict=True):
-        _store(w, target, w.wide(x))
+    for target, row, x in zip(targets, rows, run(w, program, values), strict=True):
+        if row is None:
+            _store(w, target, w.wide(x))
     w.do("%next = add i64 %number, 1")
     w.do("%more = icmp slt i64 %next, %blocks")
     w.lines[head] = w.lines[head].replace("BACK", w.block)
@@ -53,7 +63,8 @@ def emit(program: ClosedJaxpr, varies: Sequence[bool], width: int, fused: bool) 
     w.do("ret void")
     body = "\n".join(w.lines)
     others = "\n".join(w.declared.values())
-    return f"define void @{NAME}(ptr %entries, ptr %results, i64 %blocks) nounwind {{\nentry:\n{body}\n}}\n{others}\n"
+    signature = "ptr %entries, ptr %results, ptr %given, i64 %blocks, i64 %rows"
+    return f"define void @{NAME}({signature}) nounwind {{\nentry:\n{body}\n}}\n{others}\n"
 
 
 def _memory(dtype: Any) -> np.dtype:
@@ -81,16 +92,16 @@ def _lanes(w: Writer, pointer: str, dtype: Any) -> Number:
     return _read(w, _offset(w, pointer, dtype), dtype, True)
 
 
-def _offset(w: Writer, pointer: str, dtype: Any) -> str:
+def _offset(w: Writer, pointer: str, dtype: Any, place: str = "%lane") -> str:
     name = "%" + w.fresh("p")
-    w.do(f"{name} = getelementptr {w.type(_memory(dtype), False)}, ptr {pointer}, i64 %lane")
+    w.do(f"{name} = getelementptr {w.type(_memory(dtype), False)}, ptr {pointer}, i64 {place}")
     return name
 
 
-def _store(w: Writer, target: str, x: Number) -> None:
+def _store(w: Writer, target: str, x: Number, place: str = "%lane") -> None:
     kept = _memory(x.dtype)
     x = x if kept == x.dtype else w.convert("zext", x, kept)
-    w.do(f"store {w.arg(x)}, ptr {_offset(w, target, x.dtype)}, align {kept.itemsize}")
+    w.do(f"store {w.arg(x)}, ptr {_offset(w, target, x.dtype, place)}, align {kept.itemsize}")
 
 
 # a program of numbers
@@ -99,13 +110,15 @@ def _store(w: Writer, target: str, x: Number) -> None:
 def run(w: Writer, program: Any, values: Sequence[Number]) -> list[Number]:
     """The outputs of a jaxpr of numbers."""
     program = as_closed(program)
-    env: dict = dict(zip(program.jaxpr.invars, values, strict=True))
-    for v, x in zip(program.jaxpr.constvars, program.consts, strict=True):
-        env[v] = _known(w, x)
+    return _evaluate(w, program.jaxpr, [_known(w, x) for x in program.consts], values)
+
+
+def _evaluate(w: Writer, jaxpr: Any, constants: Sequence[Number], values: Sequence[Number]) -> list[Number]:
+    env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
     read = lambda v: _known(w, v.val, v.aval.dtype) if isinstance(v, Literal) else env[v]  # type: ignore[attr-defined]
-    for eqn in program.jaxpr.eqns:
+    for eqn in jaxpr.eqns:
         env.update(zip(eqn.outvars, _apply(w, eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in program.jaxpr.outvars]
+    return [read(v) for v in jaxpr.outvars]
 
 
 def _known(w: Writer, x: Any, dtype: Any = None) -> Number:
@@ -113,6 +126,30 @@ def _known(w: Writer, x: Any, dtype: Any = None) -> Number:
     dtype = x.dtype if dtype is None else np.dtype(dtype)
     # an array can be handed on, and read by a loop
     return w.array(x) if x.ndim else constant(x[()], dtype)
+
+
+def _stream(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
+    """Turns as many as the caller has rows, each of which is stored."""
+    jaxpr, carried = eqn.params["jaxpr"], eqn.params["carried"]
+    constants = values[: len(jaxpr.constvars)]
+    start = w.like(values[len(constants) :], varying(eqn, [x.wide for x in values])[:carried])
+    given = [(_pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
+    count = Number("%rows", np.dtype(np.int64), False)
+
+    def turn(carry: list[Number]) -> list[Number]:
+        i, *state = carry
+        here = [_read(w, _offset(w, pointer, dtype, i.name), dtype, False) for pointer, dtype in given]
+        found = _evaluate(w, jaxpr, constants, [*state, *here])
+        first = w.op("mul", i, Number("%row", i.dtype, False))
+        place = w.op("add", first, Number("%lane", i.dtype, False))
+        for v, x in zip(eqn.outvars[carried:], found[carried:], strict=True):
+            for target in w.rows.get(v, ()):
+                _store(w, target, w.wide(x), place.name)
+        return [w.op("add", i, constant(1, i.dtype)), *found[:carried]]
+
+    going = lambda carry: w.op("icmp slt", carry[0], count, dtype=BOOL)
+    state = _loop(w, [constant(0, np.int64), *start], going, turn)[1:]
+    return [*state, *(Number("a row", v.aval.dtype, True) for v in eqn.outvars[carried:])]
 
 
 def _apply(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
@@ -233,4 +270,10 @@ def _loops(jaxpr: Any) -> bool:
     return any(e.primitive.name in ("while", "scan") or any(map(_loops, inner(e))) for e in jaxpr.eqns)
 
 
-CONTROL: dict[str, Callable] = {"while": _while, "scan": _scan, "cond": _cond, "custom_linear_solve": _linear_solve}
+CONTROL: dict[str, Callable] = {
+    "while": _while,
+    "scan": _scan,
+    "cond": _cond,
+    "stream": _stream,
+    "custom_linear_solve": _linear_solve,
+}

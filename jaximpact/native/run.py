@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
-from ..numbers import Unsupported, carried_axes, inputs, numbers, size
+from ..numbers import IDENTITIES, Unsupported, carried_axes, inputs, numbers, size
+from ..stream import streamed
 from .compile import Code, compiled, host
 from .emit import emit
 
@@ -29,8 +30,10 @@ class Compiled(NamedTuple):
     width: int
 
 
-def over_lanes(one: Any, axes: tuple, **static: Any) -> Callable:
+def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
     """A jitted function for all lanes, as `jax.vmap` of it with ``in_axes=axes`` would be; its results are numpy arrays.
+
+    ``given``: the sequences for a `stream` in it, one entry a row.
 
     Raises:
         Unsupported: when it is called, if a part of ``one`` has no rule here, or is too large.
@@ -52,9 +55,12 @@ def over_lanes(one: Any, axes: tuple, **static: Any) -> Callable:
             program = _compiled(closed, carried)
         lanes = next(x.shape[0] for x, c in zip(leaves, carried, strict=True) if c)
         _, constants = inputs(closed)
-        given = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)] + [*map(np.asarray, constants)]
+        leaves = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)] + [*map(np.asarray, constants)]
         carried += [False] * len(constants)
-        found = _launch(program, given, carried, lanes, [v.aval for v in closed.jaxpr.outvars])
+        results = [
+            (v.aval, s is not None) for v, s in zip(closed.jaxpr.outvars, streamed(closed, IDENTITIES), strict=True)
+        ]
+        found = _launch(program, leaves, carried, lanes, results, given)
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
     return call
@@ -87,13 +93,13 @@ def _compile(closed: Any, carried: Sequence[bool]) -> Compiled:
 
 
 def _launch(
-    program: Compiled, given: Sequence[np.ndarray], carried: Sequence[bool], lanes: int, results: Sequence[Any]
+    program: Compiled, operands: Sequence, carried: Sequence[bool], lanes: int, results: Sequence, given: Sequence
 ) -> list[np.ndarray]:
-    """The program for all lanes, in whole vectors, filled up with the last lane."""
+    """The program for all lanes, in whole vectors, filled up with the last lane; ``results`` are avals, and whether of rows."""
     blocks = -(-lanes // program.width)
     padded = blocks * program.width
     kept, entries = [], []  # the arrays live until the call is over
-    for x, c in zip(given, carried, strict=True):
+    for x, c in zip(operands, carried, strict=True):
         if c:
             columns = np.empty((math.prod(x.shape[1:]), padded), x.dtype)
             columns[:, :lanes] = x.reshape(lanes, -1).T
@@ -102,10 +108,13 @@ def _launch(
             columns = np.ascontiguousarray(x).reshape(-1, 1)
         kept.append(columns)
         entries += _rows(columns)
-    found = [np.empty((math.prod(a.shape), padded), a.dtype) for a in results]
+    given = [np.ascontiguousarray(x) for x in given]
+    rows = len(given[0]) if given else 0
+    found = [np.empty((math.prod(a.shape), rows if many else 1, padded), a.dtype) for a, many in results]
     targets = [address for x in found for address in _rows(x)]
-    program.code.call(_table(entries), _table(targets), blocks)
-    return [x[:, :lanes].T.reshape(lanes, *a.shape) for x, a in zip(found, results, strict=True)]
+    program.code.call(_table(entries), _table(targets), _table([x.ctypes.data for x in given]), blocks, rows)
+    arrays = [x[:, :, :lanes].transpose(2, 1, 0) for x in found]
+    return [x.reshape(lanes, *[rows] * many, *a.shape) for x, (a, many) in zip(arrays, results, strict=True)]
 
 
 def _rows(x: np.ndarray) -> list[int]:

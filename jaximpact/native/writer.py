@@ -67,6 +67,7 @@ class Writer:
         self.block = "entry"
         self.declared: dict[str, str] = {}  # other functions by name: declarations or definitions
         self.arrays: dict[str, np.ndarray] = {}  # known arrays by name
+        self.rows: dict[Any, list[str]] = {}  # where the rows of a stream are stored, by variable
         self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
         self.active: Number | None = None  # the lanes whose results matter, None: all
         self._count = 0
