@@ -194,10 +194,10 @@ def ensemble(
         layout: as in `solve`, where XLA executes it; by default "auto": "scalar" for up to eight coordinates and constraints
             and 1e7 or more trajectory-steps in all.
         execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "native", all steps of a
-            motion as one loop of native code on a CPU, and "kernel", in one kernel of an NVIDIA GPU (on a CPU it is only
-            imitated, slowly), both for small systems and save="final"; "auto", native or the kernel where the problem and
-            what is saved allow it and no layout is asked for. Values are equal to rounding; ``iterations`` of "native" count
-            those of the steps that touch something.
+            motion as one loop of native code on a CPU, and "kernel", in one kernel of an NVIDIA GPU, for save="final" (on a CPU
+            it is only imitated, slowly), both for small systems; "auto", native or the kernel where the problem and what is
+            saved allow it and no layout is asked for. Values are equal to rounding; ``iterations`` of "native" count those of
+            the steps that touch something.
 
     Returns:
         A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; where they became

@@ -502,8 +502,14 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         if plan.rows == 0 or locates:
             right &= new.n < (target if plan.rows == 0 else length)  # the last step has all that belongs to one
         row_new = row_of(new, info, row.impulse, state) if plan.rows else row._replace(impulse=impulse)
-        made = lambda: contact_step(state, row.impulse, measures, scheme=until(state.n + 1))
-        return lax.cond(right, lambda: (new, row_new, measured), made)
+
+        def made() -> tuple:
+            new, row_new, measured = contact_step(state, row.impulse, measures, scheme=until(state.n + 1))
+            return new[1:], row_new, measured
+
+        # the number of the step is that of all lanes, which spares them a choice
+        rest, row, measures = lax.cond(right, lambda: (new[1:], row_new, measured), made)
+        return type(state)(new.n, *rest), row, measures
 
     def streamed_row(carry: Any, turn: Turn) -> tuple[Any, Any]:
         """Steps up to the next row, and that: its time, state and energy, or what is saved in their place."""
@@ -575,8 +581,8 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
         measures = (*measures[:3], measures[3] & ~int(DERIVATIVES), measures[4])
 
     if plan.native and plan.function is None:
-        solution = Solution(*rows, None, *measures, timing=timing)
-        return guarded(solution, UNDIFFERENTIATED)
+        found: Any = (*rows, None, *measures)
+        return guarded(Solution(*found, timing=timing), UNDIFFERENTIATED)  # type: ignore[misc]
     final = in_time(lane.t1, row._replace(before=None), ended.time(lane.steps) - lane.t1)
     final_value = final if plan.function is None else evaluate(plan.function, lane.t1, final.q, final.v, args)
     if plan.native:
@@ -605,7 +611,7 @@ def trajectory(problem: Problem, scheme: Scheme, projection: ContactSolver, lane
     energies = None
     if energy is not None:
         energies = jax.vmap(lambda t, q, v: jnp.asarray(energy(t, q, v, args), q.dtype))(kept_times, kept.q, kept.v)
-    found: Any = (times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
+    found = (times, kept.q, kept.v, kept.z, kept.impulse, energies, values, *measures)
     solution = Solution(*found, timing=timing)  # type: ignore[misc]
     return guarded(solution, UNDIFFERENTIATED) if plan.sensitivity == "none" else solution
 
@@ -615,8 +621,8 @@ def _with_values(timing: Timing, rows: Any, final: Row, measures: tuple, energy:
     t, values = rows
     q, v, z, impulse = final[:4]
     energies = None if energy is None else jnp.asarray(energy(lane.t1, q, v, lane.inputs.args), q.dtype)[None]
-    found = (t, q[None], v[None], z[None], impulse[None], energies, values, *measures)
-    return guarded(Solution(*found, timing=timing), UNDIFFERENTIATED)
+    found: Any = (t, q[None], v[None], z[None], impulse[None], energies, values, *measures)
+    return guarded(Solution(*found, timing=timing), UNDIFFERENTIATED)  # type: ignore[misc]
 
 
 def unsettled(state: Any, info: Info) -> Array:
