@@ -79,6 +79,10 @@ def values(work, lanes: int, libraries: Native | None, full: bool) -> list[Conte
         plain = jax.jit(plain_jax.simulator(work))
         found.append(Contender("plain JAX", lambda cores: jax.block_until_ready(plain(q0, v0)), parallel=full and many))
     layouts = ("scalar", "array") if q0.shape[1] <= SMALL else ("array",)
+    if q0.shape[1] <= SMALL:
+        of = lambda q, v: ensemble(work, q, v, "auto", execution="native")
+        found.append(Contender("ensemble, native", of(q0, v0), parallel=many))
+        found.append(Contender("ensemble, native", of(*single), dtype="float32", parallel=many))
     if lanes == 1:
         found += [Contender(f"solve, {layout}", single_motion(work, q0[0], v0[0], layout)) for layout in layouts]
         layouts = layouts if full or work.steps > 10_000 else ()  # an ensemble of one costs its preparation
