@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo test test-slow honesty lint figures gallery passes bench bench-full bench-record clean
+.PHONY: setup demo test test-slow honesty lint docs docs-fresh figures gallery passes bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -33,6 +33,15 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy jaximpact
+
+# the manual, docs/_build/html/index.html; pages whose code or package has not changed keep their outputs
+docs: setup
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+docs-fresh: setup
+	rm -rf docs/_build docs/generated
+	$(MAKE) docs
 
 figures: setup
 	$(BIN)/python experiments/convergence.py --out $(OUT)/convergence
@@ -62,4 +71,4 @@ bench-full: BENCH = --full --out $(OUT)/benchmarks-full $(if $(PEERS),--python $
 bench-record: BENCH = --out experiments/benchmarks/results $(if $(PEERS),--python $(PEERS))
 
 clean:
-	rm -rf $(VENV) $(OUT) .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(OUT) docs/_build docs/generated .pytest_cache .ruff_cache .mypy_cache

@@ -1,4 +1,4 @@
-"""Observed orders of the schemes on catalogue problems with exact motions: the table and the figure of the README.
+"""Observed orders of the schemes on catalogue problems with exact motions: the table of the manual, the figure of the gallery.
 
 python experiments/convergence.py                 a choice of problems, under a minute
 python experiments/convergence.py --full          every case of the catalogue with every scheme its theory covers

@@ -1,0 +1,38 @@
+"""Docstrings, which are written for reading as they stand, made safe for reStructuredText."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sphinx.domains.python import PyObject
+
+QUOTED = re.compile(r"(``.+?``|(?<!:)`[^`]+`)", re.DOTALL)
+NAME = re.compile(r"`~?[A-Za-z_][\w.]{2,}`")
+
+
+def tame(text: str) -> str:
+    """Formulas keep their bars, stars and underscores; what is quoted and no name becomes code."""
+    parts = QUOTED.split(text)
+    for i, part in enumerate(parts):
+        if i % 2:
+            plain = part.startswith("``") or NAME.fullmatch(part)
+            parts[i] = part if plain else f"``{part[1:-1]}``"
+        else:
+            part = re.sub(r"(?<!\\)([|*])", r"\\\1", part)
+            parts[i] = re.sub(r"(?<=\w)_(?!\w)", r"\\_", part)
+            # a plural s directly behind a quotation
+            parts[i] = f"\\ {parts[i]}" if i and re.match(r"\w", part) else parts[i]
+    return "".join(parts)
+
+
+def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = tame("\n".join(lines)).split("\n")
+
+
+def setup(app: Any) -> dict:
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.rolename = None  # attributes are named, not linked: many classes have a q
+    app.connect("autodoc-process-docstring", process, priority=400)  # before napoleon
+    return {"parallel_read_safe": True}

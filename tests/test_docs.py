@@ -1,0 +1,233 @@
+"""The manual: its sources name every public thing and their links resolve; the built site works in a browser, from files.
+
+What opens the site is skipped where it is not built (`make docs`) or no chromium is installed.
+"""
+
+import ast
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jaximpact as ji
+from jaximpact import analysis, catalogue, extend, plots, study
+
+DOCS = Path(__file__).parents[1] / "docs"
+SITE = DOCS / "_build" / "html"
+sys.path.insert(0, str(DOCS / "_ext"))
+
+import docstrings  # noqa: E402
+import pages  # noqa: E402
+
+SOURCES = sorted(path for path in DOCS.rglob("*.md") if not {"_build", "generated"} & {*path.relative_to(DOCS).parts})
+
+
+@pytest.fixture(scope="module")
+def generated():
+    """Text of the pages that are made from the package, by name below docs/."""
+    return {f"generated/{name}": text for name, text in pages.texts()}
+
+
+# sources
+
+
+@pytest.mark.parametrize("module", [ji, analysis, catalogue, extend, plots, study], ids=lambda module: module.__name__)
+def test_every_public_name_has_its_entry(module):
+    reference = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
+    entries = set(re.findall(r"^\.\. auto\w+:: jaximpact(?:\.\w+)*?\.(\w+)$", reference, re.MULTILINE))
+    mentioned = set(
+        re.findall(r"`(\w+)`", (DOCS / "reference" / f"{module.__name__.rpartition('.')[2]}.md").read_text())
+    )
+    for name in module.__all__:
+        plain = name.isupper() or name == "extend"  # constants and packages have a sentence
+        assert name in entries or (plain and name in mentioned), f"{module.__name__}.{name} is not in docs/reference"
+
+
+def targets(text):
+    """What a page links to or takes in."""
+    text = re.sub(r"```(?:python|sh|text|toml|\{code-cell\}).*?```", "", text, flags=re.DOTALL)
+    yield from re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text)
+    yield from (x.partition("#")[0] for x in re.findall(r"\]\(([^)\s]+)\)", text) if not x.startswith(("http", "#")))
+    yield from re.findall(r"```\{(?:image|include|literalinclude)\} (\S+)", text)
+    yield from re.findall(r"^:link: (\S+)", text, re.MULTILINE)
+    for tree in re.findall(r"```\{toctree\}(.*?)```", text, re.DOTALL):
+        yield from (line for line in tree.split("\n") if line and not line.startswith(":"))
+
+
+def test_links_between_sources_resolve(generated):
+    known = {str(path.relative_to(DOCS)) for path in SOURCES} | set(generated)
+    missing = []
+    texts = {str(path.relative_to(DOCS)): path.read_text() for path in SOURCES} | generated
+    for name, text in texts.items():
+        for target in targets(text):
+            base = DOCS if target.startswith("/") else (DOCS / name).parent
+            found = Path(*(base / target.lstrip("/")).resolve().parts)
+            inside = found.relative_to(DOCS) if found.is_relative_to(DOCS) else None
+            drawn = inside is not None and inside.suffix == ".png" and inside.parts[0] == "generated"
+            if not (drawn or found.exists() or {str(inside), f"{inside}.md"} & known):
+                missing.append(f"{name}: {target}")
+    assert not missing
+
+
+def test_every_page_is_in_a_table_of_contents(generated):
+    trees = {"generated/catalogue/index.md": generated["generated/catalogue/index.md"]}
+    listed = {"index", "generated/catalogue/index"}
+    for name, text in {"index.md": (DOCS / "index.md").read_text(), **trees}.items():
+        for tree in re.findall(r"```\{toctree\}(.*?)```", text, re.DOTALL):
+            lines = [line for line in tree.split("\n") if line and not line.startswith(":")]
+            listed |= {str(Path(name).parent / line).removeprefix("./") for line in lines}
+    everything = {str(path.relative_to(DOCS)) for path in SOURCES} | {x for x in generated if "/parts/" not in x}
+    assert {x.removesuffix(".md") for x in everything} == listed
+
+
+def test_code_of_pages_is_python():
+    count = 0
+    for path in SOURCES:
+        for code in re.findall(
+            r"```(?:python|\{code-cell\} ipython3)\n((?::.*\n)*)(.*?)```", path.read_text(), re.DOTALL
+        ):
+            ast.parse(re.sub(r"^%.*$", "", code[1], flags=re.MULTILINE))
+            count += 1
+    assert count > 60
+
+
+def test_pages_made_from_the_package_say_all_of_it(generated):
+    status = generated["generated/status.md"]
+    assert set(pages.causes()) == set(ji.Status)
+    for bit, text in pages.causes().items():
+        assert f"## {bit.name}\n" in status and f"status {int(bit)}" in status
+        happened, cure = pages.sentences(text)
+        # nothing of the message is left out
+        assert len(happened) + len(cure) >= len(re.sub(r"^\((remark|derivatives only)\) ", "", text)) - 2
+    # the number that people meet
+    assert "| 33 | PROJECTION_NOT_CONVERGED, START_VELOCITY_PROJECTED |" in status
+    for entry in catalogue.entries():
+        page = generated[f"generated/catalogue/{entry.name}.md"]
+        assert entry.statement in page and all(f"## Case `{name}`" in page for name in entry.cases)
+    for command in ("list", "show", "run", "converge", "study", "resume"):
+        assert f"## jaximpact {command}\n" in generated["generated/command-line.md"]
+
+
+def test_recorded_orders_are_those_predicted():
+    """What the manual shows as measured agrees with theory, to the scatter of eight phases."""
+    rows = pages.recorded_orders()
+    assert len(rows) >= 10
+    for row in rows:
+        assert row["scheme"] in catalogue.get(row["problem"]).case(row["case"]).orders
+        assert abs(float(row["observed"]) - float(row["theory"])) < 0.1, row
+
+
+def test_docstrings_are_made_safe():
+    assert docstrings.tame("2 h (|G a|) of DERIVATIVE_... and `q0[None]`") == (
+        r"2 h (\|G a\|) of DERIVATIVE\_... and ``q0[None]``"
+    )
+    assert docstrings.tame("``x | y`` and `solve`") == "``x | y`` and `solve`"
+
+
+# the built site
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+OPTIONS = shlex.split(
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --allow-file-access-from-files --enable-logging=stderr --log-level=0"
+)
+site = pytest.mark.skipif(
+    CHROMIUM is None or not (SITE / "index.html").exists(), reason="needs the built site (`make docs`) and chromium"
+)
+
+
+@pytest.fixture
+def browse(tmp_path):
+    """Open a page: its document after its scripts have run, and what they logged as errors."""
+
+    def opened(url, budget=20_000):
+        command = [
+            CHROMIUM,
+            *OPTIONS,
+            f"--user-data-dir={tmp_path / 'user'}",
+            f"--virtual-time-budget={budget}",
+            "--dump-dom",
+            url,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        errors = [line for line in done.stderr.splitlines() if ":CONSOLE" in line and not re.search(r"DevTools", line)]
+        return done.stdout, errors
+
+    return opened
+
+
+@site
+@pytest.mark.parametrize(
+    ("query", "page"),
+    [
+        ("restitution", "howto/systems.html"),
+        ("hopper", "howto/hopper.html"),
+        ("status 33", "generated/status.html"),
+        ("gradient wrong", "faq.html"),
+        ("MoreauJean", "reference/jaximpact.html"),
+        ("bowl", "generated/catalogue/bowl.html"),
+    ],
+)
+def test_a_search_finds_its_page_first(browse, query, page):
+    document, errors = browse((SITE / "search.html").as_uri() + "?q=" + query.replace(" ", "+"))
+    found = re.findall(r'<ul class="search".*?<a href="([^"]+)"', document, re.DOTALL)
+    assert found and found[0].partition("#")[0].partition("?")[0] == page
+    assert not errors
+
+
+HARNESS = """<!doctype html><meta charset="utf-8"><title>pages</title><pre id="found">unfinished</pre><script>
+const pages = %s, found = {};
+const next = function () {
+  const page = pages.shift();
+  if (!page) { document.getElementById("found").textContent = JSON.stringify(found); return; }
+  const frame = document.createElement("iframe");
+  frame.width = 1200; frame.height = 900;
+  frame.onload = function () {
+    const pictures = [...frame.contentDocument.images];
+    const broken = pictures.filter((x) => !x.complete || x.naturalWidth === 0).map((x) => x.src);
+    found[page] = { pictures: pictures.length, broken: broken, title: frame.contentDocument.title };
+    frame.remove(); next();
+  };
+  frame.src = page;
+  document.body.append(frame);
+};
+window.onload = next;
+</script><body></body>"""
+
+
+@site
+def test_no_broken_picture_and_no_error_in_the_console(browse, tmp_path):
+    names = sorted(path for path in SITE.rglob("*.html") if "_static" not in path.parts)
+    harness = tmp_path / "harness.html"
+    harness.write_text(HARNESS % json.dumps([path.as_uri() for path in names]))
+    document, errors = browse(harness.as_uri(), budget=120_000)
+    found = json.loads(re.search(r'<pre id="found">(.*?)</pre>', document, re.DOTALL)[1].replace("&amp;", "&"))
+    assert len(found) == len(names) > 50
+    assert sum(page["pictures"] for page in found.values()) > 60
+    assert not [picture for page in found.values() for picture in page["broken"]]
+    assert not errors
+
+
+@site
+def test_the_page_of_bits_takes_a_number_apart(browse):
+    document, errors = browse((SITE / "generated" / "status.html").as_uri())
+    meaning = re.search(r'<span id="bits-meaning".*?</span>', document, re.DOTALL)[0]
+    assert "PROJECTION_NOT_CONVERGED" in meaning and "START_VELOCITY_PROJECTED" in meaning
+    assert not errors
+
+
+@site
+def test_nothing_comes_from_the_network():
+    """Scripts, styles, fonts and pictures of every page lie beside it."""
+    for path in SITE.rglob("*.html"):
+        text = path.read_text()
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]*?\ssrc="([^"]+)"', text)
+        loaded += re.findall(r'<link[^>]*?rel="(?:stylesheet|preload|icon)"[^>]*?href="([^"]+)"', text)
+        assert not [x for x in loaded if x.startswith(("http", "//"))], path
