@@ -34,10 +34,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy jaximpact
 
-# the manual, docs/_build/html/index.html; pages whose code or package has not changed keep their outputs
+# the manual, docs/_build/html/index.html; pages whose code or package has not changed keep their outputs; -a writes all
+# of it, as a partial search index forgets the entries of the pages that it was not given
 docs: setup
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	$(BIN)/python -m sphinx -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python -m sphinx -a -W --keep-going -b html docs docs/_build/html
 
 docs-fresh: setup
 	rm -rf docs/_build docs/generated

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
-
-from sphinx.domains.python import PyObject
 
 QUOTED = re.compile(r"(``.+?``|(?<!:)`[^`]+`)", re.DOTALL)
 NAME = re.compile(r"`~?[A-Za-z_][\w.]{2,}`")
@@ -30,9 +29,13 @@ def process(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[
     lines[:] = tame("\n".join(lines)).split("\n")
 
 
+def restore(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Of a property napoleon takes what stands before a colon for a type."""
+    if what in ("property", "attribute") and inspect.getdoc(obj):
+        lines[:] = tame(inspect.getdoc(obj)).split("\n")
+
+
 def setup(app: Any) -> dict:
-    for field in PyObject.doc_field_types:
-        if field.name == "variable":
-            field.rolename = None  # attributes are named, not linked: many classes have a q
     app.connect("autodoc-process-docstring", process, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", restore, priority=900)
     return {"parallel_read_safe": True}
