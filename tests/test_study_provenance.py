@@ -8,7 +8,7 @@ from study_systems import begun, run_until
 
 import jaximpact as ji
 
-ELSEWHERE = {"processor": "x86_64 Another CPU", "jaxlib": "99.0"}
+ELSEWHERE = {"processor": "x86_64 Another CPU", "jaxlib": "99.0", "llvmlite": "none"}
 BELOW = ji.Design.points(**{"q0[0]": [-1.0, -2.0]})  # lanes that cannot start: nothing is compiled for them
 
 
@@ -26,7 +26,7 @@ def test_resumed_elsewhere_is_said_when_it_resumes_and_in_the_summary(tmp_path):
     home = Path(path) / ".study"
     rewrite(home / "blocks" / "0.json", lambda mark: mark["versions"].update(ELSEWHERE))
     rewrite(home / "study.json", lambda record: record["versions"].update(ELSEWHERE))
-    words = r"begun with jaxlib 99\.0 → .*, processor x86_64 Another CPU → .*: .*not continue to the same bits"
+    words = r"begun with jaxlib 99\.0 → .*, llvmlite none → .*, processor x86_64 Another CPU → .*: .*not continue to the same bits"
     with pytest.warns(ji.JaximpactWarning, match=words):
         summary = ji.Study.open(path).run()
     assert sorted(summary.origins.values()) == [1, 1]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from ..version import __version__
 
-MATTERS = ("jaximpact", "jax", "jaxlib", "device", "processor")  # to the last bits of results
+MATTERS = ("jaximpact", "jax", "jaxlib", "llvmlite", "device", "processor")  # to the last bits of results
 TRACED = (*MATTERS, "numpy")  # to the program that jax makes of a function
 # Settings of jax that change numbers; a worker computes under those of the study.
 SETTINGS = ("enable_x64", "numpy_dtype_promotion", "default_matmul_precision")
@@ -32,11 +33,20 @@ def provenance() -> dict[str, str]:
         "jaximpact": __version__,
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
+        "llvmlite": _llvmlite(),
         "numpy": np.__version__,
         "python": platform.python_version(),
         "device": f"{device.platform}: {device.device_kind}",
         "processor": processor() if device.platform == "cpu" else "any",
     }
+
+
+@cache
+def _llvmlite() -> str:
+    try:
+        return version("llvmlite")
+    except PackageNotFoundError:
+        return "none"
 
 
 @cache
