@@ -32,6 +32,8 @@ def force(t, q, v, args):  # dear: a step takes microseconds
 ball = ji.Problem(force, lambda t, q, args: q)
 """
 LONG = """
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background of a shell ignores it
+
 def interrupt():
     print("signal", flush=True)
     os.kill(os.getpid(), signal.SIGINT)
