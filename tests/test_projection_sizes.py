@@ -8,7 +8,7 @@ from scipy.optimize import nnls
 
 import jaximpact as ji
 from jaximpact.contact import jacobian
-from jaximpact.extend import Contacts, Metric, Solved, Target
+from jaximpact.extend import Contacts, ContactSolver, Metric, Solved, Target
 from jaximpact.projection import active_set
 from jaximpact.status import FAILURES, Status
 
@@ -84,15 +84,12 @@ def test_refined_where_pivots_miss_the_tolerance(monkeypatch, always):
         np.testing.assert_allclose(found.jump, right.jump, atol=1e-11)
 
 
-class AllTogether:
-    """The exact method without its working sets, and without a start from known impulses: the bare protocol."""
+class AllTogether(ContactSolver):
+    """The exact method without its working sets, and without a start from known impulses: what the base class gives."""
 
-    tolerance, max_linearisations = 1e-12, 50
+    tolerance, max_linearisations, warm_starts = 1e-12, 50, False
 
-    def direct(self, m):
-        return False
-
-    def solve(self, contacts, offset, tolerance):
+    def impulses(self, contacts, offset, tolerance, guess):
         return ji.ActiveSet().impulses(contacts, offset, tolerance, jnp.zeros_like(offset))
 
 
