@@ -19,7 +19,7 @@ from .problem import Problem
 from .projection.base import ContactSolver
 from .schemes.base import Scheme
 from .status import DOUBTS, FAILURES, Status, as_status, describe
-from .validate import check_choice
+from .validate import check_choice, told
 
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
 
@@ -163,7 +163,8 @@ def _motion(
         moved = lane._replace(q0=now["q0"], v0=now["v0"], t1=now["t1"])
         moved = moved._replace(inputs=inputs._replace(t0=now["t0"], h=inputs.h * stretch, e=now["e"], args=full))
         solution = motion(problem, scheme, projection, moved, plan)
-        value = jax.tree.map(jnp.asarray, output(solution))
+        with told("output(solution)"):
+            value = jax.tree.map(jnp.asarray, output(solution))
         return value, (value, solution.status)
 
     return function, chosen

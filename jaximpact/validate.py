@@ -382,6 +382,16 @@ def outcome(name: str, function: Callable, *operands: Any) -> Any:
 
 
 @contextmanager
+def told(name: str) -> Iterator[None]:
+    """What a function of the user's raises, under its name."""
+    try:
+        yield
+    except Exception as error:
+        kind, text = (TypeError if isinstance(error, TypeError) else ValueError), (str(error).splitlines() or [""])[0]
+        raise kind(f"{name} failed: {type(error).__name__}: {text}") from error
+
+
+@contextmanager
 def differentiable() -> Iterator[None]:
     """What jax says of functions that it cannot differentiate, in words that name them."""
     try:

@@ -24,6 +24,7 @@ from jaximpact.cli import main
 from jaximpact.names import projection_from_name, scheme_from_name
 
 NAMES = [
+    *("ActiveSet", "ADMM", "EventCorrected", "MoreauJean"),  # their options are said with their names
     "problem",
     "q0",
     "v0",

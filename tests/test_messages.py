@@ -149,6 +149,7 @@ SENSITIVITIES = {
     "mode": ({"mode": 3}, "mode=3: choose one of 'forward', 'reverse', None"),
     "sensitivity": ({"sensitivity": "none"}, "sensitivity='none': choose one of"),
     "output": ({"output": "q"}, "output must be a function"),
+    "output of nothing": ({"output": lambda: 0.0}, r"output\(solution\) failed: TypeError: .*takes 0 positional"),
     "q0 ragged": ({"q0": [[1.0], [1.0, 2.0]]}, "q0 must be numbers, of rows of one length"),
 }
 
