@@ -3,11 +3,13 @@
 from . import extend
 from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
 from .ensemble import ensemble
-from .integrate import Save, Solution, solve
+from .integrate import solve
 from .jacobians import Sensitivities, sensitivities
 from .problem import Problem
 from .projection import ADMM, ActiveSet, ProjectedGradient
+from .save import Save
 from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
+from .solution import Solution
 from .status import Status
 from .study import Design, Study
 from .validate import JaximpactWarning

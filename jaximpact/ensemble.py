@@ -25,10 +25,12 @@ from tqdm import tqdm
 from . import kernel, native
 from .chunks import divide
 from .execution import executed
-from .integrate import FEWER_ROWS, Lane, Plan, Save, Solution, Turn, is_scalar, make_plan, motion, row_size
+from .integrate import FEWER_ROWS, Lane, Plan, Turn, is_scalar, make_plan, motion, row_size
 from .problem import Problem
 from .projection.base import ContactSolver
+from .save import Save
 from .schemes.base import Inputs, Scheme
+from .solution import Solution
 from .threads import arrived, crew, leave, refuse_fork, workers
 from .validate import (
     Data,

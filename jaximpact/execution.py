@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import kernel
-from .integrate import Plan, Solution
+from .integrate import Plan
 from .numbers import Unsupported
+from .solution import Solution
 from .validate import check_choice, remark
 
 EXECUTIONS = ("auto", "xla", "native", "kernel")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,24 +19,24 @@ from .derivatives import REVERSE_INSIDE, TWICE, UNDIFFERENTIATED, forward_first,
 from .lanes import few, few_differentiated
 from .problem import Problem
 from .projection import ContactLaw, ContactSolver, Solved
+from .save import Save
 from .scalarise import scalarise
 from .schemes.base import Info, Inputs, Scheme, Timing, finite
 from .sensitivity import Corrected, end, synchronous
-from .status import DERIVATIVES, FAILURES, Status, as_status, describe, summarise
+from .solution import Solution
+from .status import DERIVATIVES, FAILURES, Status, as_status
 from .stream import stream
 from .threads import interruptible, refuse_fork
 from .validate import (
     Data,
     canonical,
     check_choice,
-    check_counts,
     check_memory,
     check_start,
     choose_methods,
     count_steps,
     differentiable,
     is_traced,
-    known_numbers,
     outcome,
     remark,
 )
@@ -49,51 +49,6 @@ MUCH_WORK = 1e7  # trajectory-steps from which their longer compilation pays
 SMALL_SYSTEM = 8  # coordinates and constraints up to which separate numbers are faster
 FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
 SENSITIVITIES = ("corrected", "discrete", "none")
-
-
-@dataclass(frozen=True)
-class Save:
-    """What `solve` keeps. The last row of a solution is always the state at t1.
-
-    Attributes:
-        every: every k-th step from the start, k >= 1; rows at t0, t0 + k h, ..., t1.
-        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps. A last time
-            equal to t1 is the final row; where t1 itself is traced, or differs between lanes, the final row comes after.
-        function: ``function(t, q, v, args) -> pytree`` stored in place of the state, as ``solution.values``.
-
-    With neither ``every`` nor ``times`` only the final state is kept.
-    """
-
-    every: Any = None
-    times: Any = None
-    function: Callable | None = None
-
-    @classmethod
-    def of(cls, save: Any) -> Save:
-        """Save from its short forms: "all", "final", a whole number k, an array of times, or a Save."""
-        if isinstance(save, cls):
-            if save.function is not None and not callable(save.function):
-                raise TypeError(f"save: function must be a function(t, q, v, args) -> pytree, got {save.function!r}")
-        elif isinstance(save, str):
-            if save not in ("all", "final"):
-                raise ValueError(
-                    f"save={save!r}: use 'all', 'final', every k-th step (a whole number), times, or Save(...)"
-                )
-            save = cls(every=1) if save == "all" else cls()
-        elif isinstance(save, int | np.integer):
-            save = cls(every=save)
-        elif callable(save):
-            save = cls(every=1, function=save)
-        else:
-            save = cls(times=save)
-        if save.every is not None and save.times is not None:
-            raise ValueError("save: give either every or times, not both")
-        if save.every is not None:
-            check_counts(**{"save: every": save.every})
-            save = replace(save, every=int(save.every))
-        if save.times is not None and not is_traced(save.times):
-            known_numbers("save: times", save.times)
-        return save
 
 
 class Lane(NamedTuple):
@@ -186,72 +141,6 @@ class Part:
     def free_step(self, problem: Problem, inputs: Inputs, state: Any) -> tuple[Any, Info]:
         """As `step`, without impulses."""
         return self.scheme.free_step(problem, inputs, state, self.length)
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, repr=False)
-class Solution:
-    """A computed motion; a batch adds leading axes.
-
-    Attributes:
-        t: times of the rows (k,) [s]; the last is t1.
-        q: positions U (k, d), interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
-        v: velocities (k, d) over the step that ends at or after the row's time.
-        z: admissible positions Z (k, d) of that step. Of `EventCorrected` q, v and z are those at the row's very time.
-        impulse: impulse of each constraint accumulated since the start (k, m).
-        energy: (k,) where the problem defines one, else None; taken at (q, v), it dips during the two steps of an impact.
-        values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
-        penetration: largest violation of a gap by U over all steps, ().
-        residual: largest KKT residual of a projection [velocity], ().
-        iterations: projection iterations of all steps, ().
-        status: `Status` bits OR-ed over the steps, ().
-        failed_at: time of the first failure, NaN where none, () [s].
-        timing: of which scheme these are, and to which times its velocities and impulses belong (`Timing`); static. None
-            in a solution put together by hand.
-    """
-
-    t: Array
-    q: Array
-    v: Array
-    z: Array
-    impulse: Array
-    energy: Array | None
-    values: Any
-    penetration: Array
-    residual: Array
-    iterations: Array
-    status: Array
-    failed_at: Array
-    timing: Timing | None = field(default=None, metadata={"static": True})
-
-    def __repr__(self) -> str:
-        if not all(hasattr(x, "shape") for x in (self.t, self.q, self.impulse, self.status)):
-            return "Solution(...)"
-        *batch, rows, d = self.q.shape
-        parts = [f"{' x '.join(map(str, batch))} motions"] if batch else []
-        parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {self.impulse.shape[-1]}"]
-        if isinstance(self.status, np.ndarray | np.generic | Array) and not is_traced(self) and self.status.size:
-            t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))
-            parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {np.max(self.penetration):.3g}"]
-            parts += [f"status = {Status(status)}"]
-            if batch:
-                parts.append(f"{np.sum(self.failed)} failed")
-        return f"Solution({', '.join(parts)})"
-
-    def raise_if_failed(self) -> Solution:
-        """This solution, or RuntimeError that says which trajectories failed, when, and the likely causes."""
-        if np.any(np.asarray(self.status) & int(FAILURES)):
-            raise RuntimeError(summarise(np.asarray(self.status).ravel(), np.asarray(self.failed_at).ravel()))
-        return self
-
-    @property
-    def failed(self) -> Array:
-        """Whether each trajectory failed."""
-        return (self.status & int(FAILURES)) != 0
-
-    def describe_status(self) -> str:
-        """The status bits set in any trajectory, in words."""
-        return describe(int(np.bitwise_or.reduce(np.asarray(self.status).ravel())))
 
 
 def start(problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[Array, Array, Array]:

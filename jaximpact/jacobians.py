@@ -14,10 +14,11 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from .ensemble import COMPILE, Axes, in_chunks, is_single, lane_axes, over_lanes, prepare
-from .integrate import Lane, Plan, Solution, motion
+from .integrate import Lane, Plan, motion
 from .problem import Problem
 from .projection.base import ContactSolver
 from .schemes.base import Scheme
+from .solution import Solution
 from .status import DOUBTS, FAILURES, Status, as_status, describe
 from .validate import check_choice, told
 

@@ -16,6 +16,7 @@ LAYERS = [
     ["schemes"],
     ["extend"],
     ["validate", "names", "sensitivity", "numbers"],
+    ["save", "solution"],
     ["integrate", "kernel", "native"],
     ["execution"],
     ["ensemble"],

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..integrate import Solution
 from ..problem import Problem
+from ..solution import Solution
 from ..validate import MOST, cast_numbers, check_finite, full_axes, leaf_axes, real_array
 from .runs import runs
 

@@ -24,8 +24,8 @@ import numpy as np
 from jax import Array
 
 from ..contact import Metric, acceleration, drift, gap_derivatives, linearise
-from ..integrate import Solution
 from ..problem import Problem
+from ..solution import Solution
 from ..validate import cast_numbers
 from .arguments import check_kind, check_solution
 from .drawable import Drawable

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..integrate import Save
 from ..problem import Problem
 from ..projection.base import ContactSolver
+from ..save import Save
 from ..schemes.base import Scheme
 from ..validate import check_counts
 from .arguments import check_problem, check_steps, distance, real, sweep_values

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..integrate import Lane, Plan, Solution, run
+from ..integrate import Lane, Plan, run
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes import EventCorrected
 from ..schemes.base import Inputs, Scheme, Timing
+from ..solution import Solution
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning, canonical, check_counts, check_start, choose_methods
 from .arguments import real, real_number

@@ -22,8 +22,8 @@ import numpy as np
 from jax import Array
 
 from ..contact import Metric, linearise
-from ..integrate import Solution
 from ..problem import Problem
+from ..solution import Solution
 from ..validate import JaximpactWarning, cast_numbers
 from .arguments import check_gaps, check_kind, check_solution, distance
 

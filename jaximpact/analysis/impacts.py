@@ -18,9 +18,9 @@ import numpy as np
 from jax import Array
 
 from ..contact import Metric, acceleration, gap_derivatives, linearise
-from ..integrate import Solution
 from ..problem import Problem
 from ..schemes.base import Scheme, Timing
+from ..solution import Solution
 from ..validate import cast_numbers, choose_methods, leaf_axes
 from .arguments import check_kind, check_solution, one_lane
 from .drawable import Drawable

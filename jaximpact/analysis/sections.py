@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike
 
 from ..contact import Metric, closure, linearise
 from ..ensemble import MEMORY, ensemble
-from ..integrate import Save, Solution
 from ..problem import Problem
 from ..projection.base import ContactSolver
+from ..save import Save
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme, Timing
+from ..solution import Solution
 from ..status import FAILURES
 from ..validate import canonical_state, cast_numbers, check_counts, choose_methods, full_axes
 from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..integrate import Solution
+from ..solution import Solution
 from ..status import FAILURES
 from .arguments import check_kind, real
 from .drawable import Drawable

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .. import __version__
-from ..integrate import Solution
+from ..solution import Solution
 
 
 def motion_columns(solution: Solution) -> dict[str, np.ndarray]:

@@ -23,7 +23,7 @@ from ..analysis import (
     Section,
     Statistics,
 )
-from ..integrate import Solution
+from ..solution import Solution
 from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_statistics
 from .motions import draw_balance, draw_impacts, draw_motion, plot_derivatives
 from .orbits import draw_branch, draw_lyapunov, draw_multipliers

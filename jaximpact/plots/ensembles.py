@@ -9,7 +9,7 @@ import numpy as np
 
 from ..analysis.convergence import Convergence
 from ..analysis.statistics import Statistics
-from ..integrate import Solution
+from ..solution import Solution
 from ..status import FAILURES
 from .style import COLOURS, DARK, GREY, OUTSIDE, dot, evenly, limits, new_grid, tidy
 

@@ -11,8 +11,8 @@ import numpy as np
 from ..analysis.balance import Balance
 from ..analysis.impacts import Impacts
 from ..analysis.runs import runs
-from ..integrate import Solution
 from ..schemes.base import Timing
+from ..solution import Solution
 from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, evenly, limits, new_figure, new_grid, set_heading, tidy
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..integrate import Save
 from ..projection import ADMM, ActiveSet, ProjectedGradient
+from ..save import Save
 from ..schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .design import summarise
 from .importing import load, reference

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
-from ..integrate import Solution, solve
+from ..integrate import solve
+from ..solution import Solution
 from ..status import FAILURES, Status
 from .design import Blocks, Design
 from .guard import printable

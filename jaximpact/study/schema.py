@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..integrate import Lane, Solution, make_plan, motion
+from ..integrate import Lane, make_plan, motion
 from ..schemes.base import Inputs
+from ..solution import Solution
 from ..status import Status
 from ..validate import canonical, count_steps
 from .design import Blocks, Design

@@ -17,9 +17,9 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from ..integrate import Save
 from ..problem import Problem
 from ..projection import ContactSolver
+from ..save import Save
 from ..schemes import Scheme
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..integrate import Save
 from ..names import suggestion
 from ..problem import Problem
+from ..save import Save
 from ..validate import check_restitution, check_times
 from .design import ROOTS, Design, Key
 from .importing import load_problem
