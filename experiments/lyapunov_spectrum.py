@@ -29,7 +29,7 @@ def sweep(frequencies, steps, intervals):
     axes = {name: 0 if name == "frequency" else None for name in args}
     return lyapunov(
         PROBLEM, [START[0]], [START[1]], interval=forcing_period, steps=steps, intervals=intervals,
-        skip=100, args=args, args_axes=axes, e=E, layout="scalar",
+        skip=100, args=args, args_axes=axes, e=E,
     )  # fmt: skip
 
 

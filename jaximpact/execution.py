@@ -1,4 +1,4 @@
-"""The one place that chooses how the motions of an ensemble are executed: through XLA, as native code of a CPU, or as one kernel of a GPU."""
+"""The one place that chooses how motions are executed: through XLA, as native code of a CPU, or as one kernel of a GPU."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import get_opaque_trace_state
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 
-from . import kernel
-from .integrate import Plan
+from . import kernel, native
+from .motion import Lanes, Motion
 from .numbers import Unsupported
+from .program import Program
+from .rows import Turn
+from .schedule import devices
 from .solution import Solution
 from .validate import check_choice, remark
 
@@ -23,13 +29,17 @@ EXECUTIONS = ("auto", "xla", "native", "kernel")
 MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA program and found right and faster
 # what has no rule, a version of jax without the kernel's compiler, a program that it fails on
 REFUSED = (Unsupported, ImportError, NotImplementedError, jax.errors.JaxRuntimeError)
+COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
 log = logging.getLogger(__name__)
 
+# what is computed of one motion: ``task(program, motion, length)``, hashable; see `trajectory`
+Task = Callable[[Program, Motion, Any], Any]
+# what is computed of many: ``call(motion, length)`` of a chunk's numbers
+Call = Callable[[Motion, Any], Any]
 
-def executed(
-    call: Callable[..., Solution], plan: Plan, execution: str, layout: str = "auto"
-) -> Callable[..., Solution]:
-    """``call(*operands, plan=plan)`` as ``execution`` says: see `jaximpact.ensemble`.
+
+def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call:
+    """The task for all lanes of a chunk, as ``execution`` says: see `jaximpact.ensemble`.
 
     On a device where it was never measured the kernel is taken after it agreed with XLA on the first chunk.
 
@@ -37,31 +47,120 @@ def executed(
         ValueError: ``execution`` is unknown, or is "kernel" where more than final states are kept.
     """
     check_choice("execution", execution, EXECUTIONS)
-    final = plan.rows == 0 and plan.function is None
+    shares = devices(lanes.count)
+    xla = through_xla(task, program, lanes, shares)
+    final = program.rows == 0 and program.function is None
     if execution == "kernel" and not final:
         raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
-    through_xla = partial(call, plan=plan)
     backend = jax.default_backend()
-    if execution == "native" or (execution == "auto" and backend == "cpu" and layout == "auto" and plan.devices == 1):
-        as_native = partial(
-            call, plan=plan._replace(native=True, few=True, scalar=False, alone=False, ragged=False, devices=1)
-        )
-        return (
-            partial(_refusing, execution, as_native)
-            if execution == "native"
-            else partial(_either, as_native, through_xla)
-        )
+    if execution == "native":
+        return partial(_refusing, execution, as_native(task, program, lanes))
+    if execution == "auto" and backend == "cpu" and shares == 1:
+        return partial(_either, as_native(task, program, lanes), xla)
     if execution == "xla" or not final or (execution == "auto" and backend != "gpu"):
-        return through_xla
-    as_kernel = partial(call, plan=plan._replace(kernel=kernel.LARGEST, few=True, scalar=False, alone=False))
+        return xla
     if execution == "kernel":
-        as_kernel = partial(call, plan=as_kernel.keywords["plan"]._replace(kernel=sys.maxsize))
-        return partial(_refusing, execution, as_kernel)
+        return partial(_refusing, execution, as_kernel(task, program, lanes, shares, sys.maxsize))
     trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
-    return _Chooser(as_kernel, through_xla, trusted)
+    return _Chooser(as_kernel(task, program, lanes, shares, kernel.LARGEST), xla, trusted)
 
 
-def _refusing(execution: str, call: Callable[..., Solution], *operands: Any) -> Solution:
+def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
+    """Compiled by XLA as operations on all lanes."""
+    return lambda motion, length: _vectorised(task, program, motion, length, lanes.axes, shares)
+
+
+@partial(jax.jit, static_argnames=("task", "axes", "shares"), compiler_options=COMPILE)
+def _vectorised(task: Task, program: Program, motion: Motion, length: Any, axes: tuple, shares: int) -> Any:
+    return vectorised(lambda motion: task(program, motion, length), motion, axes, shares)
+
+
+def vectorised(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares: int) -> Any:
+    """``one`` of all lanes, within a function that is compiled with `COMPILE`."""
+    in_axes = Lanes(motion, axes, 0).in_axes
+    return _spread(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
+
+
+def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int, most: int) -> Call:
+    """As one kernel of a GPU, of at most so many operations a motion."""
+    program = program.replace(branches=True)
+    return lambda motion, _: _kernel(task, program, motion, lanes.axes, shares, most)
+
+
+@partial(jax.jit, static_argnames=("task", "axes", "shares", "most"), compiler_options=COMPILE)
+def _kernel(task: Task, program: Program, motion: Motion, axes: tuple, shares: int, most: int) -> Any:
+    in_axes = Lanes(motion, axes, 0).in_axes
+    one = lambda motion: task(program, motion, None)
+    call = kernel.over_lanes(one, (in_axes,), most, interpret=jax.default_backend() == "cpu")
+    return _spread(call, in_axes, shares)(motion)
+
+
+def _spread(call: Callable, axes: Motion, shares: int) -> Callable:
+    """``call`` of a batch, each local device computing its share of the lanes."""
+    if shares == 1:
+        return call
+    mesh = Mesh(np.array(jax.local_devices()), ("lane",))
+    part = jax.tree.map(lambda axis: P() if axis is None else P("lane"), axes, is_leaf=lambda axis: axis is None)
+    return jax.shard_map(call, mesh=mesh, in_specs=(part,), out_specs=P("lane"), check_vma=False)
+
+
+def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
+    """As native code of a CPU, in which a branch is taken by the lanes that need it. Results are numpy arrays."""
+    turns = Turn.of(program) if program.rows else ()
+    # how many rows there are is no part of the program
+    empty = np.asarray(program.times)[:0]
+    program = program.replace(
+        branches=True, few=False, times=empty, rows=min(program.rows, 1), every=program.every and 1
+    )
+    call = native.over_lanes(_one, (None, lanes.in_axes), turns, task=task)
+    return lambda motion, _: call(program, motion)
+
+
+@partial(jax.jit, static_argnames=("task",))
+def _one(program: Program, motion: Motion, task: Task) -> Any:
+    return task(program, motion, None)
+
+
+def alone(
+    task: Task, program: Program, execution: str, xla: Callable[[Motion], Any] | None = None
+) -> Callable[..., Any]:
+    """The task for one motion; by default through XLA it is compiled for its number of steps, as reverse mode needs it."""
+    if xla is None:
+        xla = lambda motion: through_xla_alone(task, program.replace(length=int(motion.steps)), motion)
+    if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel":
+        return xla
+    lanes = Lanes(Motion(*[None] * len(Motion._fields)), (), 1)
+    native = as_native(task, program, lanes)
+
+    def through_native(motion: Motion) -> Any:
+        return jax.tree.map(lambda x: jnp.asarray(x[0]), native(motion, None))
+
+    return (
+        partial(_refusing, execution, through_native)
+        if execution == "native"
+        else partial(_either, through_native, xla)
+    )
+
+
+@partial(jax.jit, static_argnames=("task",))
+def through_xla_alone(task: Task, program: Program, motion: Motion) -> Any:
+    """The task for one motion."""
+    return task(program, motion, None)
+
+
+def _clean() -> Any:
+    return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
+
+
+_CLEAN = _clean()
+
+
+def is_concrete() -> bool:
+    """Whether no transformation of jax is under way, so that all numbers are known, those that functions close over too."""
+    return _clean() == _CLEAN
+
+
+def _refusing(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
     try:
         return call(*operands)
     except Unsupported as error:
@@ -70,21 +169,21 @@ def _refusing(execution: str, call: Callable[..., Solution], *operands: Any) -> 
         raise ValueError(f"execution={execution!r} is not to be had here ({error}): give execution='xla'") from error
 
 
-def _either(as_native: Callable[..., Solution], through_xla: Callable[..., Solution], *operands: Any) -> Solution:
+def _either(native: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
     """The native code where it can be had; what cannot be compiled is known after the first chunk."""
     try:
-        return as_native(*operands)
+        return native(*operands)
     except (Unsupported, ImportError) as error:
         log.debug("not as native code, but through XLA: %s", error)
-    return through_xla(*operands)
+    return xla(*operands)
 
 
 class _Chooser:
     """The kernel where it can be had and is right, else XLA; decided on the first chunk, whichever thread has it."""
 
-    def __init__(self, as_kernel: Callable[..., Solution], through_xla: Callable[..., Solution], trusted: bool) -> None:
+    def __init__(self, as_kernel: Call, through_xla: Call, trusted: bool) -> None:
         self.as_kernel, self.through_xla, self.trusted = as_kernel, through_xla, trusted
-        self.chosen: Callable[..., Solution] | None = None
+        self.chosen: Call | None = None
         self.lock = Lock()
 
     def __call__(self, *operands: Any) -> Solution:

@@ -8,8 +8,9 @@ A step asks its `ContactLaw` for a `Reaction`; to make steps by hand, give them 
 """
 
 from .contact import Contacts, Metric, acceleration, linearise
+from .motion import Motion
 from .projection import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target
-from .schemes.base import ImpactTiming, Info, Inputs, Scheme, State
+from .schemes.base import ImpactTiming, Info, Scheme, State
 from .status import as_status
 
 __all__ = [
@@ -20,8 +21,8 @@ __all__ = [
     "ImpactTiming",
     "Impulses",
     "Info",
-    "Inputs",
     "Metric",
+    "Motion",
     "Open",
     "Reaction",
     "Scheme",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -13,13 +12,17 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from .ensemble import COMPILE, Axes, in_chunks, is_single, lane_axes, over_lanes, prepare
-from .integrate import Lane, Plan, motion
+from .arguments import for_lanes, is_single
+from .execution import executed, through_xla
+from .motion import Lanes, Motion
 from .problem import Problem
+from .program import Program
 from .projection.base import ContactSolver
+from .schedule import devices, in_chunks
 from .schemes.base import Scheme
 from .solution import Solution
 from .status import DOUBTS, FAILURES, Status, as_status, describe
+from .trajectory import trajectory
 from .validate import check_choice, told
 
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
@@ -78,13 +81,13 @@ def sensitivities(
     mode: str | None = None,
     chunk: int | None = None,
     progress: bool | None = None,
-    layout: str = "array",
+    execution: str = "auto",
 ) -> Sensitivities:
     """Jacobians of what a motion, or each motion of a batch, gives, with respect to what it was given.
 
     Args:
-        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress, layout: as in
-            `ensemble`, but layout "array" by default; where nothing carries a lane axis it is one motion, and results
+        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
+            as in `ensemble`, native in forward mode and for final states; where nothing carries a lane axis it is one motion, and results
             have no lane axis.
         wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
@@ -113,114 +116,82 @@ def sensitivities(
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (e, 0))
     q0 = np.asarray(q0)[None] if single else q0
-    batch = prepare(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, layout)
-    if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(batch.data.args)):
+    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
+    if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
-    plan = batch.plan._replace(sensitivity=sensitivity)
-    system = (batch.data.problem, batch.scheme, batch.projection)
-
-    def call(lane: Lane, leaves: tuple, structure: Any) -> Any:
-        nonlocal mode
-        choice = (batch.axes, structure, wrt, output)
-        if mode is None:
-            inputs, outputs = jax.eval_shape(partial(_sizes, *choice, plan=plan), *system, lane, leaves)
-            mode = "forward" if inputs.size <= outputs.size + 1 else "reverse"
-        # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
-        steps = plan._replace(length=None if mode == "forward" else int(lane.length))
-        return _differentiate(*system, lane, leaves, *choice, steps, mode)
-
-    (jacobian, (value, status)) = in_chunks(batch, call, progress)
+    program = program.replace(sensitivity=sensitivity)
+    if mode is None:
+        inputs, outputs = jax.eval_shape(Sizes(wrt, output), program, lanes.take(0), None)
+        mode = "forward" if inputs.size <= outputs.size + 1 else "reverse"
+    jacobian, (value, status) = jacobians(program, lanes, Jacobian(wrt, output, mode), execution, chunk, progress)
     if single:
         jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
-    assert mode is not None
     return Sensitivities(value, jacobian, status, mode)
 
 
-def _motion(
-    problem: Problem,
-    scheme: Scheme,
-    projection: ContactSolver,
-    lane: Lane,
-    leaves: tuple,
-    structure: Any,
-    wrt: tuple[str, ...],
-    output: Callable[[Solution], Any],
-    plan: Plan,
-) -> tuple[Callable, dict[str, Any]]:
-    """A function of the chosen inputs of one lane, and their values."""
-    real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
-    args = jax.tree.unflatten(structure, [leaf if r else None for leaf, r in zip(leaves, real, strict=True)])
-    inputs = lane.inputs
-    values = {"q0": lane.q0, "v0": lane.v0, "e": inputs.e, "args": args, "t0": inputs.t0, "t1": lane.t1}
-    chosen = {name: values[name] for name in wrt}
-
-    def function(chosen: dict[str, Any]) -> tuple[Any, tuple[Any, Array]]:
-        now = values | chosen
-        numbers = iter(jax.tree.leaves(now["args"]))
-        full = jax.tree.unflatten(
-            structure, [next(numbers) if r else leaf for leaf, r in zip(leaves, real, strict=True)]
-        )
-        stretch = (now["t1"] - now["t0"]) / (lane.t1 - inputs.t0)
-        moved = lane._replace(q0=now["q0"], v0=now["v0"], t1=now["t1"])
-        moved = moved._replace(inputs=inputs._replace(t0=now["t0"], h=inputs.h * stretch, e=now["e"], args=full))
-        solution = motion(problem, scheme, projection, moved, plan)
-        with told("output(solution)"):
-            value = jax.tree.map(jnp.asarray, output(solution))
-        return value, (value, solution.status)
-
-    return function, chosen
-
-
-def _sizes(
-    axes: Axes,
-    structure: Any,
-    wrt: tuple[str, ...],
-    output: Callable[[Solution], Any],
-    problem: Problem,
-    scheme: Scheme,
-    projection: ContactSolver,
-    lane: Lane,
-    leaves: tuple,
-    *,
-    plan: Plan,
+def jacobians(
+    program: Program, lanes: Lanes, task: Jacobian, execution: str = "auto", chunk: Any = None, progress: Any = False
 ) -> Any:
+    """The `Jacobian` of every lane."""
+    if task.mode == "forward" and program.rows == 0:
+        return in_chunks(program, lanes, executed(task, program, lanes, execution), chunk, progress)
+
+    def call(motion: Motion, length: Any) -> Any:
+        # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
+        number = motion.steps if length is None else length
+        known = program.replace(length=None if task.mode == "forward" else int(number))
+        return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
+
+    return in_chunks(program, lanes, call, chunk, progress)
+
+
+@dataclass(frozen=True)
+class Varied:
+    """The motion of a lane as a function of some of its numbers, ``wrt``."""
+
+    wrt: tuple[str, ...]
+    output: Callable[[Solution], Any]
+
+    def opened(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
+        """The function, chosen -> (outputs, (outputs, status)), and the values of the chosen numbers."""
+        leaves, structure = jax.tree.flatten(motion.args)
+        real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+        args = jax.tree.unflatten(structure, [leaf if r else None for leaf, r in zip(leaves, real, strict=True)])
+        values = motion._asdict() | {"args": args}
+
+        def function(chosen: dict[str, Any]) -> tuple[Any, tuple[Any, Array]]:
+            now = values | chosen
+            numbers = iter(jax.tree.leaves(now["args"]))
+            full = [next(numbers) if r else leaf for leaf, r in zip(leaves, real, strict=True)]
+            stretch = (now["t1"] - now["t0"]) / (motion.t1 - motion.t0)
+            moved = Motion(**now | {"h": motion.h * stretch, "args": jax.tree.unflatten(structure, full)})
+            solution = trajectory(program, moved, length)
+            with told("output(solution)"):
+                value = jax.tree.map(jnp.asarray, self.output(solution))
+            return value, (value, solution.status)
+
+        return function, {name: values[name] for name in self.wrt}
+
+
+class Sizes(Varied):
     """Arrays as large as the inputs and the outputs of one lane."""
 
-    def one(lane: Lane, leaves: tuple) -> tuple[Array, ...]:
-        function, chosen = _motion(
-            problem, scheme, projection, lane, leaves, structure, wrt, output, plan._replace(length=None)
-        )
+    def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Array, ...]:
+        function, chosen = self.opened(program, motion, length)
         value, _ = function(chosen)
         return tuple(jnp.zeros(sum(x.size for x in jax.tree.leaves(tree))) for tree in (chosen, value))
 
-    sizes = jax.vmap(one, in_axes=lane_axes(axes, plan))(lane, leaves)
-    return jax.tree.map(lambda x: x[0], sizes)
 
+@dataclass(frozen=True)
+class Jacobian(Varied):
+    """The Jacobian of outputs with respect to chosen numbers, by one mode, the outputs and the status of one lane."""
 
-BLOCK = 256  # lanes of a small system differentiated together: their states stay in the cache
+    mode: str
 
-
-@partial(jax.jit, static_argnames=("axes", "structure", "wrt", "output", "plan", "mode"), compiler_options=COMPILE)
-def _differentiate(
-    problem: Problem,
-    scheme: Scheme,
-    projection: ContactSolver,
-    lane: Lane,
-    leaves: tuple,
-    axes: Axes,
-    structure: Any,
-    wrt: tuple[str, ...],
-    output: Callable[[Solution], Any],
-    plan: Plan,
-    mode: str,
-) -> Any:
-    transform = jax.jacfwd if mode == "forward" else jax.jacrev
-
-    def one(lane: Lane, leaves: tuple) -> tuple[Any, tuple[Any, Array]]:
-        function, chosen = _motion(problem, scheme, projection, lane, leaves, structure, wrt, output, plan)
+    def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Any, tuple[Any, Array]]:
+        transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
+        function, chosen = self.opened(program, motion, length)
         jacobian, (value, status) = transform(function, has_aux=True)(chosen)
         finite = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(jacobian)]
         lost = ~jnp.all(jnp.stack(finite)) if finite else jnp.asarray(False)
         return jacobian, (value, status | as_status(lost, Status.DERIVATIVE_NOT_FINITE))
-
-    return over_lanes(one, lane_axes(axes, plan), plan, BLOCK)(lane, leaves)

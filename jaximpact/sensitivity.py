@@ -28,9 +28,10 @@ from jax import Array, lax
 from . import linalg
 from .contact import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from .derivatives import graft_once, graft_tree
+from .motion import Motion
 from .problem import Problem
 from .projection.law import ContactLaw, Held
-from .schemes.base import Info, Inputs, Scheme
+from .schemes.base import Info, Scheme
 from .status import Status, as_status
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
@@ -100,7 +101,7 @@ class Salted(NamedTuple):
 
 def saltate(
     problem: Problem,
-    inputs: Inputs,
+    motion: Motion,
     t: Array,
     q: Array,
     v: Array,
@@ -115,7 +116,7 @@ def saltate(
     the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
     contacts without an impulse in this step have their impact in the next one.
     """
-    _, h, e, args = inputs
+    h, e, args = motion.h, motion.e, motion.args
     m = impact.shape[0]
     index, none = jnp.arange(m), jnp.zeros(m, bool)
     e = jnp.broadcast_to(e, (m,))
@@ -162,13 +163,13 @@ class Corrected(Scheme):
     def timing(self, e: Any) -> Any:
         return self.scheme.timing(e)
 
-    def unstable(self, problem: Problem, inputs: Inputs, state: Any) -> Array:
-        return self.scheme.unstable(problem, inputs, state.state)
+    def unstable(self, problem: Problem, motion: Motion, state: Any) -> Array:
+        return self.scheme.unstable(problem, motion, state.state)
 
-    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[Any, Info]:
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """The scheme's, and what the contacts do at first."""
-        state, info = self.scheme.init(problem, law, inputs, q0, v0)
-        t0, _, _, args = inputs
+        state, info = self.scheme.init(problem, law, motion)
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
         speed = contacts.gap_velocity(v0)
         closed = closure(contacts, speed, q0, v0).closed
@@ -178,12 +179,12 @@ class Corrected(Scheme):
         tracked = Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32))
         return tracked, info._replace(status=info.status | early)
 
-    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
         before, last, met, latest = state
-        new, info = self.scheme.step(problem, law, *lax.stop_gradient((inputs, before)))
-        _, h, e, args = inputs
-        q, v, t = before.q, before.v, inputs.time(before.n)
+        new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
+        h, e, args = motion.h, motion.e, motion.args
+        q, v, t = before.q, before.v, motion.time(before.n)
         timing = self.timing(e)
         middle = lax.stop_gradient(timing.phase * h)
         a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
@@ -204,7 +205,7 @@ class Corrected(Scheme):
         closed = reacting & (lasted | pressed)
         lasting = closed | pressed
 
-        salted = saltate(problem, inputs, t_mid, q_mid, v_mid, here, impact, lasting, reacting)
+        salted = saltate(problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting)
         crossed = jnp.any(impact)
         back = before._replace(
             q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
@@ -212,7 +213,7 @@ class Corrected(Scheme):
         # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
         known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
         law = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
-        surrogate, surrogate_info = self.scheme.step(problem, law, inputs._replace(e=jnp.zeros_like(e)), back)
+        surrogate, surrogate_info = self.scheme.step(problem, law, motion._replace(e=jnp.zeros_like(e)), back)
         surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
@@ -222,10 +223,10 @@ class Corrected(Scheme):
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         return Tracked(new, last.astype(jnp.int32), met | impact, latest), info._replace(status=status)
 
-    def free_step(self, problem: Problem, inputs: Inputs, state: Any) -> tuple[Any, Info]:
+    def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
-        new, info = self.scheme.free_step(problem, *lax.stop_gradient((inputs, state.state)))
-        surrogate = self.scheme.free_step(problem, inputs._replace(e=jnp.zeros_like(inputs.e)), state.state)
+        new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
+        surrogate = self.scheme.free_step(problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state)
         new, info = graft_tree((new, info), surrogate)
         acts = info.acts | jnp.any(state.last == LASTING)
         return state._replace(state=new, last=jnp.full_like(state.last, FREE)), info._replace(acts=acts)
@@ -243,23 +244,23 @@ def doubts(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
 
 
 def synchronous(
-    problem: Problem, scheme: Scheme, inputs: Inputs, t: Array, q: Array, v: Array, impulse: Array, last: Array
+    problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, impulse: Array, last: Array
 ) -> Array:
     """A velocity reported at t, with the derivative of the velocity at t after a first impact.
 
     Velocities over a step are those of its middle: after an impact, between contacts, the derivative is that of
     v + h/2 a. Before the first contact it stays that of the discrete map.
     """
-    _, h, _, args = inputs
-    timing = scheme.timing(inputs.e)
+    h, args = motion.h, motion.args
+    timing = scheme.timing(motion.e)
     assert timing is not None
     a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
     apart = jnp.any(impulse > 0) & ~jnp.any(last > 0)
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(timing.lag * h) * a, 0))
 
 
-def end(problem: Problem, inputs: Inputs, steps: Any, state: Any) -> Array:
+def end(problem: Problem, motion: Motion, steps: Any, state: Any) -> Array:
     """Status bits: whether an impact lies within a step or two of the end, seen by the scheme or not yet."""
-    here = observe(problem, inputs.h, inputs.time(state.n), state.q, state.v, inputs.args)
-    soon = (here.gap_velocity < -here.threshold) & (here.contacts.gap + inputs.h * here.gap_velocity < 0)
+    here = observe(problem, motion.h, motion.time(state.n), state.q, state.v, motion.args)
+    soon = (here.gap_velocity < -here.threshold) & (here.contacts.gap + motion.h * here.gap_velocity < 0)
     return as_status(jnp.any(soon) | (state.latest > steps - 2), Status.DERIVATIVE_AT_END)

@@ -8,10 +8,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import fields, is_dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,13 +20,9 @@ from jax import Array
 
 from .contact import Closure, Metric, closure, linearise
 from .problem import Problem
-from .projection.active_set import ActiveSet
-from .projection.base import ContactSolver
 from .schemes.base import Scheme
-from .schemes.paoli_schatzman import PaoliSchatzman
 
 MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
-NODES = 1000  # of a Gauss-Legendre rule
 
 
 class JaximpactWarning(UserWarning):
@@ -52,19 +46,6 @@ def remark(text: str, stacklevel: int) -> None:
     """Warn the caller of the function so many levels up."""
     if not _silent.get():
         warnings.warn(text, JaximpactWarning, stacklevel=stacklevel + 1)
-
-
-class Data(NamedTuple):
-    """Canonical arguments of a run: arrays of one dtype."""
-
-    problem: Problem
-    q0: Array
-    v0: Array
-    t0: Array
-    t1: Array
-    h: Array
-    e: Array
-    args: Any
 
 
 def is_traced(*trees: Any) -> bool:
@@ -99,7 +80,7 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise TypeError(f"{name} must be numbers, of rows of one length, got {_short(value)}") from error
+        raise TypeError(f"{name} must be numbers, of rows of one length, got {short(value)}") from error
     if array.dtype.kind not in "iufb" and not jnp.issubdtype(array.dtype, jnp.floating):
         raise TypeError(f"{name} must be real numbers, got {type(value).__name__} of dtype {array.dtype}")
     if array.dtype.itemsize > 8:
@@ -107,7 +88,7 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 60 else f"{text[:57]}..."
 
@@ -140,47 +121,10 @@ def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
     return q0.astype(dtype), v0.astype(dtype)
 
 
-def choose_methods(scheme: Any, projection: Any) -> tuple[Any, Any]:
-    """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
-    scheme = PaoliSchatzman() if scheme is None else scheme
-    projection = ActiveSet() if projection is None else projection
-    for name, value, kind, example in (
-        ("scheme", scheme, Scheme, "PaoliSchatzman()"),
-        ("projection", projection, ContactSolver, "ActiveSet()"),
-    ):
-        if isinstance(value, type):
-            raise TypeError(f"{name} must be an instance: write {value.__name__}(), not {value.__name__}")
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be a {name} such as {example}, got {_short(value)}")
-        _check_options(value)
-    return scheme, projection
-
-
-def _check_options(method: Any) -> None:
-    """Options of a scheme or a projection: flags, counts from 1 on, and finite numbers >= 0."""
-    for option in fields(method) if is_dataclass(method) else ():
-        value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
-        if is_traced(value) or option.type not in ("int", "float", "bool"):
-            continue
-        if isinstance(value, jax.Array) and value.ndim == 0:
-            value = np.asarray(value)[()]
-        if option.type == "bool":
-            if not isinstance(value, bool | np.bool_):
-                raise TypeError(f"{name} must be True or False, got {_short(value)}")
-        elif option.type == "int":
-            check_counts(**{name: value})
-            if option.name == "nodes" and value > NODES:
-                raise ValueError(f"{name} must not exceed {NODES}, got {value}")
-        elif not isinstance(value, int | float | np.number) or isinstance(value, bool | complex):
-            raise TypeError(f"{name} must be a number, got {_short(value)}")
-        elif not 0 <= value < np.inf:
-            raise ValueError(f"{name} must be finite and not negative, got {value!r}")
-
-
 def check_choice(name: str, value: Any, choices: tuple) -> None:
     """``value`` is one of the words (or None) that an argument may be."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
-        raise ValueError(f"{name}={_short(value)}: choose one of {', '.join(map(repr, choices))}")
+        raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
 
 
 def check_counts(**counts: Any) -> None:
@@ -285,36 +229,6 @@ def check_memory(size: float, what: str, cure: str) -> None:
 def check_restitution(e: Any) -> None:
     if not is_traced(e) and not np.all((np.asarray(e) >= 0) & (np.asarray(e) <= 1)):
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
-
-
-def canonical(
-    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, steps: int | None, e: Any, args: Any, scheme: Scheme
-) -> Data:
-    """Arguments of one trajectory as arrays of one dtype, checked."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
-    q0, v0 = canonical_state(q0, v0)
-    if q0.ndim != 1 or q0.shape[0] == 0:
-        raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
-    if v0.shape != q0.shape:
-        raise ValueError(f"v0 must have the shape of q0, {q0.shape}, got {v0.shape}")
-    dtype = q0.dtype
-    t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
-    if (h is None) == (steps is None):
-        raise ValueError("give either h, the step, or steps, the number of steps")
-    if steps is not None:
-        check_counts(steps=steps)
-    h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
-    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
-        if value.ndim:
-            raise ValueError(f"{name} must be one number, got shape {value.shape}; for a sweep use ensemble")
-    args = cast_numbers("args", args, dtype)
-    problem, e = split_restitution(problem, e, dtype)
-    check_finite(q0=q0, v0=v0)
-    check_times(t0, t1, h)
-    check_restitution(e)
-    check_functions(problem, scheme, q0, v0, t0, e, args)
-    return Data(problem, q0, v0, t0, t1, h, e, args)
 
 
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
@@ -435,37 +349,6 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h)
     return Report(contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite)
-
-
-_report = jax.jit(start_report)
-
-
-@partial(jax.jit, static_argnames=("axes", "structure", "lanes"))
-def _reports(
-    problem: Problem, q0: Array, v0: Array, t0: Array, leaves: Any, axes: Any, structure: Any, lanes: int, h: Any = None
-) -> Report:
-    def one(q0: Array, v0: Array, t0: Array, leaves: tuple) -> Report:
-        return start_report(problem, q0, v0, t0, jax.tree.unflatten(structure, leaves), h)
-
-    if all(axis is None for axis in jax.tree.leaves(axes, is_leaf=lambda x: x is None)):
-        # only h, e or t1 differ between lanes: one start
-        return jax.tree.map(lambda x: x[None], one(q0, v0, t0, leaves))
-    return jax.vmap(one, in_axes=axes, axis_size=lanes)(q0, v0, t0, leaves)
-
-
-def check_start(data: Data) -> str | None:
-    """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set."""
-    if is_traced(data.problem, data.q0, data.v0, data.t0, data.args):
-        return None
-    # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
-    recorded = is_traced(jnp.zeros(()))
-    with jax.ensure_compile_time_eval() if recorded else nullcontext(), differentiable():
-        h = None if is_traced(data.h) else data.h
-        report = _report(data.problem, data.q0, data.v0, data.t0, data.args, h)
-    if is_traced(report):
-        # numbers that the problem's functions close over are not known
-        return None
-    return judge(jax.tree.map(lambda x: np.asarray(x)[None], report), lanes=False)
 
 
 def judge(report: Report, *, lanes: bool) -> str | None:

@@ -15,11 +15,13 @@ class SymplecticEuler(Scheme):
     Reference: J. J. Moreau, CISM 302 (1988), explicit, with f + h (G v + f_t) <= 0 as the active contacts.
     """
 
-    def init(self, problem, law, inputs, q0, v0):
-        return State.start(0, q0, v0), Info.none(q0, v0, problem.count(inputs.t0, q0, inputs.args))
+    def init(self, problem, law, motion):
+        m = problem.count(motion.t0, motion.q0, motion.args)
+        return State.start(motion), Info.none(motion.q0, motion.v0, m)
 
-    def step(self, problem, law, inputs, state):
-        (_, q, v), (_, h, e, args), t = state[:3], inputs, inputs.time(state.n)
+    def step(self, problem, law, motion, state):
+        (_, q, v), h, e, args = state[:3], motion.h, motion.e, motion.args
+        t = motion.time(state.n)
         metric = Metric.at(problem, q, args)
         near = linearise(problem, metric, t, q, args)
         free = v + h * acceleration(problem, metric, t, q, v, args)
@@ -34,5 +36,5 @@ class SymplecticEuler(Scheme):
 class Unfinished(Scheme):
     """What lacks a step is no scheme."""
 
-    def init(self, problem, law, inputs, q0, v0):
+    def init(self, problem, law, motion):
         raise NotImplementedError

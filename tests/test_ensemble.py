@@ -1,8 +1,6 @@
 """Ensembles: the numbers of a loop, whatever the chunking; work near the sum of the steps."""
 
 import os
-import sys
-import warnings
 from functools import partial
 
 import jax
@@ -12,8 +10,7 @@ import pytest
 
 import jaximpact as ji
 from jaximpact.chunks import WORK, divide
-
-module = sys.modules["jaximpact.ensemble"]  # the package's attribute of that name is the function
+from jaximpact.threads import workers
 
 FIELDS = ("t", "q", "v", "z", "impulse", "penetration", "residual", "iterations", "status")
 
@@ -90,22 +87,17 @@ def test_chunking_changes_nothing(dtype):
             )
 
 
-@pytest.mark.parametrize("layout", ["array", "scalar"])
 @pytest.mark.parametrize(
     "scheme",
     [ji.PaoliSchatzman(), *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.MoreauJean(), ji.EventCorrected()))],
     ids=lambda s: type(s).__name__,
 )
-def test_one_lane(scheme, layout):
-    """A lane alone runs in a loop of its own."""
+def test_one_lane(scheme):
+    """As through `solve`."""
     given = lane(3, options())
     q0, v0 = given.pop("q0"), given.pop("v0")
     rest = given | {"t1": 2.0, "h": 0.01, "scheme": scheme, "save": [0.0, 0.3, 0.301, 1.2345]}
-    with warnings.catch_warnings():
-        if isinstance(scheme, ji.EventCorrected) and layout == "scalar":
-            # its part steps to rows, for all rows at once, stay on arrays
-            warnings.filterwarnings("ignore", "no elementwise rule for scatter, top_k", ji.JaximpactWarning)
-        found = ji.ensemble(OSCILLATOR, q0[None], v0[None], layout=layout, **rest)
+    found = ji.ensemble(OSCILLATOR, q0[None], v0[None], **rest)
     single = solve(OSCILLATOR, q0, v0, **rest)
     assert np.sum(single.impulse[-1]) > 0
     for name in FIELDS:
@@ -117,15 +109,15 @@ def test_one_lane(scheme, layout):
 def test_threads_and_settings_of_this_thread():
     """Chunks run in threads, unless this thread has settings of jax that those would not see."""
     given = options() | {"t1": 0.5, "h": 0.01}
-    usual = module.workers()
+    usual = workers()
     assert usual == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usual == 1
     parallel = ji.ensemble(OSCILLATOR, chunk=5, **given)
     with jax.enable_x64(False):
-        assert module.workers() == 1
+        assert workers() == 1
         single = jax.tree.map(lambda x: x.astype(np.float32) if isinstance(x, np.ndarray) else x, given)
         assert ji.ensemble(OSCILLATOR, chunk=5, **single).q.dtype == np.float32
     with jax.default_matmul_precision("highest"):
-        assert module.workers() == 1
+        assert workers() == 1
         serial = ji.ensemble(OSCILLATOR, chunk=5, **given)
     np.testing.assert_array_equal(parallel.q, serial.q)
 
@@ -172,26 +164,24 @@ def test_work_stays_near_the_sum_of_steps(seed):
         assert set(padded) == set(members)
 
 
-@pytest.mark.parametrize(("execution", "traces"), [("xla", 2), ("native", 1)])
-def test_one_trace_for_a_sweep_over_h(execution, traces):
+@pytest.mark.parametrize("execution", ["xla", "native"])
+def test_one_trace_for_a_sweep_over_h(execution):
+    """Another h, or another number of steps, asks the force no more than the same one again."""
     calls = []
-    original = module.motion
 
-    def counted(*args):
+    def force(t, q, v, args):
         calls.append(1)
-        return original(*args)
+        return -jnp.ones(1)
 
-    module.motion = counted
-    module._run.clear_cache()
-    module._traced.clear_cache()
-    try:
-        problem = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
-        for h in (0.01, 0.003, np.full(6, 0.02)):
-            ji.ensemble(problem, np.ones((6, 1)), [0.0], t1=1.0, h=h, e=np.linspace(0, 1, 6), execution=execution)
-        # shared h and h by lane are two traces through XLA; another h or number of steps is none
-        assert len(calls) == traces
-    finally:
-        module.motion = original
+    problem = ji.Problem(force, lambda t, q, args: q)
+
+    def asked(h):
+        calls.clear()
+        ji.ensemble(problem, np.ones((6, 1)), [0.0], t1=1.0, h=h, e=np.linspace(0, 1, 6), execution=execution)
+        return len(calls)
+
+    first, other, again = asked(0.01), asked(0.003), asked(0.003)
+    assert first > other == again
 
 
 def test_a_lane_that_blows_up_does_not_touch_the_others():

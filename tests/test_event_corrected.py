@@ -16,7 +16,7 @@ from jax import lax
 
 import jaximpact as ji
 from jaximpact import Status
-from jaximpact.extend import Inputs, Solved
+from jaximpact.extend import Motion, Solved
 
 SCHEME = ji.EventCorrected()
 CASES = Path("/work/shared/design/sensitivity_cases.txt")
@@ -38,9 +38,9 @@ def flow(problem, start, t1, p):
     def state(values, n, t1):
         args = dict(zip(p, values, strict=True))
         q, v = (jnp.stack([args[name] for name in names]) for names in start)
-        inputs = Inputs(jnp.zeros(()), t1 / n.astype(q.dtype), args["e"], args)
-        first, _ = SCHEME.init(problem, Solved(ji.ActiveSet()), inputs, q, v)
-        last = lax.fori_loop(0, n, lambda _, s: SCHEME.step(problem, Solved(ji.ActiveSet()), inputs, s)[0], first)
+        motion = Motion(q, v, jnp.zeros(()), t1, t1 / n.astype(q.dtype), n, args["e"], args)
+        first, _ = SCHEME.init(problem, Solved(ji.ActiveSet()), motion)
+        last = lax.fori_loop(0, n, lambda _, s: SCHEME.step(problem, Solved(ji.ActiveSet()), motion, s)[0], first)
         found = jnp.concatenate([last.q, last.v])
         return found, found
 

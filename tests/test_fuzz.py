@@ -40,7 +40,7 @@ NAMES = [
     "projection",
     "save",
     "sensitivity",
-    "layout",
+    "execution",
     "chunk",
     "wrt",
     "mode",
@@ -147,7 +147,7 @@ def arguments(*names):
     return st.dictionaries(st.sampled_from(names), things, min_size=1, max_size=2).filter(small)
 
 
-COMMON = ("problem", "q0", "v0", "t0", "t1", "h", "e", "args", "scheme", "projection", "save", "layout")
+COMMON = ("problem", "q0", "v0", "t0", "t1", "h", "e", "args", "scheme", "projection", "save", "execution")
 WRONG = things.filter(lambda x: x is not None)
 
 
@@ -182,7 +182,7 @@ FATAL = ("problem", "q0", "t1", "h", "scheme", "projection")
 
 
 @QUICK
-@given(wrong(*FATAL, "save", "layout"))
+@given(wrong(*FATAL, "save", "execution"))
 def test_solve(changes):
     fuzz_solve(changes)
 

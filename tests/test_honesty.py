@@ -73,7 +73,7 @@ def batch(systems: list[System]) -> dict:
     args = [whole_numbers(system.args) for system in systems]
     stacked = {name: np.stack([one[name] for one in args]) for name in args[0]}
     data = {name: np.stack([np.asarray(getattr(s, name)) for s in systems]) for name in ("q0", "v0", "e")}
-    return data | {"args": stacked, "args_axes": 0, "t1": T1, "layout": "array", "progress": False}
+    return data | {"args": stacked, "args_axes": 0, "t1": T1, "progress": False}
 
 
 def tolerances(name: str, found: Exact) -> np.ndarray:

@@ -53,7 +53,7 @@ def compare(kernel, xla, tolerance=1e-11):
 
 def both(q0, v0, tolerance=1e-11, **given):
     """The two executions of the same lanes, compared; the kernel's result."""
-    kernel, xla = (ji.ensemble(PROBLEM, q0, v0, layout="array", execution=way, **given) for way in WAYS)
+    kernel, xla = (ji.ensemble(PROBLEM, q0, v0, execution=way, **given) for way in WAYS)
     compare(kernel, xla, tolerance)
     return kernel
 

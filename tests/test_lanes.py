@@ -7,7 +7,6 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import lanes
-from jaximpact.scalarise import scalarise
 
 LANES = 3 * lanes.FEW + 5
 
@@ -40,13 +39,12 @@ def batch(lanes_, seed=0):
 AXES = (0, 0, (0, None))
 
 
-@pytest.mark.parametrize("apply", [lambda f: f, scalarise], ids=["arrays", "numbers"])
 @pytest.mark.parametrize("count", [0, 1, lanes.FEW, lanes.FEW + 1, LANES])
-def test_few(count, apply):
+def test_few(count):
     value, operands = batch(LANES)
     pending = np.zeros(LANES, bool)
     pending[np.random.default_rng(1).permutation(LANES)[:count]] = True
-    run = jax.jit(jax.vmap(apply(lambda p, v, o: lanes.few(heron, p, v, o)), in_axes=AXES))
+    run = jax.jit(jax.vmap(lambda p, v, o: lanes.few(heron, p, v, o), in_axes=AXES))
     found = run(pending, value, operands)
     expected = jax.vmap(selected, in_axes=AXES)(pending, value, operands)
     # the same arithmetic; compiled for another width it may contract differently
@@ -112,14 +110,13 @@ ORDERS = {
 @pytest.mark.parametrize(
     "order", [*list(ORDERS)[:2], *(pytest.param(x, marks=pytest.mark.slow) for x in list(ORDERS)[2:])]
 )
-@pytest.mark.parametrize("apply", [lambda f: f, scalarise], ids=["arrays", "numbers"])
-def test_derivatives_of_few(apply, order):
+def test_derivatives_of_few(order):
     """Those of the selection: of one lane, of a batch, of a sum over a batch, and of what all lanes share."""
     a, count = np.random.default_rng(0).uniform(0, 1, (LANES, 2)), np.arange(LANES)
     transform = ORDERS[order]
 
     def derivatives(of):
-        function = apply(lambda a, count: of((a, count)))
+        function = lambda a, count: of((a, count))
         lane = transform(lambda a, count: function(a, count)[0])
 
         def total(a, scale):
@@ -133,8 +130,8 @@ def test_derivatives_of_few(apply, order):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("layout", ["array", "scalar"])
-def test_lanes_that_rest_bounce_fly_and_fail(layout):
+@pytest.mark.parametrize("way", ["xla", "native"])
+def test_lanes_that_rest_bounce_fly_and_fail(way):
     """Lanes of every kind in one batch: each is as it is alone, and no inner status bit is reported."""
 
     def force(t, q, v, args):
@@ -149,7 +146,7 @@ def test_lanes_that_rest_bounce_fly_and_fail(layout):
     q0 = np.where(np.arange(n) % 4 == 0, 0.0, np.linspace(0.1, 30, n))[:, None]
     limit = np.where(np.arange(n) == 7, 0.5, 9.0)
     given = {"t1": 1.0, "h": 0.01, "e": 0.5}
-    found = ji.ensemble(problem, q0, np.zeros((n, 1)), args=limit, args_axes=0, layout=layout, **given)
+    found = ji.ensemble(problem, q0, np.zeros((n, 1)), args=limit, args_axes=0, execution=way, **given)
     assert set(np.flatnonzero(found.failed)) == {7} and found.failed_at[7] == pytest.approx(0.5, abs=0.02)
     assert np.all(found.status < 2 * max(ji.Status))
     for i in (0, 4, 5, 6, 7, 40, 79):

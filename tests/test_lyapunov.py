@@ -37,7 +37,7 @@ def found():
     args = {name: np.append(np.full(LANES, x), ends.get(name, x)) for name, x in CHAOTIC.items()}
     return lyapunov(
         SHAW_HOLMES, q0, v0, interval=lambda a: 2 * np.pi / a["frequency"], steps=60, intervals=800, skip=50,
-        t0=np.append(np.zeros(LANES), 0.5), args=args, args_axes=0, e=np.append(np.full(LANES, E), e), layout="scalar",
+        t0=np.append(np.zeros(LANES), 0.5), args=args, args_axes=0, e=np.append(np.full(LANES, E), e),
     )  # fmt: skip
 
 

@@ -84,7 +84,7 @@ CASES = {
     ),
     "scheme=3": ({"scheme": 3}, "scheme must be a scheme such as"),
     "projection a scheme": ({"projection": ji.MoreauJean()}, "projection must be a projection such as"),
-    "layout": ({"layout": ["array"]}, "layout=.*choose one of"),
+    "execution": ({"execution": ["xla"]}, "execution=.*choose one of"),
     # the problem's functions
     "force None": ({"problem": problem(force=lambda t, q, v, args: None)}, "force.*returns None"),
     "force bool": (
@@ -136,7 +136,7 @@ def test_solve_and_ensemble_name_the_argument(case):
     changes, message = CASES[case]
     given = {"problem": BALL, "q0": [1.0], "v0": [0.0], "t1": 1.0, "h": 0.1} | changes
     refused(lambda: ji.solve(**given), message)
-    if "layout" not in changes and "newton" not in case:
+    if "newton" not in case:
         lanes = given | {"e": given.get("e", [0.0, 0.5])}
         refused(lambda: ji.ensemble(**lanes), message)
 

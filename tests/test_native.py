@@ -72,7 +72,7 @@ def test_a_ball(bouncing):
 
 def test_lanes_do_not_depend_on_each_other(bouncing, monkeypatch):
     same_bits(balls(execution="native", chunk=5), bouncing)
-    monkeypatch.setattr(sys.modules["jaximpact.ensemble"], "workers", lambda: 3)
+    monkeypatch.setattr(sys.modules["jaximpact.schedule"], "workers", lambda: 3)
     same_bits(balls(execution="native"), bouncing)
     backwards = np.arange(LANES)[::-1]
     same_bits(balls(backwards, execution="native"), bouncing, backwards)

@@ -25,9 +25,10 @@ from jax.flatten_util import ravel_pytree
 from random_systems import PROBLEM, force, gaps, mass
 
 import jaximpact as ji
-from jaximpact.extend import Inputs
-from jaximpact.integrate import Lane, Plan, trajectory
+from jaximpact.extend import Motion
+from jaximpact.program import Program
 from jaximpact.status import FAILURES
+from jaximpact.trajectory import trajectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
 
@@ -186,14 +187,13 @@ def compiled(scheme, d: int, m: int):
     like = {"spread": (d, d), "bend": (), "lean": d, "push": d, "stiff": (d, d), "damp": (d, d), "drag": d, "drive": d}
     like |= {"offset": m, "normal": (m, d), "swell": m, "wave": (m, d), "rate": m}
     _, unravel = ravel_pytree((np.zeros(d), np.zeros(d), np.zeros(()), {k: np.zeros(s) for k, s in like.items()}))
-    plan = Plan(length=None, ragged=False, every=None, rows=0, function=None, sensitivity="corrected")
+    program = Program(PROBLEM, scheme, ji.ActiveSet(), np.zeros(0), sensitivity="corrected")
 
     def end(theta, touched, steps):
         q0, v0, e, args = unravel(theta)
         q0, v0 = settled(args, q0, v0, touched)
-        inputs = Inputs(jnp.zeros(()), T1 / steps.astype(float), e, args)
-        lane = Lane(q0, v0, jnp.asarray(T1), steps, steps, jnp.zeros(0), inputs)
-        s = trajectory(PROBLEM, scheme, ji.ActiveSet(), lane, plan)
+        motion = Motion(q0, v0, jnp.zeros(()), jnp.asarray(T1), T1 / steps.astype(float), steps, e, args)
+        s = trajectory(program, motion)
         return jnp.concatenate([s.q[-1], s.v[-1]]), s.status
 
     return jax.jit(jax.jacfwd(end, has_aux=True))

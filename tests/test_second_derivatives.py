@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.extend import Inputs, Solved
+from jaximpact.extend import Motion, Solved
 
 G, E, T1 = 9.81, 0.7, 0.7
 BALL = ji.Problem(lambda t, q, v, args: jnp.full_like(q, -G), lambda t, q, args: q, restitution=E)
@@ -63,11 +63,11 @@ def test_reverse_mode_inside_is_refused(nesting, steps):
 def test_one_located_step():
     """Across an impact a step of parabolas is exact, and so are its first, second and third derivatives."""
     scheme, solved, h = ji.EventCorrected(), Solved(ji.ActiveSet()), 0.02
-    inputs = Inputs(jnp.zeros(()), jnp.asarray(h), jnp.asarray(E), None)
 
     def step(x):
-        first, _ = scheme.init(BALL, solved, inputs, x[:1], x[1:])
-        last, _ = scheme.step(BALL, solved, inputs, first)
+        motion = Motion(x[:1], x[1:], jnp.zeros(()), h, jnp.asarray(h), 1, jnp.asarray(E), None)
+        first, _ = scheme.init(BALL, solved, motion)
+        last, _ = scheme.step(BALL, solved, motion, first)
         return jnp.concatenate([last.q, last.v])
 
     def law(x):

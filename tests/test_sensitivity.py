@@ -17,8 +17,9 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import Status
-from jaximpact.extend import Inputs
-from jaximpact.integrate import Lane, Plan, trajectory
+from jaximpact.extend import Motion
+from jaximpact.program import Program
+from jaximpact.trajectory import trajectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
 
@@ -102,13 +103,14 @@ def flow(name, scheme, sensitivity="corrected"):
     The loop of `ensemble`, whose number of steps is an argument; `solve` differs from it by a static number of steps.
     """
     case = cases.get(name)
-    plan = Plan(None, False, None, 0, None, sensitivity)
+    few = jax.default_backend() == "cpu"
+    of = (case.problem, SCHEMES[scheme], ji.ActiveSet())
 
     def final(theta, t1, n):
         q0, v0, e, args = case.start(theta)
         h = t1 / n.astype(t1.dtype)
-        lane = Lane(q0, v0, t1, n, n, t1[None][:0], Inputs(jnp.zeros_like(t1), h, e, args))
-        found = trajectory(case.problem, SCHEMES[scheme], ji.ActiveSet(), lane, plan)
+        program = Program(*of, t1[None][:0], sensitivity=sensitivity, few=few)
+        found = trajectory(program, Motion(q0, v0, jnp.zeros_like(t1), t1, h, n, e, args))
         return jnp.concatenate([found.q[-1], found.v[-1]]), found.status
 
     jacobians = jax.jit(jax.vmap(jax.jacfwd(final, has_aux=True), in_axes=(0, 0, None)))

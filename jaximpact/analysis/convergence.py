@@ -12,18 +12,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..integrate import Lane, Plan, run
+from ..arguments import canonical, check_start, choose_methods
+from ..execution import alone, through_xla_alone
+from ..motion import Motion
 from ..problem import Problem
+from ..program import Program
 from ..projection.base import ContactSolver
+from ..save import Save
 from ..schemes import EventCorrected
-from ..schemes.base import Inputs, Scheme, Timing
+from ..schemes.base import Scheme, Timing
 from ..solution import Solution
 from ..status import FAILURES, Status
-from ..validate import JaximpactWarning, canonical, check_counts, check_start, choose_methods
+from ..trajectory import trajectory
+from ..validate import JaximpactWarning, check_counts
 from .arguments import real, real_number
 from .drawable import Drawable
 from .runs import runs
@@ -261,22 +265,24 @@ def sweep(
     remarks: bool = True,
 ) -> Iterator[Solution]:
     """Every step of one motion for each number of steps, one trace for all of them."""
-    plan = Plan(None, False, 1, max(counts), None)
     for n in counts:
-        data = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
-        remark = check_start(data) if remarks and n == counts[0] else None
+        known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
+        motion = motion._replace(steps=np.asarray(n, np.int32))
+        remark = check_start(known, motion) if remarks and n == counts[0] else None
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
-        count = jnp.asarray(n, jnp.int32)
-        inputs = Inputs(data.t0, data.h, data.e, data.args)
-        lane = Lane(data.q0, data.v0, data.t1, count, count, jnp.zeros((0,), data.q0.dtype), inputs)
-        found = run(data.problem, scheme, projection, lane, plan)
-        rows = {}
-        for name in ("t", "q", "v", "z", "impulse", "energy"):
-            value = getattr(found, name)
-            # rows beyond this run's steps are unused; the last row is always the final state
-            rows[name] = None if value is None else np.concatenate([np.asarray(value)[:n], np.asarray(value)[-1:]])
-        yield Solution(**{**vars(found), **rows})
+        program = Program.of(known, scheme, projection, Save(every=1), motion)
+        yield alone(trajectory, program, "auto", partial(_among, program.replace(rows=max(counts))))(motion)
+
+
+def _among(program: Program, motion: Motion) -> Solution:
+    """One motion by a program with rows for more steps than it has, through XLA."""
+    found, n, rows = through_xla_alone(trajectory, program, motion), int(motion.steps), {}
+    for name in ("t", "q", "v", "z", "impulse", "energy"):
+        value = getattr(found, name)
+        # rows beyond this run's steps are unused; the last row is always the final state
+        rows[name] = None if value is None else np.concatenate([np.asarray(value)[:n], np.asarray(value)[-1:]])
+    return Solution(**{**vars(found), **rows})
 
 
 def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:

@@ -11,12 +11,11 @@ import numpy as np
 from jax import Array
 
 from ..contact import Metric, linearise
-from ..ensemble import Batch
 from ..integrate import solve
+from ..motion import Lanes
 from ..problem import Problem
 from ..schemes.base import Timing
 from ..status import FAILURES
-from ..validate import Data
 from .arguments import number_of
 from .orbits import PeriodicOrbit
 from .runs import runs
@@ -62,7 +61,7 @@ class Family:
     ) -> None:
         self.parameter, self.low, self.width = parameter, bounds[0], bounds[1] - bounds[0]
         self.common = common
-        self.batch, _ = prepare_strobe(problem, first.q, first.v, **common)
+        self.program, self.lanes, _ = prepare_strobe(problem, first.q, first.v, **common)
         self.d = len(first.q)
         self.start = np.concatenate([first.q, first.v])
         self.size = float(np.max(np.abs(self.start))) or 1.0
@@ -71,7 +70,7 @@ class Family:
         self.steps = common["steps"] * common["cycles"]
         self.rough = False  # whether a sound motion had no finite derivative
         self.shift = 0  # steps from t0 to the section
-        self.look = _observer(self.batch)
+        self.look = _observer(self.program.problem)
 
     def unknowns(self, x: np.ndarray, p: float) -> np.ndarray:
         return np.append(x / self.size, (p - self.low) / self.width).astype(self.dtype)
@@ -94,8 +93,8 @@ class Family:
         begin = begin + self.shift / self.steps * length
         return np.array([begin, begin + length])
 
-    def data(self, z: np.ndarray) -> Data:
-        """The data of the batch of one at z."""
+    def at(self, z: np.ndarray) -> Lanes:
+        """The one motion from z."""
         p, x = self.value(z), self.state(z).astype(self.dtype)[None]
         begin, end = self.times(p).astype(self.dtype)
         changes: dict[str, Any] = {"q0": x[:, : self.d], "v0": x[:, self.d :], "t0": begin, "t1": end}
@@ -104,21 +103,21 @@ class Family:
         if self.parameter == RESTITUTION:
             changes["e"] = number
         else:
-            changes["args"] = self.batch.data.args | {self.parameter: number}
-        return self.batch.data._replace(**changes)
+            changes["args"] = self.lanes.motion.args | {self.parameter: number}
+        return self.lanes.replace(**changes)
 
     def allowed(self, z: np.ndarray) -> np.ndarray:
         # a little beyond the bounds, so that differences across them exist; restitution has none beyond
         inside = np.ones(len(z), bool) if self.parameter != RESTITUTION else (z[:, -1] >= 0) & (z[:, -1] <= 1)
         if not (inside.all() and np.isfinite(z).all()):
             return np.zeros(len(z), bool)
-        return admissible(self.batch, self.data(z[0]), self.state(z[0])[None])
+        return admissible(self.program.problem, self.at(z[0]), self.state(z[0])[None])
 
     def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Scaled P(x, p) - x (2d,), its Jacobian (2d, 2d + 1), the monodromy matrix, the status."""
-        data, x = self.data(z), self.state(z)
+        lanes, x = self.at(z), self.state(z)
         own = "e" if self.parameter == RESTITUTION else "args"
-        value, jacobian, status = jacobians(self.batch, data, ("q0", "v0", own, "t0", "t1"))
+        value, jacobian, status = jacobians(self.program, lanes, ("q0", "v0", own, "t0", "t1"))
         sound = not int(status[0]) & int(FAILURES)
         self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
         monodromy = blocks(jacobian)[0]
@@ -186,21 +185,20 @@ class Family:
 
     def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray]:
         """OrbitContacts and rows of the orbit at z."""
-        data, batch = self.data(z), self.batch
+        program, data = self.program, self.at(z).take(0)
         motion = solve(
-            data.problem, data.q0[0], data.v0[0], t0=data.t0, t1=data.t1, steps=self.steps, args=data.args,
-            e=np.asarray(data.e), scheme=batch.scheme, projection=batch.projection, sensitivity="none",
+            program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.steps, args=data.args,
+            e=np.asarray(data.e), scheme=program.scheme, projection=program.solver, sensitivity="none",
         )  # fmt: skip
         gap, diagonal = self.look(motion.t, motion.q, data.args)
         rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]
-        impulse, timing = np.asarray(motion.impulse), Timing.of(batch.scheme)
+        impulse, timing = np.asarray(motion.impulse), Timing.of(program.scheme)
         found = _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e), timing)
         return found, rows
 
 
-def _observer(batch: Batch) -> Callable[..., Any]:
+def _observer(problem: Problem) -> Callable[..., Any]:
     """Gaps (k, m) and diagonals of the Delassus matrix (k, m) at the rows of a motion."""
-    problem = batch.data.problem
 
     @jax.jit
     def look(t: Array, q: Array, args: Any) -> tuple[Array, Array]:

@@ -17,11 +17,12 @@ import jax
 import numpy as np
 from jax import Array
 
+from ..arguments import choose_methods
 from ..contact import Metric, acceleration, gap_derivatives, linearise
 from ..problem import Problem
 from ..schemes.base import Scheme, Timing
 from ..solution import Solution
-from ..validate import cast_numbers, choose_methods, leaf_axes
+from ..validate import cast_numbers, leaf_axes
 from .arguments import check_kind, check_solution, one_lane
 from .drawable import Drawable
 from .runs import runs

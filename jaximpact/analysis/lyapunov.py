@@ -20,13 +20,15 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import ArrayLike
 
-from ..ensemble import COMPILE, Axes, in_chunks, lane_axes, over_lanes
-from ..integrate import Lane, Plan, motion
-from ..jacobians import BLOCK
+from ..execution import COMPILE, vectorised
+from ..motion import Motion
 from ..problem import Problem
+from ..program import Program
 from ..projection.base import ContactSolver
+from ..schedule import devices, in_chunks
 from ..schemes.base import Scheme
 from ..status import FAILURES, Status, describe
+from ..trajectory import trajectory
 from ..validate import check_counts
 from .drawable import Drawable
 from .strobe import lost_derivatives, prepare_strobe
@@ -86,12 +88,11 @@ def lyapunov(
     e: Any = None,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
-    layout: str = "array",
 ) -> Lyapunov:
     """Lyapunov exponents of a motion, or of each motion of a batch, with a statistical error.
 
     Args:
-        problem, q0, v0, t0, e, args, args_axes, projection, layout: as in `ensemble`; without any lane axis it is one motion.
+        problem, q0, v0, t0, e, args, args_axes, projection: as in `ensemble`; without any lane axis it is one motion.
         interval: time between orthonormalisations [s]: a number, (B,), or a function of args; for periodic forcing its
             period, say. Short enough for tangents not to align within it.
         steps: steps in one interval.
@@ -112,57 +113,39 @@ def lyapunov(
         raise ValueError(
             f"intervals={intervals} must be a multiple of blocks={blocks}, and blocks at least 2: their scatter is the error"
         )
-    batch, single = prepare_strobe(
+    program, lanes, single = prepare_strobe(
         problem, q0, v0, period=interval, steps=steps, cycles=1, t0=t0, scheme=scheme, projection=projection, args=args,
-        args_axes=args_axes, e=e, layout=layout, name="interval",
+        args_axes=args_axes, e=e, name="interval",
     )  # fmt: skip
-    plan = batch.plan._replace(sensitivity="corrected")
-    system = (batch.data.problem, batch.scheme, batch.projection)
-    many = jnp.asarray([skip, intervals // blocks], jnp.int32)
-
-    def call(lane: Lane, leaves: tuple, structure: Any) -> Any:
-        return _average(*system, lane, leaves, many, batch.axes, structure, plan, blocks)
-
-    total, q, v, status = in_chunks(batch, call, False)
-    length = np.asarray(batch.data.t1, np.float64) - np.asarray(batch.data.t0, np.float64)
-    time = np.broadcast_to(length, len(batch.counts))
+    many, shares = jnp.asarray([skip, intervals // blocks], jnp.int32), devices(lanes.count)
+    call = lambda motion, _: _average(program, motion, many, lanes.axes, blocks, shares)
+    total, q, v, status = in_chunks(program, lanes, call)
+    begin, end = np.asarray(lanes.motion.t0, np.float64), np.asarray(lanes.motion.t1, np.float64)
+    time = np.broadcast_to(end - begin, lanes.count)
     means = total / (time * (intervals // blocks))[:, None, None]
     with np.errstate(invalid="ignore"):  # -inf has no scatter
         error = np.std(means, axis=1, ddof=1) / np.sqrt(blocks)
-    end = np.broadcast_to(np.asarray(batch.data.t0), time.shape) + (skip + intervals) * time
+    end = np.broadcast_to(begin, time.shape) + (skip + intervals) * time
     exponents = means.mean(axis=1)
     status = lost_derivatives("an exponent", status, exponents)
     found = (exponents, error, means, q, v, end, status)
     return Lyapunov(*(x[0] for x in found)) if single else Lyapunov(*found)
 
 
-@partial(jax.jit, static_argnames=("axes", "structure", "plan", "blocks"), compiler_options=COMPILE)
-def _average(
-    problem: Problem,
-    scheme: Scheme,
-    projection: ContactSolver,
-    lane: Lane,
-    leaves: tuple[Any, ...],
-    many: Array,
-    axes: Axes,
-    structure: Any,
-    plan: Plan,
-    blocks: int,
-) -> tuple[Array, ...]:
+@partial(jax.jit, static_argnames=("axes", "blocks", "shares"), compiler_options=COMPILE)
+def _average(program: Program, motion: Motion, many: Array, axes: tuple, blocks: int, shares: int) -> tuple[Array, ...]:
     """Sums of log R over blocks (lanes, blocks, 2d), and the state at the end; ``many`` intervals are skipped, and in a block."""
 
-    def one(lane: Lane, leaves: tuple[Any, ...]) -> tuple[Array, ...]:
-        inputs = lane.inputs._replace(args=jax.tree.unflatten(structure, leaves))
-        length = lane.t1 - inputs.t0
-        d = lane.q0.shape[0]
+    def one(motion: Motion) -> tuple[Array, ...]:
+        length = motion.t1 - motion.t0
+        d = motion.q0.shape[0]
 
         def flow(x: Array, number: Array) -> tuple[Array, tuple[Array, Array]]:
-            t0 = inputs.t0 + number.astype(length.dtype) * length
-            moved = lane._replace(q0=x[:d], v0=x[d:], t1=t0 + length, inputs=inputs._replace(t0=t0))
-            end = motion(problem, scheme, projection, moved, plan)
+            t0 = motion.t0 + number.astype(length.dtype) * length
+            end = trajectory(program, motion._replace(q0=x[:d], v0=x[d:], t0=t0, t1=t0 + length))
             x = jnp.concatenate([end.q[-1], end.v[-1]])
             # an impact within the last step spoils only a scheme whose derivative is not that of its own step
-            known = int(Status.DERIVATIVE_AT_END) if scheme.timing(0.0) is None else 0
+            known = int(Status.DERIVATIVE_AT_END) if program.scheme.timing(0.0) is None else 0
             return x, (x, end.status & ~known)
 
         def advance(_: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -178,11 +161,11 @@ def _average(
             number, x, frame, total, status = lax.fori_loop(0, many[1], advance, (number, x, frame, zero, status))
             return (number, x, frame, status), total
 
-        x = jnp.concatenate([lane.q0, lane.v0])
+        x = jnp.concatenate([motion.q0, motion.v0])
         none = jnp.zeros((), jnp.int32)
         start = (none, x, jnp.eye(2 * d, dtype=x.dtype), jnp.zeros_like(x), none)
         number, x, frame, _, status = lax.fori_loop(0, many[0], advance, start)
         (_, x, _, status), total = lax.scan(block, (number, x, frame, status), length=blocks)
         return total, x[:d], x[d:], status
 
-    return over_lanes(one, lane_axes(axes, plan), plan, BLOCK)(lane, leaves)
+    return vectorised(one, motion, axes, shares)

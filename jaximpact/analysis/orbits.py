@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..ensemble import Batch
+from ..motion import Lanes
 from ..problem import Problem
+from ..program import Program
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
@@ -108,7 +109,6 @@ def periodic_orbit(
     tol: float | None = None,
     iterations: int = 40,
     extrapolate: bool = False,
-    layout: str = "array",
 ) -> PeriodicOrbit:
     """Periodic orbits near given states at a time t0, by Newton's method on the stroboscopic map, and their multipliers.
 
@@ -116,7 +116,7 @@ def periodic_orbit(
     converge is flagged (``converged``) and spoils no other.
 
     Args:
-        problem, e, projection, args, args_axes, layout: as in `ensemble`.
+        problem, e, projection, args, args_axes: as in `ensemble`.
         q0, v0: guess of the state at t0, (d,) or (B, d), admissible.
         period: period of the forcing [s]: a number, (B,), or a function of args. Periods of autonomous systems, which
             are unknown, are not found.
@@ -138,23 +138,23 @@ def periodic_orbit(
     """
     check_counts(iterations=iterations)
     common: dict[str, Any] = {"args": args, "args_axes": args_axes, "e": e, "scheme": scheme, "projection": projection}
-    common |= {"period": period, "t0": t0, "cycles": cycles, "layout": layout}
-    batch, single = prepare_strobe(problem, q0, v0, steps=steps, **common)
-    dtype = np.dtype(batch.data.q0.dtype)
+    common |= {"period": period, "t0": t0, "cycles": cycles}
+    program, lanes, single = prepare_strobe(problem, q0, v0, steps=steps, **common)
+    dtype = np.dtype(lanes.motion.q0.dtype)
     tol = float(np.finfo(dtype).eps) ** (2 / 3) if tol is None else tol
     if not real_number("tol", tol) > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
     if extrapolate:
         check_steps(steps, cycles * 2 ** (LEVELS - 1), "cycles, and 4 for extrapolate=True")
-    found = [_solve(batch, tol, iterations)]
+    found = [_solve(program, lanes, tol, iterations)]
     for level in range(1, LEVELS if extrapolate else 1):
         # the same lanes with smaller steps, from the orbit before
-        finer: dict[str, Any] = {"h": batch.data.h / 2**level, "q0": found[-1].q, "v0": found[-1].v}
-        smaller = batch._replace(data=batch.data._replace(**finer), counts=batch.counts * 2**level)
-        found.append(_solve(smaller, tol, iterations))
+        finer: dict[str, Any] = {"h": lanes.motion.h / 2**level, "q0": found[-1].q, "v0": found[-1].v}
+        smaller = lanes.replace(**finer).with_steps(steps * cycles * 2**level)
+        found.append(_solve(program, smaller, tol, iterations))
     orbit = found[-1]
     if extrapolate:
-        orbit = _extrapolated(found, 2 if isinstance(batch.scheme, EventCorrected) else 1)
+        orbit = _extrapolated(found, 2 if isinstance(program.scheme, EventCorrected) else 1)
     orbit = replace(orbit, status=lost_derivatives("the monodromy", orbit.status, orbit.monodromy))
     lost = ~orbit.converged
     monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)
@@ -162,24 +162,24 @@ def periodic_orbit(
     return _first(orbit) if single else orbit
 
 
-def _solve(batch: Batch, tol: float, iterations: int) -> PeriodicOrbit:
+def _solve(program: Program, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
     """Orbits of all lanes with one step size."""
-    data = batch.data
-    lanes, d = data.q0.shape
+    problem, motion = program.problem, lanes.motion
+    count, d = motion.q0.shape
 
     def evaluate(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        value, jacobian, status = strobe(batch, x)
+        value, jacobian, status = strobe(program, lanes, x)
         return value - x, jacobian - np.eye(2 * d, dtype=x.dtype), status
 
-    start = np.concatenate([data.q0, data.v0], axis=1)
+    start = np.concatenate([motion.q0, motion.v0], axis=1)
     x, jacobian, status, residual, used, done = damped_newton(
-        evaluate, lambda x: admissible(batch, data, x), start, tol, iterations
+        evaluate, lambda x: admissible(problem, lanes, x), start, tol, iterations
     )
-    status = status | np.where(near_impact(batch, data, x), int(Status.DERIVATIVE_AT_END), 0).astype(status.dtype)
+    status = status | np.where(near_impact(problem, lanes, x), int(Status.DERIVATIVE_AT_END), 0).astype(status.dtype)
     done = done & ((status & int(FAILURES)) == 0)
-    t0, end = (np.broadcast_to(np.asarray(t), (lanes,)) for t in (data.t0, data.t1))
+    t0, end = (np.broadcast_to(np.asarray(t), (count,)) for t in (motion.t0, motion.t1))
     monodromy = jacobian + np.eye(2 * d, dtype=x.dtype)
-    none = np.full((lanes, 2 * d), np.nan, complex)
+    none = np.full((count, 2 * d), np.nan, complex)
     return PeriodicOrbit(x[:, :d], x[:, d:], t0, end - t0, none, monodromy, residual, used, done, status)
 
 

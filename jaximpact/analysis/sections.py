@@ -13,16 +13,18 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from ..arguments import choose_methods
 from ..contact import Metric, closure, linearise
-from ..ensemble import MEMORY, ensemble
+from ..ensemble import ensemble
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
+from ..schedule import MEMORY
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme, Timing
 from ..solution import Solution
 from ..status import FAILURES
-from ..validate import canonical_state, cast_numbers, check_counts, choose_methods, full_axes
+from ..validate import canonical_state, cast_numbers, check_counts, full_axes
 from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period
 from .drawable import Drawable
 from .impacts import Impacts, impacts

@@ -18,16 +18,17 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..chunks import divide
-from ..ensemble import Batch, in_chunks, is_single, prepare
-from ..integrate import Lane
-from ..jacobians import _differentiate, state
+from ..arguments import for_lanes, is_single
+from ..jacobians import Jacobian, state
+from ..jacobians import jacobians as jacobians_of
+from ..motion import Lanes, Motion
 from ..problem import Problem
+from ..program import Program
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status
-from ..validate import Data, JaximpactWarning, check_counts, full_axes, real_array
+from ..validate import JaximpactWarning, check_counts, full_axes, real_array
 from .arguments import check_problem, check_steps, number_of, positive_time
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
@@ -47,10 +48,9 @@ def prepare_strobe(
     args: Any = None,
     args_axes: Any = None,
     e: Any = None,
-    layout: str = "array",
     name: str = "period",
-) -> tuple[Batch, bool]:
-    """A checked batch over ``cycles`` periods of ``steps`` steps each, states with a lane axis; and whether it was one motion.
+) -> tuple[Program, Lanes, bool]:
+    """Checked motions over ``cycles`` periods of ``steps`` steps each, states with a lane axis; and whether it was one motion.
 
     ``name`` is what the caller calls the period.
     """
@@ -69,42 +69,28 @@ def prepare_strobe(
     end = begin + cycles * length
     h = (end - begin) / (steps * cycles)
     scheme = EventCorrected() if scheme is None else scheme
-    batch = prepare(
-        problem, q0, v0, begin, end, h, e, args, args_axes, scheme, projection, "final", None, layout
-    )  # fmt: skip
+    program, lanes = for_lanes(problem, q0, v0, begin, end, h, e, args, args_axes, scheme, projection, "final", None)
     # round-off in h must not make a step more
-    counts = np.full(len(batch.counts), steps * cycles)
-    plan = batch.plan._replace(length=None, ragged=False)
-    data, lanes = batch.data, len(counts)
-    spread: dict[str, Any] = {
-        name: np.broadcast_to(getattr(data, name), (lanes, data.q0.shape[-1])) for name in ("q0", "v0")
-    }
-    axes = batch.axes._replace(q0=0, v0=0)
-    chunks = divide(counts, lanes) if lanes <= FEW else batch.chunks
-    data = data._replace(**spread)
-    return batch._replace(data=data, axes=axes, counts=counts, plan=plan, chunks=chunks), single
+    lanes = lanes.with_steps(steps * cycles)
+    d = lanes.motion.q0.shape[-1]
+    states = {name: np.broadcast_to(getattr(lanes.motion, name), (lanes.count, d)) for name in ("q0", "v0")}
+    return program.replace(sensitivity="corrected"), lanes.replace(**states), single
 
 
-def jacobians(batch: Batch, data: Data, wrt: tuple[str, ...]) -> tuple[np.ndarray, Any, np.ndarray]:
-    """States at the end of the batch's motions from the data's, and their Jacobians, in forward mode.
+def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.ndarray, Any, np.ndarray]:
+    """States at the end of motions, and their Jacobians, in forward mode.
 
     Returns the states (B, 2d), the Jacobian as in `sensitivities`, and the status (B,).
     """
-    plan = batch.plan._replace(sensitivity="corrected")
-    system = (data.problem, batch.scheme, batch.projection)
-
-    def call(lane: Lane, leaves: tuple, structure: Any) -> Any:
-        return _differentiate(*system, lane, leaves, batch.axes, structure, wrt, state, plan, "forward")
-
-    jacobian, (value, status) = in_chunks(batch._replace(data=data), call, False)
+    chunk = lanes.count if lanes.count <= FEW else None
+    jacobian, (value, status) = jacobians_of(program, lanes, Jacobian(wrt, state, "forward"), chunk=chunk)
     return np.concatenate([value["q"], value["v"]], axis=1), jacobian, status
 
 
-def strobe(batch: Batch, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def strobe(program: Program, lanes: Lanes, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The stroboscopic map of states x (B, 2d): its value, its Jacobian (B, 2d, 2d) and the status (B,)."""
     d = x.shape[1] // 2
-    start: dict[str, Any] = {"q0": x[:, :d], "v0": x[:, d:]}
-    value, jacobian, status = jacobians(batch, batch.data._replace(**start), ("q0", "v0"))
+    value, jacobian, status = jacobians(program, lanes.replace(q0=x[:, :d], v0=x[:, d:]), ("q0", "v0"))
     return value, blocks(jacobian), status
 
 
@@ -115,38 +101,34 @@ def blocks(jacobian: Any) -> np.ndarray:
     )
 
 
-@partial(jax.jit, static_argnames=("axes", "structure"))
-def _gaps(
-    problem: Problem, q: Array, v: Array, t0: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
-) -> tuple[Array, Array]:
-    def one(q: Array, v: Array, t0: Array, leaves: tuple[Any, ...]) -> tuple[Array, Array]:
-        t0, args = jnp.asarray(t0, q.dtype), jax.tree.unflatten(structure, leaves)
-        return jax.jvp(lambda t, x: problem.gaps(t, x, args), (t0, q), (jnp.ones_like(t0), v))
+@partial(jax.jit, static_argnames=("axes",))
+def _gaps(problem: Problem, motion: Motion, axes: tuple) -> tuple[Array, Array]:
+    def one(motion: Motion) -> tuple[Array, Array]:
+        q, v, t = motion.q0, motion.v0, jnp.asarray(motion.t0, motion.q0.dtype)
+        return jax.jvp(lambda t, x: problem.gaps(t, x, motion.args), (t, q), (jnp.ones_like(t), v))
 
-    return jax.vmap(one, in_axes=axes)(q, v, t0, leaves)
+    return jax.vmap(one, in_axes=(Lanes(motion, axes, 0).in_axes,))(motion)
 
 
-def gaps(batch: Batch, data: Data, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def gaps(problem: Problem, lanes: Lanes, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Gaps (B, m) of states x (B, 2d) at the section, and their rates."""
-    d = x.shape[1] // 2
-    leaves, structure = jax.tree.flatten(data.args)
-    axes = (0, 0, batch.axes.t0, batch.axes.args)
-    x = np.asarray(x, batch.data.q0.dtype)
-    found = _gaps(data.problem, x[:, :d], x[:, d:], data.t0, tuple(leaves), axes, structure)
+    d, x = x.shape[1] // 2, np.asarray(x, lanes.motion.q0.dtype)
+    starts = lanes.replace(q0=x[:, :d], v0=x[:, d:]).only("q0", "v0", "t0", "args")
+    found = _gaps(problem, starts.motion, starts.axes)
     return np.asarray(found[0]), np.asarray(found[1])
 
 
-def admissible(batch: Batch, data: Data, x: np.ndarray) -> np.ndarray:
+def admissible(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
     """Whether each state (B, 2d) is finite and has no gap below zero, up to round-off."""
     slack = 1e3 * float(np.finfo(x.dtype).eps) * (1 + np.max(np.abs(x), axis=1, keepdims=True))
-    return np.all(np.isfinite(x), axis=1) & np.all(gaps(batch, data, x)[0] >= -slack, axis=1)
+    return np.all(np.isfinite(x), axis=1) & np.all(gaps(problem, lanes, x)[0] >= -slack, axis=1)
 
 
-def near_impact(batch: Batch, data: Data, x: np.ndarray) -> np.ndarray:
+def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
     """Whether an impact lies within two steps of the section, by gaps and their rates there: (B,)."""
-    gap, rate = gaps(batch, data, x)
+    gap, rate = gaps(problem, lanes, x)
     noise = 1e3 * np.finfo(x.dtype).eps * (1 + np.max(np.abs(x), axis=1, keepdims=True))
-    h = np.reshape(np.asarray(data.h), (-1, 1))
+    h = np.reshape(np.asarray(lanes.motion.h), (-1, 1))
     return np.any((np.abs(rate) > noise) & (gap <= 2 * h * np.abs(rate)), axis=1)
 
 

@@ -52,8 +52,9 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
         with _lock:
             traced = one.trace(*jax.tree.unflatten(structure, members), **static)
             closed = traced.jaxpr
-            program = _compiled(closed, carried)
-        lanes = next(x.shape[0] for x, c in zip(leaves, carried, strict=True) if c)
+            program = _compiled(closed, carried, any(carried))
+        # without a lane axis it is one lane
+        lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
         _, constants = inputs(closed)
         leaves = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)] + [*map(np.asarray, constants)]
         carried += [False] * len(constants)
@@ -66,12 +67,12 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
     return call
 
 
-def _compiled(closed: Any, carried: Sequence[bool]) -> Compiled:
+def _compiled(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     """The program of a jaxpr, compiled now or before; what cannot be compiled is remembered too."""
     kept, key = _known.setdefault(closed, {}), tuple(carried)
     if key not in kept:
         try:
-            kept[key] = _compile(closed, carried)
+            kept[key] = _compile(closed, carried, many)
         except Unsupported as error:
             kept[key] = error
     found = kept[key]
@@ -80,7 +81,7 @@ def _compiled(closed: Any, carried: Sequence[bool]) -> Compiled:
     return found
 
 
-def _compile(closed: Any, carried: Sequence[bool]) -> Compiled:
+def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     variables, constants = inputs(closed)
     program = numbers(closed, library=True)
     if (count := size(program.jaxpr)) > LARGEST:
@@ -88,7 +89,7 @@ def _compile(closed: Any, carried: Sequence[bool]) -> Compiled:
     flags = [*carried, *[False] * len(constants)]
     varies = [flag for v, flag in zip(variables, flags, strict=True) for _ in range(math.prod(v.aval.shape))]
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
-    width = BYTES // max(real, default=8)
+    width = BYTES // max(real, default=8) if many else 1
     return Compiled(compiled(emit(program, varies, width, host().fused)), width)
 
 

@@ -1,9 +1,9 @@
 """Time-stepping schemes: one file a scheme, with its citation."""
 
-from .base import Info, Inputs, Scheme, State
+from .base import Info, Scheme, State
 from .event_corrected import EventCorrected
 from .maury import Maury
 from .moreau_jean import MoreauJean
 from .paoli_schatzman import PaoliSchatzman
 
-__all__ = ["EventCorrected", "Info", "Inputs", "Maury", "MoreauJean", "PaoliSchatzman", "Scheme", "State"]
+__all__ = ["EventCorrected", "Info", "Maury", "MoreauJean", "PaoliSchatzman", "Scheme", "State"]

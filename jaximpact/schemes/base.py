@@ -8,27 +8,14 @@ from typing import Any, ClassVar, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from ..contact import Contacts, Metric, is_flat
+from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw, Open, Reaction
 from ..status import Status, as_status
 
 STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
-
-
-class Inputs(NamedTuple):
-    """Numbers of one trajectory: start time t0 [s], step h [s], restitution e, parameters args."""
-
-    t0: Array
-    h: Array
-    e: Array
-    args: Any
-
-    def time(self, n: ArrayLike) -> Array:
-        """t0 + n h: no sum of steps, no drift."""
-        return self.t0 + jnp.asarray(n).astype(self.h.dtype) * self.h
 
 
 class State(NamedTuple):
@@ -43,9 +30,9 @@ class State(NamedTuple):
     low: Array | None = None
 
     @classmethod
-    def start(cls, n: int, q: Array, v: Array) -> State:
-        """The first state, at step n."""
-        return cls(jnp.asarray(n, jnp.int32), q, v, unrounded(q))
+    def start(cls, motion: Motion) -> State:
+        """The state at step 0."""
+        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0))
 
     def moved(self, shift: Array, v: Array) -> State:
         """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
@@ -118,16 +105,16 @@ class Scheme(abc.ABC):
     starts_at: ClassVar[int] = 0
 
     @abc.abstractmethod
-    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[State, Info]:
-        """State at n = starts_at from initial data, whose velocity is admissible: see `integrate.start`."""
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+        """State at n = starts_at from initial data, whose velocity is admissible: see `trajectory.start`."""
 
     @abc.abstractmethod
-    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: State) -> tuple[State, Info]:
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         """State at n + 1."""
 
-    def free_step(self, problem: Problem, inputs: Inputs, state: State) -> tuple[State, Info]:
+    def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
         """State at n + 1 without impulses; where ``info.acts`` or a status bit is set it is not to be used."""
-        return self.step(problem, Open(), inputs, state)
+        return self.step(problem, Open(), motion, state)
 
     def timing(self, e: Any) -> ImpactTiming | None:
         """How an impact with restitution e is spread over steps; None of a scheme that locates impacts.
@@ -145,9 +132,9 @@ class Scheme(abc.ABC):
         if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
             raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
 
-    def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
+    def unstable(self, problem: Problem, motion: Motion, state: State) -> Array:
         """Whether the step is beyond the stability bound of the force; by default that of a force explicit in q and v."""
-        return beyond_stability(problem, inputs, state)
+        return beyond_stability(problem, motion, state)
 
 
 class Timing(NamedTuple):
@@ -181,7 +168,7 @@ def mass_status(metric: Metric) -> Array:
 
 
 def beyond_stability(
-    problem: Problem, inputs: Inputs, state: State, limit: float = STABLE, damping: bool = True
+    problem: Problem, motion: Motion, state: State, limit: float = STABLE, damping: bool = True
 ) -> Array:
     """Whether h is beyond the stability bound of an explicit force, seen along the present velocity, ().
 
@@ -191,9 +178,9 @@ def beyond_stability(
     the same in both: a force that varies in time counts for nothing. ``damping``: whether the force is explicit in the
     velocity too.
     """
-    _, h, _, args = inputs
+    h, args = motion.h, motion.args
     n, q, v = state[:3]
-    t, metric = inputs.time(n), Metric.at(problem, q, args)
+    t, metric = motion.time(n), Metric.at(problem, q, args)
     # three quarters of the way there: neither at the mirror image nor at rest, where forces are even or singular
     back = problem.generalised_force(t, q - (0.75 * h) * v, -0.5 * v if damping else v, args)
     answer = (h / 0.75) * (back - problem.generalised_force(t, q, v, args))

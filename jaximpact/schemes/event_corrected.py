@@ -25,11 +25,12 @@ from jax import Array, lax
 from .. import linalg
 from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from ..derivatives import graft
+from ..motion import Motion
 from ..problem import Problem
 from ..projection.base import complementarity
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
-from .base import Info, Inputs, Scheme, added, gradient_status, mass_status, unrounded
+from .base import Info, Scheme, added, gradient_status, mass_status, unrounded
 
 
 class EventState(NamedTuple):
@@ -125,8 +126,8 @@ class EventCorrected(Scheme):
         """The derivative of a step with located impacts is that of the motion."""
         return None
 
-    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[Any, Info]:
-        t0, _, _, args = inputs
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
         # closed and not opening; the first step releases those that the acceleration opens
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0)
@@ -135,10 +136,10 @@ class EventCorrected(Scheme):
         return state, Info.none(q0, v0, len(at.closed))
 
     def step(
-        self, problem: Problem, law: ContactLaw, inputs: Inputs, state: Any, length: Array | None = None
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
     ) -> tuple[Any, Info]:
         """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
-        r = inputs.h if length is None else length
+        r = motion.h if length is None else length
         n, q, v, closed, latest, low = state
         m = closed.shape[0]
         zero = jnp.zeros((), q.dtype)
@@ -146,7 +147,7 @@ class EventCorrected(Scheme):
         progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
 
         def advance(progress: _Progress, left: Array) -> tuple[_Progress, None]:
-            moved = lambda p: self._segment(problem, law, inputs, inputs.time(n), r, p, left)
+            moved = lambda p: self._segment(problem, law, motion, motion.time(n), r, p, left)
             return lax.cond(progress.elapsed < r, moved, lambda p: p, progress), None
 
         count = self.impacts if m else 0
@@ -156,12 +157,12 @@ class EventCorrected(Scheme):
         info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status)
         return EventState(n + 1, q_new, v, closed, latest, low), info
 
-    def free_step(self, problem: Problem, inputs: Inputs, state: Any, length: Array | None = None) -> tuple[Any, Info]:
+    def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
         """The step of a motion that meets and leaves no contact."""
-        _, h, _, args = inputs
+        h, args = motion.h, motion.args
         r = h if length is None else length
         n, q, v, closed, latest, low = state
-        t = inputs.time(n)
+        t = motion.time(n)
         here = _View.at(problem, t, q, v, args)
         a = here.free
         change = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
@@ -178,14 +179,14 @@ class EventCorrected(Scheme):
         self,
         problem: Problem,
         law: ContactLaw,
-        inputs: Inputs,
+        motion: Motion,
         start: Array,
         length: Array,
         progress: _Progress,
         left: Array,
     ) -> _Progress:
         """Follow the path to the next event, of which ``left`` may be located, or to the end of the step, and treat it."""
-        _, h, _, args = inputs
+        h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         t, r, last = start + elapsed, length - elapsed, left == 0
 
@@ -218,7 +219,7 @@ class EventCorrected(Scheme):
         elapsed = jnp.where(impact | releases, elapsed + s, length)
         progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, events, met, status | failure)
         candidates = jnp.where(last, penetrating, which & impact)
-        progress, met = self._arrive(problem, law, inputs, t + s, progress, candidates, allowed, left)
+        progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left)
         metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
         status |= as_status(jnp.any(_brushes(taylor, r, h, closed | met)), Status.DERIVATIVE_GRAZING)
@@ -229,7 +230,7 @@ class EventCorrected(Scheme):
         self,
         problem: Problem,
         law: ContactLaw,
-        inputs: Inputs,
+        motion: Motion,
         t: Array,
         progress: _Progress,
         candidates: Array,
@@ -240,7 +241,7 @@ class EventCorrected(Scheme):
 
         Returns the progress made and which contacts (m,) had an impact.
         """
-        _, h, e, args = inputs
+        h, e, args = motion.h, motion.e, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         last = left == 0
         metric = Metric.at(problem, q, args)
@@ -257,7 +258,7 @@ class EventCorrected(Scheme):
         v = v + contacts.jump(tangent)
         speed = speed + contacts.delassus() @ tangent
         involved = (closed | impact | beside) & jnp.any(impact)
-        stays, slow = _stays(problem, law, inputs, *lax.stop_gradient((t, q, v, metric, contacts, speed)), involved)
+        stays, slow = _stays(problem, law, motion, *lax.stop_gradient((t, q, v, metric, contacts, speed)), involved)
         lands = (impact | beside) & stays
         offset = speed * (1 + jnp.where(impact & ~lands, e, 0))
         percussion, _, failed = _react(law, contacts, offset, involved)
@@ -361,7 +362,7 @@ def _group(
 def _stays(
     problem: Problem,
     law: ContactLaw,
-    inputs: Inputs,
+    motion: Motion,
     t: Array,
     q: Array,
     v: Array,
@@ -374,7 +375,8 @@ def _stays(
 
     Returns that and the gap velocity (m,) below which h resolves none.
     """
-    _, h, e, args = lax.stop_gradient(inputs)
+    motion = lax.stop_gradient(motion)
+    h, e, args = motion.h, motion.e, motion.args
     v = v + contacts.jump(_react(law, contacts, speed, involved)[0])
     free = acceleration(problem, metric, t, q, v, args)
     gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]

@@ -17,13 +17,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
 
 from ..contact import Metric, acceleration, linearise
+from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
-from .base import ImpactTiming, Info, Inputs, Scheme, State, gradient_status, mean_acceleration
+from .base import ImpactTiming, Info, Scheme, State, gradient_status, mean_acceleration
 
 
 @jax.tree_util.register_dataclass
@@ -51,26 +51,26 @@ class Maury(Scheme):
         # measured: inelastic impacts are best differentiated at the start of their step
         return ImpactTiming(2, 0.0, 0.5 if self.half_kick else 0.0)
 
-    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[State, Info]:
-        t0, h, e, args = inputs
-        v = v0
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+        q0, v0, t0, _, h, _, e, args = motion
         if self.half_kick:
-            v = v0 - 0.5 * h * acceleration(problem, Metric.at(problem, q0, args), t0, q0, v0, args)
+            back = 0.5 * h * acceleration(problem, Metric.at(problem, q0, args), t0, q0, v0, args)
+            motion = motion._replace(v0=v0 - back)
         # a restitution that is not known is not refused by `validate`
         status = as_status(jnp.any(e != 0), Status.INPUT_OUT_OF_RANGE)
-        info = Info.none(q0, v, problem.count(t0, q0, args))
-        return State.start(0, q0, v), info._replace(status=status)
+        info = Info.none(q0, motion.v0, problem.count(t0, q0, args))
+        return State.start(motion), info._replace(status=status)
 
-    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: State) -> tuple[State, Info]:
-        _, h, _, args = inputs
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+        h, args = motion.h, motion.args
         n, q, u = state[:3]
         metric = Metric.at(problem, q, args)
-        t = inputs.time(n)
+        t = motion.time(n)
         if self.half_kick:
             free = u + h * acceleration(problem, metric, t, q, u, args)
         else:
             free = u + h * mean_acceleration(problem, metric, t, h, q, u, args, self.nodes)
-        t_new = inputs.time(n + 1)
+        t_new = motion.time(n + 1)
         contacts = linearise(problem, metric, t_new, q, args)
         found = law.velocity(contacts, contacts.gap / h + contacts.velocity(free))
         u = free + found.jump

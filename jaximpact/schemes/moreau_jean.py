@@ -19,10 +19,11 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..contact import Metric, linearise
+from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
-from .base import STABLE, ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, gradient_status
+from .base import STABLE, ImpactTiming, Info, Scheme, State, beyond_stability, gradient_status
 
 
 @jax.tree_util.register_dataclass
@@ -45,23 +46,23 @@ class MoreauJean(Scheme):
             raise ValueError(f"MoreauJean(theta={self.theta!r}): theta must lie in [0, 1]")
         super().check(problem, e, m)
 
-    def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
+    def unstable(self, problem: Problem, motion: Motion, state: State) -> Array:
         """Whether the step is beyond the stability bound of the force; never from theta = 1/2 on."""
         explicit = 1 - 2 * self.theta
-        return beyond_stability(problem, inputs, state, STABLE / explicit) if explicit > 0 else jnp.zeros((), bool)
+        return beyond_stability(problem, motion, state, STABLE / explicit) if explicit > 0 else jnp.zeros((), bool)
 
     def timing(self, e: Any) -> ImpactTiming:
         # measured: early for inelastic contacts, in the middle for elastic ones
         return ImpactTiming(1, jnp.mean(e / (1 + e)))
 
-    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[State, Info]:
-        m = problem.count(inputs.t0, q0, inputs.args)
-        return State.start(0, q0, v0), Info.none(q0, v0, m)
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+        m = problem.count(motion.t0, motion.q0, motion.args)
+        return State.start(motion), Info.none(motion.q0, motion.v0, m)
 
-    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: State) -> tuple[State, Info]:
-        _, h, e, args = inputs
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+        h, e, args = motion.h, motion.e, motion.args
         n, q, v = state[:3]
-        t, t_new = inputs.time(n), inputs.time(n + 1)
+        t, t_new = motion.time(n), motion.time(n + 1)
         theta = self.theta
         metric = Metric.at(problem, q + (theta * h) * v, args)
         contacts = linearise(problem, metric, t, q, args)

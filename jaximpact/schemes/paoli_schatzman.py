@@ -24,10 +24,11 @@ from jax import Array, lax
 from .. import linalg
 from ..contact import Metric, acceleration
 from ..derivatives import implicit_root
+from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw, Reaction, Target
 from ..status import Status, as_status
-from .base import ImpactTiming, Info, Inputs, Scheme, State, beyond_stability, mean_acceleration
+from .base import ImpactTiming, Info, Scheme, State, beyond_stability, mean_acceleration
 
 static = {"static": True}
 CHOICES = {
@@ -85,15 +86,15 @@ class PaoliSchatzman(Scheme):
         if self.metric == "geodesic" and self.normal == "explicit":
             raise ValueError("PaoliSchatzman(metric='geodesic') takes normals at Z: use normal='implicit'")
 
-    def unstable(self, problem: Problem, inputs: Inputs, state: State) -> Array:
+    def unstable(self, problem: Problem, motion: Motion, state: State) -> Array:
         """Whether the step is beyond the stability bound of the force."""
-        return beyond_stability(problem, inputs, state, damping=self.force != "centred")
+        return beyond_stability(problem, motion, state, damping=self.force != "centred")
 
     def timing(self, e: Any) -> ImpactTiming:
         return ImpactTiming(2, 0.5, 0.5)
 
-    def init(self, problem: Problem, law: ContactLaw, inputs: Inputs, q0: Array, v0: Array) -> tuple[State, Info]:
-        t0, h, _, args = inputs
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+        q0, v0, t0, h, args = motion.q0, motion.v0, motion.t0, motion.h, motion.args
         metric = Metric.at(problem, q0, args)
         if callable(self.start):
             z = jnp.asarray(self.start(h, q0, v0, args), q0.dtype)
@@ -105,13 +106,13 @@ class PaoliSchatzman(Scheme):
             z = h * self._force(problem, metric, t0, h, q0, v0, args)
         found = law.position(problem, metric, self._target(t0 + h, q0, h * (v0 + z), h), args)
         v = v0 + z + found.jump
-        state = State.start(0, q0, v0).moved(h * v, v)
+        state = State.start(motion).moved(h * v, v)
         return state, Info.of(found, metric, state.q, v, jnp.zeros_like(h))
 
-    def step(self, problem: Problem, law: ContactLaw, inputs: Inputs, state: State) -> tuple[State, Info]:
-        _, h, e, args = inputs
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+        h, e, args = motion.h, motion.e, motion.args
         n, q, v = state[:3]
-        t = inputs.time(n)
+        t = motion.time(n)
         metric = Metric.at(problem, q, args)
         scale = h / (1 + e)
         time = t + h * ((1 - e) / (1 + e))

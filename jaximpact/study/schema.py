@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..integrate import Lane, make_plan, motion
-from ..schemes.base import Inputs
+from ..arguments import canonical
+from ..program import Program
 from ..solution import Solution
 from ..status import Status
-from ..validate import canonical, count_steps
+from ..trajectory import trajectory
+from ..validate import count_steps
 from .design import Blocks, Design
 from .system import System
 
@@ -130,34 +131,29 @@ def results(system: System, design: Design) -> tuple[tuple[Variable, ...], np.nd
     one = system.lane({key: column[0] for key, column in design.values.items()})
     save, roots = system.save, {key.root for key in design.keys}
     one["h"] = np.max(design.values.get("h", one["h"]))  # the one that limits how close saved times may be
-    data = canonical(
+    problem, motion = canonical(
         system.problem, one["q0"], one["v0"], one["t0"], one["t1"], one["h"], None, one["e"], one["args"], system.scheme
     )
-    eps = float(jnp.finfo(data.q0.dtype).eps)
-    number = int(count_steps(float(data.t0), float(data.t1), float(data.h), eps))
+    eps = float(jnp.finfo(motion.q0.dtype).eps)
+    number = count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps)
+    motion = motion._replace(steps=np.asarray(number, np.int32))
     if save.every is not None and roots & {"h", "t0", "t1"}:
         raise ValueError("save: lanes of different h, t0 or t1 have different steps: give times, or 'final'")
-    plan, times = make_plan(save, data, number)
+    program = Program.of(problem, system.scheme, system.projection, save, motion)
     if save.times is not None and roots & {"t0", "t1"}:
         begins, ends = (np.atleast_1d(design.values.get(name, one[name])) for name in ("t0", "t1"))
         if not (begins.max() <= np.min(save.times) and np.max(save.times) < ends.min()):
             raise ValueError(
                 f"save: with t0 or t1 in the design, times must lie in [{begins.max():g}, {ends.min():g}), before t1 of every lane"
             )
-    count = jnp.asarray(number, jnp.int32)
-    inputs = Inputs(jnp.asarray(data.t0), jnp.asarray(data.h), jnp.asarray(data.e), data.args)
-    lane = Lane(jnp.asarray(data.q0), jnp.asarray(data.v0), jnp.asarray(data.t1), count, count, times, inputs)
     common = None
     if "t1" not in roots and (save.every is None or not roots & {"t0", "h"}):
-        rows = times if save.every is None else inputs.time(jnp.arange(plan.rows) * save.every)
-        common = np.append(np.asarray(rows), np.asarray(data.t1))
+        rows = program.times if save.every is None else motion.time(jnp.arange(program.rows) * save.every)
+        common = np.append(np.asarray(rows), np.asarray(motion.t1))
     function = save.function is not None
 
-    def rows_of(lane: Lane) -> dict[str, Any]:
-        found = motion(data.problem, system.scheme, system.projection, lane, plan)
-        return named(found, function, common is not None)
-
-    found = jax.eval_shape(rows_of, lane)
+    rows_of = lambda motion: named(trajectory(program, motion), function, common is not None)
+    found = jax.eval_shape(rows_of, motion)
     return tuple(_variable(name, leaf, function) for name, leaf in found.items()), common
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import choose_methods
 from ..catalogue import Case, get
 from ..names import projection_from_name, scheme_from_name, suggestion
 from ..problem import Problem
 from ..save import Save
-from ..validate import choose_methods, real_array
+from ..validate import real_array
 from .design import ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
 from .plain import encode, names_in, wrong

@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..arguments import start_reports
 from ..ensemble import ensemble
-from ..validate import Report, _reports, cast_numbers, count_steps, judge, split_restitution, without_remarks
+from ..motion import Lanes, Motion
+from ..validate import Report, cast_numbers, count_steps, judge, split_restitution, without_remarks
 from .fingerprint import fingerprint
 from .provenance import TRACED, changes, provenance, settings_of
 from .schema import named
@@ -32,11 +34,12 @@ def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
     dtype = np.result_type(q0.dtype, np.asarray(columns["v0"]).dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype if dtype.kind == "f" else np.float64)
     problem, _ = split_restitution(system.problem, 0.0, dtype)
-    leaves, structure = jax.tree.flatten(cast_numbers("args", columns["args"], dtype))
-    marks = [0 if some else None for some in jax.tree.leaves(varies)]
     v0, t0 = np.asarray(columns["v0"]).astype(dtype), np.asarray(columns["t0"]).astype(dtype)
-    axes = (0, 0 if v0.ndim == 2 else None, 0 if t0.ndim else None, tuple(marks))
-    found = _reports(problem, q0.astype(dtype), v0, t0, tuple(leaves), axes, structure, len(q0))
+    args, marks = cast_numbers("args", columns["args"], dtype), jax.tree.map(lambda some: some - 1, varies)
+    unused: Any = dict.fromkeys(("t1", "h", "steps", "e"))
+    starts = Motion(q0.astype(dtype), v0, t0, args=args, **unused)
+    axes = Motion(0, v0.ndim - 2, t0.ndim - 1, args=marks, **unused)
+    found = start_reports(problem, Lanes.of(starts, axes, len(q0)))
     return jax.tree.map(np.asarray, found)
 
 

@@ -1,0 +1,304 @@
+"""Arguments of users as what is computed: a `Program` with a `Motion`, or with `Lanes`; or a message that says what to do.
+
+Under a transformation of jax numbers are not known: shapes and types are still checked, numbers are not.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .motion import Lanes, Motion
+from .problem import Problem
+from .program import Program
+from .projection.active_set import ActiveSet
+from .projection.base import ContactSolver
+from .save import Save
+from .schedule import FEWER_ROWS, largest
+from .schemes.base import Scheme
+from .schemes.paoli_schatzman import PaoliSchatzman
+from .threads import refuse_fork
+from .validate import (
+    Report,
+    canonical_state,
+    cast_numbers,
+    check_counts,
+    check_finite,
+    check_functions,
+    check_memory,
+    check_restitution,
+    check_times,
+    count_steps,
+    differentiable,
+    is_traced,
+    judge,
+    leaf_axes,
+    real_array,
+    remark,
+    short,
+    split_restitution,
+    start_report,
+)
+
+NODES = 1000  # of a Gauss-Legendre rule
+
+
+def choose_methods(scheme: Any, projection: Any) -> tuple[Any, Any]:
+    """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
+    scheme = PaoliSchatzman() if scheme is None else scheme
+    projection = ActiveSet() if projection is None else projection
+    for name, value, kind, example in (
+        ("scheme", scheme, Scheme, "PaoliSchatzman()"),
+        ("projection", projection, ContactSolver, "ActiveSet()"),
+    ):
+        if isinstance(value, type):
+            raise TypeError(f"{name} must be an instance: write {value.__name__}(), not {value.__name__}")
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be a {name} such as {example}, got {short(value)}")
+        _check_options(value)
+    return scheme, projection
+
+
+def _check_options(method: Any) -> None:
+    """Options of a scheme or a projection: flags, counts from 1 on, and finite numbers >= 0."""
+    for option in fields(method) if is_dataclass(method) else ():
+        value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
+        if is_traced(value) or option.type not in ("int", "float", "bool"):
+            continue
+        if isinstance(value, jax.Array) and value.ndim == 0:
+            value = np.asarray(value)[()]
+        if option.type == "bool":
+            if not isinstance(value, bool | np.bool_):
+                raise TypeError(f"{name} must be True or False, got {short(value)}")
+        elif option.type == "int":
+            check_counts(**{name: value})
+            if option.name == "nodes" and value > NODES:
+                raise ValueError(f"{name} must not exceed {NODES}, got {value}")
+        elif not isinstance(value, int | float | np.number) or isinstance(value, bool | complex):
+            raise TypeError(f"{name} must be a number, got {short(value)}")
+        elif not 0 <= value < np.inf:
+            raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+
+
+def canonical(
+    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, steps: int | None, e: Any, args: Any, scheme: Scheme
+) -> tuple[Problem, Motion]:
+    """Arguments of one motion as arrays of one dtype, checked; h in whole steps if ``steps`` are given, which else are not known yet."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+    q0, v0 = canonical_state(q0, v0)
+    if q0.ndim != 1 or q0.shape[0] == 0:
+        raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
+    if v0.shape != q0.shape:
+        raise ValueError(f"v0 must have the shape of q0, {q0.shape}, got {v0.shape}")
+    dtype = q0.dtype
+    t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
+    if (h is None) == (steps is None):
+        raise ValueError("give either h, the step, or steps, the number of steps")
+    if steps is not None:
+        check_counts(steps=steps)
+    h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
+    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
+        if value.ndim:
+            raise ValueError(f"{name} must be one number, got shape {value.shape}; for a sweep use ensemble")
+    args = cast_numbers("args", args, dtype)
+    problem, e = split_restitution(problem, e, dtype)
+    check_finite(q0=q0, v0=v0)
+    check_times(t0, t1, h)
+    check_restitution(e)
+    check_functions(problem, scheme, q0, v0, t0, e, args)
+    return problem, Motion(q0, v0, t0, t1, h, steps, e, args)
+
+
+_report = jax.jit(start_report)
+
+
+@partial(jax.jit, static_argnames=("axes", "count"))
+def _reports(problem: Problem, motion: Motion, axes: tuple, count: int, h: Any) -> Report:
+    def one(motion: Motion) -> Report:
+        return start_report(problem, motion.q0, motion.v0, motion.t0, motion.args, h)
+
+    lanes = Lanes(motion, axes, count)
+    if not any(axis == 0 for axis in axes):
+        # only h, e or t1 differ between lanes: one start
+        return jax.tree.map(lambda x: x[None], one(motion))
+    return jax.vmap(one, in_axes=(lanes.in_axes,), axis_size=count)(motion)
+
+
+def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
+    """Facts about the start of each lane."""
+    starts = lanes.only("q0", "v0", "t0", "args")
+    return _reports(problem, starts.motion, starts.axes, starts.count, h)
+
+
+def check_start(problem: Problem, motion: Motion) -> str | None:
+    """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set."""
+    start = (problem, motion.q0, motion.v0, motion.t0, motion.args)
+    if is_traced(start):
+        return None
+    # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
+    recorded = is_traced(jnp.zeros(()))
+    with jax.ensure_compile_time_eval() if recorded else nullcontext(), differentiable():
+        report = _report(*start, None if is_traced(motion.h) else motion.h)
+    if is_traced(report):
+        # numbers that the problem's functions close over are not known
+        return None
+    return judge(jax.tree.map(lambda x: np.asarray(x)[None], report), lanes=False)
+
+
+def for_lanes(
+    problem: Problem,
+    q0: Any,
+    v0: Any,
+    t0: Any,
+    t1: Any,
+    h: Any,
+    e: Any,
+    args: Any,
+    args_axes: Any,
+    scheme: Scheme | None,
+    projection: ContactSolver | None,
+    save: Any,
+    chunk: int | None,
+) -> tuple[Program, Lanes]:
+    """What is computed of many motions, and their numbers, checked."""
+    refuse_fork()
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args))
+    save = Save.of(save)
+    scheme, projection = choose_methods(scheme, projection)
+    problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
+    _check_lanes(problem, lanes)
+    if chunk is not None:
+        check_counts(chunk=chunk)
+    counts = lanes.motion.steps
+    if save.every is not None and np.ndim(counts):
+        raise ValueError(
+            "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
+        )
+    program = Program.of(problem, scheme, projection, save, lanes.motion)
+    one = lanes.take(0)
+    size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
+    rows = program.rows + 1
+    check_memory(
+        float(lanes.count) * rows * size, f"save: the result of {lanes.count} motions with {rows} rows each", FEWER_ROWS
+    )
+    return program, lanes
+
+
+def refuse_traced(tree: Any) -> None:
+    """TypeError under a transformation of jax: chunks are divided by numbers that must be known."""
+    if is_traced(tree):
+        raise TypeError(
+            "ensemble and sensitivities need known numbers, and cannot be called inside jax.jit, jax.vmap or jax.grad: use "
+            "jax.vmap of solve there"
+        )
+
+
+def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:
+    """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
+    carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
+    try:
+        return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)
+    except ValueError:  # rows of different lengths
+        return False
+
+
+def _canonical_lanes(
+    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, e: Any, args: Any, args_axes: Any, scheme: Scheme
+) -> tuple[Problem, Lanes]:
+    """Arguments as arrays of one dtype, with those that carry a lane axis."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+    q0, v0 = canonical_state(q0, v0)
+    for name, value in {"q0": q0, "v0": v0}.items():
+        if value.ndim not in (1, 2) or value.shape[-1] == 0:
+            raise ValueError(f"{name} must have shape (d,) or (B, d), got {value.shape}")
+    if q0.shape[-1] != v0.shape[-1]:
+        raise ValueError(f"q0 and v0 must have the same d, got shapes {q0.shape} and {v0.shape}")
+    dtype = q0.dtype
+    t0, t1, h = (real_array(name, x).astype(dtype) for name, x in {"t0": t0, "t1": t1, "h": h}.items())
+    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
+        if value.ndim > 1:
+            raise ValueError(f"{name} must be a number or have shape (B,), got {value.shape}")
+    args = cast_numbers("args", args, dtype)
+    own = e is None  # the problem's restitution has no lane axis
+    problem, e = split_restitution(problem, e, dtype)
+    if own or (e.ndim == 2 and e.shape[0] == 1):
+        e, e_axis = (e if own else e[0]), None
+    else:
+        e_axis = 0 if e.ndim else None
+
+    leaves, args_axes = jax.tree.leaves(args), leaf_axes(args, args_axes)
+    named = {"q0": (q0, q0.ndim == 2), "v0": (v0, v0.ndim == 2), "t0": (t0, t0.ndim), "t1": (t1, t1.ndim), "h": (h, h.ndim),
+             "e": (e, e_axis == 0)}  # fmt: skip
+    sizes = {name: value.shape[0] for name, (value, carried) in named.items() if carried}
+    for leaf, axis in zip(leaves, args_axes, strict=True):
+        if axis == 0:
+            sizes["args"] = leaf.shape[0]
+            if len({leaf.shape[0], *sizes.values()}) > 1:
+                break
+    if not sizes:
+        raise ValueError(
+            "no argument carries a lane axis: give q0, v0, t0, t1, h, e or (with args_axes) args one, or call solve"
+        )
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"lane axes must have one length, got {sizes}")
+    count = next(iter(sizes.values()))
+    if count == 0:
+        raise ValueError("the lane axis is empty: an ensemble needs at least one trajectory")
+
+    check_finite(q0=q0, v0=v0)
+    check_times(t0, t1, h)
+    check_restitution(e)
+    eps = float(jnp.finfo(dtype).eps)
+    begin, end, step = (np.asarray(x, np.float64) for x in (t0, t1, h))
+    steps = np.broadcast_to(count_steps(begin, end, step, eps), count)
+    if np.all(steps == steps[0]):
+        steps = steps[0]
+    steps = np.asarray(steps, np.int32)
+    axes = [0 if carried else None for _, carried in named.values()]
+    axes = [*axes[:5], 0 if steps.ndim else None, axes[5], *args_axes]
+    lanes = Lanes(Motion(q0, v0, t0, t1, h, steps, e, args), tuple(axes), count)
+    one = lanes.take(0)
+    try:
+        check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{error}{_lane_like(args, args_axes, count)}") from error
+    if e_axis == 0:
+        for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
+            scheme.check(problem, value, e.shape[-1] if e.ndim == 2 else 0)
+    return problem, lanes
+
+
+def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
+    """The cure where a leaf of args may be meant to differ between lanes, and args_axes does not say so."""
+    paths = jax.tree_util.tree_leaves_with_path(args)
+    for (path, leaf), axis in zip(paths, args_axes, strict=True):
+        if axis is None and jnp.ndim(leaf) and leaf.shape[0] == lanes:
+            where = "args" + jax.tree_util.keystr(path)
+            return (
+                f"; {where} has shape {leaf.shape}: if it holds one value for each trajectory, mark it 0 in args_axes"
+            )
+    return ""
+
+
+def _check_lanes(problem: Problem, lanes: Lanes) -> None:
+    """Admissible start and positive mass of every lane."""
+    parts, shortest = [], np.min(lanes.motion.h)
+    for begin in range(0, lanes.count, largest()):
+        end = min(begin + largest(), lanes.count)
+        some = replace(lanes, motion=lanes.take(slice(begin, end)), count=end - begin)
+        with differentiable():
+            found = start_reports(problem, some, shortest)
+        refuse_traced(found)
+        parts.append(jax.tree.map(np.asarray, found))
+    report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    outward = judge(report, lanes=True)
+    if outward:
+        remark(outward, stacklevel=4)

@@ -1,0 +1,84 @@
+"""The numbers of one motion, and of many: the carriers of data from the arguments of a user to the time loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+
+class Motion(NamedTuple):
+    """Numbers of one motion: initial data q0, v0 (d,); start and end t0, t1 and step h [s], (), and their number ``steps``;
+    restitution e, () or (m,); parameters args, a pytree of arrays."""
+
+    q0: Any
+    v0: Any
+    t0: Any
+    t1: Any
+    h: Any
+    steps: Any
+    e: Any
+    args: Any = None
+
+    def time(self, n: ArrayLike) -> Array:
+        """t0 + n h: no sum of steps, no drift."""
+        return self.t0 + jnp.asarray(n).astype(self.h.dtype) * self.h
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Numbers of ``count`` motions: each leaf as that of a `Motion`, or with one leading axis.
+
+    ``axes``: 0 for a leaf with that axis, None for one that all share, in the order of the leaves; hashable.
+    """
+
+    motion: Motion
+    axes: tuple[int | None, ...]
+    count: int
+
+    @classmethod
+    def of(cls, motion: Motion, marks: Motion, count: int) -> Lanes:
+        """With ``marks`` in the structure of the motion: 0 where a leaf carries the axis, -1 where not."""
+        return cls(motion, tuple(0 if mark == 0 else None for mark in jax.tree.leaves(marks)), count)
+
+    @property
+    def in_axes(self) -> Motion:
+        """The axes as `jax.vmap` takes them."""
+        return jax.tree.unflatten(jax.tree.structure(self.motion), self.axes)
+
+    @property
+    def marks(self) -> Motion:
+        """The axes, with -1 for None."""
+        flags = [-1 if axis is None else 0 for axis in self.axes]
+        return jax.tree.unflatten(jax.tree.structure(self.motion), flags)
+
+    def carries(self, name: str) -> bool:
+        """Whether lanes differ in a number of that name."""
+        return any(mark == 0 for mark in jax.tree.leaves(getattr(self.marks, name)))
+
+    def only(self, *names: str) -> Lanes:
+        """Without the motion's other numbers."""
+        nothing = dict.fromkeys(set(Motion._fields) - set(names))
+        return Lanes.of(self.motion._replace(**nothing), self.marks._replace(**nothing), self.count)
+
+    def take(self, which: Any) -> Motion:
+        """The numbers of the lanes ``which``, an index, several, or a slice."""
+        leaves, structure = jax.tree.flatten(self.motion)
+        some = [x if axis is None else x[which] for x, axis in zip(leaves, self.axes, strict=True)]
+        return jax.tree.unflatten(structure, some)
+
+    def replace(self, **numbers: Any) -> Lanes:
+        """With other numbers in place of some of the motion's: of the same structure and with the same axes, but for states
+        (B, d), which carry theirs."""
+        spread = {name: 0 for name in ("q0", "v0") if name in numbers and np.ndim(numbers[name]) == 2}
+        return Lanes.of(self.motion._replace(**numbers), self.marks._replace(**spread), self.count)
+
+    def with_steps(self, steps: int) -> Lanes:
+        """With that number of steps in every lane."""
+        number = np.asarray(steps, np.int32)
+        return Lanes.of(self.motion._replace(steps=number), self.marks._replace(steps=-1), self.count)

@@ -1,0 +1,404 @@
+"""One motion: its start, one loop over its steps, its rows. A pure function of one lane's arrays, batched from outside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .contact import Metric, closure, linearise
+from .derivatives import REVERSE_INSIDE, TWICE, UNDIFFERENTIATED, forward_first, guarded
+from .lanes import few_differentiated
+from .motion import Motion
+from .problem import Problem
+from .program import Program, evaluate
+from .projection import ContactLaw, Solved
+from .rows import LOOK, Keeper, Row, Turn, step_at_or_after
+from .schemes.base import Info, Timing, finite
+from .sensitivity import Corrected, Tracked, end, synchronous
+from .solution import Solution
+from .status import DERIVATIVES, FAILURES, Status, as_status
+from .stream import stream
+
+ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
+SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
+
+
+def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
+    """The motion; ``length`` steps are made, by default its own, of which those beyond its own do nothing."""
+    course = Course(program, motion)
+    return course.branching() if program.branches else course.counted(length)
+
+
+def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, Array]:
+    """The motion with v0 projected onto the admissible velocities T(t0, q0) in the kinetic metric (Paoli 2010, initial data
+    (P4)), the impulse of that projection (m,), and status bits."""
+    q0, v0, t0, _, h, _, e, args = motion
+    contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+    gap_velocity = contacts.gap_velocity(v0)
+    at = closure(contacts, gap_velocity, q0, v0, h)
+    found = law.velocity(contacts, gap_velocity, at.closed)
+    inside = jnp.all((e >= 0) & (e <= 1)) & (h > 0)
+    status = (
+        (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
+        | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
+        | as_status(jnp.any(at.violated), Status.START_NOT_ADMISSIBLE)
+        | as_status(~inside, Status.INPUT_OUT_OF_RANGE)
+    )
+    return motion._replace(v0=v0 + found.jump), found.impulse, status
+
+
+class Account(NamedTuple):
+    """What is reported of a whole motion."""
+
+    penetration: Array
+    residual: Array
+    iterations: Array
+    status: Array
+    failed_at: Array
+
+    @classmethod
+    def opened(cls, status: Array, t0: Array) -> Account:
+        """At the start, with the status bits found there."""
+        zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
+        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan)).noted(status, t0)
+
+    def noted(self, bits: Array, t: Array) -> Account:
+        """With status bits that the motion got at time t; the first failure gives the time of failing."""
+        failing = ((bits & int(FAILURES)) != 0) & ((self.status & int(FAILURES)) == 0)
+        return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
+
+    def added(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
+        """With a state, and the step k that led to it or leaves it."""
+        t = motion.time(state.n)
+        gaps = problem.gaps(t, state.q, motion.args)
+        lost = as_status(~finite(state), Status.NON_FINITE)
+        found = self._replace(
+            penetration=jnp.maximum(self.penetration, jnp.max(-gaps, initial=0.0)),
+            residual=jnp.maximum(self.residual, info.residual),
+            iterations=self.iterations + info.iterations,
+        )
+        return found.noted(info.status | lost, jnp.where(lost > 0, t, motion.time(k)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Part:
+    """A scheme whose step ends after a time ``length``, within the step."""
+
+    scheme: Any
+    length: Array
+
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """The state then; its number is that of the full step."""
+        return self.scheme.step(problem, law, motion, state, self.length)
+
+    def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """As `step`, without impulses."""
+        return self.scheme.free_step(problem, motion, state, self.length)
+
+
+class Course:
+    """A motion under way: what does not change over its steps, its steps, and the two ways to loop over them."""
+
+    def __init__(self, program: Program, motion: Motion) -> None:
+        self.program, self.problem = program, program.problem
+        self.law = Solved(program.solver)
+        self.locates = program.scheme.timing(motion.e) is None  # impacts, and makes part steps
+        differentiated = program.sensitivity != "none" and self.problem.constraints is not None
+        self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
+        self.scheme: Any = Corrected(program.scheme) if self.corrected else program.scheme
+        self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
+        # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
+        massive = program.sensitivity != "none" and Metric.at(self.problem, motion.q0, motion.args).factor is not None
+        self.forgetful = (differentiated or massive) and not self.corrected
+        # nothing a lane could be spared
+        spared = self.locates or self.corrected or program.branches
+        self.direct = not spared and self.law.direct(self.problem, motion.t0, motion.q0, motion.args)
+
+        self.motion, impulse, status = start(self.problem, self.law, motion)
+        self.state, info = self.scheme.init(self.problem, self.law, self.motion)
+        q0, v0 = self.motion.q0, self.motion.v0
+        initial = Row(q0, v0, q0, impulse, jnp.zeros_like(v0), impulse)
+        self.initial = initial._replace(before=(self.state, impulse)) if self.locates else initial
+        self.starts_at = program.scheme.starts_at
+        self.account = Account.opened(status, motion.t0).added(
+            self.problem, self.motion, self.starts_at, self.state, info
+        )
+        self.row = self.row_of(self.state, info, impulse, self.state) if self.starts_at > 0 else self.initial
+        # what a step needs of the motion, and no more: in a batch it is gathered for the lanes that need it
+        self.moving = self.motion._replace(q0=None, v0=None)
+        # a scheme that can make part of a step makes the last one end at t1
+        over = motion.time(motion.steps) - motion.t1
+        self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
+        self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
+
+    # steps
+
+    def until(self, k: Any) -> Any:
+        """The scheme whose step ends with number k, or at t1."""
+        h = self.moving.h
+        return Part(self.scheme, jnp.where(k == self.moving.steps, h - self.over, h)) if self.locates else self.scheme
+
+    def step(self, scheme: Any, state: Any) -> tuple[Any, Info]:
+        """A step, with the law for the lanes in which a contact acts."""
+        system = (self.problem, scheme, self.law, self.moving, state)
+
+        # all that differs between lanes is an argument: see `lanes.few`
+        def free(system: Any) -> tuple[Any, Array]:
+            problem, scheme, _, motion, state = system
+            new, info = scheme.free_step(problem, motion, state)
+            return (new, info), unsettled(new, info)
+
+        contact = lambda system: system[1].step(system[0], *system[2:])
+        if self.direct or self.problem.constraints is None:
+            return contact(system)
+        if self.program.branches:
+            found, pending = free(system)
+            return lax.cond(pending, contact, lambda _: found, system)
+        if self.program.few:
+            return few_differentiated(free, contact, TWICE if self.corrected else REVERSE_INSIDE)(system)
+        return contact(system)
+
+    def row_of(self, state: Any, info: Info, before: Array, begin: Any) -> Row:
+        """Of the state that a step led to, from the impulse ``before`` it and the state at its beginning."""
+        impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
+        kept = (begin, before) if self.locates else None
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept)
+
+    def stable(self, state: Any, account: Account) -> Account:
+        """With a failure where the force is too stiff for h: looked at now and then, it costs two forces."""
+        state, motion = lax.stop_gradient((state, self.moving))
+        bits = as_status(self.scheme.unstable(self.problem, motion, state), Status.STEP_UNSTABLE)
+        return account.noted(bits, motion.time(state.n))
+
+    # rows
+
+    def in_time(self, t: Array, row: Row, back: Array) -> Row:
+        """The row at time t, which is ``back`` before its step ended."""
+        h = self.moving.h
+        found = row.interpolated(back, h)
+        if self.corrected:
+            at = (t, found.q, found.v, found.impulse, found.last)
+            found = found._replace(v=synchronous(self.problem, self.scheme, self.moving, *at))
+        if row.before is None:
+            return found
+        before, impulse = row.before
+        inside = back > ALIGNED * h
+        part = Part(self.scheme, jnp.where(inside, h - back, h))
+        new, info = self.step(part, before)
+        exact = self.row_of(new, info, impulse, before)
+        return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
+
+    def value(self, t: Array, row: Row) -> Any:
+        """What the save function keeps of a row."""
+        return evaluate(self.program.function, t, row.q, row.v, self.moving.args)
+
+    def energy(self, t: Array, q: Array, v: Array) -> Array | None:
+        """The energy of a row, where the problem defines one."""
+        found = self.problem.energy
+        return None if found is None else jnp.asarray(found(t, q, v, self.moving.args), q.dtype)
+
+    def closed(self, state: Any, account: Account) -> Account:
+        """At the end: with remarks on derivatives, or without."""
+        if self.tells:
+            return account._replace(status=account.status | end(self.problem, self.ended, self.moving.steps, state))
+        return account._replace(status=account.status & ~int(DERIVATIVES)) if self.locates else account
+
+    def last(self, row: Row) -> Row:
+        """The row at t1."""
+        back = self.ended.time(self.moving.steps) - self.moving.t1
+        return self.in_time(self.moving.t1, row._replace(before=None), back)
+
+    def solution(self, rows: Any, values: Any, account: Account) -> Solution:
+        """From its rows (t, q, v, z, impulse, energy)."""
+        t, q, v, z, impulse, energy = rows
+        found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme))
+        return guarded(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
+
+    # all lanes step together
+
+    def counted(self, length: Any) -> Solution:
+        """As a loop in which all lanes of a batch step together, for XLA: one of a fixed length where it is known."""
+        program, motion = self.program, self.moving
+        # a step up to a row's time is for kept rows alone: not within the loop over all steps
+        afterwards = program.function is None or (program.every is None and self.locates)
+
+        def content(k: Any, row: Row, i: Any) -> Any:
+            if program.every is not None:
+                row = row._replace(before=None)
+            if afterwards:
+                return row
+            t = motion.time(k) if program.every is not None else jnp.take(program.times, i, mode="clip")
+            return self.value(t, self.in_time(t, row, motion.time(k) - t))
+
+        keeper = Keeper(program, motion, content)
+        kept = keeper.put(keeper.empty(self.initial), 0, self.initial)
+        if self.starts_at > 0:
+            kept = keeper.put(kept, self.starts_at, self.row)
+        ragged = length is not None
+
+        def body(carry: Any, k: Array) -> tuple[Any, None]:
+            state, row, account, kept = carry
+            new, info = self.step(self.until(k), state)
+            new = forward_first(new) if self.forgetful else new
+            found = (
+                new,
+                self.row_of(new, info, row.impulse, state),
+                account.added(self.problem, motion, k, new, info),
+            )
+            account = lax.cond(k % LOOK == 0, self.stable, lambda _, account: account, found[0], found[2])
+            found = (*found[:2], account)
+            live: Any = True
+            if ragged:
+                live = k <= motion.steps
+                found = jax.tree.map(lambda x, y: jnp.where(live, x, y), found, carry[:3])
+            return (*found, keeper.put(kept, k, found[1], live)), None
+
+        carry = (self.state, self.row, self.account, kept)
+        if program.length is None:
+            first, last = jnp.asarray(self.starts_at + 1, jnp.int32), motion.steps if length is None else length
+            carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
+        else:
+            numbers = jnp.arange(self.starts_at + 1, program.length + 1, dtype=jnp.int32)
+            scan = _scan if program.sensitivity == "none" else _scan_in_segments
+            carry = scan(body, carry, numbers)
+        state, row, account, kept = carry
+        account = self.closed(state, self.stable(state, account))
+        return self.collected(row, keeper.all(kept) if program.rows else None, keeper.index, account, afterwards)
+
+    def collected(self, row: Row, kept: Any, index: Array, account: Account, afterwards: bool) -> Solution:
+        """The solution from what was kept and the last row."""
+        program, motion = self.program, self.moving
+        t1, final = motion.t1, self.last(row)
+        times = jnp.asarray(program.times)
+        if program.every is not None:
+            times = motion.time(jnp.arange(program.rows) * program.every)
+        if afterwards and program.rows:
+            back = motion.time(index) - times if program.every is None else jnp.zeros_like(times)
+            kept = jax.vmap(self.in_time)(times, kept, back)
+            kept = kept if program.function is None else jax.vmap(self.value)(times, kept)
+        ending = final if program.function is None else self.value(t1, final)
+        if program.rows:
+            every = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), kept, ending)
+        else:
+            every = jax.tree.map(lambda x: x[None], ending)
+        times = jnp.concatenate([times, t1[None]])
+        rows, values = every, None
+        if program.function is not None:
+            rows, values = jax.tree.map(lambda x: x[None], final), every
+        t = times if program.function is None else times[-1:]
+        energy = None if self.problem.energy is None else jax.vmap(self.energy)(t, rows.q, rows.v)
+        return self.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account)
+
+    # every lane steps by itself
+
+    def branching(self) -> Solution:
+        """As a loop in which a lane takes the branches that it needs, for native code and kernels; rows leave it as they are
+        made, of which there are then as many as asked for."""
+        program, dtype = self.program, self.motion.q0.dtype
+        carry = (self.state, self.row, self.account)
+        if program.rows:
+            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, dtype, bool, bool))
+            carry, rows = stream(self.next_row, carry, Turn._make(each))
+        else:
+            carry, rows = self.next_row(carry, None)
+            rows = jax.tree.map(lambda x: x[None], rows)
+        state, row, account = carry
+        still = Info.none(state.q, state.v, len(row.impulse))
+        account = account.added(self.problem, self.ended, self.moving.steps, state, still)
+        account = self.closed(state, account)
+        if program.function is None:
+            return self.solution(rows, None, account)
+        (t, values), final = rows, self.last(row)
+        energy = self.energy(self.moving.t1, final.q, final.v)
+        q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
+        return self.solution((t, q, v, z, impulse, energy), values, account)
+
+    def next_row(self, carry: Any, turn: Turn | None) -> tuple[Any, Any]:
+        """Steps up to the next row, or without a turn to the end, and that row: its time, state and energy, or what is saved
+        in their place."""
+        program, motion = self.program, self.moving
+        target = motion.steps
+        if turn is not None:
+            of_time = program.every is None
+            number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
+            target = jnp.where(turn.last, target, number)
+        going = lambda carry: carry[0].n < target
+        state, row, account = lax.while_loop(going, partial(self.advance, target=target), carry)
+        if turn is None:
+            account = self.stable(state, account)
+        else:
+            account = lax.cond(turn.look, self.stable, lambda _, account: account, state, account)
+        carry = (state, row, account)
+        row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), self.initial, row)
+        if program.every is not None or program.rows == 0:
+            row = row._replace(before=None)
+        t, clock = motion.t1, self.ended.time(target)
+        if turn is not None:
+            t = jnp.where(turn.last, t, turn.time if program.every is None else motion.time(target))
+            clock = jnp.where(turn.last, clock, motion.time(target))
+        row = self.in_time(t, row, clock - t)
+        if program.function is not None:
+            return carry, (t, self.value(t, row))
+        return carry, (t, *row[:4], self.energy(t, row.q, row.v))
+
+    def advance(self, carry: Any, target: Array) -> Any:
+        """A step of one lane: a free one, and where that is not right, one with the law and the full account."""
+        state, row, account = carry
+        new, info = self.scheme.free_step(self.problem, self.moving, state)
+        # rare are impulses, failures, larger penetrations than before
+        gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
+        right = ~unsettled(new, info) & jnp.all(gaps >= -account.penetration)
+        if self.program.rows == 0 or self.locates:
+            right &= new.n < (target if self.program.rows == 0 else self.moving.steps)  # the last step has all of one
+        counted = account._replace(iterations=account.iterations + info.iterations)
+        impulse = row.impulse + info.impulse
+        free_row = self.row_of(new, info, row.impulse, state) if self.program.rows else row._replace(impulse=impulse)
+
+        def made() -> tuple:
+            new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)
+            told = account.added(self.problem, self.moving, state.n + 1, state, info)
+            return numbered(new, None), self.row_of(new, info, row.impulse, state), told
+
+        # the number of the step is that of all lanes, which spares them a choice
+        found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)
+        return numbered(found, new.n), row, account
+
+
+def unsettled(state: Any, info: Info) -> Array:
+    """Whether a free step is not to be used."""
+    return info.acts | (info.status != 0) | ~finite(state)
+
+
+def numbered(state: Any, n: Any) -> Any:
+    """The state with another number."""
+    return state._replace(state=numbered(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)
+
+
+def _scan(body: Callable, carry: Any, numbers: Array) -> Any:
+    return lax.scan(body, carry, numbers)[0]
+
+
+def _scan_in_segments(body: Callable, carry: Any, numbers: Array) -> Any:
+    """The same, with little memory for reverse mode.
+
+    Only the states between segments are kept, and their number is about the square root of the number of steps; a
+    segment is computed again when its derivative is taken.
+    """
+    count = len(numbers)
+    root = math.isqrt(count)
+    if count < SEGMENTED:
+        return _scan(body, carry, numbers)
+    # a length that divides the count spares a second copy of the step
+    length = next((k for i in range(root // 2) for k in (root - i, root + i) if count % k == 0), root)
+    even = count - count % length
+    segment = jax.checkpoint(partial(_scan, body), prevent_cse=False)
+    carry = _scan(lambda c, ks: (segment(c, ks), None), carry, numbers[:even].reshape(-1, length))
+    return _scan(body, carry, numbers[even:]) if even < count else carry
