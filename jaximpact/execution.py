@@ -107,17 +107,20 @@ def _spread(call: Callable, axes: Motion, shares: int) -> Callable:
 def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
     """As native code of a CPU, in which a branch is taken by the lanes that need it. Results are numpy arrays."""
     turns = Turn.of(program) if program.rows else ()
-    # how many rows there are is no part of the program
-    empty = np.asarray(program.times)[:0]
-    program = program.replace(
-        branches=True, few=False, times=empty, rows=min(program.rows, 1), every=program.every and 1
-    )
-    call = native.over_lanes(_one, (None, lanes.in_axes), turns, task=task)
-    return lambda motion, _: call(program, motion)
+    call = native.over_lanes(one_lane, (None, lanes.in_axes), turns, task=task)
+    shape = without_rows(program)
+    return lambda motion, _: call(shape, motion)
+
+
+def without_rows(program: Program) -> Program:
+    """The program as native code knows it: how many steps and rows there are is no part of it."""
+    rows, every = min(program.rows, 1), program.every and 1
+    return program.replace(branches=True, few=False, length=None, times=program.times[:0], rows=rows, every=every)
 
 
 @partial(jax.jit, static_argnames=("task",))
-def _one(program: Program, motion: Motion, task: Task) -> Any:
+def one_lane(program: Program, motion: Motion, task: Task) -> Any:
+    """The task for one motion."""
     return task(program, motion, None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax.numpy as jnp
@@ -9,8 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import canonical, check_start, choose_methods
-from .execution import EXECUTIONS, alone, is_concrete
+from .execution import EXECUTIONS, alone, is_concrete, through_xla_alone
 from .motion import Motion
+from .primitive import bind, is_closed
 from .problem import Problem
 from .program import Program
 from .projection import ContactSolver
@@ -98,10 +100,14 @@ def solve(
     # the rows while they are made, the rows that are returned, and the numbers of the steps
     rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))
     check_memory(rows + 4.0 * number, f"save: a motion of {number} steps with {program.rows + 1} rows", FEWER_ROWS)
-    if sensitivity is None:
-        sensitivity = "none" if concrete else "corrected"
-    program = program.replace(sensitivity=sensitivity)
-    call = alone(trajectory, program, execution if concrete else "xla")
+    program = program.replace(sensitivity=sensitivity or ("none" if concrete else None))
+    if concrete:
+        call = alone(trajectory, program, execution)
+    elif execution == "xla" or not is_closed(program, motion):
+        known = program.replace(sensitivity=sensitivity or "corrected", length=number)
+        call = partial(through_xla_alone, trajectory, known)
+    else:
+        call = partial(bind, trajectory, program.replace(length=number))
     with differentiable():
         return interruptible(lambda: call(motion), number)
 

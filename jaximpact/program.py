@@ -31,7 +31,7 @@ class Program:
         times: times of the rows before the last (k,) [s], where they are given.
         rows: their number; every: or every so many steps one.
         function: what is kept in place of the state (`Save`).
-        sensitivity: the derivative, as in `solve`.
+        sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         few: lanes that need no impulse are stepped without, all at once, and the others a few at a time (`lanes.few`).
         branches: every lane takes branches of its own, as native code and a kernel do.
@@ -44,7 +44,7 @@ class Program:
     rows: int = field(default=0, metadata=static)
     every: int | None = field(default=None, metadata=static)
     function: Callable | None = field(default=None, metadata=static)
-    sensitivity: str = field(default="none", metadata=static)
+    sensitivity: str | None = field(default="none", metadata=static)
     length: int | None = field(default=None, metadata=static)
     few: bool = field(default=False, metadata=static)
     branches: bool = field(default=False, metadata=static)

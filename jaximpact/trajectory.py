@@ -111,12 +111,13 @@ class Course:
         self.program, self.problem = program, program.problem
         self.law = Solved(program.solver)
         self.locates = program.scheme.timing(motion.e) is None  # impacts, and makes part steps
-        differentiated = program.sensitivity != "none" and self.problem.constraints is not None
+        wanted = program.sensitivity in ("corrected", "discrete")
+        differentiated = wanted and self.problem.constraints is not None
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
         self.scheme: Any = Corrected(program.scheme) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
         # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
-        massive = program.sensitivity != "none" and Metric.at(self.problem, motion.q0, motion.args).factor is not None
+        massive = wanted and Metric.at(self.problem, motion.q0, motion.args).factor is not None
         self.forgetful = (differentiated or massive) and not self.corrected
         # nothing a lane could be spared
         spared = self.locates or self.corrected or program.branches
@@ -267,7 +268,7 @@ class Course:
             carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
         else:
             numbers = jnp.arange(self.starts_at + 1, program.length + 1, dtype=jnp.int32)
-            scan = _scan if program.sensitivity == "none" else _scan_in_segments
+            scan = _scan_in_segments if program.sensitivity in ("corrected", "discrete") else _scan
             carry = scan(body, carry, numbers)
         state, row, account, kept = carry
         account = self.closed(state, self.stable(state, account))

@@ -30,18 +30,48 @@ class Compiled(NamedTuple):
     width: int
 
 
+class Prepared(NamedTuple):
+    """A function of one lane, compiled: its program, what it closes over, its results as avals and whether they are rows of a
+    `stream`, and their structure."""
+
+    program: Compiled
+    constants: list[np.ndarray]
+    results: list[tuple[Any, bool]]
+    structure: Any
+
+    def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
+        """The results for all lanes; ``given``: the sequences for a `stream`, one entry a row."""
+        operands = [*leaves, *self.constants]
+        return _launch(self.program, operands, [*carried, *[False] * len(self.constants)], lanes, self.results, given)
+
+
+def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> Prepared:
+    """A jitted function of operands of one lane, of which some are ``carried``: differ between lanes.
+
+    Raises:
+        Unsupported: a part of it has no rule here, or it is too large.
+        ImportError: llvmlite is not installed.
+    """
+    host()
+    with _lock:
+        traced = one.trace(*members, **static)
+        closed = traced.jaxpr
+        program = _compiled(closed, carried, any(carried))
+    results = [(v.aval, s is not None) for v, s in zip(closed.jaxpr.outvars, streamed(closed, IDENTITIES), strict=True)]
+    constants = [*map(np.asarray, inputs(closed)[1])]
+    return Prepared(program, constants, results, jax.tree.structure(traced.out_info))
+
+
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
     """A jitted function for all lanes, as `jax.vmap` of it with ``in_axes=axes`` would be; its results are numpy arrays.
 
-    ``given``: the sequences for a `stream` in it, one entry a row.
+    ``given``: the sequences for a `stream` in it, one entry a row. Without a lane axis it is one lane.
 
     Raises:
-        Unsupported: when it is called, if a part of ``one`` has no rule here, or is too large.
-        ImportError: llvmlite is not installed.
+        Unsupported, ImportError: as `prepared`, when it is called.
     """
 
     def call(*operands: Any) -> Any:
-        host()
         carried = jax.tree.leaves(carried_axes(axes, operands))
         leaves, structure = jax.tree.flatten(operands)
         avals = [jax.typeof(x) for x in leaves]
@@ -49,20 +79,10 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
             jax.ShapeDtypeStruct(a.shape[1:] if c else a.shape, a.dtype, weak_type=a.weak_type)
             for a, c in zip(avals, carried, strict=True)
         ]
-        with _lock:
-            traced = one.trace(*jax.tree.unflatten(structure, members), **static)
-            closed = traced.jaxpr
-            program = _compiled(closed, carried, any(carried))
-        # without a lane axis it is one lane
+        found = prepared(one, jax.tree.unflatten(structure, members), carried, **static)
         lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
-        _, constants = inputs(closed)
-        leaves = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)] + [*map(np.asarray, constants)]
-        carried += [False] * len(constants)
-        results = [
-            (v.aval, s is not None) for v, s in zip(closed.jaxpr.outvars, streamed(closed, IDENTITIES), strict=True)
-        ]
-        found = _launch(program, leaves, carried, lanes, results, given)
-        return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
+        leaves = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)]
+        return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
 
     return call
 

@@ -1,0 +1,146 @@
+"""Native code as a target of XLA's foreign function interface, so that programs that XLA compiles can call it.
+
+The handler is a function of Python that reads the call's frame: the interface is in C, as ``xla/ffi/api/c_api.h`` of jaxlib
+has it. It takes some microseconds, and the interpreter's lock while it copies lanes to columns and back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import count as numbers_from
+from typing import Any
+
+import jax
+import numpy as np
+
+from .run import prepared
+
+EXTENSION, API, ARGUMENTS, RESULTS, DATA = 8, 16, 72, 112, 24  # offsets in a frame, and of the data in a buffer
+METADATA, VERSION, TRAITS = 24, 24, 32  # in the extension that asks for the interface's version
+OWN_VERSION, NEW_ERROR = 32, 48  # in the interface itself
+INTERNAL = 13  # kind of error
+APART = 256  # lanes from which they are shared out to all cores
+_number = numbers_from()
+_targets: dict[Any, str] = {}
+_handlers: list[Any] = []  # they live as long as the process: XLA forgets none
+
+
+def target(
+    one: Any,
+    members: Sequence,
+    axes: Sequence[int | None],
+    lanes: int | None,
+    results: Sequence,
+    turns: Callable[[Sequence[np.ndarray]], Sequence],
+    before: int = 0,
+    **static: Any,
+) -> str:
+    """The name of the target that calls a jitted function of one lane for all ``lanes`` (None: for one).
+
+    ``members``: avals of its operands in one lane; ``results``: those of its results for all lanes; ``turns``: from the operands
+    the sequences for a `stream`, one entry a row, whose axis comes behind ``before`` axes of a result.
+
+    Raises:
+        Unsupported, ImportError: as `prepared`.
+    """
+    carried = [a is not None for a in axes]
+    program = prepared(one, members, carried, **static)
+    shapes = [((lanes, *x.shape) if c else x.shape, x.dtype) for x, c in zip(members, carried, strict=True)]
+    outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
+    key = (id(program.program), tuple(carried), lanes, str(shapes), str(outputs))
+    if key in _targets:
+        return _targets[key]
+
+    def call(operands: list[np.ndarray], found: list[np.ndarray]) -> None:
+        given, every = turns(operands), lanes or 1
+        slices = [slice(0, every)]
+        if every >= APART:
+            ends = np.linspace(0, every, _workers() + 1).astype(int)
+            slices = [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+
+        def part(some: slice) -> None:
+            mine = [x[some] if c else x for x, c in zip(operands, carried, strict=True)]
+            made = program.launch(mine, carried, some.stop - some.start, given)
+            for x, y, (_, many) in zip(found, made, program.results, strict=True):
+                y = np.moveaxis(y, 1, 1 + before) if many else y
+                if lanes is None:
+                    x[...] = y[0]
+                else:
+                    x[some] = y
+
+        if len(slices) == 1:
+            part(slices[0])
+        else:
+            list(cores().map(part, slices))
+
+    name = f"jaximpact_{os.getpid()}_{next(_number)}"
+    handler = _Signature(_handled(call, shapes, outputs))
+    _handlers.append((handler, program))
+    jax.ffi.register_ffi_target(
+        name, jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value), platform="cpu", api_version=1
+    )
+    _targets[key] = name
+    return name
+
+
+_Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _workers() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
+@cache
+def cores() -> ThreadPoolExecutor:
+    """Threads that share the lanes of a call."""
+    return ThreadPoolExecutor(_workers(), "jaximpact")
+
+
+def _at(address: int) -> int:
+    return ctypes.c_void_p.from_address(address).value or 0
+
+
+def _arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
+    """The buffers of a table as arrays of these shapes and dtypes."""
+    found = []
+    for i, (shape, dtype) in enumerate(kinds):
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        data = _at(_at(table + 8 * i) + DATA)
+        memory: Any = (ctypes.c_char * size).from_address(data) if size else b""
+        found.append(np.frombuffer(memory, dtype).reshape(shape))
+    return found
+
+
+class _NewError(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("kind", ctypes.c_int),
+    )
+
+
+def _error(api: int, text: str) -> int | None:
+    told = _NewError(ctypes.sizeof(_NewError), None, text.encode(), INTERNAL)
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_at(api + NEW_ERROR))(ctypes.addressof(told))
+
+
+def _handled(call: Callable, shapes: Sequence, outputs: Sequence) -> Callable[[int], int | None]:
+    def handler(frame: int) -> int | None:
+        api, extension = _at(frame + API), _at(frame + EXTENSION)
+        try:
+            if extension:
+                about = _at(extension + METADATA)
+                ctypes.memmove(about + VERSION, api + OWN_VERSION, 8)
+                ctypes.c_uint32.from_address(about + TRAITS).value = 0
+            else:
+                call(_arrays(_at(frame + ARGUMENTS), shapes), _arrays(_at(frame + RESULTS), outputs))
+        except BaseException as error:
+            return _error(api, f"{type(error).__name__}: {error}")
+        return None
+
+    return handler
