@@ -103,11 +103,11 @@ def solve(
     program = program.replace(sensitivity=sensitivity or ("none" if concrete else None))
     if concrete:
         call = alone(trajectory, program, execution)
-    elif execution == "xla" or not is_closed(program, motion):
+    elif not is_closed(program, motion):
         known = program.replace(sensitivity=sensitivity or "corrected", length=number)
         call = partial(through_xla_alone, trajectory, known)
     else:
-        call = partial(bind, trajectory, program.replace(length=number))
+        call = partial(bind, trajectory, program.replace(length=number), native=execution != "xla")
     with differentiable():
         return interruptible(lambda: call(motion), number)
 

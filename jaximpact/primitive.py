@@ -43,7 +43,7 @@ class Value:
 
     task: Task
     structure: Any
-    branches: ClassVar[bool] = True  # whether it can be native code
+    native: bool = True  # where it can be
 
     def __call__(self, *leaves: Any, branches: bool = False) -> list:
         program, motion = self.opened(leaves)
@@ -73,7 +73,7 @@ class Derivative:
     function: Value
     moved: tuple[bool, ...]
     used: tuple[bool, ...]
-    branches: ClassVar[bool] = True
+    native: ClassVar[bool] = True
 
     def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
         """The used outputs as a function of the moved operands, and those."""
@@ -109,7 +109,7 @@ class Jacobian(Derivative):
 class Cotangent(Derivative):
     """From the operands, and cotangents of the outputs: those of the operands moved. Goes through the steps backwards."""
 
-    branches = False
+    native = False
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)
@@ -120,12 +120,12 @@ class Cotangent(Derivative):
 # the operation
 
 
-def bind(task: Task, program: Program, motion: Motion) -> Any:
-    """``task(program, motion, None)`` under a transformation of jax."""
+def bind(task: Task, program: Program, motion: Motion, native: bool = True) -> Any:
+    """``task(program, motion, None)`` under a transformation of jax; ``native``: where that can be."""
     leaves, structure = jax.tree.flatten((program, motion))
     leaves = [jnp.asarray(x) for x in leaves]
     shape = jax.eval_shape(partial(one_lane, task=task), without_rows(program), motion)
-    found = motion_p.bind(*leaves, function=Value(task, structure), axes=(None,) * len(leaves), count=None)
+    found = motion_p.bind(*leaves, function=Value(task, structure, native), axes=(None,) * len(leaves), count=None)
     return jax.tree.unflatten(jax.tree.structure(shape), found)
 
 
@@ -166,7 +166,7 @@ _bound = jax.jit(
 def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
     members = _of_one_lane(operands, axes)
     # the form that is going to be compiled: both are traced once, which takes time
-    native = jax.default_backend() == "cpu" and _value(function).rows(operands) == 0 and function.branches
+    native = jax.default_backend() == "cpu" and _is_native(function) and _value(function).rows(operands) == 0
     form = (
         partial(_branching, function=function) if native else partial(_plain, function=function, axes=axes, count=None)
     )
@@ -182,6 +182,10 @@ def _of_one_lane(operands: Sequence, axes: tuple) -> list:
 
 def _value(function: Any) -> Value:
     return function if isinstance(function, Value) else function.function
+
+
+def _is_native(function: Any) -> bool:
+    return function.native and _value(function).native
 
 
 def _batched(operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple[list, list]:
@@ -248,7 +252,7 @@ def _pulled(cotangents: Sequence, *operands: Any, function: Tangent, axes: tuple
     axes = axes[:number]
     if not given:
         found: list = [None] * len(avals)
-    elif _fits(avals, lane_axes, given, count):
+    elif _is_native(function) and _fits(avals, lane_axes, given, count):
         lane = 0 if count is None else 1
         of = Jacobian(function.function, moved, used)
         every = motion_p.bind(*known, function=of, axes=axes, count=count)
@@ -289,8 +293,8 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
     """As native code, where it can be had."""
     members = _of_one_lane(ctx.avals_in, axes)
     try:
-        if not function.branches:
-            raise Unsupported("reverse mode")
+        if not _is_native(function):
+            raise Unsupported("not asked for")
         turns, before = _turns(function, axes), int(isinstance(function, Jacobian))
         name = foreign.target(_branching, members, axes, count, ctx.avals_out, turns, before, function=function)
     except (Unsupported, ImportError, NotImplementedError):

@@ -1,0 +1,160 @@
+"""`solve` under transformations of jax: native code gives what XLA gives, in every nesting, and nothing is lost on the way."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+
+LANES = 5
+H, STEPS = 0.01, 60
+
+
+def force(t, q, v, args):
+    return jnp.stack([-9.81 - args["drag"] * v[0], -args["k"] * q[1]])
+
+
+def walls(t, q, args):
+    return jnp.stack([q[0] - 0.1 * q[1], 1.5 - q[1]])
+
+
+PROBLEM = ji.Problem(force, walls, mass=lambda q, args: jnp.diag(jnp.stack([jnp.ones(()), 2.0 + 0.1 * q[0]])))
+Q0 = np.stack([np.linspace(0.3, 0.6, LANES), np.linspace(0.5, 1.0, LANES)], 1)
+V0 = np.array([-1.0, 2.0])
+ARGS = {"k": 3.0, "drag": 0.1}
+SCHEMES = [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()]
+OTHERS = [ji.Maury()]
+
+
+def end(q, v, e, args, execution="auto", scheme=None, **options):
+    given = {"t1": STEPS * H, "steps": STEPS, "save": "final"} | options
+    s = ji.solve(PROBLEM, q, v, e=e, args=args, execution=execution, scheme=scheme, **given)
+    return jnp.concatenate([s.q[-1], s.v[-1]])
+
+
+def nestings(function):
+    """Each nesting of transformations, as a function of (q0, v0, e, args)."""
+    total = lambda *given: jnp.sum(function(*given) * jnp.arange(1.0, 5.0))
+    lanes = jax.vmap(function, in_axes=(0, None, None, None))
+    summed = lambda q, *given: jnp.sum(lanes(q, *given) ** 2)
+    grid = jax.vmap(jax.vmap(function, in_axes=(None, None, 0, None)), in_axes=(0, None, None, None))
+    return {
+        "jit": lambda q, v, e, args: jax.jit(function)(q[0], v, e, args),
+        "vmap": lambda q, v, e, args: lanes(q, v, e, args),
+        "vmap of vmap": lambda q, v, e, args: grid(q, v, jnp.stack([e, 0.5 * e]), args),
+        "jacfwd": lambda q, v, e, args: jax.jacfwd(function, (0, 2, 3))(q[0], v, e, args),
+        "grad": lambda q, v, e, args: jax.grad(total, (0, 1, 2, 3))(q[0], v, e, args),
+        "vmap of grad": lambda q, v, e, args: jax.vmap(jax.grad(total, (0, 3)), in_axes=(0, None, None, None))(
+            q, v, e, args
+        ),
+        "grad of vmap": lambda q, v, e, args: jax.grad(summed, (0, 1, 3))(q, v, e, args),
+    }
+
+
+def close(found, expected, tolerance):
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "scheme", [*SCHEMES, *(pytest.param(s, marks=pytest.mark.slow) for s in OTHERS)], ids=lambda s: type(s).__name__
+)
+def test_every_nesting(scheme):
+    """Values, and derivatives of a motion with impacts on both walls: some 60 steps of rounding, amplified across impacts."""
+    e = jnp.asarray(0.0 if isinstance(scheme, ji.Maury) else 0.6)
+    given = (jnp.asarray(Q0), jnp.asarray(V0), e, ARGS)
+    ways = (nestings(lambda *x, w=way: end(*x, execution=w, scheme=scheme)) for way in ("auto", "xla"))
+    impulse = ji.solve(PROBLEM, Q0[0], V0, e=e, args=ARGS, t1=STEPS * H, steps=STEPS, scheme=scheme).impulse[-1]
+    assert np.all(impulse[:1] > 0)
+    native, xla = ways
+    for name in native:
+        close(native[name](*given), xla[name](*given), 1e-9)
+
+
+@pytest.mark.parametrize("save", ["all", 7, [0.1, 0.333]], ids=["all", "every", "times"])
+def test_rows(save):
+    """Rows and their derivatives, in both modes."""
+
+    def rows(q, way):
+        s = ji.solve(PROBLEM, q, V0, t1=STEPS * H, steps=STEPS, e=0.6, args=ARGS, save=save, execution=way)
+        return {"q": s.q, "impulse": s.impulse, "t": s.t}
+
+    q = jnp.asarray(Q0[0])
+    for transform in (jax.jit, jax.jacfwd, jax.jacrev, lambda f: lambda q: jax.vmap(f)(jnp.asarray(Q0))):
+        close(*(transform(lambda q, way=way: rows(q, way))(q) for way in ("auto", "xla")), 1e-9)
+
+
+def test_numbers_that_functions_close_over():
+    """They are differentiated and batched too."""
+
+    def height(g, way="auto"):
+        problem = ji.Problem(lambda t, q, v, args: -g * jnp.ones(1), lambda t, q, args: q, restitution=0.5)
+        return ji.solve(problem, [0.2], [0.0], t1=0.3, steps=50, save="final", execution=way).q[-1, 0]
+
+    for transform in (jax.jit, jax.grad, jax.vmap):
+        at = jnp.linspace(9.0, 10.0, 3) if transform is jax.vmap else 9.81
+        close(transform(height)(at), transform(lambda g: height(g, "xla"))(at), 1e-11)
+
+
+def test_many_inputs_go_backwards():
+    """Where inputs are many, reverse mode walks back through the steps; the gradient is the same."""
+    spring = ji.Problem(
+        lambda t, q, v, args: -jnp.tanh(args @ jnp.append(q, v))[:1], lambda t, q, args: q + 0.2, restitution=0.7
+    )
+
+    def final(args, way):
+        return ji.solve(spring, [0.3], [-1.0], t1=1.0, steps=50, args=args, save="final", execution=way).q[-1, 0]
+
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(20, 2)))
+    close(jax.grad(final)(weights, "auto"), jax.jacfwd(final)(weights, "auto"), 1e-11)
+
+
+def test_what_native_code_cannot_take():
+    """A primitive without a rule goes through XLA, with the same derivative."""
+    strange = ji.Problem(
+        lambda t, q, v, args: -9.81 + 0 * jax.scipy.special.digamma(1 + q**2), lambda t, q, args: q, restitution=0.5
+    )
+    height = lambda q, way: ji.solve(strange, q, [0.0], t1=0.3, steps=30, save="final", execution=way).q[-1, 0]
+    close(jax.grad(height)(jnp.array([0.2]), "auto"), jax.grad(height)(jnp.array([0.2]), "xla"), 1e-12)
+
+
+def test_status_and_refusals():
+    """Remarks on derivatives come where derivatives are taken, also at no cost where not; "none" refuses them."""
+    graze = {"t1": 0.6, "steps": 60, "e": 0.6, "args": ARGS}
+
+    def status(q, **options):
+        s = ji.solve(PROBLEM, q, V0, **graze, **options)
+        return s.q[-1], s.status
+
+    at_end = int(ji.Status.DERIVATIVE_AT_END)
+    told = []
+    for n in range(40, 60):
+        graze |= {"t1": n * H, "steps": n}
+        _, found = jax.jacfwd(status, has_aux=True)(jnp.asarray(Q0[0]))
+        told.append(bool(found & at_end))
+        plain = jax.jit(status)(jnp.asarray(Q0[0]))[1]
+        assert not plain & at_end
+    assert any(told) and not all(told)
+    with pytest.raises(ValueError, match="has no derivative"):
+        jax.grad(lambda q: status(q, sensitivity="none")[0][0])(jnp.asarray(Q0[0]))
+
+
+def test_single_precision():
+    q = jnp.asarray(Q0[0], jnp.float32)
+    given = (jnp.asarray(V0, jnp.float32), jnp.float32(0.6), jax.tree.map(jnp.float32, ARGS))
+    found, expected = (jax.jacrev(lambda q, way=way: end(q, *given, execution=way))(q) for way in ("auto", "xla"))
+    assert found.dtype == jnp.float32
+    close(found, expected, 1e-3)
+
+
+def test_numbers_compile_nothing_anew():
+    """Another step, end, restitution or parameter: the same program."""
+    from jaximpact.native import compile as native_compile
+
+    run = lambda q, e, t1: end(q, V0, e, ARGS, t1=t1)
+    run(Q0[0], 0.6, 0.6)
+    before = native_compile.compilations
+    for n in (30, 45):
+        ji.solve(PROBLEM, Q0[1], V0, t1=0.4, steps=n, e=0.3, args={"k": 1.0, "drag": 0.0}, save="final")
+    assert native_compile.compilations == before
