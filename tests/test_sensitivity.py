@@ -421,7 +421,7 @@ WEDGE = ji.Problem(lambda t, q, v, args: jnp.zeros(2), wedge)
 def test_remarks(scheme):
     """Each remark for a motion made for it, none for a bounce, and none is a failure."""
     e = 0.0 if scheme == "Maury" else 0.5
-    options = {"steps": 100, "e": e, "scheme": SCHEMES[scheme], "save": "final"}
+    options = {"steps": 100, "e": e, "scheme": SCHEMES[scheme], "save": "final", "sensitivity": "corrected"}
 
     def remarks(y, v, g, t1):
         found = ji.solve(cases.BALL, [y], [v], t1=t1, args={"g": g, "wall": 0.0}, **options)

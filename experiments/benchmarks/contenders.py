@@ -1,6 +1,6 @@
 """What is timed side by side: programs that compute the same motions, or the same derivatives.
 
-Values: a handwritten SIMD loop, a numba loop, plain JAX, and `jaximpact.ensemble` in its layouts and in both precisions.
+Values: a handwritten SIMD loop, a numba loop, plain JAX, and `jaximpact.ensemble` as native code and through XLA, in both precisions.
 Derivatives: `jax.jvp` and `jax.value_and_grad` of sum(q(t1)) + sum(v(t1)) through `jaximpact.solve`, and through plain
 JAX, which differentiates the discrete map.
 """
@@ -26,7 +26,7 @@ try:
 except ImportError:
     numba_loops = None
 
-SMALL = 8  # coordinates up to which there is a scalar layout
+SMALL = 8  # coordinates up to which there is native code
 MANY = 10_000  # lanes from which all cores are worth a row
 # where plain JAX takes minutes: left to --full, and hours: left out
 SLOW = {("double-pendulum", 10_000), ("links-4", 1000), ("links-6", 1000), ("pile-16", 1)}
@@ -78,21 +78,22 @@ def values(work, lanes: int, libraries: Native | None, full: bool) -> list[Conte
     if has_plain(work, lanes, full):
         plain = jax.jit(plain_jax.simulator(work))
         found.append(Contender("plain JAX", lambda cores: jax.block_until_ready(plain(q0, v0)), parallel=full and many))
-    layouts = ("scalar", "array") if q0.shape[1] <= SMALL else ("array",)
-    if q0.shape[1] <= SMALL:
-        of = lambda q, v: ensemble(work, q, v, "auto", execution="native")
-        found.append(Contender("ensemble, native", of(q0, v0), parallel=many))
-        found.append(Contender("ensemble, native", of(*single), dtype="float32", parallel=many))
+    ways = executions(q0.shape[1])
     if lanes == 1:
-        found += [Contender(f"solve, {layout}", single_motion(work, q0[0], v0[0], layout)) for layout in layouts]
-        layouts = layouts if full or work.steps > 10_000 else ()  # an ensemble of one costs its preparation
-    for layout in layouts:
-        best = layout == layouts[0]
-        found.append(Contender(f"ensemble, {layout}", ensemble(work, q0, v0, layout), parallel=many and (best or full)))
+        found += [Contender(f"solve, {way}", single_motion(work, q0[0], v0[0], way)) for way in ways]
+        ways = ways if full or work.steps > 10_000 else ()  # an ensemble of one costs its preparation
+    for way in ways:
+        best = way == ways[0]
+        found.append(Contender(f"ensemble, {way}", ensemble(work, q0, v0, way), parallel=many and (best or full)))
         if (best and lanes > 1) or full:
-            run = ensemble(work, *single, layout)
-            found.append(Contender(f"ensemble, {layout}", run, dtype="float32", parallel=many and (best or full)))
+            run = ensemble(work, *single, way)
+            found.append(Contender(f"ensemble, {way}", run, dtype="float32", parallel=many and (best or full)))
     return found
+
+
+def executions(d: int) -> tuple[str, ...]:
+    """How a system of so many coordinates is executed, the best way first."""
+    return ("native", "xla") if d <= SMALL else ("xla",)
 
 
 def has_plain(work, lanes: int, full: bool) -> bool:
@@ -101,23 +102,23 @@ def has_plain(work, lanes: int, full: bool) -> bool:
     return not (disks and (lanes > 1 or work.initial(1)[0].size > 32)) and (full or (work.name, lanes) not in SLOW)
 
 
-def ensemble(work, q0, v0, layout: str, chunk: int | None = None, execution: str = "auto") -> Callable:
+def ensemble(work, q0, v0, execution: str = "auto", chunk: int | None = None) -> Callable:
     """`jaximpact.ensemble` as a user calls it, checks and transfers included."""
 
     def run(cores):
         found = ji.ensemble(work.problem, q0, v0, t1=work.t1, h=work.h, e=work.restitution, args=work.args,
-                            layout=layout, chunk=chunk, execution=execution)  # fmt: skip
+                            chunk=chunk, execution=execution)  # fmt: skip
         return found.q[:, -1], found.v[:, -1]
 
     return run
 
 
-def single_motion(work, q0, v0, layout: str) -> Callable:
+def single_motion(work, q0, v0, execution: str) -> Callable:
     """`solve` compiled for one motion."""
 
     def end(q, v):
         s = ji.solve(work.problem, q, v, t1=work.t1, steps=work.steps, e=work.restitution, args=work.args, save="final",
-                     sensitivity="none", layout=layout)  # fmt: skip
+                     sensitivity="none", execution=execution)  # fmt: skip
         return s.q, s.v
 
     compiled = compiler(end, q0, v0)
@@ -129,10 +130,10 @@ def derivatives(work, lanes: int, full: bool) -> list[Contender]:
     them, in mode "value", those that compute that sum alone."""
     q0, v0 = map(jnp.asarray, work.initial(lanes))
 
-    def end_of(layout):
+    def end_of(execution):
         def end(q, v):
             s = ji.solve(work.problem, q, v, t1=work.t1, steps=work.steps, e=work.restitution, args=work.args,
-                         save="final", layout=layout)  # fmt: skip
+                         save="final", execution=execution)  # fmt: skip
             return jnp.sum(s.q[-1]) + jnp.sum(s.v[-1])
 
         return jax.vmap(end)
@@ -143,8 +144,8 @@ def derivatives(work, lanes: int, full: bool) -> list[Contender]:
         q, v = simulate(q, v)
         return jnp.sum(q, axis=1) + jnp.sum(v, axis=1)
 
-    layouts = (("scalar", "array") if q0.shape[1] <= SMALL else ("array",))[: None if full else 1]
-    ends = {f"solve, {layout}": end_of(layout) for layout in layouts}
+    ways = executions(q0.shape[1])[: None if full else 1]
+    ends = {f"solve, {way}": end_of(way) for way in ways}
     m = work.problem.count(0.0, q0[0], work.args)
     found = []
     for mode, transform in {"value": value, "jvp": forward, "vjp": reverse}.items():
@@ -155,9 +156,7 @@ def derivatives(work, lanes: int, full: bool) -> list[Contender]:
             memory = lambda compiled=compiled: compiled().memory_analysis().temp_size_in_bytes
             parallel = full and lanes >= MANY
             found.append(Contender(label, run, mode, parallel=parallel, memory=memory if mode == "vjp" else None))
-    found += [
-        Contender(f"sensitivities, {x}", gradient(work, q0, v0, x), "vjp", parallel=lanes >= MANY) for x in layouts
-    ]
+    found += [Contender(f"sensitivities, {x}", gradient(work, q0, v0, x), "vjp", parallel=lanes >= MANY) for x in ways]
     return found
 
 
@@ -165,12 +164,12 @@ def total(solution):
     return jnp.sum(solution.q[-1]) + jnp.sum(solution.v[-1])
 
 
-def gradient(work, q0, v0, layout: str) -> Callable:
+def gradient(work, q0, v0, execution: str) -> Callable:
     """The gradient that reverse mode gives, in forward mode: `jaximpact.sensitivities` as a user calls it."""
 
     def run(cores):
         found = ji.sensitivities(work.problem, q0, v0, t1=work.t1, h=work.h, e=work.restitution, args=work.args,
-                                 wrt=("q0", "v0"), output=total, mode="forward", layout=layout).jacobian  # fmt: skip
+                                 wrt=("q0", "v0"), output=total, mode="forward", execution=execution).jacobian  # fmt: skip
         return np.concatenate([found["q0"], found["v0"]], axis=1)
 
     return run

@@ -88,7 +88,7 @@ def write(folder: Path, rows: list[dict], points: list[dict]) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/benchmarks"))
-    parser.add_argument("--full", action="store_true", help="every work, layout, precision and number of cores")
+    parser.add_argument("--full", action="store_true", help="every work, execution, precision and number of cores")
     parser.add_argument(
         "--parts",
         nargs="+",

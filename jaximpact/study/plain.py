@@ -19,7 +19,7 @@ from .importing import load, reference
 CLASSES = {
     f"{made.__module__}:{made.__qualname__}": made
     for made in (ActiveSet, ADMM, EventCorrected, Maury, MoreauJean, PaoliSchatzman, ProjectedGradient, Save)
-}
+} | {"jaximpact.integrate:Save": Save}  # its name in stores of earlier versions
 
 
 def encode(value: Any, what: str) -> Any:
