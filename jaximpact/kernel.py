@@ -17,8 +17,8 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Literal
 
-from .numbers import CALLS, IDENTITIES, Unsupported, carried_axes, inputs, numbers, size, varying
-from .scalarise import as_closed, scan_counts
+from .jaxprs import CALLS, IDENTITIES, as_closed, scan_counts, size, varying
+from .numbers import Unsupported, carried_axes, inputs, numbers
 
 BLOCK = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes

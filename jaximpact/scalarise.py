@@ -22,6 +22,7 @@ from jax import Array, lax
 from jax.dtypes import float0
 from jax.extend.core import ClosedJaxpr, Literal
 
+from .jaxprs import as_closed, scan_counts
 from .lanes import few, few_linear
 from .stream import stream_p
 
@@ -191,10 +192,6 @@ def bind(eqn: Any, inputs: Sequence[Value]) -> list:
     inputs = [jnp.asarray(x, v.aval.dtype) if np.size(x) == 0 else x for x, v in zip(inputs, eqn.invars, strict=True)]
     found = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
     return list(found) if eqn.primitive.multiple_results else [found]
-
-
-def as_closed(jaxpr: Any) -> ClosedJaxpr:
-    return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
 
 
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
@@ -790,14 +787,6 @@ def while_loop(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None
         return whole(evaluate(p["cond_jaxpr"], [*head, *layout.values_of(flat)], on_whole)[0])
 
     return layout.values_of(lax.while_loop(going, lambda flat: layout.flat(run(layout.values_of(flat))), layout.flat()))
-
-
-def scan_counts(p: Any) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many its state; newer versions of jax give them as trees."""
-    if "num_consts" in p:
-        return p["num_consts"], p["num_carry"]
-    constants, state, _ = p["ft_in"].unpack()
-    return len(constants), len(state)
 
 
 def scan(eqn: Any, inputs: Sequence[Value], on_whole: Callable[[str], None]) -> list[Value]:

@@ -14,6 +14,7 @@ import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.native import compile as native_compile
 from jaximpact.native import over_lanes
+from jaximpact.stream import stream
 
 LANES = 37  # the last vector is filled up
 FIELDS = ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual", "status", "failed_at")
@@ -235,6 +236,36 @@ def test_loops_and_branches():
         jax.tree.leaves(lanewise(function, k, x)), jax.tree.leaves(jax.vmap(function)(k, x)), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_derivatives_of_a_stream():
+    """Those of a scan; what does not change has no tangent, and what is the same in all directions stays one."""
+    turns = np.array([0.5, 0.25, 2.0])
+
+    def body(scale, carry, turn):
+        n, x, y = carry
+        matrix = scale * jnp.stack([jnp.cos(x), jnp.sin(x)])
+        x_new = matrix @ x + turn * y
+        return (n + 1, x_new, y * 0.5), (n, x_new * y, jnp.sum(y))
+
+    def looped(x, scale, loop):
+        (n, last, _), rows = loop(lambda carry, turn: body(scale, carry, turn), (jnp.int32(0), x, jnp.float64(3.0)))
+        return {"last": last, "rows": rows[1], "number": n.astype(float), "numbers": rows[0], "same": rows[2]}
+
+    native = lambda x, scale: looped(x, scale, lambda f, c: stream(f, c, jax.ShapeDtypeStruct((), float)))
+    scanned = lambda x, scale: looped(x, scale, lambda f, c: lax.scan(f, c, turns))
+
+    def both(function):
+        real = lambda x, scale: {k: v for k, v in function(x, scale).items() if k != "numbers"}
+        pushed = lambda x, scale: jax.jvp(lambda s: function(x, s)["rows"], (scale,), (1.0,))[1]
+        return lambda x, scale: (function(x, scale), jax.jacfwd(real, (0, 1))(x, scale), pushed(x, scale))
+
+    x, scale = np.random.default_rng(0).normal(size=(2, 5, 2))
+    scale = scale[:, 0]
+    found = over_lanes(jax.jit(both(native)), (0, 0), [turns])(x, scale)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(jax.vmap(both(scanned))(x, scale)), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)  # sums of a few units
 
 
 # breadth

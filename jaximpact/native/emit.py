@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
 
-from ..numbers import CALLS, IDENTITIES, Unsupported, inner, size, varying
-from ..scalarise import as_closed, scan_counts
+from ..jaxprs import CALLS, IDENTITIES, as_closed, inner, scan_counts, size, varying
+from ..numbers import Unsupported
 from ..stream import streamed
 from .arithmetic import RULES, converted
 from .writer import BOOL, INT, Number, Writer, constant

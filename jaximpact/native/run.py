@@ -12,7 +12,8 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
-from ..numbers import IDENTITIES, Unsupported, carried_axes, inputs, numbers, size
+from ..jaxprs import IDENTITIES, size
+from ..numbers import Unsupported, carried_axes, inputs, numbers
 from ..stream import streamed
 from .compile import Code, compiled, host
 from .emit import emit
