@@ -11,16 +11,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr
 
 from .scalarise import PLAIN, Layout, evaluate, is_split
-
-
-class Unsupported(Exception):
-    """A primitive, or an array, that has no rule where lanes are executed together; the message names it."""
-
-
-def carried_axes(axes: Any, operands: Any) -> Any:
-    """Whether each leaf of the operands carries a lane axis, from a prefix of them with 0 and None."""
-    none = lambda x: x is None
-    return jax.tree.map(lambda axis, x: jax.tree.map(lambda _: axis is not None, x), axes, operands, is_leaf=none)
+from .small import Unsupported
 
 
 def is_given(constant: Any) -> bool:

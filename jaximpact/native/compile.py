@@ -11,7 +11,7 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-from ..numbers import Unsupported
+from ..small import Unsupported
 from .arithmetic import LIBRARY
 from .emit import NAME
 
@@ -26,7 +26,7 @@ class Code:
 
     def __init__(self, engine: Any, address: int) -> None:
         self.engine = engine  # the code lives as long as it
-        self.call: Callable = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)(address)
+        self.call: Callable = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2)(address)
 
 
 class Host:
