@@ -96,6 +96,20 @@ def compare(real: str, signed: str, unsigned: str) -> Rule:
     return rule
 
 
+def _total_order(name: str) -> Rule:
+    """As sorting compares: a NaN is the largest."""
+
+    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+        x, y = values
+        found = compare(f"o{name}", f"s{name}", f"u{name}")(w, params, values)
+        if not x.is_float:
+            return found
+        last = w.op("fcmp uno", y, y, dtype=BOOL)
+        return w.op("or", found, last if name == "le" else w.op("and", last, w.op("fcmp ord", x, x, dtype=BOOL)))
+
+    return rule
+
+
 def extreme(real: str, whole: str) -> Rule:
     """max or min, NaN where either is."""
 
@@ -266,7 +280,7 @@ RULES: dict[str, Rule] = {
     "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": largest, "min": smallest, "clamp": _clamp,
     "eq": compare("oeq", "eq", "eq"), "ne": compare("une", "ne", "ne"), "lt": compare("olt", "slt", "ult"),
     "le": compare("ole", "sle", "ule"), "gt": compare("ogt", "sgt", "ugt"), "ge": compare("oge", "sge", "uge"),
-    "select_n": _select_n, "convert_element_type": _convert, "is_finite": _finite, "round": _round,
+    "le_to": _total_order("le"), "lt_to": _total_order("lt"), "select_n": _select_n, "convert_element_type": _convert, "is_finite": _finite, "round": _round,
     "floor": lambda w, params, values: w.intrinsic("floor", *values), "ceil": lambda w, params, values: w.intrinsic("ceil", *values),
     "sqrt": lambda w, params, values: w.intrinsic("sqrt", *values), "square": lambda w, params, values: _mul(w, params, values * 2),
     "rsqrt": lambda w, params, values: w.op("fdiv", same(values[0], 1), w.intrinsic("sqrt", *values)),

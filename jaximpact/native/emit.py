@@ -188,7 +188,7 @@ class Native:
         constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
         flags = [False, *varying(eqn, [self.varies(x) for x in inputs])[:carried]]
         given = [(pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
-        count, rows = Number("%rows", LONG, False), []
+        count, rows = Number("%rows", LONG, False), list[Value]()
 
         def turn(carry: list[Value]) -> list[Value]:
             i, *state = carry

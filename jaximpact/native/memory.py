@@ -109,13 +109,37 @@ def placed(e: Any, pointer: str, shape: Sequence[int], dtype: Any, wide: bool) -
     """An array that lies in memory in C order."""
 
     def at(index: Sequence[Number]) -> Number:
-        return e.w.load(e.w.address(pointer, dtype, wide=wide, place=linear(e, shape, index)), dtype, wide)
+        w, place = e.w, linear(e, shape, index)
+        if not place.wide:
+            return w.load(w.address(pointer, dtype, wide=wide, place=place), dtype, wide)
+        return w.vector([w.load(address, dtype, False) for address in _lanes(e, block, place)])
 
-    return Block(tuple(shape), np.dtype(dtype), wide, at, pointer)
+    block = Block(tuple(shape), np.dtype(dtype), wide, at, pointer)
+    return block
 
 
 def reserved(e: Any, shape: Sequence[int], dtype: Any, wide: bool) -> Block:
     return placed(e, e.w.reserve(math.prod(shape), dtype, wide), shape, dtype, wide)
+
+
+def put(e: Any, target: Block, index: Sequence[Number], x: Number) -> None:
+    """An entry into an array in memory; lanes may each have a place of their own."""
+    w, place = e.w, linear(e, target.shape, index)
+    x = w.wide(x) if target.wide else x
+    if not place.wide:
+        w.store(w.address(target.pointer, target.dtype, wide=target.wide, place=place), x)
+        return
+    for lane, address in enumerate(_lanes(e, target, place)):
+        w.store(address, w.lane(x, lane))
+
+
+def _lanes(e: Any, x: Block, place: Number) -> list[str]:
+    """The addresses of entries at places of every lane's own."""
+    w = e.w
+    place = w.op("mul", place, whole(w.width)) if x.wide else place
+    places = [w.lane(place, i) for i in range(w.width)]
+    places = [w.op("add", i, whole(k)) for k, i in enumerate(places)] if x.wide else places
+    return [w.address(x.pointer, x.dtype, wide=False, place=i) for i in places]
 
 
 def copy(e: Any, target: Block, x: Block, where: Number | None) -> None:
@@ -123,11 +147,7 @@ def copy(e: Any, target: Block, x: Block, where: Number | None) -> None:
 
     def body(index: list[Number]) -> None:
         new = x.at(index)
-        new = e.w.wide(new) if target.wide else new
-        if where is not None:
-            new = e.w.select(where, new, target.at(index))
-        place = linear(e, target.shape, index)
-        e.w.store(e.w.address(target.pointer, target.dtype, wide=target.wide, place=place), new)
+        put(e, target, index, new if where is None else e.w.select(where, new, target.at(index)))
 
     each(e, target.shape, body)
 
@@ -214,6 +234,14 @@ def _slice(e: Any, p: Any, x: Block) -> Block:
     return Block(shape, x.dtype, x.wide, lambda index: x.at([step(*y) for y in zip(index, first, steps, strict=True)]))
 
 
+def _split(e: Any, p: Any, x: Block) -> list[Block]:
+    axis, ends = p["axis"], np.cumsum(p["sizes"])
+    bounds = [([0] * len(x.shape), list(x.shape)) for _ in ends]
+    for (low, high), end, size in zip(bounds, ends, p["sizes"], strict=True):
+        low[axis], high[axis] = int(end) - size, int(end)
+    return [_slice(e, {"start_indices": low, "limit_indices": high, "strides": None}, x) for low, high in bounds]
+
+
 def _reverse(e: Any, p: Any, x: Block) -> Block:
     back = lambda axis, i: e.w.op("sub", whole(x.shape[axis] - 1), i) if axis in p["dimensions"] else i
     return Block(x.shape, x.dtype, x.wide, lambda index: x.at([back(*y) for y in enumerate(index)]))
@@ -253,9 +281,7 @@ def write(e: Any, target: Block, x: Block, corner: Sequence[Number]) -> None:
     """Into a part of an array in memory, from a corner on."""
 
     def body(index: list[Number]) -> None:
-        new = e.w.wide(x.at(index)) if target.wide else x.at(index)
-        place = linear(e, target.shape, [plus(e, a, i) for a, i in zip(corner, index, strict=True)])
-        e.w.store(e.w.address(target.pointer, target.dtype, wide=target.wide, place=place), new)
+        put(e, target, [plus(e, a, i) for a, i in zip(corner, index, strict=True)], x.at(index))
 
     each(e, x.shape, body)
 
@@ -301,6 +327,68 @@ def _dynamic_update_slice(e: Any, p: Any, x: Block, new: Block, *starts: Block) 
     return target
 
 
+def _starts(
+    e: Any, x: Block, sizes: Sequence[int], axes: Sequence[int], indices: Block, batch: list
+) -> tuple[list, Any]:
+    """Where a window of that size begins, moved inside the array, and whether it was there before, None: it was."""
+    place, there = [whole(0)] * len(x.shape), None
+    for k, axis in enumerate(axes):
+        i = converted(e.w, indices.at([*batch, whole(k)]), LONG)
+        place[axis] = e.w.intrinsic("smax", e.w.intrinsic("smin", i, whole(x.shape[axis] - sizes[axis])), whole(0))
+        there = e.w.both(e.w.op("icmp eq", place[axis], i, dtype=bool), there)
+    return place, there
+
+
+def _gather(e: Any, p: Any, x: Block, indices: Block) -> Block:
+    n, sizes = p["dimension_numbers"], p["slice_sizes"]
+    kept = [i for i in range(len(x.shape)) if i not in (*n.collapsed_slice_dims, *n.operand_batching_dims)]
+    lead, window = iter(indices.shape[:-1]), iter(sizes[i] for i in kept)
+    rank = len(indices.shape) - 1 + len(kept)
+    shape = tuple(next(window if i in n.offset_dims else lead) for i in range(rank))
+    inside = any(name in str(p["mode"]).upper() for name in ("CLIP", "PROMISE"))
+    fill = (np.nan if x.dtype.kind == "f" else 0) if p["fill_value"] is None else p["fill_value"]
+    x = stored(e, x)
+
+    def at(index: Sequence[Number]) -> Number:
+        batch = [i for k, i in enumerate(index) if k not in n.offset_dims]
+        place, there = _starts(e, x, sizes, n.start_index_map, indices, batch)
+        for axis, k in zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True):
+            place[axis] = batch[k]
+        for axis, k in zip(kept, n.offset_dims, strict=True):
+            place[axis] = plus(e, place[axis], index[k])
+        found = x.at(place)
+        return found if there is None or inside else e.w.select(there, found, constant(fill, x.dtype))
+
+    return own(e, Block(shape, x.dtype, x.wide or indices.wide, at), x.wide or indices.wide)
+
+
+def _scatter(name: str) -> Callable:
+    def rule(e: Any, p: Any, x: Block, indices: Block, updates: Block) -> Block:
+        n, clip = p["dimension_numbers"], "CLIP" in str(p["mode"]).upper()
+        gone = (*n.inserted_window_dims, *n.operand_batching_dims)
+        kept = [i for i in range(len(x.shape)) if i not in gone]
+        sizes = [1] * len(x.shape)
+        for axis, k in zip(kept, n.update_window_dims, strict=True):
+            sizes[axis] = updates.shape[k]
+        target = own(e, x, x.wide or indices.wide or updates.wide)
+
+        def body(index: list[Number]) -> None:
+            batch = [i for k, i in enumerate(index) if k not in n.update_window_dims]
+            place, there = _starts(e, x, sizes, n.scatter_dims_to_operand_dims, indices, batch)
+            for axis, k in zip(n.operand_batching_dims, n.scatter_indices_batching_dims, strict=True):
+                place[axis] = batch[k]
+            for axis, k in zip(kept, n.update_window_dims, strict=True):
+                place[axis] = plus(e, place[axis], index[k])
+            old, new = target.at(place), updates.at(index)
+            new = e.op(name, None, old, new) if name else new
+            put(e, target, place, new if there is None or clip else e.w.select(there, new, old))
+
+        each(e, updates.shape, body)
+        return target
+
+    return rule
+
+
 # of sums
 
 
@@ -339,8 +427,7 @@ def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
         zero = constant(0, target.dtype)
         found = sums(0, [], [e.w.wide(zero) if target.wide else zero] * count)
         for place, z in zip(places, found, strict=True):
-            at = linear(e, target.shape, place)
-            e.w.store(e.w.address(target.pointer, target.dtype, wide=target.wide, place=at), z)
+            put(e, target, place, z)
 
     each(e, shape, body)
     return target
@@ -361,8 +448,7 @@ def _reducer(name: str, start: Any) -> Callable:
 
             first = constant(start(x.dtype), x.dtype)
             (found,) = along(0, dict(zip(kept, index, strict=True)), [e.w.wide(first) if x.wide else first])
-            place = linear(e, target.shape, index)
-            e.w.store(e.w.address(target.pointer, target.dtype, wide=target.wide, place=place), found)
+            put(e, target, index, found)
 
         each(e, target.shape, body)
         return target
@@ -389,14 +475,15 @@ def _elementwise(e: Any, eqn: Any, inputs: Sequence[Block]) -> Block:
 
 
 RULES: dict[str, Callable] = {
-    "broadcast_in_dim": _broadcast, "transpose": _transpose, "slice": _slice, "rev": _reverse, "iota": _iota,
+    "broadcast_in_dim": _broadcast, "transpose": _transpose, "slice": _slice, "rev": _reverse, "split": _split, "iota": _iota,
     "reshape": _reshaped(lambda p, x: p["new_sizes"]), "squeeze": _reshaped(_squeezed),
     "expand_dims": _reshaped(lambda p, x: np.expand_dims(np.empty(x.shape, bool), p["dimensions"]).shape),
     "concatenate": _concatenate, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
     "dot_general": _dot_general, "reduce_sum": _reducer("add", lambda dtype: 0), "reduce_prod": _reducer("mul", lambda dtype: 1),
     "reduce_max": _reducer("max", _least), "reduce_min": _reducer("min", _most),
-    "reduce_or": _reducer("or", _least), "reduce_and": _reducer("and", _most),
+    "reduce_or": _reducer("or", _least), "reduce_and": _reducer("and", _most), "gather": _gather, "scatter": _scatter(""),
 }  # fmt: skip
+RULES |= {f"scatter{mark}{name}": _scatter(name) for name in ("add", "mul", "min", "max") for mark in "-_"}
 
 
 def apply(e: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
@@ -406,4 +493,4 @@ def apply(e: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         raise Unsupported(f"{name} of arrays of {max(v.aval.size for v in (*eqn.invars, *eqn.outvars))} entries")
     blocks = [as_block(e, x) for x in inputs]
     found = _elementwise(e, eqn, blocks) if name in ELEMENTWISE else RULES[name](e, eqn.params, *blocks)
-    return [held(e, found)]
+    return [held(e, x) for x in (found if isinstance(found, list) else [found])]

@@ -158,6 +158,18 @@ class Writer:
             f"shufflevector {vector} {first.name}, {vector} poison, <{self.width} x i32> zeroinitializer",
         )
 
+    def lane(self, x: Number, i: int) -> Number:
+        """The number of a lane."""
+        return self.text(x.dtype, False, f"extractelement {self.arg(x)}, i64 {i}") if x.wide else x
+
+    def vector(self, lanes: Sequence[Number]) -> Number:
+        """The vector of the numbers of all lanes."""
+        kind_, found = self.type(lanes[0].dtype, True), "poison"
+        for i, x in enumerate(lanes):
+            now = self.text(x.dtype, True, f"insertelement {kind_} {found}, {self.arg(x)}, i64 {i}")
+            found = now.name
+        return now
+
     def alike(self, values: Iterable[Number]) -> list[Number]:
         """Vectors, if there is one among them."""
         values = list(values)
