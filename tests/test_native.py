@@ -1,8 +1,10 @@
 """Ensembles as native code: the same motions as through XLA, whatever the lanes, and nothing compiled twice."""
 
 import math
+import os
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ from jax import lax
 
 import jaximpact as ji
 from jaximpact import catalogue
+from jaximpact.native import cache
 from jaximpact.native import compile as native_compile
 from jaximpact.native import over_lanes
 from jaximpact.stream import stream
@@ -266,6 +269,85 @@ def test_derivatives_of_a_stream():
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(jax.vmap(both(scanned))(x, scale)), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)  # sums of a few units
+
+
+# what is kept on disk
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """The folder of compiled programs, and a call of one program as a new process would make it: its result, and whether it compiled."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
+
+    def call():
+        native_compile._programs.clear()
+        before = native_compile.compilations
+        found = lanewise(lambda x: x * 3 + 1, np.arange(3.0))
+        np.testing.assert_array_equal(found, [1, 4, 7])
+        return native_compile.compilations > before
+
+    return folder, call
+
+
+def test_the_next_process_need_not_compile(kept):
+    folder, call = kept
+    assert [call(), call(), call()] == [True, False, False]
+    (file,) = folder.iterdir()
+    assert folder.stat().st_mode & 0o077 == 0 and file.stat().st_mode & 0o077 == 0
+
+
+def test_only_what_is_whole_and_ones_own_is_loaded(kept, tmp_path):
+    folder, call = kept
+    call()
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    damaged = [b"", whole[:20], whole[:-1], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], b"x" + whole[1:]]
+    for content in damaged:
+        file.write_bytes(content)
+        assert call() and file.read_bytes() == whole  # compiled, and kept again
+    file.chmod(0o666)
+    assert call()
+    file.unlink()
+    (tmp_path / "elsewhere").write_bytes(whole)
+    file.symlink_to(tmp_path / "elsewhere")
+    assert call() and not file.is_symlink() and not call()
+    # under another name it is another program's
+    assert cache.load(file.name) is not None
+    file.rename(folder / "other")
+    assert cache.load("other") is None
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch, caplog):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    for path in (shared, tmp_path / "file"):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv(cache.VARIABLE, str(path))
+        cache.keep("key", b"code")
+        assert cache.load("key") is None and str(path) in caplog.text
+    assert list(shared.iterdir()) == []
+    monkeypatch.setenv(cache.VARIABLE, "off")
+    assert cache.folder() is None
+
+
+def test_the_folder_is_bounded_and_shared(kept, monkeypatch):
+    """What was used last stays; who reads while others write gets all of it or nothing."""
+    folder, _ = kept
+    code = bytes(1000)
+    monkeypatch.setattr(cache, "LIMIT", 3500)
+    for i in range(3):
+        cache.keep(f"{i}", code)
+        os.utime(folder / f"{i}", (i, i))
+    assert cache.load("0") == code
+    cache.keep("3", code)
+    assert sorted(x.name for x in folder.iterdir()) == ["0", "2", "3"]
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(cache.keep, "same", code) for _ in range(40)]
+        assert {cache.load("same") for _ in range(100)} <= {None, code}
+        assert [x.result() for x in writing] == [None] * 40
+    assert cache.load("same") == code
 
 
 # breadth
