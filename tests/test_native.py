@@ -14,9 +14,8 @@ from jax import lax
 
 import jaximpact as ji
 from jaximpact import catalogue
-from jaximpact.native import cache
+from jaximpact.native import cache, over_lanes
 from jaximpact.native import compile as native_compile
-from jaximpact.native import over_lanes
 from jaximpact.stream import stream
 
 LANES = 37  # the last vector is filled up
@@ -165,6 +164,30 @@ def test_sine_and_cosine_of_any_number():
         for found, expected in zip(lanewise(lambda x: (jnp.sin(x), jnp.cos(x)), lanes), exact, strict=True):
             assert found.dtype == dtype and units(found, expected.astype(dtype)) <= 1
     assert np.signbit(lanewise(jnp.sin, np.array([-0.0, 0.0]))).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(("name", "most"), [("exp", 1), ("expm1", 1), ("log", 1), ("log1p", 1), ("tanh", 2.5)])
+def test_exponentials_of_any_number(name, most):
+    """Within so many units of the value in extended precision, from numbers below the normal ones to infinity."""
+    if np.finfo(np.longdouble).nmant < 63:
+        pytest.skip("no extended precision here")
+    random = np.random.default_rng(0)
+    x = np.concatenate([
+        random.uniform(-750, 712, 40_000), random.uniform(-1, 1, 40_000) * 2.0 ** random.uniform(-60, 9, 40_000),
+        random.choice([1.0, -1], 20_000) * 2.0 ** random.uniform(-1074, 1023, 20_000),
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 709.782712893384, 709.79, -745.13, -745.2, 1, -1, 5e-324, 1e300],
+    ])  # fmt: skip
+    with np.errstate(all="ignore"):
+        exact = getattr(np, name)(x.astype(np.longdouble))
+        expected, single = exact.astype(float), getattr(np, name)(x.astype(np.float32).astype(np.longdouble))
+        single = single.astype(np.float32)
+    found = lanewise(getattr(jnp, name), x)
+    units(found, expected)
+    there = np.isfinite(expected)
+    assert np.max(np.abs(found[there] - exact[there]) / np.spacing(np.abs(expected[there]))) <= most
+    with np.errstate(over="ignore"):
+        assert units(lanewise(getattr(jnp, name), x.astype(np.float32)), single) <= 1
+    assert name in ("exp", "log") or np.signbit(lanewise(getattr(jnp, name), np.array([-0.0]))).all()
 
 
 REAL = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, 1.5, np.inf, -np.inf, np.nan, 1e-6, 1e30, -1e30, 3e9, -3e9, 0.3])

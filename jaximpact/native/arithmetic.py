@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from ..small import Unsupported
+from .exponential import FUNCTIONS, in_double
 from .sine import cosine, sine
 from .writer import BOOL, Number, Writer, constant, kind
 
@@ -204,7 +205,7 @@ def _pow(w: Writer, params: Any, values: list[Number]) -> Number:
 
 def _logistic(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
-    return w.op("fdiv", same(x, 1), w.op("fadd", same(x, 1), library(w, "exp", w.op("fneg", x))))
+    return w.op("fdiv", same(x, 1), w.op("fadd", same(x, 1), RULES["exp"](w, params, [w.op("fneg", x)])))
 
 
 def _shift(name: str) -> Rule:
@@ -291,4 +292,6 @@ RULES: dict[str, Rule] = {
     "shift_right_logical": _shift("lshr"), "shift_right_arithmetic": _shift("ashr"), "reduce_precision": _precision,
     "population_count": lambda w, params, values: w.intrinsic("ctpop", *values),
     "clz": lambda w, params, values: w.intrinsic("ctlz", *values, extra="i1 false"),
-} | {name: _library(function) for name, function in LIBRARY.items()}  # fmt: skip
+} | {name: _library(function) for name, function in LIBRARY.items()} | {
+    function.__name__: in_double(function, library) for function in FUNCTIONS
+}  # fmt: skip

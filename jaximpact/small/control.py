@@ -31,7 +31,7 @@ def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     a, count = scan_counts(p)
     fixed, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
     if p["length"] == 1 and all(isinstance(x, np.ndarray) for x in sequences):
-        found = m.run(p["jaxpr"], [*fixed, *start, *(x[0] for x in sequences)])
+        found = m.run(p["jaxpr"], [*fixed, *start, *(x[0, ...] for x in sequences)])
         if all(isinstance(x, np.ndarray) for x in found[count:]):
             return [*found[:count], *(x[None] for x in found[count:])]
     if sequences or len(eqn.outvars) > count:

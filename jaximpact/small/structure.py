@@ -175,7 +175,7 @@ MOVES: dict[str, Callable] = {
 }
 RULES: dict[str, Callable] = {name: _moved(move) for name, move in MOVES.items()} | {
     "split": _split,
-    "unstack": lambda m, eqn, inputs: list(np.moveaxis(inputs[0], eqn.params["axis"], 0)),
+    "unstack": lambda m, eqn, inputs: [np.take(inputs[0], [i], eqn.params["axis"]).reshape(v.aval.shape) for i, v in enumerate(eqn.outvars)],
     "concatenate": lambda m, eqn, inputs: [np.concatenate(inputs, eqn.params["dimension"])],
     "stack": lambda m, eqn, inputs: [np.stack(inputs, eqn.params["axis"])],
     "pad": _pad,
