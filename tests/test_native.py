@@ -166,7 +166,7 @@ def test_sine_and_cosine_of_any_number():
     assert np.signbit(lanewise(jnp.sin, np.array([-0.0, 0.0]))).tolist() == [True, False]
 
 
-@pytest.mark.parametrize(("name", "most"), [("exp", 1), ("expm1", 1), ("log", 1), ("log1p", 1), ("tanh", 2.5)])
+@pytest.mark.parametrize(("name", "most"), [("exp", 1), ("expm1", 1.25), ("log", 1), ("log1p", 1), ("tanh", 2.5)])
 def test_exponentials_of_any_number(name, most):
     """Within so many units of the value in extended precision, from numbers below the normal ones to infinity."""
     if np.finfo(np.longdouble).nmant < 63:

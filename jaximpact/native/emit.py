@@ -52,6 +52,8 @@ class Row:
 class Native:
     """The emitter of LLVM IR, see `jaximpact.small`."""
 
+    memory = True
+
     def __init__(self, width: int, fused: bool) -> None:
         self.w = Writer(width, fused)
 

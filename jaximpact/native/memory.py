@@ -305,25 +305,21 @@ def _corner(e: Any, x: Block, size: Sequence[int], starts: Sequence[Block]) -> l
     found = []
     for n, k, start in zip(x.shape, size, starts, strict=True):
         i = converted(e.w, start.at([]), LONG)
-        if i.wide:
-            raise Unsupported("a slice of a large array at a place of every lane's own")
         found.append(e.w.intrinsic("smax", e.w.intrinsic("smin", i, whole(n - k)), whole(0)))
     return found
 
 
 def _dynamic_slice(e: Any, p: Any, x: Block, *starts: Block) -> Block:
-    corner = _corner(e, x, p["slice_sizes"], starts)
-    return Block(
-        tuple(p["slice_sizes"]),
-        x.dtype,
-        x.wide,
-        lambda index: x.at([plus(e, a, i) for a, i in zip(corner, index, strict=True)]),
-    )
+    corner, x = _corner(e, x, p["slice_sizes"], starts), stored(e, x)
+    wide = x.wide or any(i.wide for i in corner)
+    at = lambda index: x.at([plus(e, a, i) for a, i in zip(corner, index, strict=True)])
+    return own(e, Block(tuple(p["slice_sizes"]), x.dtype, wide, at), wide)
 
 
 def _dynamic_update_slice(e: Any, p: Any, x: Block, new: Block, *starts: Block) -> Block:
-    target = own(e, x, x.wide or new.wide)
-    write(e, target, new, _corner(e, x, new.shape, starts))
+    corner = _corner(e, x, new.shape, starts)
+    target = own(e, x, x.wide or new.wide or any(i.wide for i in corner))
+    write(e, target, new, corner)
     return target
 
 

@@ -12,9 +12,12 @@ from ..jaxprs import CALLS, IDENTITIES, as_closed
 from . import algebra, control, structure, sums
 from .cost import SMALL, is_large
 from .fold import SIMPLIFIED, folded
-from .numbers import Emitter, Unsupported, Value, filled, known, split
+from .numbers import Emitter, Unsupported, Value, all_known, filled, known, split
 
 RULES: dict[str, Callable] = structure.RULES | sums.RULES | algebra.RULES
+# what reads or writes at places that need not be known
+PLACES = {name for name in RULES if name.startswith(("gather", "scatter", "dynamic"))}
+SEARCHED = 32  # entries up to which one is chosen among all
 # of arrays of any size
 CONTROL: dict[str, Callable] = control.RULES
 
@@ -71,6 +74,11 @@ class Machine:
             self.kept[id(jaxpr)] = jaxpr, kept[::-1]  # which lives as long as its number is known
         return self.kept[id(jaxpr)][1]
 
+    def is_searched(self, name: str, inputs: list[Value]) -> bool:
+        """Whether an entry at an unknown place is better looked up in memory than chosen among all."""
+        places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
+        return self.emitter.memory and inputs[0].size > SEARCHED and not all(map(all_known, places))
+
     def apply(self, eqn: Any, inputs: list[Value]) -> list[Value]:
         name = eqn.primitive.name
         if name in IDENTITIES:
@@ -79,7 +87,7 @@ class Machine:
             return self.run(eqn.params[CALLS[name]], inputs)
         if name in CONTROL:
             return CONTROL[name](self, eqn, inputs)
-        if is_large(eqn):
+        if is_large(eqn) or (name in PLACES and self.is_searched(name, inputs)):
             return self.emitter.large(self, eqn, inputs)
         if name in RULES:
             return RULES[name](self, eqn, inputs)
