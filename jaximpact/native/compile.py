@@ -63,11 +63,13 @@ class Host:
         module = binding.parse_assembly(text)
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
+        # what is left to find in what is vectors without repetitions: the other passes take ten times as long for nothing
+        passes = binding.create_new_module_pass_manager()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_aggressive_dce_pass()
         tuning = binding.create_pipeline_tuning_options(speed_level=2)
-        # they find nothing in what is vectors already
-        tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = False
-        builder = binding.create_pass_builder(machine, tuning)
-        builder.getModulePassManager().run(module, builder)
+        passes.run(module, binding.create_pass_builder(machine, tuning))
         return machine.emit_object(module)
 
     def load(self, code: bytes) -> Code:

@@ -150,13 +150,15 @@ def in_double(
 ) -> Callable:
     """A rule of a function, from the C library where multiplications and additions are not fused."""
 
-    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
-        (x,) = values
-        if not (w.fused and x.is_float):
-            return library(w, function.__name__, x)
+    def body(w: Writer, x: Number) -> Number:
         if x.dtype == np.float64:
             return function(w, x)
         return w.convert("fptrunc", function(w, w.convert("fpext", x, np.float64)), x.dtype)
+
+    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+        (x,) = values
+        name = function.__name__
+        return w.called(name, x, body) if w.fused and x.is_float else library(w, name, x)
 
     return rule
 

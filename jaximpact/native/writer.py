@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -137,6 +137,18 @@ class Writer:
         self.declared[function] = f"declare {self.type(result, first.wide)} {function}({inputs})"
         given = ", ".join([self.arg(x) for x in operands] + ([extra] if extra else []))
         return self.text(result, first.wide, f"call {self.type(result, first.wide)} {function}({given})")
+
+    def called(self, name: str, x: Number, body: Callable[[Writer, Number], Number]) -> Number:
+        """``body(writer, x)`` as a function, written once."""
+        function = f"@lanes.{name}.{self.mangled(x)}"
+        if function not in self.declared:
+            inside = Writer(self.width, self.fused)
+            inside.begin("entry")
+            found = body(inside, Number("%x", x.dtype, x.wide))
+            self.declared |= inside.declared
+            head = f"define internal {self.of(x)} {function}({self.of(x)} %x) noinline nounwind memory(none) {{"
+            self.declared[function] = "\n".join([head, *inside.lines, f"  ret {inside.arg(found)}", "}"])
+        return self.text(x.dtype, x.wide, f"call {self.of(x)} {function}({self.arg(x)})")
 
     def mangled(self, x: Number) -> str:
         short = {"double": "f64", "float": "f32"}.get(kind(x.dtype), kind(x.dtype))
