@@ -18,10 +18,10 @@ from jax.sharding import PartitionSpec as P
 
 from . import kernel, native
 from .motion import Lanes, Motion
-from .numbers import Unsupported
 from .program import Program
 from .rows import Turn
 from .schedule import devices
+from .small import Unsupported
 from .solution import Solution
 from .validate import check_choice, remark
 

@@ -1,24 +1,27 @@
 """Many motions as one kernel of a GPU: a block of lanes a program, its state in registers over all steps.
 
-What a function does to one lane is traced, taken apart into numbers (`scalarise`), and executed inside one `pallas_call`
-with blocks of lanes in their place. Loops and branches are real: a loop goes on while any lane of its block does, and a
-branch is taken if any lane needs it, the others keeping what they have. What has no rule here raises `Unsupported`.
+What a function does to one lane is traced, and executed on separate numbers (`small`) inside one `pallas_call`, with blocks of
+lanes in their place. Loops and branches are real: a loop goes on while any lane of its block does, and a branch is taken if any
+lane needs it, the others keeping what they have. What has no rule here raises `Unsupported`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import primitives
 
-from .numbers import CALLS, IDENTITIES, Unsupported, carried_axes, inputs, numbers, size, varying
-from .scalarise import as_closed, scan_counts
+from .native.sine import COSINE, SINE
+from .small import Machine, Unsupported, Value, carried_axes, filled, split
+from .small.cost import cost
+from .small.program import inputs
 
 BLOCK = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
@@ -42,17 +45,30 @@ def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bo
         lanes = next(x.shape[0] for x, c in zip(leaves, carried, strict=True) if c)
         member = [jax.typeof(x).update(shape=x.shape[1:]) if c else x for x, c in zip(leaves, carried, strict=True)]
         closed, shape = jax.make_jaxpr(one, return_shape=True)(*jax.tree.unflatten(structure, member))
+        if (count := cost(closed)) > largest:
+            raise Unsupported(f"a program of some {count} operations, more than {largest}")
+        variables, constants = inputs(closed)
         # what the function closes over is shared by all lanes
-        given = [*zip(leaves, carried, strict=True), *((x, False) for x in inputs(closed)[1])]
-        program = numbers(closed)
-        if size(program.jaxpr) > largest:
-            raise Unsupported(f"a program of {size(program.jaxpr)} operations, more than {largest}")
-        entries, varies = [], []
+        given = [*zip(leaves, carried, strict=True), *((x, False) for x in constants)]
+        columns, varies = [], []
         for x, c in given:
             x = jnp.asarray(x).reshape(lanes if c else 1, -1)
-            entries += [x[:, i] for i in range(x.shape[1])]
+            columns += [x[:, i] for i in range(x.shape[1])]
             varies += [c] * x.shape[1]
-        found = _launch(program, entries, varies, lanes, interpret)
+
+        def program(numbers: Iterable) -> list:
+            entries, machine = iter(numbers), Machine(Blocks())
+            values = {v: filled(v.aval.shape, (next(entries) for _ in range(v.aval.size))) for v in variables}
+            values |= {
+                v: split(x) for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True) if v not in values
+            }
+            found = machine.evaluate(
+                closed.jaxpr, *([values[v] for v in some] for some in (closed.jaxpr.constvars, closed.jaxpr.invars))
+            )
+            return [y for x in found for y in x.flat]
+
+        dtypes = [v.aval.dtype for v in closed.jaxpr.outvars for _ in range(v.aval.size)]  # type: ignore[attr-defined]
+        found = _launch(program, dtypes, columns, varies, lanes, interpret)
         arrays, parts = [], iter(found)
         for v in closed.jaxpr.outvars:
             columns = [next(parts) for _ in range(math.prod(v.aval.shape))]
@@ -63,7 +79,7 @@ def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bo
     return call
 
 
-def _launch(program: ClosedJaxpr, entries: list, varies: list[bool], lanes: int, interpret: bool) -> list:
+def _launch(program: Callable, dtypes: list, entries: list, varies: list[bool], lanes: int, interpret: bool) -> list:
     """The program of one lane for all of them: entries (lanes,) or, shared, (1,); its outputs (lanes,)."""
     count = -(-lanes // BLOCK)
     fill = count * BLOCK - lanes
@@ -74,13 +90,13 @@ def _launch(program: ClosedJaxpr, entries: list, varies: list[bool], lanes: int,
 
     def body(*refs: Any) -> None:
         values = [ref[...] if v else ref[0] for ref, v in zip(refs, varies, strict=False)]
-        found = run(program, values)
+        found = program(values)
         for ref, x in zip(refs[len(varies) :], found, strict=True):
             ref[...] = jnp.broadcast_to(jnp.asarray(x, ref.dtype), (BLOCK,))
 
     block = pallas.BlockSpec((BLOCK,), lambda i: (i,))
     shared = pallas.BlockSpec((1,), lambda i: (0,))
-    shapes = [jax.ShapeDtypeStruct((count * BLOCK,), v.aval.dtype) for v in program.jaxpr.outvars]  # type: ignore[attr-defined]
+    shapes = [jax.ShapeDtypeStruct((count * BLOCK,), dtype) for dtype in dtypes]
     parameters: dict[str, Any] = {}
     if not interpret:
         from jax.experimental.pallas import triton
@@ -93,35 +109,90 @@ def _launch(program: ClosedJaxpr, entries: list, varies: list[bool], lanes: int,
     return [x[:lanes] for x in found]
 
 
-# a program of numbers, executed on blocks of lanes (BLOCK,) and on numbers () that all of them share
+# numbers are blocks of lanes (BLOCK,), or () where all lanes share them
 
 
-def run(program: Any, values: Iterable) -> list:
-    """The outputs of a jaxpr of numbers, for blocks or numbers."""
-    env: dict = dict(zip(program.jaxpr.constvars, program.consts, strict=True))
-    env.update(zip(program.jaxpr.invars, values, strict=True))
+class Blocks:
+    """The emitter of a kernel, see `small`."""
 
-    def read(v: Any) -> Any:
-        return np.asarray(v.val, jax.typeof(v.val).dtype)[()] if isinstance(v, Literal) else env[v]
+    memory = False
 
-    for eqn in program.jaxpr.eqns:
-        found = _apply(eqn, [read(v) for v in eqn.invars])
-        env.update(zip(eqn.outvars, found, strict=True))
-    return [read(v) for v in program.jaxpr.outvars]
+    def op(self, name: str, params: Any, *values: Any) -> Array:
+        if name in RULES:
+            return RULES[name](params, *_alike(values))
+        if params is None or name in PLAIN:
+            return PLAIN[name](*_alike(values), *([] if name != "convert_element_type" else [params["new_dtype"]]))
+        primitive = getattr(primitives, f"{name}_p", None)
+        if primitive is None or name not in ELEMENTWISE:
+            raise Unsupported(name)
+        return primitive.bind(*_alike(values), **params)
+
+    def varies(self, x: Value) -> bool:
+        return any(np.ndim(y) > 0 for y in x.flat)
+
+    def large(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        raise Unsupported(
+            f"{eqn.primitive.name} of an array of shape {max(v.aval.shape for v in (*eqn.invars, *eqn.outvars))}"
+        )
+
+    def constant(self, x: np.ndarray) -> Value:
+        raise Unsupported(f"an array of shape {x.shape}")
+
+    def scan(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        raise Unsupported("scan over arrays")
+
+    def stream(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        raise Unsupported("saved rows")
+
+    def loop(self, start: list[Value], varies: Sequence[bool], going: Callable, turn: Callable) -> list[Value]:
+        rebuilt, flat = _rebuilt(start), lambda values: _flat(values, varies)
+        test = lambda numbers: jnp.asarray(going(rebuilt(numbers)))
+        numbers = flat(start)
+        if jax.eval_shape(test, numbers).ndim == 0:
+            return rebuilt(lax.while_loop(test, lambda numbers: flat(turn(rebuilt(numbers))), numbers))
+
+        def of_live(state: tuple) -> tuple:
+            live, old = state
+            kept = [jnp.where(live, x, y) for x, y in zip(flat(turn(rebuilt(old))), old, strict=True)]
+            return live & test(kept), kept
+
+        return rebuilt(lax.while_loop(lambda state: _any(state[0]), of_live, (test(numbers), numbers))[1])
+
+    def choose(
+        self, which: Any, branches: Sequence[Callable], sizes: Sequence[int], avals: Sequence, varies: Sequence[bool]
+    ) -> list[Value]:
+        """The shortest always, the others if any lane asks for them."""
+        rebuilt = _rebuilt([np.empty(a.shape, object) for a in avals])
+        runs = [lambda branch=branch: _flat(branch(), varies) for branch in branches]
+        which = jnp.clip(jnp.asarray(which).astype(jnp.int32), 0, len(branches) - 1)
+        if which.ndim == 0:
+            return rebuilt(lax.switch(which, runs))
+        first, *rest = sorted(range(len(branches)), key=lambda i: sizes[i])
+        found = runs[first]()
+        for i in rest:
+            asked = which == i
+
+            def taken(found: list = found, asked: Array = asked, i: int = i) -> list:
+                return [jnp.where(asked, x, y) for x, y in zip(runs[i](), found, strict=True)]
+
+            found = lax.cond(_any(asked), taken, lambda found=found: list(found))
+        return rebuilt(found)
 
 
-def _apply(eqn: Any, values: list) -> list:
-    name = eqn.primitive.name
-    if name in IDENTITIES:
-        return values[:1]
-    if name in CALLS:
-        return run(as_closed(eqn.params[CALLS[name]]), values)
-    if name in RULES:
-        return RULES[name](eqn, values)
-    if any(v.aval.shape for v in (*eqn.invars, *eqn.outvars)):
-        raise Unsupported(name)
-    found = eqn.primitive.bind(*_alike(values), **eqn.params)
-    return list(found) if eqn.primitive.multiple_results else [found]
+def _rebuilt(values: Sequence[Value]) -> Callable[[Iterable], list[Value]]:
+    """Values of the same shapes from their numbers."""
+
+    def of(numbers: Iterable) -> list[Value]:
+        entries = iter(numbers)
+        return [filled(x.shape, (next(entries) for _ in range(x.size))) for x in values]
+
+    return of
+
+
+def _flat(values: Sequence[Value], varies: Sequence[bool]) -> list[Array]:
+    """The numbers of values, as blocks where they vary."""
+    pairs = [(jnp.asarray(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
+    return [jnp.broadcast_to(y, (BLOCK,)) if v else y for y, v in pairs]
 
 
 def _alike(values: Sequence) -> list:
@@ -135,114 +206,70 @@ def _any(which: Array) -> Array:
     return jnp.max(which.astype(jnp.int32)) > 0
 
 
-def _round(eqn: Any, values: list) -> list:
+def _round(params: Any, x: Array) -> Array:
     """To the nearest whole number, and of two to the even one."""
-    (x,) = _alike(values)
-    half = jnp.asarray(0.5, x.dtype)
-    found = lax.floor(x + half) if x.ndim == 0 else lax.floor(x + jnp.broadcast_to(half, x.shape))
-    if eqn.params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
+    if params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
         raise Unsupported("round away from zero")
+    found = lax.floor(x + jnp.asarray(0.5, x.dtype))
     odd = found * 0.5 != lax.floor(found * 0.5)
-    return [jnp.where((found - x == 0.5) & odd, found - 1, found)]
+    return jnp.where((found - x == 0.5) & odd, found - 1, found)
+
+
+# pi/2 in parts of 23 bits, the product of which with a whole number below 2^30 is exact
+_PARTS = (
+    1.5707962512969971, 7.549789415861596e-08, 5.390302529957765e-15, 3.282003415807913e-22, 1.270655753080676e-29,
+)  # fmt: skip
+
+
+def _sine_cosine(x: Array) -> tuple[Array, Array]:
+    """sin x and cos x to about an ulp up to 1e9, as straight-line arithmetic, which spills no registers."""
+    k = lax.floor(x * (2 / math.pi) + 0.5)
+    r = x
+    for part in _PARTS:
+        r = r - k * part
+    z = r * r
+    s, c = (reduce(lambda total, c: total * z + c, y[1:], jnp.full_like(z, y[0])) for y in (SINE, COSINE))
+    sine = r + r * (z * s)
+    cosine = 1 - 0.5 * z + z * z * c
+    # quadrant of the angle, without a conversion to whole numbers
+    half = k * 0.5
+    odd = half != lax.floor(half)
+    quarter = lax.floor(half) * 0.5
+    back = quarter != lax.floor(quarter)
+    s, c = jnp.where(odd, cosine, sine), jnp.where(odd, sine, cosine)
+    return jnp.where(back, -s, s), jnp.where(back != odd, -c, c)
+
+
+def _fast(i: int, exact: Callable) -> Callable:
+    return lambda params, x: _sine_cosine(x)[i] if x.dtype == np.float64 else exact(x)
 
 
 def _extreme(combine: Callable) -> Callable:
     """max or min, NaN where either is: those of the device take the other."""
 
-    def rule(eqn: Any, values: list) -> list:
-        x, y = _alike(values)
+    def rule(params: Any, x: Array, y: Array) -> Array:
         found = combine(x, y)
-        if jnp.issubdtype(x.dtype, jnp.floating):
-            found = jnp.where(x != x, x, jnp.where(y != y, y, found))
-        return [found]
+        return jnp.where(x != x, x, jnp.where(y != y, y, found)) if jnp.issubdtype(x.dtype, jnp.floating) else found
 
     return rule
 
 
-def _clamp(eqn: Any, values: list) -> list:
-    least, x, most = _alike(values)
-    return _smallest(eqn, [_largest(eqn, [least, x])[0], most])
-
-
 _largest, _smallest = _extreme(lax.max), _extreme(lax.min)
 
-
-def _linear_solve(eqn: Any, values: list) -> list:
-    lengths, jaxprs = eqn.params["const_lengths"], eqn.params["jaxprs"]
-    ends = np.cumsum(lengths)
-    parts = [values[a:b] for a, b in zip([0, *ends], [*ends, None], strict=True)]
-    return run(jaxprs.solve, [*parts[2], *parts[4]])
-
-
-def _while(eqn: Any, values: list) -> list:
-    p = eqn.params
-    a, b = p["cond_nconsts"], p["body_nconsts"]
-    head, fixed, start = values[:a], values[a : a + b], values[a + b :]
-    test, body = as_closed(p["cond_jaxpr"]), as_closed(p["body_jaxpr"])
-    blocks = varying(eqn, [np.ndim(x) > 0 for x in values])
-
-    def going(carry: Iterable) -> Array:
-        return jnp.asarray(run(test, [*head, *carry])[0])
-
-    def carried(values: Iterable) -> list:
-        return [jnp.broadcast_to(x, (BLOCK,)) if b else jnp.asarray(x) for x, b in zip(values, blocks, strict=True)]
-
-    start = carried(start)
-    if jax.eval_shape(going, start).ndim == 0:
-        return list(lax.while_loop(going, lambda carry: carried(run(body, [*fixed, *carry])), start))
-
-    def turn(state: tuple) -> tuple:
-        live, carry = state
-        new = carried(run(body, [*fixed, *carry]))
-        kept = [jnp.where(live, x, y) for x, y in zip(new, carry, strict=True)]
-        return live & going(kept), kept
-
-    return list(lax.while_loop(lambda state: _any(state[0]), turn, (going(start), start))[1])
-
-
-def _scan(eqn: Any, values: list) -> list:
-    p = eqn.params
-    a, count = scan_counts(p)
-    if len(values) > a + count or len(eqn.outvars) > count:
-        raise Unsupported("scan over arrays")
-    blocks = varying(eqn, [np.ndim(x) > 0 for x in values])
-
-    def carried(values: Iterable) -> list:
-        return [jnp.broadcast_to(x, (BLOCK,)) if b else jnp.asarray(x) for x, b in zip(values, blocks, strict=True)]
-
-    body = as_closed(p["jaxpr"])
-    turn = lambda _, carry: carried(run(body, [*values[:a], *carry]))
-    return list(lax.fori_loop(0, p["length"], turn, carried(values[a:])))
-
-
-def _cond(eqn: Any, values: list) -> list:
-    branches = [as_closed(x) for x in eqn.params["branches"]]
-    which, *operands = values
-    blocks = varying(eqn, [np.ndim(x) > 0 for x in values])
-
-    def of(branch: ClosedJaxpr) -> list:
-        found = run(branch, operands)
-        return [jnp.broadcast_to(x, (BLOCK,)) if b else jnp.asarray(x) for x, b in zip(found, blocks, strict=True)]
-
-    which = jnp.asarray(which)
-    if which.ndim == 0:
-        index = which.astype(jnp.int32)
-        return list(lax.switch(index, [lambda branch=branch: of(branch) for branch in branches]))
-    which = jnp.clip(which.astype(jnp.int32), 0, len(branches) - 1)
-    # the shortest always, the others if any lane asks for them
-    first, *rest = sorted(range(len(branches)), key=lambda i: size(branches[i].jaxpr))
-    found = of(branches[first])
-    for i in rest:
-        asked = which == i
-
-        def taken(found: list = found, asked: Array = asked, i: int = i) -> list:
-            return [jnp.where(asked, x, y) for x, y in zip(of(branches[i]), found, strict=True)]
-
-        found = lax.cond(_any(asked), taken, lambda found=found: list(found))
-    return found
-
-
 RULES: dict[str, Callable] = {
-    "while": _while, "scan": _scan, "cond": _cond, "round": _round, "custom_linear_solve": _linear_solve,
-    "max": _largest, "min": _smallest, "clamp": _clamp,
+    "sin": _fast(0, lax.sin), "cos": _fast(1, lax.cos), "round": _round, "max": _largest, "min": _smallest,
+    "clamp": lambda params, least, x, most: _smallest(params, _largest(params, least, x), most),
+}  # fmt: skip
+# what is asked for without parameters
+PLAIN: dict[str, Callable] = {
+    "add": lax.add, "add_any": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div, "neg": lax.neg, "abs": lax.abs,
+    "sqrt": lax.sqrt, "select_n": lax.select_n, "convert_element_type": lax.convert_element_type, "and": lax.bitwise_and,
+    "or": lax.bitwise_or, "eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge,
+    "le_to": lambda x, y: (x <= y) | (y != y), "lt_to": lambda x, y: (x < y) | ((y != y) & (x == x)),
+}  # fmt: skip
+ELEMENTWISE = {
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clz", "cosh", "erf", "erf_inv", "erfc",
+    "exp", "exp2", "expm1", "floor", "integer_pow", "is_finite", "lgamma", "log", "log1p", "logistic", "nextafter", "not",
+    "population_count", "pow", "reduce_precision", "rem", "rsqrt", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "sign", "sinh", "square", "tan", "tanh", "xor", "digamma",
 }  # fmt: skip

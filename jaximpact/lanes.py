@@ -68,7 +68,7 @@ def few(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
         value = lax.while_loop(lambda carry: jnp.any(carry[0]), go, (pending, value))[1]
         return value, jax.tree.map(lambda _: True, value)
 
-    rule.__dict__["few"] = True  # how `scalarise` knows it
+    rule.__dict__["few"] = True
     return masked(pending, value, operands)
 
 

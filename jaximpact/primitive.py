@@ -23,9 +23,9 @@ from .derivatives import UNDIFFERENTIATED
 from .execution import Task, one_lane, without_rows
 from .motion import Motion
 from .native import foreign
-from .numbers import Unsupported
 from .program import Program
 from .rows import Turn
+from .small import Unsupported
 from .validate import is_traced
 
 DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAXIMPACT_CACHE", "off")  # a test begins with nothing
 
 import jax
 import pytest

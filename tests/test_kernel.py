@@ -107,7 +107,7 @@ def test_what_it_cannot_take_is_named():
         ji.ensemble(PROBLEM, q0, v0, h=0.01, e=0.5, save="all", execution="kernel", **given)
     with pytest.raises(ValueError, match="execution"):
         ji.ensemble(PROBLEM, q0, v0, h=0.01, e=0.5, execution="gpu", **given)
-    table = jnp.linspace(0, 1, 200)
+    table = jnp.linspace(0, 1, 600)
     ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * jnp.interp(q, table, table), lambda t, q, args: q)
     with pytest.raises(ValueError, match=r"cannot take this problem \(.*\): give execution='xla'"):
         ji.ensemble(ball, np.ones((3, 1)), np.zeros((3, 1)), t1=0.1, h=0.01, e=0.5, execution="kernel")

@@ -1,8 +1,10 @@
 """Ensembles as native code: the same motions as through XLA, whatever the lanes, and nothing compiled twice."""
 
 import math
+import os
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,9 @@ from jax import lax
 
 import jaximpact as ji
 from jaximpact import catalogue
+from jaximpact.native import cache, over_lanes
 from jaximpact.native import compile as native_compile
-from jaximpact.native import over_lanes
+from jaximpact.stream import stream
 
 LANES = 37  # the last vector is filled up
 FIELDS = ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual", "status", "failed_at")
@@ -163,6 +166,30 @@ def test_sine_and_cosine_of_any_number():
     assert np.signbit(lanewise(jnp.sin, np.array([-0.0, 0.0]))).tolist() == [True, False]
 
 
+@pytest.mark.parametrize(("name", "most"), [("exp", 1), ("expm1", 1.25), ("log", 1), ("log1p", 1), ("tanh", 2.5)])
+def test_exponentials_of_any_number(name, most):
+    """Within so many units of the value in extended precision, from numbers below the normal ones to infinity."""
+    if np.finfo(np.longdouble).nmant < 63:
+        pytest.skip("no extended precision here")
+    random = np.random.default_rng(0)
+    x = np.concatenate([
+        random.uniform(-750, 712, 40_000), random.uniform(-1, 1, 40_000) * 2.0 ** random.uniform(-60, 9, 40_000),
+        random.choice([1.0, -1], 20_000) * 2.0 ** random.uniform(-1074, 1023, 20_000),
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 709.782712893384, 709.79, -745.13, -745.2, 1, -1, 5e-324, 1e300],
+    ])  # fmt: skip
+    with np.errstate(all="ignore"):
+        exact = getattr(np, name)(x.astype(np.longdouble))
+        expected, single = exact.astype(float), getattr(np, name)(x.astype(np.float32).astype(np.longdouble))
+        single = single.astype(np.float32)
+    found = lanewise(getattr(jnp, name), x)
+    units(found, expected)
+    there = np.isfinite(expected)
+    assert np.max(np.abs(found[there] - exact[there]) / np.spacing(np.abs(expected[there]))) <= most
+    with np.errstate(over="ignore"):
+        assert units(lanewise(getattr(jnp, name), x.astype(np.float32)), single) <= 1
+    assert name in ("exp", "log") or np.signbit(lanewise(getattr(jnp, name), np.array([-0.0]))).all()
+
+
 REAL = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2.5, 1.5, np.inf, -np.inf, np.nan, 1e-6, 1e30, -1e30, 3e9, -3e9, 0.3])
 EXACT = ["add", "sub", "mul", "div", "max", "min", "rem", "eq", "ne", "lt", "le", "gt", "ge", "nextafter"]
 CLOSE = ["exp", "exp2", "expm1", "log", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "cbrt", "erf", "logistic", "rsqrt"]  # fmt: skip
@@ -235,6 +262,115 @@ def test_loops_and_branches():
         jax.tree.leaves(lanewise(function, k, x)), jax.tree.leaves(jax.vmap(function)(k, x)), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_derivatives_of_a_stream():
+    """Those of a scan; what does not change has no tangent, and what is the same in all directions stays one."""
+    turns = np.array([0.5, 0.25, 2.0])
+
+    def body(scale, carry, turn):
+        n, x, y = carry
+        matrix = scale * jnp.stack([jnp.cos(x), jnp.sin(x)])
+        x_new = matrix @ x + turn * y
+        return (n + 1, x_new, y * 0.5), (n, x_new * y, jnp.sum(y))
+
+    def looped(x, scale, loop):
+        (n, last, _), rows = loop(lambda carry, turn: body(scale, carry, turn), (jnp.int32(0), x, jnp.float64(3.0)))
+        return {"last": last, "rows": rows[1], "number": n.astype(float), "numbers": rows[0], "same": rows[2]}
+
+    native = lambda x, scale: looped(x, scale, lambda f, c: stream(f, c, jax.ShapeDtypeStruct((), float)))
+    scanned = lambda x, scale: looped(x, scale, lambda f, c: lax.scan(f, c, turns))
+
+    def both(function):
+        real = lambda x, scale: {k: v for k, v in function(x, scale).items() if k != "numbers"}
+        pushed = lambda x, scale: jax.jvp(lambda s: function(x, s)["rows"], (scale,), (1.0,))[1]
+        return lambda x, scale: (function(x, scale), jax.jacfwd(real, (0, 1))(x, scale), pushed(x, scale))
+
+    x, scale = np.random.default_rng(0).normal(size=(2, 5, 2))
+    scale = scale[:, 0]
+    found = over_lanes(jax.jit(both(native)), (0, 0), [turns])(x, scale)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(jax.vmap(both(scanned))(x, scale)), strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)  # sums of a few units
+
+
+# what is kept on disk
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    """The folder of compiled programs, and a call of one program as a new process would make it: its result, and whether it compiled."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv(cache.VARIABLE, str(folder))
+
+    def call():
+        native_compile._programs.clear()
+        before = native_compile.compilations
+        found = lanewise(lambda x: x * 3 + 1, np.arange(3.0))
+        np.testing.assert_array_equal(found, [1, 4, 7])
+        return native_compile.compilations > before
+
+    return folder, call
+
+
+def test_the_next_process_need_not_compile(kept):
+    folder, call = kept
+    assert [call(), call(), call()] == [True, False, False]
+    (file,) = folder.iterdir()
+    assert folder.stat().st_mode & 0o077 == 0 and file.stat().st_mode & 0o077 == 0
+
+
+def test_only_what_is_whole_and_ones_own_is_loaded(kept, tmp_path):
+    folder, call = kept
+    call()
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    damaged = [b"", whole[:20], whole[:-1], whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], b"x" + whole[1:]]
+    for content in damaged:
+        file.write_bytes(content)
+        assert call() and file.read_bytes() == whole  # compiled, and kept again
+    file.chmod(0o666)
+    assert call()
+    file.unlink()
+    (tmp_path / "elsewhere").write_bytes(whole)
+    file.symlink_to(tmp_path / "elsewhere")
+    assert call() and not file.is_symlink() and not call()
+    # under another name it is another program's
+    assert cache.load(file.name) is not None
+    file.rename(folder / "other")
+    assert cache.load("other") is None
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch, caplog):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    for path in (shared, tmp_path / "file"):
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv(cache.VARIABLE, str(path))
+        cache.keep("key", b"code")
+        assert cache.load("key") is None and str(path) in caplog.text
+    assert list(shared.iterdir()) == []
+    monkeypatch.setenv(cache.VARIABLE, "off")
+    assert cache.folder() is None
+
+
+def test_the_folder_is_bounded_and_shared(kept, monkeypatch):
+    """What was used last stays; who reads while others write gets all of it or nothing."""
+    folder, _ = kept
+    code = bytes(1000)
+    monkeypatch.setattr(cache, "LIMIT", 3500)
+    for i in range(3):
+        cache.keep(f"{i}", code)
+        os.utime(folder / f"{i}", (i, i))
+    assert cache.load("0") == code
+    cache.keep("3", code)
+    assert sorted(x.name for x in folder.iterdir()) == ["0", "2", "3"]
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(cache.keep, "same", code) for _ in range(40)]
+        assert {cache.load("same") for _ in range(100)} <= {None, code}
+        assert [x.result() for x in writing] == [None] * 40
+    assert cache.load("same") == code
 
 
 # breadth

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from ..numbers import Unsupported
+from ..small import Unsupported
+from .exponential import FUNCTIONS, in_double
 from .sine import cosine, sine
 from .writer import BOOL, Number, Writer, constant, kind
 
@@ -23,19 +24,19 @@ def same(x: Number, value: Any) -> Number:
 
 
 def _numeric(real: str, whole: str) -> Rule:
-    def rule(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         return w.op(f"{real} {FUSED}" if values[0].is_float else whole, *values)
 
     return rule
 
 
-def _mul(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _mul(w: Writer, params: Any, values: list[Number]) -> Number:
     if values[0].dtype == BOOL:
         return w.op("and", *values)
-    return _numeric("fmul", "mul")(w, eqn, values)
+    return _numeric("fmul", "mul")(w, params, values)
 
 
-def _div(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _div(w: Writer, params: Any, values: list[Number]) -> Number:
     x, y = values
     if x.is_float:
         return w.op("fdiv", x, y)
@@ -48,7 +49,7 @@ def _div(w: Writer, eqn: Any, values: list[Number]) -> Number:
     return w.select(zero, same(x, -1), quotient)
 
 
-def _rem(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _rem(w: Writer, params: Any, values: list[Number]) -> Number:
     x, y = values
     if x.is_float:
         return w.op("frem", x, y)
@@ -65,19 +66,19 @@ def _overflow(w: Writer, x: Number, y: Number) -> Number:
     return w.op("and", least, w.op("icmp eq", y, same(y, -1), dtype=BOOL))
 
 
-def _neg(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _neg(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
     return w.op("fneg", x) if x.is_float else w.op("sub", same(x, 0), x)
 
 
-def _abs(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _abs(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
     if x.is_float:
         return w.intrinsic("fabs", x)
     return w.intrinsic("abs", x, extra="i1 false") if x.is_signed else x
 
 
-def _sign(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _sign(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
     zero = same(x, 0)
     if x.is_float:
@@ -88,7 +89,7 @@ def _sign(w: Writer, eqn: Any, values: list[Number]) -> Number:
 
 
 def compare(real: str, signed: str, unsigned: str) -> Rule:
-    def rule(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         x = values[0]
         name = f"fcmp {real}" if x.is_float else f"icmp {signed if x.is_signed else unsigned}"
         return w.op(name, *values, dtype=BOOL)
@@ -96,10 +97,24 @@ def compare(real: str, signed: str, unsigned: str) -> Rule:
     return rule
 
 
+def _total_order(name: str) -> Rule:
+    """As sorting compares: a NaN is the largest."""
+
+    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+        x, y = values
+        found = compare(f"o{name}", f"s{name}", f"u{name}")(w, params, values)
+        if not x.is_float:
+            return found
+        last = w.op("fcmp uno", y, y, dtype=BOOL)
+        return w.op("or", found, last if name == "le" else w.op("and", last, w.op("fcmp ord", x, x, dtype=BOOL)))
+
+    return rule
+
+
 def extreme(real: str, whole: str) -> Rule:
     """max or min, NaN where either is."""
 
-    def rule(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         x, y = values
         if x.dtype == BOOL:
             return w.op("or" if whole == "max" else "and", x, y)
@@ -115,12 +130,12 @@ def extreme(real: str, whole: str) -> Rule:
 largest, smallest = extreme("ogt", "max"), extreme("olt", "min")
 
 
-def _clamp(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _clamp(w: Writer, params: Any, values: list[Number]) -> Number:
     least, x, most = values
-    return smallest(w, eqn, [largest(w, eqn, [least, x]), most])
+    return smallest(w, params, [largest(w, params, [least, x]), most])
 
 
-def _select_n(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _select_n(w: Writer, params: Any, values: list[Number]) -> Number:
     which, *cases = values
     if which.dtype == BOOL:
         return w.select(which, cases[1], cases[0]) if len(cases) > 1 else cases[0]
@@ -130,8 +145,8 @@ def _select_n(w: Writer, eqn: Any, values: list[Number]) -> Number:
     return found
 
 
-def _convert(w: Writer, eqn: Any, values: list[Number]) -> Number:
-    return converted(w, values[0], eqn.params["new_dtype"])
+def _convert(w: Writer, params: Any, values: list[Number]) -> Number:
+    return converted(w, values[0], params["new_dtype"])
 
 
 def converted(w: Writer, x: Number, dtype: Any) -> Number:
@@ -155,22 +170,22 @@ def converted(w: Writer, x: Number, dtype: Any) -> Number:
     return w.convert("sext" if x.is_signed else "zext", x, new)
 
 
-def _finite(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _finite(w: Writer, params: Any, values: list[Number]) -> Number:
     size = w.intrinsic("fabs", values[0])
     return w.op("fcmp olt", size, same(size, np.inf), dtype=BOOL)
 
 
-def _round(w: Writer, eqn: Any, values: list[Number]) -> Number:
-    even = eqn.params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
+def _round(w: Writer, params: Any, values: list[Number]) -> Number:
+    even = params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
     return w.intrinsic("roundeven" if even else "round", values[0])
 
 
-def _integer_pow(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _integer_pow(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
-    n = eqn.params["y"]
+    n = params["y"]
     if n == 0:
         return same(x, 1)
-    mul = lambda a, b: _mul(w, eqn, [a, b])
+    mul = lambda a, b: _mul(w, params, [a, b])
     found, square, left = None, x, abs(n)
     while left:
         if left & 1:
@@ -181,22 +196,22 @@ def _integer_pow(w: Writer, eqn: Any, values: list[Number]) -> Number:
     return found if n > 0 else w.op("fdiv", same(x, 1), found)
 
 
-def _pow(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _pow(w: Writer, params: Any, values: list[Number]) -> Number:
     x, y = values
     if not (x.is_float and y.dtype == x.dtype):
         raise Unsupported("pow with whole exponents")
     return library(w, "pow", x, y)
 
 
-def _logistic(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _logistic(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
-    return w.op("fdiv", same(x, 1), w.op("fadd", same(x, 1), library(w, "exp", w.op("fneg", x))))
+    return w.op("fdiv", same(x, 1), w.op("fadd", same(x, 1), RULES["exp"](w, params, [w.op("fneg", x)])))
 
 
 def _shift(name: str) -> Rule:
     """What is shifted out is lost, by however many bits."""
 
-    def rule(w: Writer, eqn: Any, values: list[Number]) -> Number:
+    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         x, by = values
         bits = same(by, 8 * x.dtype.itemsize)
         short = w.op("icmp ult", by, bits, dtype=BOOL)
@@ -207,14 +222,14 @@ def _shift(name: str) -> Rule:
     return rule
 
 
-def _not(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _not(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
     return w.op("xor", x, same(x, True if x.dtype == BOOL else -1))
 
 
-def _precision(w: Writer, eqn: Any, values: list[Number]) -> Number:
+def _precision(w: Writer, params: Any, values: list[Number]) -> Number:
     info = np.finfo(values[0].dtype)
-    if (eqn.params["exponent_bits"], eqn.params["mantissa_bits"]) != (info.iexp, info.nmant):
+    if (params["exponent_bits"], params["mantissa_bits"]) != (info.iexp, info.nmant):
         raise Unsupported("reduce_precision")
     return values[0]
 
@@ -258,7 +273,7 @@ def library(w: Writer, name: str, *values: Number) -> Number:
 
 
 def _library(name: str) -> Rule:
-    return lambda w, eqn, values: library(w, name, *values)
+    return lambda w, params, values: library(w, name, *values)
 
 
 RULES: dict[str, Rule] = {
@@ -266,15 +281,17 @@ RULES: dict[str, Rule] = {
     "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": largest, "min": smallest, "clamp": _clamp,
     "eq": compare("oeq", "eq", "eq"), "ne": compare("une", "ne", "ne"), "lt": compare("olt", "slt", "ult"),
     "le": compare("ole", "sle", "ule"), "gt": compare("ogt", "sgt", "ugt"), "ge": compare("oge", "sge", "uge"),
-    "select_n": _select_n, "convert_element_type": _convert, "is_finite": _finite, "round": _round,
-    "floor": lambda w, eqn, values: w.intrinsic("floor", *values), "ceil": lambda w, eqn, values: w.intrinsic("ceil", *values),
-    "sqrt": lambda w, eqn, values: w.intrinsic("sqrt", *values), "square": lambda w, eqn, values: _mul(w, eqn, values * 2),
-    "rsqrt": lambda w, eqn, values: w.op("fdiv", same(values[0], 1), w.intrinsic("sqrt", *values)),
-    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, eqn, values: sine(w, values[0], library),
-    "cos": lambda w, eqn, values: cosine(w, values[0], library),
-    "and": lambda w, eqn, values: w.op("and", *values), "or": lambda w, eqn, values: w.op("or", *values),
-    "xor": lambda w, eqn, values: w.op("xor", *values), "not": _not, "shift_left": _shift("shl"),
+    "le_to": _total_order("le"), "lt_to": _total_order("lt"), "select_n": _select_n, "convert_element_type": _convert, "is_finite": _finite, "round": _round,
+    "floor": lambda w, params, values: w.intrinsic("floor", *values), "ceil": lambda w, params, values: w.intrinsic("ceil", *values),
+    "sqrt": lambda w, params, values: w.intrinsic("sqrt", *values), "square": lambda w, params, values: _mul(w, params, values * 2),
+    "rsqrt": lambda w, params, values: w.op("fdiv", same(values[0], 1), w.intrinsic("sqrt", *values)),
+    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, params, values: sine(w, values[0], library),
+    "cos": lambda w, params, values: cosine(w, values[0], library),
+    "and": lambda w, params, values: w.op("and", *values), "or": lambda w, params, values: w.op("or", *values),
+    "xor": lambda w, params, values: w.op("xor", *values), "not": _not, "shift_left": _shift("shl"),
     "shift_right_logical": _shift("lshr"), "shift_right_arithmetic": _shift("ashr"), "reduce_precision": _precision,
-    "population_count": lambda w, eqn, values: w.intrinsic("ctpop", *values),
-    "clz": lambda w, eqn, values: w.intrinsic("ctlz", *values, extra="i1 false"),
-} | {name: _library(function) for name, function in LIBRARY.items()}  # fmt: skip
+    "population_count": lambda w, params, values: w.intrinsic("ctpop", *values),
+    "clz": lambda w, params, values: w.intrinsic("ctlz", *values, extra="i1 false"),
+} | {name: _library(function) for name, function in LIBRARY.items()} | {
+    function.__name__: in_double(function, library) for function in FUNCTIONS
+}  # fmt: skip

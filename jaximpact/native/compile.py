@@ -1,4 +1,4 @@
-"""Machine code from LLVM IR, by llvmlite, for the processor at hand. A program is compiled once, however often it is asked for."""
+"""Machine code from LLVM IR, by llvmlite, for the processor at hand. A program is compiled once, and kept (`cache`)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import ctypes.util
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
-from ..numbers import Unsupported
+from ..small import Unsupported
+from . import cache
 from .arithmetic import LIBRARY
 from .emit import NAME
 
@@ -26,13 +27,14 @@ class Code:
 
     def __init__(self, engine: Any, address: int) -> None:
         self.engine = engine  # the code lives as long as it
-        self.call: Callable = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 2)(address)
+        self.call: Callable = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2)(address)
 
 
 class Host:
     """The processor at hand, as LLVM knows it."""
 
-    def __init__(self, binding: Any) -> None:
+    def __init__(self, llvmlite: Any) -> None:
+        binding = llvmlite.binding
         binding.initialize_native_target()
         binding.initialize_native_asmprinter()
         self.binding = binding
@@ -41,55 +43,74 @@ class Host:
         triple = binding.get_default_triple()
         # a sum of products in one instruction: all of 64-bit Arm, x86 since 2013
         self.fused = bool(found.get("fma")) or triple.startswith(("aarch64", "arm64"))
-        self.target = binding.Target.from_triple(triple)
+        target = binding.Target.from_triple(triple)
+        self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, opt=2, jit=True)
+        self.machine = self.new_machine()
+        self.versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
         library = ctypes.CDLL(ctypes.util.find_library("m"))
         for name in ("sin", "cos", "fmod", "pow", *LIBRARY.values()):
             for symbol in (name, name + "f"):
                 binding.add_symbol(symbol, ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value)
 
-    def compile(self, text: str) -> Code:
-        """The code of a module with the function `NAME`."""
-        binding = self.binding
-        machine = self.target.create_target_machine(cpu=self.cpu, features=self.features, opt=2, jit=True)
+    def key(self, text: str) -> str:
+        """What a compiled program depends on."""
+        parts = (self.versions, self.machine.triple, self.cpu, self.features, text)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def compile(self, text: str) -> bytes:
+        """The object code of a module."""
+        binding, machine = self.binding, self.machine
         module = binding.parse_assembly(text)
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
+        # what is left to find in what is vectors without repetitions: the other passes take ten times as long for nothing
+        passes = binding.create_new_module_pass_manager()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.add_aggressive_dce_pass()
         tuning = binding.create_pipeline_tuning_options(speed_level=2)
-        # they find nothing in what is vectors already
-        tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_interleaving = False
-        builder = binding.create_pass_builder(machine, tuning)
-        builder.getModulePassManager().run(module, builder)
-        engine = binding.create_mcjit_compiler(module, machine)
+        passes.run(module, binding.create_pass_builder(machine, tuning))
+        return machine.emit_object(module)
+
+    def load(self, code: bytes) -> Code:
+        """The function `NAME` of object code."""
+        binding = self.binding
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine())
+        engine.add_object_file(binding.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return Code(engine, engine.get_function_address(NAME))
 
 
-@cache
+@lru_cache
 def host() -> Host:
     """The processor, if llvmlite can be had.
 
     Raises:
         ImportError: it cannot.
     """
-    from llvmlite import binding
+    import llvmlite.binding
 
     try:
-        return Host(binding)
+        return Host(llvmlite)
     except (OSError, RuntimeError, AttributeError) as error:
         raise ImportError(f"llvmlite does not know this processor: {error}") from error
 
 
 def compiled(text: str) -> Code:
-    """The code of a module, compiled now or before."""
+    """The code of a module, compiled now or before, in this process or another."""
     global compilations
-    key = hashlib.sha256(text.encode()).hexdigest()
+    key = host().key(text)
     with _lock:
         if key not in _programs:
             try:
-                _programs[key] = host().compile(text)
+                code = cache.load(key)
+                if code is None:
+                    code = host().compile(text)
+                    compilations += 1
+                    cache.keep(key, code)
+                _programs[key] = host().load(code)
             except RuntimeError as error:
                 raise Unsupported(f"LLVM: {error}") from error
-            compilations += 1
             while len(_programs) > KEPT:
                 _programs.popitem(last=False)
         _programs.move_to_end(key)

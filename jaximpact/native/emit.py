@@ -1,4 +1,4 @@
-"""A jaxpr of numbers as a function in LLVM IR that executes it for blocks of lanes, a vector at a time.
+"""A jaxpr as a function in LLVM IR that executes it for blocks of lanes, a vector at a time.
 
 Loops and branches are real: a loop goes on while any lane of the vector does, and the others keep what they have; of the
 branches of a `cond` the shortest is taken always, another one if any lane asks for it. What has no rule raises `Unsupported`.
@@ -6,274 +6,291 @@ branches of a `cond` the shortest is taken always, another one if any lane asks 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal
 
-from ..numbers import CALLS, IDENTITIES, Unsupported, inner, size, varying
-from ..scalarise import as_closed, scan_counts
-from ..stream import streamed
-from .arithmetic import RULES, converted
+from ..jaxprs import scan_counts, varying
+from ..small import Machine, Unsupported, Value, filled, known
+from ..small.cost import SMALL
+from . import memory
+from .arithmetic import RULES
+from .memory import Block
 from .writer import BOOL, INT, Number, Writer, constant
 
 CHEAP = 40  # operations of a branch that is taken whether a lane asks for it or not
 NAME = "motion"
+SIGNATURE = "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %blocks, i64 %rows"
+LONG = np.dtype(np.int64)
 
 
-def emit(program: ClosedJaxpr, varies: Sequence[bool], width: int, fused: bool) -> str:
-    """A program for ``width`` lanes a block, with the C signature
+class Text(NamedTuple):
+    """A program for vectors of ``width`` lanes: its IR, which results are rows of a `stream`, and bytes of memory of its own."""
 
-        void motion(void** entries, void** results, void** given, int64_t blocks, int64_t rows)
+    ir: str
+    width: int
+    rows: list[bool]
+    work: int
 
-    ``varies`` says of each entry whether it holds one number for every lane, one after the other, or one for all. Results hold
-    one for every lane; rows of a `stream` lie one after the other, and ``given`` are the sequences that its turns are given.
-    Booleans are bytes. ``fused``: see `Writer`.
+
+@dataclass(frozen=True)
+class Row:
+    """A number that a stream gives in every turn: it can be stored, where the text of the turn has a line for that."""
+
+    x: Number
+    line: int
+    place: str  # of the number of lane 0 in a row of results
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.x.dtype
+
+
+class Native:
+    """The emitter of LLVM IR, see `jaximpact.small`."""
+
+    memory = True
+
+    def __init__(self, width: int, fused: bool) -> None:
+        self.w = Writer(width, fused)
+
+    def number(self, x: Any) -> Number:
+        if isinstance(x, Row):
+            raise Unsupported("arithmetic with the rows of a stream")
+        return constant(x, x.dtype) if known(x) else x
+
+    def op(self, name: str, params: Any, *values: Any) -> Number:
+        if name not in RULES:
+            raise Unsupported(name)
+        return RULES[name](self.w, params, [self.number(x) for x in values])
+
+    def varies(self, x: Value) -> bool:
+        return x.wide if isinstance(x, Block) else any(getattr(y, "wide", False) for y in x.flat)
+
+    def large(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        return memory.apply(self, eqn, inputs)
+
+    def constant(self, x: np.ndarray) -> Block:
+        return memory.known(self, x)
+
+    # values that pass from one basic block to another: numbers, and large arrays that lie in memory
+
+    def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Number]:
+        """The numbers of values, as vectors where they vary."""
+        split = [(x, v) for x, v in zip(values, varies, strict=True) if not isinstance(x, Block)]
+        return [self.w.wide(self.number(y)) if v else self.number(y) for x, v in split for y in x.flat]
+
+    def rebuilt(self, values: Sequence[Value], numbers: Sequence[Number]) -> list[Value]:
+        entries = iter(numbers)
+        return [x if isinstance(x, Block) else filled(x.shape, (next(entries) for _ in range(x.size))) for x in values]
+
+    def put(self, targets: Sequence[Value], values: Sequence[Value], where: Number | None) -> None:
+        """Large arrays to their places, for some lanes; none is read from a place that was written before."""
+        pairs = [(x, memory.stored(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, Block)]
+        for x, y in pairs:
+            memory.copy(self, x, y, where)
+
+    def loop(self, start: list[Value], varies: Sequence[bool], going: Callable, turn: Callable) -> list[Value]:
+        w = self.w
+        start = [memory.own(self, x, v) if isinstance(x, Block) else x for x, v in zip(start, varies, strict=True)]
+        numbers = self.flat(start, varies)
+        before, head, body, after = w.block, *(w.fresh(name) for name in ("head", "body", "after"))
+        w.go(head)
+        w.begin(head)
+        first = len(w.lines)
+        with w.scope(w.active):
+            phis = [w.joined(x.dtype, x.wide, [(x, before)]) for x in numbers]
+            carry = self.rebuilt(start, phis)
+            more = self.number(going(carry))
+            if more.wide:
+                more = w.both(more, w.active)
+            w.branch(w.any(more), body, after)
+            w.begin(body)
+            with w.scope(more if more.wide else w.active):
+                found = turn(carry)
+                new = self.flat(found, varies)
+                if more.wide:
+                    new = [w.select(more, x, y) for x, y in zip(new, phis, strict=True)]
+                self.put(start, found, more if more.wide else None)
+                for i, x in enumerate(new):
+                    w.lines[first + i] += f", [ {x.name}, %{w.block} ]"
+                w.go(head)
+        w.begin(after)
+        return carry
+
+    def choose(
+        self, which: Any, branches: Sequence[Callable], sizes: Sequence[int], avals: Sequence, varies: Sequence[bool]
+    ) -> list[Value]:
+        w, last = self.w, len(branches) - 1
+        order = sorted(range(len(branches)), key=lambda i: sizes[i])
+        held: list[Value] = []  # places of large results
+        for a, v in zip(avals, varies, strict=True):
+            none = filled(a.shape, [constant(0, a.dtype)] * math.prod(a.shape)) if math.prod(a.shape) <= SMALL else None
+            held.append(memory.reserved(self, a.shape, a.dtype, v) if none is None else none)
+        now = self.flat(held, varies)
+        if sizes[order[0]] <= CHEAP:
+            found = branches[order.pop(0)]()
+            self.put(held, found, None)
+            now = self.flat(found, varies)
+        for i in order:
+            # what is out of range means the nearest
+            name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
+            asked = w.op(name, which, constant(i, INT), dtype=BOOL)
+            before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
+            taken = w.both(asked, w.active) if asked.wide else asked
+            w.branch(w.any(taken), inside, after)
+            w.begin(inside)
+            with w.scope(taken if asked.wide else w.active):
+                found = branches[i]()
+                new = self.flat(found, varies)
+                if asked.wide:
+                    new = [w.select(taken, x, y) for x, y in zip(new, now, strict=True)]
+                self.put(held, found, taken if asked.wide else None)
+                end = w.block
+                w.go(after)
+            w.begin(after)
+            now = [w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
+        return self.rebuilt(held, now)
+
+    def scan(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        p = eqn.params
+        a, count = scan_counts(p)
+        fixed, start, sequences = (
+            inputs[:a],
+            inputs[a : a + count],
+            [memory.stored(self, x) for x in inputs[a + count :]],
+        )
+        flags = varying(eqn, [self.varies(x) for x in inputs])
+        rows = [
+            memory.reserved(self, v.aval.shape, v.aval.dtype, f)
+            for v, f in zip(eqn.outvars[count:], flags[count:], strict=True)
+        ]
+        one, length = (filled((), [np.int64(x)]) for x in (1, p["length"]))
+
+        def turn(carry: list[Value]) -> list[Value]:
+            i = self.number(
+                machine("sub", np.int64(p["length"] - 1), carry[0].item()) if p["reverse"] else carry[0].item()
+            )
+            here = [memory.held(self, memory.row(self, x, i)) for x in sequences]
+            found = machine.run(p["jaxpr"], [*fixed, *carry[1:], *here])
+            for target, x in zip(rows, found[count:], strict=True):
+                memory.copy(self, memory.row(self, target, i), memory.as_block(self, x), None)
+            return [machine.each("add", carry[0], one), *found[:count]]
+
+        going = lambda carry: machine("lt", carry[0].item(), length.item())
+        state = self.loop([filled((), [np.int64(0)]), *start], [False, *flags[:count]], going, turn)[1:]
+        return [*state, *(memory.held(self, x) for x in rows)]
+
+    def stream(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Turns as many as the caller has rows, in each of which there is a line for what is stored of it."""
+        w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
+        constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
+        flags = [False, *varying(eqn, [self.varies(x) for x in inputs])[:carried]]
+        given = [(pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
+        count, rows = Number("%rows", LONG, False), list[Value]()
+
+        def turn(carry: list[Value]) -> list[Value]:
+            i, *state = carry
+            i = self.number(i.item())
+            here = [w.load(w.address(at, dtype, wide=False, place=i), dtype, False) for at, dtype in given]
+            found = machine.evaluate(jaxpr, constants, [*state, *(filled((), [x]) for x in here)])
+            if any(isinstance(x, Block) for x in found[carried:]):
+                raise Unsupported("rows that are large arrays")
+            place = w.op("add", w.op("mul", i, Number("%row", LONG, False)), Number("%lane", LONG, False)).name
+            numbers = [w.wide(self.number(x)) for y in found[carried:] for x in y.flat]
+            w.lines.append("")
+            entries = iter(Row(x, len(w.lines) - 1, place) for x in numbers)
+            rows[:] = [filled(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
+            return [filled((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
+
+        going = lambda carry: w.op("icmp slt", self.number(carry[0].item()), count, dtype=BOOL)
+        state = self.loop([filled((), [np.int64(0)]), *start], flags, going, turn)[1:]
+        return [*state, *rows]
+
+
+def emit(closed: Any, variables: Sequence, varies: Sequence[bool], width: int, fused: bool) -> Text:
+    """A program for ``width`` lanes a vector, with the C signature
+
+        void motion(void** entries, void** results, void** given, void* work, int64_t blocks, int64_t rows)
+
+    of a jaxpr. ``entries`` are the arrays of its ``variables``, of which ``varies`` says whether it holds lanes, one after the
+    other for every entry, or one array for all. So do results hold lanes; rows of a `stream` lie one after the other, and
+    ``given`` are the sequences that its turns are given. Booleans are bytes. What the jaxpr closes over is known where it
+    is no variable; ``fused``: see `Writer`.
     """
-    w = Writer(width, fused)
-    jaxpr = program.jaxpr
+    e = Native(width, fused)
+    w, jaxpr, machine = e.w, closed.jaxpr, Machine(e)
     w.do(f"%row = mul i64 %blocks, {width}")
-    shared = [
-        None if x else _load(w, i, v.aval.dtype) for i, (v, x) in enumerate(zip(jaxpr.invars, varies, strict=True))
+    sources = [
+        memory.Source(pointer(w, "entries", i), v.aval, x)
+        for i, (v, x) in enumerate(zip(variables, varies, strict=True))
     ]
-    pointers = [_pointer(w, "entries", i) if x is None else "" for i, x in enumerate(shared)]
-    targets = [_pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
-    rows = streamed(program, IDENTITIES)
-    for v, target in zip(rows, targets, strict=True):
-        if v is not None:
-            w.rows.setdefault(v, []).append(target)
+    shared = {id(s): memory.read(e, s) for s in sources if not s.wide}
+    targets = [pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
     w.go("block")
     w.begin("block")
     w.do("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
     head = len(w.lines) - 1
     w.do(f"%lane = mul i64 %number, {width}")
-    values = [
-        _lanes(w, pointers[i], v.aval.dtype) if x is None else x
-        for i, (v, x) in enumerate(zip(jaxpr.invars, shared, strict=True))
-    ]
-    for target, row, x in zip(targets, rows, run(w, program, values), strict=True):
-        if row is None:
-            _store(w, target, w.wide(x))
+    values = dict(
+        zip(variables, (shared[id(s)] if id(s) in shared else memory.read(e, s) for s in sources), strict=True)
+    )
+    values |= {v: machine.constant(x) for v, x in zip(jaxpr.constvars, closed.consts, strict=True) if v not in values}
+    found = machine.evaluate(jaxpr, [values[v] for v in jaxpr.constvars], [values[v] for v in jaxpr.invars])
+    rows = [_result(e, target, memory.held(e, x)) for target, x in zip(targets, found, strict=True)]
     w.do("%next = add i64 %number, 1")
     w.do("%more = icmp slt i64 %next, %blocks")
     w.lines[head] = w.lines[head].replace("BACK", w.block)
     w.do("br i1 %more, label %block, label %done")
     w.begin("done")
     w.do("ret void")
-    body = "\n".join(w.lines)
+    body = "\n".join([*w.entry, *w.lines])
     others = "\n".join(w.declared.values())
-    signature = "ptr %entries, ptr %results, ptr %given, i64 %blocks, i64 %rows"
-    return f"define void @{NAME}({signature}) nounwind {{\nentry:\n{body}\n}}\n{others}\n"
+    return Text(f"define void @{NAME}({SIGNATURE}) nounwind {{\nentry:\n{body}\n}}\n{others}\n", width, rows, w.used)
 
 
-def _memory(dtype: Any) -> np.dtype:
-    return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)
-
-
-def _pointer(w: Writer, table: str, i: int) -> str:
+def pointer(w: Writer, table: str, i: int) -> str:
     name = "%" + w.fresh("p")
     w.do(f"{name}.at = getelementptr ptr, ptr %{table}, i64 {i}")
     w.do(f"{name} = load ptr, ptr {name}.at")
     return name
 
 
-def _read(w: Writer, pointer: str, dtype: Any, wide: bool) -> Number:
-    kept = _memory(dtype)
-    found = w.text(kept, wide, f"load {w.type(kept, wide)}, ptr {pointer}, align {kept.itemsize}")
-    return found if kept == dtype else w.op("icmp ne", found, constant(0, kept), dtype=BOOL)
+def _result(e: Native, target: str, x: Value) -> bool:
+    """Stores a result, entry after entry; whether they are rows."""
+    w = e.w
+    if isinstance(x, Block):
+        memory.each(e, x.shape, lambda index: _store(e, target, memory.linear(e, x.shape, index), w.wide(x.at(index))))
+        return False
+    rows = [y for y in x.flat if isinstance(y, Row)]
+    for j, y in enumerate(x.flat):
+        if not rows:
+            _store(e, target, constant(j, LONG), w.wide(e.number(y)))
+        elif isinstance(y, Row) or known(y):
+            row = y if isinstance(y, Row) else rows[0]
+            _store_row(w, target, j, row, y.x if isinstance(y, Row) else w.wide(e.number(y)))
+        else:
+            raise Unsupported("rows of a stream beside what is none")
+    return bool(rows)
 
 
-def _load(w: Writer, i: int, dtype: Any) -> Number:
-    return _read(w, _pointer(w, "entries", i), dtype, False)
+def _store(e: Native, target: str, entry: Number, x: Number) -> None:
+    w = e.w
+    place = w.op("add", w.op("mul", entry, Number("%row", LONG, False)), Number("%lane", LONG, False))
+    w.store(w.address(target, x.dtype, wide=False, place=place), x)
 
 
-def _lanes(w: Writer, pointer: str, dtype: Any) -> Number:
-    return _read(w, _offset(w, pointer, dtype), dtype, True)
-
-
-def _offset(w: Writer, pointer: str, dtype: Any, place: str = "%lane") -> str:
+def _store_row(w: Writer, target: str, j: int, row: Row, x: Number) -> None:
+    """Into the line that the turn has for it."""
+    outside, w.lines = w.lines, []
     name = "%" + w.fresh("p")
-    w.do(f"{name} = getelementptr {w.type(_memory(dtype), False)}, ptr {pointer}, i64 {place}")
-    return name
-
-
-def _store(w: Writer, target: str, x: Number, place: str = "%lane") -> None:
-    kept = _memory(x.dtype)
-    x = x if kept == x.dtype else w.convert("zext", x, kept)
-    w.do(f"store {w.arg(x)}, ptr {_offset(w, target, x.dtype, place)}, align {kept.itemsize}")
-
-
-# a program of numbers
-
-
-def run(w: Writer, program: Any, values: Sequence[Number]) -> list[Number]:
-    """The outputs of a jaxpr of numbers."""
-    program = as_closed(program)
-    return _evaluate(w, program.jaxpr, [_known(w, x) for x in program.consts], values)
-
-
-def _evaluate(w: Writer, jaxpr: Any, constants: Sequence[Number], values: Sequence[Number]) -> list[Number]:
-    env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
-    read = lambda v: _known(w, v.val, v.aval.dtype) if isinstance(v, Literal) else env[v]  # type: ignore[attr-defined]
-    for eqn in jaxpr.eqns:
-        env.update(zip(eqn.outvars, _apply(w, eqn, [read(v) for v in eqn.invars]), strict=True))
-    return [read(v) for v in jaxpr.outvars]
-
-
-def _known(w: Writer, x: Any, dtype: Any = None) -> Number:
-    x = np.asarray(x)
-    dtype = x.dtype if dtype is None else np.dtype(dtype)
-    # an array can be handed on, and read by a loop
-    return w.array(x) if x.ndim else constant(x[()], dtype)
-
-
-def _stream(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
-    """Turns as many as the caller has rows, each of which is stored."""
-    jaxpr, carried = eqn.params["jaxpr"], eqn.params["carried"]
-    constants = values[: len(jaxpr.constvars)]
-    start = w.like(values[len(constants) :], varying(eqn, [x.wide for x in values])[:carried])
-    given = [(_pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
-    count = Number("%rows", np.dtype(np.int64), False)
-
-    def turn(carry: list[Number]) -> list[Number]:
-        i, *state = carry
-        here = [_read(w, _offset(w, pointer, dtype, i.name), dtype, False) for pointer, dtype in given]
-        found = _evaluate(w, jaxpr, constants, [*state, *here])
-        first = w.op("mul", i, Number("%row", i.dtype, False))
-        place = w.op("add", first, Number("%lane", i.dtype, False))
-        for v, x in zip(eqn.outvars[carried:], found[carried:], strict=True):
-            for target in w.rows.get(v, ()):
-                _store(w, target, w.wide(x), place.name)
-        return [w.op("add", i, constant(1, i.dtype)), *found[:carried]]
-
-    going = lambda carry: w.op("icmp slt", carry[0], count, dtype=BOOL)
-    state = _loop(w, [constant(0, np.int64), *start], going, turn)[1:]
-    return [*state, *(Number("a row", v.aval.dtype, True) for v in eqn.outvars[carried:])]
-
-
-def _apply(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
-    name = eqn.primitive.name
-    if name in IDENTITIES:
-        return values[: len(eqn.outvars)]
-    if name in CALLS:
-        return run(w, eqn.params[CALLS[name]], values)
-    if name in CONTROL:
-        return CONTROL[name](w, eqn, values)
-    if name not in RULES or any(v.aval.shape for v in (*eqn.invars, *eqn.outvars)):
-        raise Unsupported(name)
-    found = RULES[name](w, eqn, values)
-    expected = eqn.outvars[0].aval.dtype
-    if found.dtype != expected:
-        raise Unsupported(f"{name} of {', '.join(str(x.dtype) for x in values)}")
-    return [found]
-
-
-def _linear_solve(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
-    ends = np.cumsum(eqn.params["const_lengths"])
-    parts = [values[a:b] for a, b in zip([0, *ends], [*ends, None], strict=True)]
-    return run(w, eqn.params["jaxprs"].solve, [*parts[2], *parts[4]])
-
-
-def _loop(
-    w: Writer,
-    start: list[Number],
-    going: Callable[[list[Number]], Number],
-    turn: Callable[[list[Number]], list[Number]],
-) -> list[Number]:
-    """Numbers after a loop: those of lanes that have ended are kept while others go on."""
-    before, head, body, after = w.block, *(w.fresh(name) for name in ("head", "body", "after"))
-    w.go(head)
-    w.begin(head)
-    first = len(w.lines)
-    with w.scope(w.active):
-        carry = [w.joined(x.dtype, x.wide, [(x, before)]) for x in start]
-        more = going(carry)
-        if more.wide:
-            more = w.both(more, w.active)
-        w.branch(w.any(more), body, after)
-        w.begin(body)
-        with w.scope(more if more.wide else w.active):
-            new = w.like(turn(carry), [x.wide for x in carry])
-            if more.wide:
-                new = [w.select(more, x, y) for x, y in zip(new, carry, strict=True)]
-            for i, x in enumerate(new):
-                w.lines[first + i] += f", [ {x.name}, %{w.block} ]"
-            w.go(head)
-    w.begin(after)
-    return carry
-
-
-def _while(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
-    p = eqn.params
-    a, b = p["cond_nconsts"], p["body_nconsts"]
-    head, fixed, start = values[:a], values[a : a + b], values[a + b :]
-    start = w.like(start, varying(eqn, [x.wide for x in values]))
-    going = lambda carry: run(w, p["cond_jaxpr"], [*head, *carry])[0]
-    return _loop(w, start, going, lambda carry: run(w, p["body_jaxpr"], [*fixed, *carry]))
-
-
-def _scan(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
-    p = eqn.params
-    a, count = scan_counts(p)
-    sequences = values[a + count :]
-    if len(eqn.outvars) > count or any(x.name not in w.arrays for x in sequences):
-        raise Unsupported("scan of arrays")
-    start = w.like(values[a : a + count], varying(eqn, [x.wide for x in values]))
-    going = lambda carry: w.op("icmp slt", carry[0], constant(p["length"], INT), dtype=BOOL)
-
-    def turn(carry: list[Number]) -> list[Number]:
-        i = w.op("sub", constant(p["length"] - 1, INT), carry[0]) if p["reverse"] else carry[0]
-        entries = [w.entry(x, i) for x in sequences]
-        return [w.op("add", carry[0], constant(1, INT)), *run(w, p["jaxpr"], [*values[:a], *carry[1:], *entries])]
-
-    return _loop(w, [constant(0, INT), *start], going, turn)[1:]
-
-
-def _cond(w: Writer, eqn: Any, values: list[Number]) -> list[Number]:
-    branches = [as_closed(x) for x in eqn.params["branches"]]
-    which, *operands = values
-    flags = varying(eqn, [x.wide for x in values])
-    which = converted(w, which, INT)
-    last = len(branches) - 1
-
-    def asked(i: int) -> Number:
-        """What is out of range means the nearest."""
-        name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
-        return w.op(name, which, constant(i, INT), dtype=BOOL)
-
-    order = sorted(range(len(branches)), key=lambda i: size(branches[i].jaxpr))
-    found = None
-    if size(branches[order[0]].jaxpr) <= CHEAP and not _loops(branches[order[0]].jaxpr):
-        found = w.like(run(w, branches[order.pop(0)], operands), flags)
-    for i in order:
-        mine = asked(i)
-        if found is None:
-            found = w.like([constant(0, v.aval.dtype) for v in eqn.outvars], flags)
-        before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
-        taken = w.both(mine, w.active) if mine.wide else mine
-        w.branch(w.any(taken), inside, after)
-        w.begin(inside)
-        with w.scope(taken if mine.wide else w.active):
-            new = w.like(run(w, branches[i], operands), flags)
-            if mine.wide:
-                new = [w.select(taken, x, y) for x, y in zip(new, found, strict=True)]
-            end = w.block
-            w.go(after)
-        w.begin(after)
-        found = [w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, found, strict=True)]
-    assert found is not None
-    return found
-
-
-def _loops(jaxpr: Any) -> bool:
-    return any(e.primitive.name in ("while", "scan") or any(map(_loops, inner(e))) for e in jaxpr.eqns)
-
-
-CONTROL: dict[str, Callable] = {
-    "while": _while,
-    "scan": _scan,
-    "cond": _cond,
-    "stream": _stream,
-    "custom_linear_solve": _linear_solve,
-}
+    w.do(f"{name}.skip = mul i64 %rows, {j}")
+    w.do(f"{name}.from = mul i64 {name}.skip, %row")
+    w.do(f"{name}.to = add i64 {name}.from, {row.place}")
+    with w.scope(None):  # nothing that it computes is seen elsewhere
+        w.store(w.address(target, x.dtype, wide=False, place=f"i64 {name}.to"), x)
+    inside, w.lines = w.lines, outside
+    w.lines[row.line] = "\n".join(filter(None, [w.lines[row.line], *inside]))

@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
-from ..numbers import IDENTITIES, Unsupported, carried_axes, inputs, numbers, size
-from ..stream import streamed
+from ..small import Unsupported, carried_axes
+from ..small.cost import cost
+from ..small.program import inputs
 from .compile import Code, compiled, host
-from .emit import emit
+from .emit import Text, emit
 
 BYTES = 64  # of a vector: the widest registers there are, or two of the next
 LARGEST = 100_000  # operations of a program: more take long to compile
@@ -24,10 +25,10 @@ _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which ja
 
 
 class Compiled(NamedTuple):
-    """Machine code of a function of one lane, for vectors of ``width``."""
+    """Machine code of a program of one lane."""
 
     code: Code
-    width: int
+    text: Text
 
 
 class Prepared(NamedTuple):
@@ -57,7 +58,7 @@ def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any
         traced = one.trace(*members, **static)
         closed = traced.jaxpr
         program = _compiled(closed, carried, any(carried))
-    results = [(v.aval, s is not None) for v, s in zip(closed.jaxpr.outvars, streamed(closed, IDENTITIES), strict=True)]
+    results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
     constants = [*map(np.asarray, inputs(closed)[1])]
     return Prepared(program, constants, results, jax.tree.structure(traced.out_info))
 
@@ -102,45 +103,38 @@ def _compiled(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
+    if (count := cost(closed)) > LARGEST:
+        raise Unsupported(f"a program of some {count} operations, more than {LARGEST}")
     variables, constants = inputs(closed)
-    program = numbers(closed, library=True)
-    if (count := size(program.jaxpr)) > LARGEST:
-        raise Unsupported(f"a program of {count} operations, more than {LARGEST}")
-    flags = [*carried, *[False] * len(constants)]
-    varies = [flag for v, flag in zip(variables, flags, strict=True) for _ in range(math.prod(v.aval.shape))]
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     width = BYTES // max(real, default=8) if many else 1
-    return Compiled(compiled(emit(program, varies, width, host().fused)), width)
+    text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused)
+    return Compiled(compiled(text.ir), text)
 
 
 def _launch(
     program: Compiled, operands: Sequence, carried: Sequence[bool], lanes: int, results: Sequence, given: Sequence
 ) -> list[np.ndarray]:
     """The program for all lanes, in whole vectors, filled up with the last lane; ``results`` are avals, and whether of rows."""
-    blocks = -(-lanes // program.width)
-    padded = blocks * program.width
-    kept, entries = [], []  # the arrays live until the call is over
+    blocks = -(-lanes // program.text.width)
+    padded = blocks * program.text.width
+    entries = []
     for x, c in zip(operands, carried, strict=True):
         if c:
             columns = np.empty((math.prod(x.shape[1:]), padded), x.dtype)
             columns[:, :lanes] = x.reshape(lanes, -1).T
             columns[:, lanes:] = columns[:, lanes - 1 : lanes]
-        else:
-            columns = np.ascontiguousarray(x).reshape(-1, 1)
-        kept.append(columns)
-        entries += _rows(columns)
+            x = columns
+        entries.append(np.ascontiguousarray(x))
     given = [np.ascontiguousarray(x) for x in given]
     rows = len(given[0]) if given else 0
     found = [np.empty((math.prod(a.shape), rows if many else 1, padded), a.dtype) for a, many in results]
-    targets = [address for x in found for address in _rows(x)]
-    program.code.call(_table(entries), _table(targets), _table([x.ctypes.data for x in given]), blocks, rows)
+    work = np.empty(program.text.work + 64, np.uint8)
+    first = work.ctypes.data + -work.ctypes.data % 64
+    program.code.call(_table(entries), _table(found), _table(given), first, blocks, rows)
     arrays = [x[:, :, :lanes].transpose(2, 1, 0) for x in found]
     return [x.reshape(lanes, *[rows] * many, *a.shape) for x, (a, many) in zip(arrays, results, strict=True)]
 
 
-def _rows(x: np.ndarray) -> list[int]:
-    return [x.ctypes.data + i * x.strides[0] for i in range(len(x))]
-
-
-def _table(addresses: Sequence[int]) -> Any:
-    return (ctypes.c_void_p * len(addresses))(*addresses)
+def _table(arrays: Sequence[np.ndarray]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..numbers import Unsupported
+from ..small import Unsupported
 
 TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
     f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -17,7 +18,8 @@ TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
 BOOL, INT = np.dtype(bool), np.dtype(np.int32)
 
 
-class Number(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Number:
     """A number of a program: its name in the text, its dtype, and whether it is a vector over lanes."""
 
     name: str
@@ -54,6 +56,11 @@ def constant(value: Any, dtype: Any) -> Number:
     return Number(str(int(value)), dtype, False)
 
 
+def memory(dtype: Any) -> np.dtype:
+    """The type of a number in memory: that of a boolean is a byte."""
+    return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)
+
+
 class Writer:
     """A function body of ``width`` lanes a vector, one basic block after the other.
 
@@ -66,8 +73,8 @@ class Writer:
         self.lines: list[str] = []
         self.block = "entry"
         self.declared: dict[str, str] = {}  # other functions by name: declarations or definitions
-        self.arrays: dict[str, np.ndarray] = {}  # known arrays by name
-        self.rows: dict[Any, list[str]] = {}  # where the rows of a stream are stored, by variable
+        self.entry: list[str] = []  # what the first block begins with
+        self.used = 0  # bytes of memory for arrays
         self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
         self.active: Number | None = None  # the lanes whose results matter, None: all
         self._count = 0
@@ -131,6 +138,18 @@ class Writer:
         given = ", ".join([self.arg(x) for x in operands] + ([extra] if extra else []))
         return self.text(result, first.wide, f"call {self.type(result, first.wide)} {function}({given})")
 
+    def called(self, name: str, x: Number, body: Callable[[Writer, Number], Number]) -> Number:
+        """``body(writer, x)`` as a function, written once."""
+        function = f"@lanes.{name}.{self.mangled(x)}"
+        if function not in self.declared:
+            inside = Writer(self.width, self.fused)
+            inside.begin("entry")
+            found = body(inside, Number("%x", x.dtype, x.wide))
+            self.declared |= inside.declared
+            head = f"define internal {self.of(x)} {function}({self.of(x)} %x) noinline nounwind memory(none) {{"
+            self.declared[function] = "\n".join([head, *inside.lines, f"  ret {inside.arg(found)}", "}"])
+        return self.text(x.dtype, x.wide, f"call {self.of(x)} {function}({self.arg(x)})")
+
     def mangled(self, x: Number) -> str:
         short = {"double": "f64", "float": "f32"}.get(kind(x.dtype), kind(x.dtype))
         return f"v{self.width}{short}" if x.wide else short
@@ -150,6 +169,18 @@ class Writer:
             True,
             f"shufflevector {vector} {first.name}, {vector} poison, <{self.width} x i32> zeroinitializer",
         )
+
+    def lane(self, x: Number, i: int) -> Number:
+        """The number of a lane."""
+        return self.text(x.dtype, False, f"extractelement {self.arg(x)}, i64 {i}") if x.wide else x
+
+    def vector(self, lanes: Sequence[Number]) -> Number:
+        """The vector of the numbers of all lanes."""
+        kind_, found = self.type(lanes[0].dtype, True), "poison"
+        for i, x in enumerate(lanes):
+            now = self.text(x.dtype, True, f"insertelement {kind_} {found}, {self.arg(x)}, i64 {i}")
+            found = now.name
+        return now
 
     def alike(self, values: Iterable[Number]) -> list[Number]:
         """Vectors, if there is one among them."""
@@ -171,24 +202,31 @@ class Writer:
     def both(self, x: Number, y: Number | None) -> Number:
         return x if y is None else self.op("and", x, y)
 
-    # known arrays
+    # memory
 
-    def array(self, x: np.ndarray) -> Number:
-        """A known array, of which `entry` gives an entry."""
-        name = f"@array{len(self.arrays)}"
-        self.arrays[name] = x
-        return Number(name, x.dtype, False)
+    def address(self, pointer: str, dtype: Any, *, wide: bool, place: Number | str) -> str:
+        """The address of an entry of an array in memory; one of lanes has ``width`` numbers an entry."""
+        name = "%" + self.fresh("p")
+        at = place if isinstance(place, str) else self.arg(place)
+        self.do(f"{name} = getelementptr {self.type(memory(dtype), wide)}, ptr {pointer}, {at}")
+        return name
 
-    def entry(self, x: Number, i: Number) -> Number:
-        """The entry number i of a known array (n,)."""
-        values = self.arrays[x.name]
-        if values.ndim != 1 or x.dtype == BOOL:
-            raise Unsupported(f"a known array of shape {values.shape} and type {x.dtype}")
-        entries = ", ".join(f"{kind(x.dtype)} {constant(y, x.dtype).name}" for y in values)
-        self.declared[x.name] = f"{x.name} = private constant [{len(values)} x {kind(x.dtype)}] [{entries}]"
-        place = "%" + self.fresh("p")
-        self.do(f"{place} = getelementptr {kind(x.dtype)}, ptr {x.name}, {self.arg(i)}")
-        return self.text(x.dtype, False, f"load {kind(x.dtype)}, ptr {place}")
+    def load(self, address: str, dtype: Any, wide: bool) -> Number:
+        kept = memory(dtype)
+        found = self.text(kept, wide, f"load {self.type(kept, wide)}, ptr {address}, align {kept.itemsize}")
+        return found if kept == dtype else self.op("icmp ne", found, constant(0, kept), dtype=BOOL)
+
+    def store(self, address: str, x: Number) -> None:
+        kept = memory(x.dtype)
+        x = x if kept == x.dtype else self.convert("zext", x, kept)
+        self.do(f"store {self.arg(x)}, ptr {address}, align {kept.itemsize}")
+
+    def reserve(self, count: int, dtype: Any, wide: bool) -> str:
+        """Memory for so many numbers, or vectors, which a call of the program is given."""
+        name, self.used = "%" + self.fresh("m"), -(-self.used // 64) * 64
+        self.entry.append(f"  {name} = getelementptr i8, ptr %work, i64 {self.used}")
+        self.used += count * memory(dtype).itemsize * (self.width if wide else 1)
+        return name
 
     # blocks
 

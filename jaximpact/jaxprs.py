@@ -1,0 +1,85 @@
+"""What can be read from a jaxpr: the jaxprs inside it, its size, and what of its results depends on what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax.extend.core import ClosedJaxpr, Literal
+
+IDENTITIES = {"guard", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
+         "custom_jvp_call": "call_jaxpr", "custom_vmap_call": "call", "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
+
+
+def as_closed(jaxpr: Any) -> ClosedJaxpr:
+    return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
+
+
+def scan_counts(p: Any) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many its state; newer versions of jax give them as trees."""
+    if "num_consts" in p:
+        return p["num_consts"], p["num_carry"]
+    constants, state, _ = p["ft_in"].unpack()
+    return len(constants), len(state)
+
+
+def size(jaxpr: Any) -> int:
+    return sum(1 + sum(size(part) for part in inner(eqn)) for eqn in jaxpr.eqns)
+
+
+def inner(eqn: Any) -> list:
+    """The jaxprs in an equation."""
+    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else [value])]
+    return [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+
+
+def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
+    """Which outputs of an equation differ between lanes, if those inputs do; or depend on what they depend on."""
+    name, p = eqn.primitive.name, eqn.params
+    if name == "while":
+        a, b = p["cond_nconsts"], p["body_nconsts"]
+
+        def turn(flags: list[bool]) -> list[bool]:
+            ends = varying_outputs(p["cond_jaxpr"], [*given[:a], *flags])[0]
+            return [ends or x for x in varying_outputs(p["body_jaxpr"], [*given[a : a + b], *flags])]
+
+        return _settled(turn, given[a + b :])
+    if name == "scan":
+        count, state = scan_counts(p)
+        fixed, start, sequences = given[:count], given[count : count + state], given[count + state :]
+        return _settled(lambda flags: varying_outputs(p["jaxpr"], [*fixed, *flags, *sequences]), start)
+    if name == "stream":
+        constants, start = given[: -p["carried"] or None], given[len(given) - p["carried"] :]
+        more = [False] * (len(p["jaxpr"].invars) - p["carried"])
+        return _settled(lambda flags: varying_outputs(p["jaxpr"], [*flags, *more], constants), start)
+    if name == "cond":
+        if given[0]:
+            return [True] * len(eqn.outvars)
+        return [any(x) for x in zip(*(varying_outputs(branch, given[1:]) for branch in p["branches"]), strict=True)]
+    if name in CALLS:
+        return varying_outputs(p[CALLS[name]], given)
+    return [any(given)] * len(eqn.outvars)
+
+
+def _settled(turn: Any, start: Sequence[bool]) -> list[bool]:
+    """The outputs of a loop's body once the carry, which is its first outputs, varies in no further entry."""
+    flags = list(start)
+    while True:
+        found = turn(flags)
+        new = [x or y for x, y in zip(flags, found, strict=False)]
+        if new == flags:
+            return [*flags, *found[len(flags) :]]
+        flags = new
+
+
+def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:
+    """The same for a whole jaxpr."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    flags = dict.fromkeys(jaxpr.constvars, False)
+    flags.update(zip(jaxpr.constvars, constants, strict=False))
+    flags.update(zip(jaxpr.invars, given, strict=True))
+    read = lambda v: False if isinstance(v, Literal) else flags[v]
+    for eqn in jaxpr.eqns:
+        flags.update(zip(eqn.outvars, varying(eqn, [read(v) for v in eqn.invars]), strict=True))
+    return [read(v) for v in jaxpr.outvars]

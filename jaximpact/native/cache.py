@@ -1,0 +1,120 @@
+"""Compiled programs on disk, so that the next process need not compile them.
+
+They are machine code: a folder or a file is used only if it is this user's, and nobody else may write to it. A file begins with
+a checksum, and one that is damaged counts as none. Files appear whole or not at all, so that processes may share the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import stat
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+VARIABLE = "JAXIMPACT_CACHE"  # a folder, or "off"
+LIMIT = 256 * 2**20  # bytes; beyond, what was not used for longest goes
+MARK = b"jaximpact\n"
+log = logging.getLogger(__name__)
+
+
+def folder() -> Path | None:
+    """Where compiled programs are kept: as `VARIABLE` says, or in the user's folder for caches; None: nowhere."""
+    asked = os.environ.get(VARIABLE, "")
+    if asked.lower() == "off":
+        return None
+    if asked:
+        return _usable(Path(asked).expanduser())
+    if sys.platform == "darwin":
+        base = Path("~/Library/Caches").expanduser()
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser()
+    else:
+        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        base = given if given.is_absolute() else Path("~/.cache").expanduser()
+    return _usable(base / "jaximpact")
+
+
+@cache
+def _usable(path: Path) -> Path | None:
+    """The folder, made if there is none; None where it cannot be trusted, or made."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if _is_mine(path.lstat()) and path.is_dir():
+            return path
+        log.warning("%s is not a folder that only this user can write to: compiled programs are not kept there", path)
+    except (OSError, RuntimeError) as error:
+        log.warning("compiled programs are not kept: %s", error)
+    return None
+
+
+def _is_mine(found: os.stat_result) -> bool:
+    """Whether it belongs to this user, and is nobody else's to write; a link is never."""
+    if stat.S_ISLNK(found.st_mode):
+        return False
+    # on Windows a folder in the user's own has his rights
+    return sys.platform == "win32" or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
+
+
+def load(key: str) -> bytes | None:
+    """What was kept under a key, if it is as it was written."""
+    place = folder()
+    if place is None:
+        return None
+    path = place / key
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(handle, "rb") as file:
+            known = os.fstat(file.fileno())
+            content = file.read() if _is_mine(known) and stat.S_ISREG(known.st_mode) else b""
+    except OSError:
+        return None
+    head = len(MARK) + hashlib.sha256().digest_size
+    if content[:head] != MARK + _checksum(key, content[head:]):
+        log.info("%s is damaged, or another user's: compiled anew", path)
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # when it was used last
+    return content[head:]
+
+
+def keep(key: str, code: bytes) -> None:
+    """Keeps code under a key, where it can be kept."""
+    place = folder()
+    if place is None:
+        return
+    try:
+        handle, name = tempfile.mkstemp(dir=place, prefix=".")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(MARK + _checksum(key, code) + code)
+            os.replace(name, place / key)
+        except BaseException:
+            os.unlink(name)
+            raise
+        _prune(place)
+    except OSError as error:
+        log.info("a compiled program is not kept: %s", error)
+
+
+def _checksum(key: str, code: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + code).digest()
+
+
+def _prune(place: Path) -> None:
+    """Removes what was not used for longest, beyond the limit."""
+    found = []
+    for entry in os.scandir(place):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
+    left = sum(size for _, size, _ in found) - LIMIT
+    for _, size, path in sorted(found):
+        if left <= 0:
+            return
+        left -= size
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,100 @@
+"""The interpreter: a jaxpr walked once, its arrays held as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from jax.extend.core import Literal
+
+from ..jaxprs import CALLS, IDENTITIES, as_closed
+from . import algebra, control, structure, sums
+from .cost import SMALL, is_large
+from .fold import SIMPLIFIED, folded
+from .numbers import Emitter, Unsupported, Value, all_known, filled, known, split
+
+RULES: dict[str, Callable] = structure.RULES | sums.RULES | algebra.RULES
+# what reads or writes at places that need not be known
+PLACES = {name for name in RULES if name.startswith(("gather", "scatter", "dynamic"))}
+SEARCHED = 32  # entries up to which one is chosen among all
+# of arrays of any size
+CONTROL: dict[str, Callable] = control.RULES
+
+
+class Machine:
+    """Executes jaxprs on numbers by an emitter."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.kept: dict[int, tuple[Any, list]] = {}
+
+    def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
+        """An elementwise primitive of numbers; ``structural``: a known zero in a product is one of the structure, not written."""
+        if all(map(known, x)):
+            found = folded(name, x, params)
+            if found is not None:
+                return found
+        elif structural and name in SIMPLIFIED:
+            found = SIMPLIFIED[name](self, *x)
+            if found is not None:
+                return found
+        return self.emitter.op(name, params, *x)
+
+    def each(self, name: str, *arrays: np.ndarray, params: Any = None, structural: bool = True) -> np.ndarray:
+        """The same, entry by entry."""
+        arrays = np.broadcast_arrays(*arrays)
+        entries = zip(*(a.flat for a in arrays), strict=True)
+        return filled(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
+
+    def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
+        """The outputs of a jaxpr."""
+        closed = as_closed(jaxpr)
+        return self.evaluate(closed.jaxpr, [self.constant(x) for x in closed.consts], values)
+
+    def constant(self, x: Any) -> Value:
+        """A known array."""
+        return split(x) if np.size(x) <= SMALL else self.emitter.constant(np.asarray(x))
+
+    def evaluate(self, jaxpr: Any, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
+        env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
+        read = lambda v: split(np.asarray(v.val, v.aval.dtype)) if isinstance(v, Literal) else env[v]  # type: ignore[attr-defined]
+        for eqn in self.needed(jaxpr):
+            env.update(zip(eqn.outvars, self.apply(eqn, [read(v) for v in eqn.invars]), strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def needed(self, jaxpr: Any) -> list:
+        """The equations that something depends on."""
+        if id(jaxpr) not in self.kept:
+            wanted, kept = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+            for eqn in reversed(jaxpr.eqns):
+                if not wanted.isdisjoint(eqn.outvars):
+                    kept.append(eqn)
+                    wanted.update(v for v in eqn.invars if not isinstance(v, Literal))
+            self.kept[id(jaxpr)] = jaxpr, kept[::-1]  # which lives as long as its number is known
+        return self.kept[id(jaxpr)][1]
+
+    def is_searched(self, name: str, inputs: list[Value]) -> bool:
+        """Whether an entry at an unknown place is better looked up in memory than chosen among all."""
+        places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
+        return self.emitter.memory and inputs[0].size > SEARCHED and not all(map(all_known, places))
+
+    def apply(self, eqn: Any, inputs: list[Value]) -> list[Value]:
+        name = eqn.primitive.name
+        if name in IDENTITIES:
+            return inputs[: len(eqn.outvars)]
+        if name in CALLS:
+            return self.run(eqn.params[CALLS[name]], inputs)
+        if name in CONTROL:
+            return CONTROL[name](self, eqn, inputs)
+        if is_large(eqn) or (name in PLACES and self.is_searched(name, inputs)):
+            return self.emitter.large(self, eqn, inputs)
+        if name in RULES:
+            return RULES[name](self, eqn, inputs)
+        if len(eqn.outvars) != 1 or np.broadcast_shapes(*(x.shape for x in inputs)) != eqn.outvars[0].aval.shape:
+            raise Unsupported(name)
+        written = name == "mul" and any(isinstance(v, Literal) and v.val == 0 for v in eqn.invars)
+        found = self.each(name, *inputs, params=eqn.params, structural=not written)
+        if found.size and found.flat[0].dtype != eqn.outvars[0].aval.dtype:
+            raise Unsupported(f"{name} of {', '.join(str(v.aval.dtype) for v in eqn.invars)}")
+        return [found]

@@ -1,0 +1,21 @@
+"""What a program of numbers is given: the inputs of a function of one lane, and the arrays that it closes over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def inputs(closed: Any) -> tuple[list, list]:
+    """The variables of a jaxpr that are inputs of its program, and the values of those that it closes over.
+
+    Whole numbers, which may be indices, are part of the program.
+    """
+    given = [(v, x) for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True) if _is_given(x)]
+    return [*closed.jaxpr.invars, *(v for v, _ in given)], [x for _, x in given]
+
+
+def _is_given(constant: Any) -> bool:
+    return isinstance(constant, jax.core.Tracer) or jnp.issubdtype(constant.dtype, jnp.inexact)

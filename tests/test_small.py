@@ -1,0 +1,262 @@
+"""Functions executed on separate numbers, as native code, give their values and derivatives, to round-off."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from jaximpact.native import over_lanes
+from jaximpact.native.emit import emit
+from jaximpact.small import Unsupported
+from jaximpact.small.cost import SMALL
+from jaximpact.small.program import inputs
+
+
+def matrix(a, b):
+    return jnp.array([[2 + jnp.cos(a[0] - a[1]), 0.3, 0.1], [0.3, 1 + a[1] ** 2, a[2]], [0.1, a[2], 3.0]])
+
+
+def indices(a, b):
+    x = jnp.concatenate([a, b[:2], jnp.ones(2)]).reshape(7)
+    return (
+        x[::2],
+        x[-1],
+        x[1:4][::-1],
+        jnp.stack([a, b], 1).T,
+        x[jnp.array([0, 5, 2])],
+        jnp.pad(a, 1),
+        jnp.roll(a, 1),
+        jnp.stack(list(a * b)),
+    )
+
+
+def updates(a, b):
+    return a.at[0].set(b[1]).at[1:].add(b[1:]).at[jnp.array([0, 0])].add(1.0), jnp.zeros((3, 3)).at[1].set(a)
+
+
+def reductions(a, b):
+    m = jnp.outer(a, b)
+    return (
+        m.sum(0),
+        m.max(1),
+        m.min(),
+        jnp.prod(a),
+        jnp.argmin(m, 1),
+        jnp.argmax(b),
+        jnp.cumsum(a),
+        m.mean(),
+        jnp.ptp(a),
+        jnp.sort(a),
+    )
+
+
+def products(a, b):
+    m = matrix(a, b)
+    return (
+        m @ m.T,
+        a @ m,
+        jnp.einsum("ij,kj->ki", m, jnp.outer(a, b)),
+        jnp.linalg.norm(b),
+        jnp.cross(a, b),
+        jnp.vdot(a, b),
+    )
+
+
+def algebra(a, b):
+    m = matrix(a, b)
+    low = jnp.linalg.cholesky(m @ m.T)
+    return (
+        jnp.linalg.solve(m, b),
+        jnp.linalg.inv(m),
+        jnp.linalg.det(m),
+        low,
+        jax.scipy.linalg.solve_triangular(low, b, lower=True),
+    )
+
+
+def branches(a, b):
+    return (
+        jnp.where(a > b, a, b),
+        lax.cond(a[0] > 0, lambda x: 2 * x, lambda x: x - 1, a),
+        jnp.clip(a, -0.1, 0.1),
+        lax.select_n(jnp.int32(1), a, b),
+        jnp.sign(a) * jnp.abs(b) ** 1.5,
+        lax.switch(jnp.argmax(a), [lambda: a, lambda: b, lambda: a + b]),
+    )
+
+
+def loops(a, b):
+    def body(carry, i):
+        return carry + jnp.sin(carry) * i, carry[0]
+
+    last, rows = lax.scan(body, a, jnp.arange(4.0))
+    count = lax.fori_loop(0, 3, lambda i, x: x * b + i, a)
+    return (
+        last,
+        rows,
+        count,
+        lax.scan(body, a, jnp.arange(3.0), reverse=True)[0],
+        jax.checkpoint(lambda x: jnp.sin(x) @ b)(a),
+    )
+
+
+@jax.custom_jvp
+def own(x, y):
+    return jnp.sum(x * y)
+
+
+@own.defjvp
+def _(primals, tangents):
+    (x, y), (dx, dy) = primals, tangents
+    return own(x, y), 3 * jnp.sum(dx * y) + jnp.sum(x * dy)  # recognisably not the derivative
+
+
+def custom(a, b):
+    linear = lambda x: matrix(a, b) @ x
+    root = lax.custom_root(
+        lambda x: linear(x) - b,
+        b,
+        lambda f, x: jnp.linalg.solve(matrix(a, b), b),
+        lambda g, y: jnp.linalg.solve(jax.jacfwd(g)(y), y),
+    )
+    return own(a, b), own(a, jnp.ones(3)), root, lax.stop_gradient(a) * b
+
+
+def derivatives(a, b):
+    energy = lambda x: 0.5 * b @ matrix(x, b) @ b
+    return jax.grad(energy)(a), jax.hessian(energy)(a), jax.jvp(energy, (a,), (b,))[1], jax.jacrev(lambda x: x * b)(a)
+
+
+def functions_of_one(a, b):
+    return (
+        jnp.tan(a),
+        jnp.arctan2(a, b),
+        jnp.exp(a),
+        jnp.log1p(jnp.abs(b)),
+        jnp.tanh(a),
+        jnp.sqrt(1 + b * b),
+        jnp.floor(a),
+        a**3,
+    )
+
+
+CASES = [indices, updates, reductions, products, algebra, branches, loops, custom, derivatives, functions_of_one]
+A, B = jnp.array([0.3, -0.7, 1.1]), jnp.array([1.0, 2.0, -0.4])
+
+
+def close(found, expected, tolerance=1e-13):
+    """Sums are added up in another order: a few rounding units of numbers of order one to ten."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert x.shape == y.shape and x.dtype == y.dtype
+        np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance)
+
+
+def real(function):
+    return lambda *x: [y for y in jax.tree.leaves(function(*x)) if jnp.issubdtype(y.dtype, jnp.floating)]
+
+
+LANES = jnp.stack([A, -A, 2 * A[::-1]])
+
+
+@pytest.fixture
+def large_programs(monkeypatch):
+    """Derivatives of much at once are more than a motion is."""
+    monkeypatch.setattr(sys.modules["jaximpact.native.run"], "LARGEST", 1_000_000)
+
+
+def native(function):
+    return over_lanes(jax.jit(function), (0, None))(LANES, B)
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_values_and_derivatives(function, large_programs):
+    batch = lambda f: jax.jit(jax.vmap(f, (0, None)))(LANES, B)
+    real_ = real(function)
+    every = lambda a, b: (function(a, b), jax.jacfwd(real_, (0, 1))(a, b), jax.jacrev(real_, (0, 1))(a, b))
+    close(native(every), batch(every), 1e-12)
+
+
+def test_second_derivatives(large_programs):
+    """Of what has derivatives of its own."""
+
+    def function(a, b):
+        m = matrix(a, b)
+        return jnp.linalg.solve(m, b), jnp.linalg.cholesky(m @ m.T), custom(a, b)[2:]
+
+    twice = jax.jacfwd(jax.jacrev(real(function)))
+    close(native(twice), jax.jit(jax.vmap(twice, (0, None)))(LANES, B), 1e-12)
+
+
+def places(a, b):
+    """Indices that differ between lanes, inside and outside; windows, and batches of them."""
+    i = jnp.argsort(a)
+    m = jnp.outer(a, b)
+    j = jnp.where(a > 0.5, 7, i)
+    window = lax.dynamic_slice(m, (i[0], 1), (2, 2))
+    pairs = jnp.stack([i, j], 1)
+    return (a[i], a[j], m[i, j], m[:, i[0]], m.at[i[1]].set(b), m.at[j, i].add(2.0), window, m.at[pairs[:, 0]].max(0.3),
+            a.at[j].get(mode="fill", fill_value=9.0), lax.dynamic_update_slice(m, window, (i[2], i[0])),
+            jax.vmap(lambda row, k: row[k])(m, i), jnp.take_along_axis(m, i[:, None], 1), jnp.searchsorted(jnp.sort(a), b))  # fmt: skip
+
+
+def stacks(a, b):
+    """Decompositions of stacks of matrices, eigenvalues, and what is made of those."""
+    m = jax.vmap(lambda x: matrix(a * x, b))(b)
+    square = m @ m.transpose(0, 2, 1)
+    values, vectors = jnp.linalg.eigh(matrix(a, b))
+    return (jnp.linalg.solve(m, jnp.ones((3, 3, 1))), jnp.linalg.cholesky(square), values, (vectors * values[None]) @ vectors.T,
+            jnp.abs(jnp.linalg.eigh(jnp.diag(a))[1]))  # fmt: skip
+
+
+def large(a, b):
+    """Arrays that lie in memory, moved, multiplied, summed up, in loops and branches."""
+    n = SMALL + 8
+    table = jnp.linspace(0.0, 1.0, n) * a[0] + jnp.arange(n) / n
+    m = jnp.reshape(table[:512], (32, 16)) + b[0]
+    x = jnp.tanh(m @ (m[:16, :].T @ jnp.ones(16) + a[1]))
+    row = lax.dynamic_update_slice(table, b, (jnp.int32(3),))
+    loop = lax.fori_loop(0, 4, lambda i, t: jnp.where(t > 0.5, t * 0.9, t.at[:].add(0.1))[::-1], table)
+    branch = lax.cond(a[2] > 0, lambda t: t[::2] * 2, lambda t: t[: len(t) // 2] - 1, table)
+    last, rows = lax.scan(lambda c, r: (c + r.sum(), r * c), a[0], m)
+    parts = jnp.concatenate([table, x, jnp.pad(table, 3)])
+    batch = jnp.einsum("ijk,ikl->ijl", jnp.reshape(parts[:512], (4, 8, 16)), jnp.reshape(parts[8:520], (4, 16, 8)))
+    place = jnp.argsort(a)[0]
+    put = lax.dynamic_update_slice(table, b, (500 * place,))
+    looked = (
+        table[place * 100],
+        jnp.interp(b, jnp.linspace(-1, 1, 40) * a[0] ** 2, table[:40]),
+        put[::100],
+        table.at[place].add(1.0)[:3],
+    )
+    return (table.sum(), looked, lax.dynamic_slice(put, (500 * place,), (4,)), x, row[:6], loop, branch, last, rows, parts[-9:], batch, m.max(1), m.T @ m, jnp.squeeze(m[:, :1]),
+            lax.while_loop(lambda c: c[0] > 0.3, lambda c: (c[0] / 2, c[1] * 2), (jnp.abs(a[1]), table))[1], m.min(),
+            lax.dynamic_slice(table, (jnp.int32(500),), (5,)), jnp.any(m > 2, 1))  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [places, stacks, large], ids=lambda f: f.__name__)
+def test_values(function):
+    close(native(function), jax.jit(jax.vmap(function, (0, None)))(LANES, B), 1e-12)
+
+
+def test_what_has_no_rule_is_named():
+    for function, name in (
+        (lambda a, b: jax.scipy.special.digamma(a), "digamma"),
+        (lambda a, b: jnp.linalg.svd(jnp.outer(a, b))[1], "svd"),
+    ):
+        with pytest.raises(Unsupported, match=name):
+            native(function)
+    many = lambda a, b: [jnp.linalg.cholesky(jnp.eye(20) * x + i) for i, x in enumerate([*a, *b] * 10)]
+    with pytest.raises(Unsupported, match="operations, more than"):
+        native(many)
+
+
+def test_what_is_known_costs_nothing():
+    """Constants fold, structural zeros vanish: of a diagonal matrix times a vector the diagonal is left."""
+    closed = jax.make_jaxpr(lambda x: jnp.diag(jnp.arange(3.0)) @ x + jnp.zeros(3))(A)
+    variables, _ = inputs(closed)
+    text = emit(closed, variables, [True] * len(variables), 8, True).ir
+    assert text.count("fmul") == 1 and text.count("fadd") == 0
