@@ -3,17 +3,20 @@
 from . import extend
 from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
 from .ensemble import ensemble
+from .files import load
 from .integrate import solve
-from .jacobians import Sensitivities, sensitivities
+from .jacobians import sensitivities
 from .problem import Problem
 from .projection import ADMM, ActiveSet, ProjectedGradient
 from .save import Save
 from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
-from .solution import Solution
+from .solution import Sensitivities, Solution, originated
 from .status import Status
 from .study import Design, Study
 from .validate import JaximpactWarning
 from .version import __version__ as __version__
+
+solve, ensemble = originated(solve), originated(ensemble)
 
 __all__ = [
     "ADMM",
@@ -37,6 +40,7 @@ __all__ = [
     "convergence",
     "ensemble",
     "extend",
+    "load",
     "sensitivities",
     "solve",
 ]

@@ -6,6 +6,7 @@ Under a jax transformation the numbers are not known: shapes and types are still
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from .problem import Problem
 from .schemes.base import Scheme
 
 MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
+HERE = os.path.dirname(__file__)  # the package
 
 
 class JaximpactWarning(UserWarning):
@@ -43,8 +45,11 @@ def without_remarks() -> Iterator[None]:
 
 
 def remark(text: str, stacklevel: int) -> None:
-    """Warn the caller of the function so many levels up."""
+    """Warn the caller of the function so many levels up, or whoever called that from outside this package."""
     if not _silent.get():
+        frame = sys._getframe(stacklevel)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
+            frame, stacklevel = frame.f_back, stacklevel + 1
         warnings.warn(text, JaximpactWarning, stacklevel=stacklevel + 1)
 
 

@@ -25,14 +25,13 @@ from jax import Array
 
 from ..contact import Metric, acceleration, drift, gap_derivatives, linearise
 from ..problem import Problem
-from ..solution import Solution
+from ..solution import Drawable, Solution
 from ..validate import cast_numbers
 from .arguments import check_kind, check_solution
-from .drawable import Drawable
 from .runs import runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Balance(Drawable):
     """Balances along one motion, from its first row on; k rows, those in the middle of an impact left out.
 
@@ -53,6 +52,9 @@ class Balance(Drawable):
     driven: np.ndarray
     energy: np.ndarray
     momentum: np.ndarray
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("t", "kinetic", "work", "loss", "driven", "energy", "momentum")
 
     @property
     def energy_error(self) -> float:

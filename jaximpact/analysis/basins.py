@@ -20,9 +20,9 @@ from scipy.sparse.csgraph import connected_components
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
+from ..solution import Drawable, Result
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_counts
 from .arguments import check_kind, check_problem, distance, sweep_values
-from .drawable import Drawable
 from .sections import (
     NOT_SETTLED,
     Section,
@@ -41,8 +41,8 @@ FEWEST = 0.002  # part of the settled motions that a group without a period must
 MOST = 100  # attractors recognised
 
 
-@dataclass(frozen=True)
-class Attractor:
+@dataclass(frozen=True, repr=False)
+class Attractor(Result):
     """What some of the motions end on.
 
     Attributes:
@@ -56,8 +56,11 @@ class Attractor:
     v: np.ndarray
     lanes: int
 
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("q", "v")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Basins(Drawable):
     """Basins over a grid of starts.
 
@@ -76,6 +79,12 @@ class Basins(Drawable):
     labels: np.ndarray
     attractors: tuple[Attractor, ...]
     status: np.ndarray
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        y, x = np.meshgrid(self.y, self.x, indexing="ij")
+        (first, i), (second, j) = self.coordinates
+        grid = {f"{first}[{i}]": x, f"{second}[{j}]": y, "label": self.labels, "status": self.status}
+        return {name: value.ravel() for name, value in grid.items()}
 
     def shares(self) -> np.ndarray:
         """Part of the admissible starts that leads to each attractor (k,)."""

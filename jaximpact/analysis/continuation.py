@@ -28,9 +28,9 @@ from scipy.optimize import brentq
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
+from ..solution import Drawable, Result
 from ..validate import check_counts
 from .arguments import check_problem, real_number
-from .drawable import Drawable
 from .family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
 from .strobe import eigenvalues, lost_derivatives
@@ -41,8 +41,8 @@ ROOM = 0.05  # an impact nearer to the section, as a share of the orbit, moves t
 TURN = 0.9  # smallest cosine between the tangents of neighbouring points
 
 
-@dataclass(frozen=True)
-class BranchEvent:
+@dataclass(frozen=True, repr=False)
+class BranchEvent(Result):
     """Something that happens along a branch.
 
     Attributes:
@@ -63,7 +63,7 @@ class BranchEvent:
     detail: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Branch(Drawable):
     """Periodic orbits along a branch, in order; n points.
 
@@ -93,6 +93,10 @@ class Branch(Drawable):
     clearance: np.ndarray
     events: tuple[BranchEvent, ...]
     ended: str
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        names = ("q", "v", "period", "multipliers", "stable", "impacts", "impact_speed", "clearance")
+        return {self.name: self.parameter, **self._table(*names)}
 
 
 def continue_orbit(

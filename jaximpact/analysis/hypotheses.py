@@ -23,7 +23,7 @@ from jax import Array
 
 from ..contact import Metric, linearise
 from ..problem import Problem
-from ..solution import Solution
+from ..solution import Result, Solution
 from ..validate import JaximpactWarning, cast_numbers
 from .arguments import check_gaps, check_kind, check_solution, distance
 
@@ -33,8 +33,8 @@ DEEP = 0.25, 10.0  # times the widest gap: penetrations that spoil a motion, and
 NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 1 - 1/k in each
 
 
-@dataclass(frozen=True)
-class Hypotheses:
+@dataclass(frozen=True, repr=False)
+class Hypotheses(Result):
     """What was found at the rows of a motion where constraints are active.
 
     Attributes:
@@ -51,6 +51,9 @@ class Hypotheses:
     cosine: tuple[float, float]
     worst: tuple[tuple[int, int, int, float], ...]
     failures: tuple[str, ...]
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {name: np.array([x[i] for x in self.worst]) for i, name in enumerate(("row", "a", "b", "cosine"))}
 
     def __str__(self) -> str:
         return "\n".join(self.failures) if self.failures else "no hypothesis fails along this motion"

@@ -21,18 +21,17 @@ from ..arguments import choose_methods
 from ..contact import Metric, acceleration, gap_derivatives, linearise
 from ..problem import Problem
 from ..schemes.base import Scheme, Timing
-from ..solution import Solution
+from ..solution import Drawable, Result, Solution
 from ..validate import cast_numbers, leaf_axes
 from .arguments import check_kind, check_solution, one_lane
-from .drawable import Drawable
 from .runs import runs
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
 ACCUMULATING = 3  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
 
 
-@dataclass(frozen=True)
-class Intervals:
+@dataclass(frozen=True, repr=False)
+class Intervals(Result):
     """Intervals of time in which something goes on at a contact.
 
     Attributes:
@@ -47,11 +46,14 @@ class Intervals:
     end: np.ndarray
     impacts: np.ndarray
 
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("lane", "contact", "start", "end", "impacts")
+
     def __len__(self) -> int:
         return len(self.lane)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Impacts(Drawable):
     """Impacts of one or many motions, in the order of lane, contact and time.
 
@@ -75,6 +77,9 @@ class Impacts(Drawable):
     row: np.ndarray
     lasting: Intervals
     accumulations: Intervals
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("lane", "contact", "t", "before", "after", "impulse", "row")
 
     def __len__(self) -> int:
         return len(self.lane)

@@ -21,10 +21,10 @@ from ..program import Program
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
+from ..solution import Drawable, spread
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
 from .arguments import check_steps, real_number
-from .drawable import Drawable
 from .strobe import (
     admissible,
     damped_newton,
@@ -38,7 +38,7 @@ from .strobe import (
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PeriodicOrbit(Drawable):
     """Periodic orbits at their section; a batch adds a leading axis B to each array.
 
@@ -69,6 +69,12 @@ class PeriodicOrbit(Drawable):
     status: np.ndarray
     error: np.ndarray | None = None
     order: dict[str, np.ndarray] | None = None
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        names = ("q", "v", "t0", "period", "multipliers", "residual", "iterations", "converged", "status")
+        single = np.ndim(self.residual) == 0
+        arrays = {name: np.asarray(getattr(self, name))[None] if single else getattr(self, name) for name in names}
+        return {key: x for name, value in arrays.items() for key, x in spread(name, value).items()}
 
     @property
     def stable(self) -> np.ndarray:

@@ -22,11 +22,10 @@ from ..save import Save
 from ..schedule import MEMORY
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme, Timing
-from ..solution import Solution
+from ..solution import Drawable, Solution, spread
 from ..status import FAILURES
 from ..validate import canonical_state, cast_numbers, check_counts, full_axes
 from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period
-from .drawable import Drawable
 from .impacts import Impacts, impacts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
@@ -37,7 +36,7 @@ VISIBLE = 1e-6  # a multiplier nearer to one, and what dies out less within what
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Section(Drawable):
     """States of B motions once a forcing period, at ``t = (phase + k) period``.
 
@@ -56,6 +55,14 @@ class Section(Drawable):
     status: np.ndarray
     failed_at: np.ndarray
 
+    def _columns(self) -> dict[str, np.ndarray]:
+        lanes, n = self.t.shape
+        flat = {
+            name: getattr(self, name).reshape(lanes * n, *getattr(self, name).shape[2:]) for name in ("t", "q", "v")
+        }
+        columns = {key: x for name, value in flat.items() for key, x in spread(name, value).items()}
+        return {"lane": np.repeat(np.arange(lanes), n), **columns}
+
     @property
     def failed(self) -> np.ndarray:
         """Whether each lane failed (B,)."""
@@ -72,7 +79,7 @@ class Section(Drawable):
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImpactSection(Drawable):
     """The impacts of B motions over some forcing periods.
 
@@ -85,6 +92,9 @@ class ImpactSection(Drawable):
     impacts: Impacts
     phase: np.ndarray
     section: Section
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {**self.impacts._columns(), "phase": self.phase}
 
     @property
     def per_period(self) -> np.ndarray:

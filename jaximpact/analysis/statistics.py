@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..solution import Solution
+from ..solution import Drawable, Solution, spread
 from ..status import FAILURES
 from .arguments import check_kind, real
-from .drawable import Drawable
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Statistics(Drawable):
     """Statistics of each saved row over the lanes; with groups every array has a leading axis G (after that of the quantiles).
 
@@ -39,6 +38,21 @@ class Statistics(Drawable):
     mean: dict[str, np.ndarray]
     std: dict[str, np.ndarray]
     quantile: dict[str, np.ndarray]
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        groups, k = self.groups, len(self.t)
+        count = 1 if groups is None else len(groups)
+        columns = {} if groups is None else {"group": np.repeat(groups, k)}
+        columns["t"] = np.tile(self.t, count)
+        for kind, values in (("mean", self.mean), ("std", self.std)):
+            for name, x in values.items():
+                columns |= spread(f"{kind} {name}", x.reshape(count * k, *x.shape[1 + (groups is not None) :]))
+        for name, x in self.quantile.items():
+            for level, one in zip(self.levels, x, strict=True):
+                columns |= spread(
+                    f"{100 * level:g} % {name}", one.reshape(count * k, *one.shape[1 + (groups is not None) :])
+                )
+        return columns
 
 
 def statistics(

@@ -43,9 +43,9 @@ def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.nda
     """The sections of one coordinate over the parameter, and below the periods found."""
     figure = new_figure(9.0, 6.0)
     top, below = figure.subplots(2, sharex=True, height_ratios=(4, 1))
+    remark = draw_sections(found, top, coordinate=coordinate)
+    top.set_xlabel("")
     q = found.q[..., coordinate]
-    _points(top, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
-    top.set_ylabel(f"position q[{coordinate}] once a period [unit of q]")
     if q.shape[-1] > 1:
         period = np.where(found.periods() > PERIODS, PERIODS + 1, found.periods())
         values = np.broadcast_to(found.values[:, None], period.shape)
@@ -61,31 +61,46 @@ def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.nda
     below.set_xlabel(found.parameter)
     tidy(below)
     below.tick_params(axis="y", labelsize=7)
+    return np.array([top, below]), remark
+
+
+def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
+    """The sections of one coordinate over the parameter."""
+    q = found.q[..., coordinate]
+    _points(ax, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
+    ax.set_ylabel(f"position q[{coordinate}] once a period [unit of q]")
+    ax.set_xlabel(found.parameter)
     failed = int(np.sum(found.section.failed))
-    return np.array([top, below]), f"{failed} of {found.section.failed.size} motions failed" if failed else ""
+    return f"{failed} of {found.section.failed.size} motions failed" if failed else ""
 
 
 def draw_parameter_map(found: ParameterMap) -> tuple[np.ndarray, str]:
     """Period and number of impacts over the two parameters."""
     figure = new_figure(11.0, 4.8)
+    left, right = figure.subplots(1, 2, sharey=True)
+    draw_periods(found, left)
+    image = right.pcolormesh(found.x, found.y, found.impacts, cmap="viridis", shading="nearest", rasterized=True)
+    figure.colorbar(image, ax=right, label="impacts in a forcing period")
+    right.set_xlabel(found.parameters[0])
+    return np.array([left, right]), ""
+
+
+def draw_periods(found: ParameterMap, ax: Axes) -> str:
+    """Period over the two parameters."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
-    left, right = figure.subplots(1, 2, sharey=True)
     names = ["not settled", "failed", "none", *map(str, range(1, PERIODS + 1)), f"> {PERIODS}"]
     colours = ListedColormap(["white", "black", LIGHT, *BASINS[:PERIODS], GREY])
     norm = BoundaryNorm(np.arange(len(names) + 1) - 2.5, len(names))
     period = np.minimum(found.period, PERIODS + 1)
-    image = left.pcolormesh(found.x, found.y, period, cmap=colours, norm=norm, shading="nearest", rasterized=True)
-    bar = figure.colorbar(
-        image, ax=left, ticks=range(NOT_SETTLED, len(names) + NOT_SETTLED), label="period [forcing periods]"
+    image = ax.pcolormesh(found.x, found.y, period, cmap=colours, norm=norm, shading="nearest", rasterized=True)
+    bar = ax.figure.colorbar(
+        image, ax=ax, ticks=range(NOT_SETTLED, len(names) + NOT_SETTLED), label="period [forcing periods]"
     )
     bar.ax.set_yticklabels(names, fontsize=8)
-    image = right.pcolormesh(found.x, found.y, found.impacts, cmap="viridis", shading="nearest", rasterized=True)
-    figure.colorbar(image, ax=right, label="impacts in a forcing period")
-    for ax in (left, right):
-        ax.set_xlabel(found.parameters[0])
-    left.set_ylabel(found.parameters[1])
-    return np.array([left, right]), ""
+    ax.set_xlabel(found.parameters[0])
+    ax.set_ylabel(found.parameters[1])
+    return ""
 
 
 def draw_basins(found: Basins, ax: Axes) -> str:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import numpy as np
 
 from ..integrate import solve
+from ..provenance import settings_of
 from ..solution import Solution
 from ..status import FAILURES, Status
 from .design import Blocks, Design
 from .guard import printable
 from .importing import origin
 from .plain import wrong
-from .provenance import settings_of
 from .record import Record
 from .report import REFUSED_WORD, FailedLane, Summary
 from .schema import DONE, REFUSED

@@ -12,13 +12,13 @@ import numpy as np
 from ..arguments import canonical
 from ..program import Program
 from ..solution import Solution
+from ..solution.convert import MEANING, PURE, SECOND, STATE
 from ..status import Status
 from ..trajectory import trajectory
 from ..validate import count_steps
 from .design import Blocks, Design
 from .system import System
 
-SECOND, PURE = "s", "1"
 PENDING, COMPUTED, REFUSED = 0, 1, 2
 
 
@@ -90,22 +90,6 @@ class Schema(NamedTuple):
             yield Coordinate("time", ("time",), self.times, {"long_name": "time", "units": SECOND})
 
 
-# name: (dimensions, units, meaning)
-MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "t": (("time",), SECOND, "time of the row"),
-    "q": (("time", "coordinate"), "", "position U, interpolated affinely between steps"),
-    "v": (("time", "coordinate"), "", "velocity over the step that ends at or after the row's time"),
-    "z": (("time", "coordinate"), "", "admissible position Z of that step"),
-    "impulse": (("time", "constraint"), "", "impulse of each constraint accumulated since the start"),
-    "energy": (("time",), "J", "energy at (q, v)"),
-    "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
-    "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
-    "iterations": ((), PURE, "projection iterations of all steps"),
-    "status": ((), PURE, "Status bits OR-ed over the steps"),
-    "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
-}
-
-STATE = ("q", "v", "z", "impulse", "energy")  # of which a save function leaves the final row
 UNITS = {"e": PURE, "h": SECOND, "t0": SECOND, "t1": SECOND}
 
 
