@@ -10,13 +10,15 @@ from .problem import Problem
 from .projection import ADMM, ActiveSet, ProjectedGradient
 from .save import Save
 from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
-from .solution import Sensitivities, Solution, originated
+from .solution import Sensitivities, Solution, labelled
 from .status import Status
 from .study import Design, Study
 from .validate import JaximpactWarning
 from .version import __version__ as __version__
 
-solve, ensemble = originated(solve), originated(ensemble)
+solve, ensemble, sensitivities = labelled(solve), labelled(ensemble), labelled(sensitivities)
+for _function in (solve, ensemble, sensitivities):
+    _function.__module__ = __name__  # where they are found by name
 
 __all__ = [
     "ADMM",

@@ -6,6 +6,7 @@ digest over all numbers tells a damaged file. What a reader does not know it ref
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import zipfile
@@ -18,8 +19,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from .labels import Labels
 from .schemes.base import Timing
-from .solution import MEANING, Solution
+from .solution import MEANING, Origin, Solution
 from .solution.convert import arrays
 from .solution.result import needed
 from .study.guard import check_arrays, check_tree
@@ -45,6 +47,7 @@ def save(solution: Solution, path: str | Path) -> Path:
         "format": FORMAT,
         "timing": None if solution.timing is None else list(solution.timing),
         "every_step": solution.origin.every_step,
+        "labels": dataclasses.asdict(solution.naming),
         "provenance": solution.provenance,
         "values": _form(solution.values, names),
         "arrays": {name: [list(x.shape), x.dtype.name] for name, x in found.items()},
@@ -66,6 +69,8 @@ def save(solution: Solution, path: str | Path) -> Path:
             needed("zarr")
             if path.exists() and not _is_motion(path):
                 raise FileExistsError(f"{path} exists and is no solution: choose another path, or remove it")
+            # Zarr has no standard for texts
+            dataset = dataset.drop_vars(("coordinate", "constraint"), errors="ignore")
             dataset.to_zarr(path, mode="w", zarr_format=3, consolidated=False)
     else:
         raise ValueError(f"path: {path.name!r} must end in .npz, .nc (NetCDF) or .zarr")
@@ -143,7 +148,10 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
     solution = Solution(**state, values=_filled(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
     made = tuple((str(name), str(text)) for name, text in about["provenance"].items())
     known = {None: None, True: True, False: False}[about["every_step"]]
-    return replace(solution, origin=replace(solution.origin, every_step=known, made=made))
+    names = about["labels"]
+    units = {str(name): str(unit) for name, unit in names["units"]}
+    labels = Labels.of(names["coordinates"], names["contacts"], units.get("", units or None))
+    return replace(solution, origin=Origin(every_step=known, naming=labels, made=made))
 
 
 def _digest(found: Mapping[str, np.ndarray]) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array
 
 from .contact import Closure, Metric, closure, linearise
+from .labels import UNNAMED, Labels
 from .problem import Problem
 from .schemes.base import Scheme
 
@@ -276,6 +277,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
         shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
         if shape != ():
             raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
+    problem.naming.check(d, m)
     scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
@@ -335,6 +337,7 @@ class Report(NamedTuple):
     symmetric: Array
     lagrangian: Array
     finite: Array
+    naming: Labels = UNNAMED
 
 
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> Report:
@@ -353,7 +356,9 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
             quadratic = jnp.all(jnp.abs(other - matrix) <= small)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h)
-    return Report(contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite)
+    return Report(
+        contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming
+    )
 
 
 def judge(report: Report, *, lanes: bool) -> str | None:
@@ -387,13 +392,13 @@ def judge(report: Report, *, lanes: bool) -> str | None:
     if np.any(report.closure.violated):
         i, a = worst(report.closure.violated, report.gap)
         raise ValueError(
-            f"q0{which(i)} is not admissible: constraint {a} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
+            f"q0{which(i)} is not admissible: {report.naming.constraint(a)} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
             "that much into the admissible set (every gap >= 0)"
         )
     if np.any(report.closure.outward):
         i, a = worst(report.closure.outward, report.gap_velocity)
         return (
-            f"v0{which(i)} points out of the admissible set: constraint {a} is active and its gap would change at "
+            f"v0{which(i)} points out of the admissible set: {report.naming.constraint(a)} is active and its gap would change at "
             f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
         )
     return None

@@ -9,7 +9,7 @@ import jaximpact as ji
 ROOT = Path(ji.__file__).parent
 # layers from the ground up; a module may import from lower layers, and from its own package
 LAYERS = [
-    ["derivatives"],
+    ["derivatives", "labels"],
     ["linalg", "status", "motion", "problem", "lanes", "threads", "chunks", "stream", "version"],
     ["provenance"],
     ["contact", "scalarise"],

@@ -17,10 +17,11 @@ from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
-from ..solution import Drawable, Result
+from ..solution import Drawable, Result, labelled
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_counts
 from .arguments import check_kind, check_problem, distance, sweep_values
 from .sections import (
@@ -71,6 +72,7 @@ class Basins(Drawable):
             violates a constraint) or `FAILED` (-3).
         attractors: most frequented first.
         status: `Status` bits (ny, nx).
+        naming: names and units of the problem.
     """
 
     coordinates: tuple[tuple[str, int], tuple[str, int]]
@@ -79,6 +81,7 @@ class Basins(Drawable):
     labels: np.ndarray
     attractors: tuple[Attractor, ...]
     status: np.ndarray
+    naming: Labels = UNNAMED
 
     def _columns(self) -> dict[str, np.ndarray]:
         y, x = np.meshgrid(self.y, self.x, indexing="ij")
@@ -92,6 +95,7 @@ class Basins(Drawable):
         return np.array([np.sum(self.labels == k) / allowed for k in range(len(self.attractors))])
 
 
+@labelled
 def basins(
     problem: Problem,
     *,

@@ -14,7 +14,7 @@ from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
 from ..schemes.base import Scheme
-from ..solution import Drawable
+from ..solution import Drawable, labelled
 from ..validate import check_counts
 from .arguments import check_problem, check_steps, distance, real, sweep_values
 from .sections import (
@@ -103,6 +103,7 @@ class ParameterMap(Drawable):
         return {name: value.ravel() for name, value in grid.items()}
 
 
+@labelled
 def bifurcation(
     problem: Problem,
     q0: ArrayLike,

@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
-from ..solution import Drawable, Result
+from ..solution import Drawable, Result, labelled
 from ..validate import check_counts
 from .arguments import check_problem, real_number
 from .family import RESTITUTION, Family, Point
@@ -79,6 +80,7 @@ class Branch(Drawable):
         clearance: smallest minimum of a gap in free flight (n,), inf where there is none.
         events: `BranchEvent`s in order.
         ended: why it ends: "bounds", "grazing", "points" (their number), or "no convergence".
+        naming: names and units of the problem.
     """
 
     name: str
@@ -93,12 +95,14 @@ class Branch(Drawable):
     clearance: np.ndarray
     events: tuple[BranchEvent, ...]
     ended: str
+    naming: Labels = UNNAMED
 
     def _columns(self) -> dict[str, np.ndarray]:
         names = ("q", "v", "period", "multipliers", "stable", "impacts", "impact_speed", "clearance")
         return {self.name: self.parameter, **self._table(*names)}
 
 
+@labelled
 def continue_orbit(
     problem: Problem,
     q0: Any,

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..labels import UNNAMED, Labels
 from ..motion import Lanes
 from ..problem import Problem
 from ..program import Program
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
-from ..solution import Drawable, spread
+from ..solution import Drawable, labelled, spread
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
 from .arguments import check_steps, real_number
@@ -55,6 +56,7 @@ class PeriodicOrbit(Drawable):
         error: with ``extrapolate``, what extrapolation changed in the state at most, an estimate of the finest run's
             error, (); else None.
         order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", () each; else None.
+        naming: names and units of the problem.
     """
 
     q: np.ndarray
@@ -69,12 +71,13 @@ class PeriodicOrbit(Drawable):
     status: np.ndarray
     error: np.ndarray | None = None
     order: dict[str, np.ndarray] | None = None
+    naming: Labels = UNNAMED
 
     def _columns(self) -> dict[str, np.ndarray]:
         names = ("q", "v", "t0", "period", "multipliers", "residual", "iterations", "converged", "status")
         single = np.ndim(self.residual) == 0
         arrays = {name: np.asarray(getattr(self, name))[None] if single else getattr(self, name) for name in names}
-        return {key: x for name, value in arrays.items() for key, x in spread(name, value).items()}
+        return {key: x for name, value in arrays.items() for key, x in spread(name, value, self._names(name)).items()}
 
     @property
     def stable(self) -> np.ndarray:
@@ -98,6 +101,7 @@ class PeriodicOrbit(Drawable):
         return self
 
 
+@labelled
 def periodic_orbit(
     problem: Problem,
     q0: ArrayLike,

@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike
 from ..arguments import choose_methods
 from ..contact import Metric, closure, linearise
 from ..ensemble import ensemble
+from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
 from ..schedule import MEMORY
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme, Timing
-from ..solution import Drawable, Solution, spread
+from ..solution import Drawable, Solution, labelled, spread
 from ..status import FAILURES
 from ..validate import canonical_state, cast_numbers, check_counts, full_axes
 from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period
@@ -46,6 +47,7 @@ class Section(Drawable):
         period: forcing period of each lane (B,) [s].
         status: `Status` bits of each lane (B,).
         failed_at: time of the first failure of each lane, NaN where none (B,) [s].
+        naming: names and units of the problem.
     """
 
     t: np.ndarray
@@ -54,13 +56,14 @@ class Section(Drawable):
     period: np.ndarray
     status: np.ndarray
     failed_at: np.ndarray
+    naming: Labels = UNNAMED
 
     def _columns(self) -> dict[str, np.ndarray]:
         lanes, n = self.t.shape
         flat = {
             name: getattr(self, name).reshape(lanes * n, *getattr(self, name).shape[2:]) for name in ("t", "q", "v")
         }
-        columns = {key: x for name, value in flat.items() for key, x in spread(name, value).items()}
+        columns = {key: x for name, x in flat.items() for key, x in spread(name, x, self._names(name)).items()}
         return {"lane": np.repeat(np.arange(lanes), n), **columns}
 
     @property
@@ -76,7 +79,9 @@ class Section(Drawable):
     @classmethod
     def joined(cls, parts: Sequence[Section]) -> Section:
         """The lanes of several sections, one after the other."""
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        fields = [name for name in vars(parts[0]) if name != "naming"]
+        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
+        return cls(**joined, naming=parts[0].naming)
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,6 +109,7 @@ class ImpactSection(Drawable):
         return np.where(self.section.failed, np.nan, count)
 
 
+@labelled
 def stroboscopic(
     problem: Problem,
     q0: ArrayLike,
@@ -157,6 +163,7 @@ def stroboscopic(
     return Section(t, q, v, lanes.period, status, failed_at)
 
 
+@labelled
 def impact_section(
     problem: Problem,
     q0: ArrayLike,
@@ -211,8 +218,8 @@ def impact_section(
         records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
         t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
-        section = Section(t, q, v, part.period, status, failed_at)
-        sections.append(Section(**{name: x[:live] for name, x in vars(section).items()}))
+        own = slice(live)
+        sections.append(Section(t[own], q[own], v[own], part.period[own], status[own], failed_at[own]))
         first += live
     every = Impacts.joined(records)
     section = Section.joined(sections)

@@ -10,6 +10,7 @@ import numpy as np
 from ..analysis.convergence import Convergence
 from ..analysis.runs import runs
 from ..analysis.statistics import Statistics
+from ..labels import Labels
 from ..solution import Solution
 from ..status import FAILURES
 from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, dot, evenly, limits, new_grid, tidy
@@ -41,7 +42,7 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
     some = slice(None, None, -(-lanes // LANES_DRAWN))
     swept = {label: np.asarray(x)[kept][some] for label, x in list((swept or {}).items())[: 2 if d == 1 else 0]}
 
-    shown = evenly(d, 3)
+    shown, labels = evenly(d, 3), solution.naming
     columns = fan + 1
     others = []
     if d == 1:
@@ -55,23 +56,28 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
         for ax in cells[:, columns]:
             ax.remove()
         _scatter(
-            figure.add_subplot(cells[0, 0].get_gridspec()[:, columns]), q[some, -1], shown, when, np.max(np.abs(q))
+            figure.add_subplot(cells[0, 0].get_gridspec()[:, columns]),
+            q[some, -1],
+            shown,
+            when,
+            np.max(np.abs(q)),
+            labels,
         )
 
     for row, i, colour in zip(panels, shown, COLOURS, strict=False):
-        name = "q" if d == 1 else f"q[{i}]"
+        name = labels.coordinate(i, d)
         if fan:
             _fan(row[0], t[0], q[:, :, i], colour, shares)
-            row[0].set_ylabel(f"position {name} [unit of q]")
+            row[0].set_ylabel(labels.axis(f"position {name}", "q", i))
         _histogram(row[-1], q[:, -1, i], np.max(np.abs(q[:, :, i])), colour)
-        row[-1].set_xlabel(f"{name} {when} [unit of q]")
+        row[-1].set_xlabel(labels.axis(f"{name} {when}", "q", i))
         row[-1].set_ylabel("motions")
     for label, x in swept.items():
         ax = others.pop(0)
         ax.plot(x, q[some, -1, 0], ".", ms=dot(len(x)), color=COLOURS[2], alpha=0.6, mew=0)
         limits(ax.set_ylim, q[:, -1, 0], np.max(np.abs(q)))
         ax.set_xlabel(label)
-        ax.set_ylabel(f"q {when} [unit of q]")
+        ax.set_ylabel(labels.axis(f"{labels.coordinate(0, 1)} {when}", "q", 0))
         tidy(ax)
     for ax in others:
         ax.remove()
@@ -86,14 +92,15 @@ def draw_fan(solution: Solution, ax: Axes, *, component: int = 0) -> str:
     t, q, kept = _sound(solution)
     if not 0 <= component < q.shape[2]:
         raise ValueError(f"component={component}: there are {q.shape[2]} coordinates")
-    name = "q" if q.shape[2] == 1 else f"q[{component}]"
+    labels = solution.naming
+    name = labels.coordinate(component, q.shape[2])
     if _has_fan(t, q):
         _fan(ax, t[0], q[:, :, component], COLOURS[0], _impact_shares(solution, kept))
-        ax.set_ylabel(f"position {name} [unit of q]")
+        ax.set_ylabel(labels.axis(f"position {name}", "q", component))
         ax.set_title(BANDS, fontsize=9, color=DARK)
     else:
         _histogram(ax, q[:, -1, component], np.max(np.abs(q[:, :, component])), COLOURS[0])
-        ax.set_xlabel(f"{name} at the end [unit of q]")
+        ax.set_xlabel(labels.axis(f"{name} at the end", "q", component))
         ax.set_ylabel("motions")
     return "\n".join(_lost(kept))
 
@@ -129,7 +136,7 @@ def _impact_shares(solution: Solution, kept: np.ndarray) -> dict[str, np.ndarray
     shares = np.logical_or.reduceat(active, edges[:-1], axis=1).mean(axis=0)
     shares = np.repeat(shares, np.diff(edges), axis=0)
     most = sorted(np.argsort(-shares.sum(axis=0), kind="stable")[:SHOWN])
-    return {f"contact {a}": shares[:, a] for a in most if shares[:, a].any()}
+    return {solution.naming.contact(int(a)): shares[:, a] for a in most if shares[:, a].any()}
 
 
 def draw_convergence(result: Convergence, ax: Axes) -> str:
@@ -176,7 +183,8 @@ def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: 
     if not 0 <= component < values.shape[-1]:
         raise ValueError(f"component={component}: {name} has {values.shape[-1]}")
     values = values[..., component]
-    symbol = name if found.quantile[name].ndim == lead else f"{name}[{component}]"
+    names = found._names(name)
+    symbol = name if found.quantile[name].ndim == lead else f"{name}[{names[component] if names else component}]"
     if found.groups is not None and len(found.t) == 1:
         _bands(ax, found.groups, values[:, :, 0], COLOURS[0], None)
         ax.set_xlabel(label or "group")
@@ -251,14 +259,14 @@ def _histogram(ax: Axes, q: np.ndarray, size: float, colour: str) -> None:
     tidy(ax)
 
 
-def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float) -> None:
+def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float, labels: Labels) -> None:
     """Final positions in the plane of the first two coordinates shown."""
     i, j = shown[:2]
     ax.plot(q[:, i], q[:, j], ".", ms=dot(len(q)), color=COLOURS[2], alpha=0.6, mew=0)
     limits(ax.set_xlim, q[:, i], size)
     limits(ax.set_ylim, q[:, j], size)
-    ax.set_xlabel(f"q[{i}] {when} [unit of q]")
-    ax.set_ylabel(f"q[{j}] {when} [unit of q]")
+    for k, put in ((i, ax.set_xlabel), (j, ax.set_ylabel)):
+        put(labels.axis(f"{labels.coordinate(k, q.shape[1])} {when}", "q", k))
     tidy(ax)
 
 

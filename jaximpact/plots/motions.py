@@ -50,16 +50,18 @@ def draw_motion(
     fine = np.linspace(t[0], t[-1], 2001)
     velocity = None if exact is None else exact(fine)[1]
     shown = evenly(q.shape[1])
-    _curves(axes["velocity"], t, v, shown, "v", "coordinates", exact=velocity, fine=fine, drawstyle="steps-pre")
-    axes["velocity"].set_ylabel("velocity v\n[unit of q / s]")
+    labels = solution.naming
+    names = labels.coordinates
+    _curves(axes["velocity"], t, v, shown, "v", "coordinates", names, exact=velocity, fine=fine, drawstyle="steps-pre")
+    axes["velocity"].set_ylabel(labels.axis("velocity v\n", "v"))
     if gaps is not None:
         values = np.asarray(gaps(t, q))
-        _curves(axes["gap"], t, values, _largest(-values.min(0)), "f", "gaps")
+        _curves(axes["gap"], t, values, _largest(-values.min(0)), "f", "gaps", labels.contacts)
         axes["gap"].axhline(0.0, color=DARK, lw=0.8)
-        axes["gap"].set_ylabel("gap f\n[unit of f]")
+        axes["gap"].set_ylabel(labels.axis("gap f\n", "gap"))
     if "impulse" in axes:
-        _curves(axes["impulse"], t, impulse, _largest(impulse[-1]), "Λ", "constraints")
-        axes["impulse"].set_ylabel("accumulated\nimpulse Λ [N s]")
+        _curves(axes["impulse"], t, impulse, _largest(impulse[-1]), "Λ", "constraints", labels.contacts)
+        axes["impulse"].set_ylabel(labels.axis("accumulated\nimpulse Λ", "impulse"))
     if "energy" in axes:
         energy, label = np.asarray(solution.energy)[rows][~within], "energy\n[J]"
         size = np.max(np.abs(energy))
@@ -90,10 +92,10 @@ def draw_positions(
     failed_at = float(solution.failed_at)
     impacts, _ = _impacts(t, impulse, solution.timing)
     fine = np.linspace(t[0], t[-1], 2001)
-    _curves(
-        ax, t, q, evenly(q.shape[1]), "q", "coordinates", exact=None if exact is None else exact(fine)[0], fine=fine
-    )
-    ax.set_ylabel("position q\n[unit of q]")
+    names = solution.naming.coordinates
+    known = None if exact is None else exact(fine)[0]
+    _curves(ax, t, q, evenly(q.shape[1]), "q", "coordinates", names, exact=known, fine=fine)
+    ax.set_ylabel(solution.naming.axis(f"position {names[0] if names and len(names) == 1 else 'q'}\n", "q"))
     _mark(ax, impacts)
     if t[0] <= failed_at <= t[-1]:
         ax.axvline(failed_at, color=COLOURS[1], lw=1.5, ls=":", label="failure")
@@ -188,7 +190,7 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
         height = -found.before[which] if one else found.lane[which]
         if one:
             ax.vlines(found.t[which], 0, height, color=colour, lw=1.0)
-        ax.plot(found.t[which], height, "o" if one else "|", color=colour, ms=4, label=f"contact {k}")
+        ax.plot(found.t[which], height, "o" if one else "|", color=colour, ms=4, label=found.naming.contact(k))
         level = 0 * found.lasting.lane[held] if one else found.lasting.lane[held]
         ax.hlines(level, found.lasting.start[held], found.lasting.end[held], color=colour, lw=5, alpha=0.5)
         for start, end in (
@@ -200,7 +202,7 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
     if one and len(found.accumulations):
         ax.plot([], [], "s", ms=9, color=GREY, alpha=0.3, label="accumulating")
     ax.set_xlabel("time t [s]")
-    ax.set_ylabel("speed of approach [unit of f / s]" if one else "motion")
+    ax.set_ylabel(found.naming.axis("speed of approach", "gap velocity") if one else "motion")
     tidy(ax)
     if not one:
         ax.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
@@ -219,8 +221,14 @@ def draw_balance(found: Balance) -> tuple[np.ndarray, str]:
     axes[1].set_ylabel("energy residual\n[J]")
     many = found.momentum.shape[1]
     for i, colour in zip(evenly(many), COLOURS, strict=False):
-        axes[2].plot(found.t, found.momentum[:, i], color=colour, lw=1.2, label=f"[{i}]" if many > 1 else None)
-    axes[2].set_ylabel("momentum residual\n[N s]")
+        axes[2].plot(
+            found.t,
+            found.momentum[:, i],
+            color=colour,
+            lw=1.2,
+            label=found.naming.coordinate(i, many, "") if many > 1 else None,
+        )
+    axes[2].set_ylabel(found.naming.axis("momentum residual\n", "momentum"))
     if many > 1:
         axes[2].legend(**OUTSIDE)
     for ax in axes:
@@ -268,6 +276,7 @@ def _curves(
     shown: list[int],
     symbol: str,
     what: str,
+    names: tuple[str, ...] | None,
     *,
     exact: np.ndarray | None = None,
     fine: np.ndarray | None = None,
@@ -275,8 +284,9 @@ def _curves(
 ) -> None:
     """The ``shown`` columns of ``values`` over time, and the exact ones dashed."""
     many = values.shape[1]
+    label = lambda i: names[i] if names else f"{symbol}[{i}]"
     for i, colour in zip(shown, COLOURS, strict=False):
-        ax.plot(t, values[:, i], color=colour, lw=1.4, label=f"{symbol}[{i}]" if many > 1 else None, **line)
+        ax.plot(t, values[:, i], color=colour, lw=1.4, label=label(i) if many > 1 else None, **line)
         if exact is not None and fine is not None:
             ax.plot(fine, exact[:, i], color=DARK, lw=0.9, ls=(0, (4, 3)))
     if exact is not None:

@@ -66,7 +66,7 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
         for (name, x), colour in zip(contact.items(), COLOURS[2:], strict=False):
             ax.plot(p, x, color=colour, lw=1.4, label=name)
         ax.axhline(0.0, color=DARK, lw=0.8)
-        ax.set_ylabel("[unit of f / s], [unit of f]")
+        ax.set_ylabel(branch.naming.axis("", "gap velocity") + branch.naming.axis(",", "gap"))
     for kind, marker in MARKERS.items():
         events = [event for event in branch.events if event.kind == kind]
         if events:
@@ -87,7 +87,7 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
 def draw_states(branch: Branch, ax: Axes) -> str:
     """The state at the section over the parameter, and the events."""
     for i, colour in zip(evenly(branch.q.shape[1]), COLOURS, strict=False):
-        name = "q" if branch.q.shape[1] == 1 else f"q[{i}]"
+        name = branch.naming.coordinate(i, branch.q.shape[1])
         for stable, style in LINES.items():
             x, y = _pieces(branch, i, stable)
             ax.plot(x, y, color=colour, label=f"{name}, {'stable' if stable else 'unstable'}", **style)
@@ -97,7 +97,7 @@ def draw_states(branch: Branch, ax: Axes) -> str:
             at = [event.parameter for event in events]
             ax.plot(at, [event.q[0] for event in events], marker, color=DARK, ms=7, label=kind, ls="none")
             ax.vlines(at, 0, 1, transform=ax.get_xaxis_transform(), color=GREY, lw=0.7, zorder=0)
-    ax.set_ylabel("position q at t0\n[unit of q]")
+    ax.set_ylabel(branch.naming.axis("position q at t0\n", "q"))
     ax.set_xlabel(branch.name)
     tidy(ax)
     ax.legend(**OUTSIDE)

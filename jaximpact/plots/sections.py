@@ -25,8 +25,9 @@ LIGHT = "#e8e8e8"
 def draw_section(section: Section, ax: Axes, *, coordinate: int = 0) -> str:
     """Velocity over position of one coordinate, all lanes together."""
     _points(ax, section.q[..., coordinate].ravel(), section.v[..., coordinate].ravel())
-    ax.set_xlabel(f"position q[{coordinate}] [unit of q]")
-    ax.set_ylabel(f"velocity v[{coordinate}] [unit of q / s]")
+    labels = section.naming
+    ax.set_xlabel(labels.axis(f"position {labels.coordinate(coordinate, 2)}", "q", coordinate))
+    ax.set_ylabel(labels.axis(f"velocity {labels.coordinate(coordinate, 2, 'v')}", "v", coordinate))
     return ""
 
 
@@ -35,7 +36,7 @@ def draw_impact_section(found: ImpactSection, ax: Axes) -> str:
     _points(ax, found.phase, found.impacts.before)
     ax.set_xlim(0, 1)
     ax.set_xlabel("phase of the forcing at the impact [periods]")
-    ax.set_ylabel("gap velocity before the impact [unit of f / s]")
+    ax.set_ylabel(found.impacts.naming.axis("gap velocity before the impact", "gap velocity"))
     return ""
 
 
@@ -68,7 +69,8 @@ def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
     """The sections of one coordinate over the parameter."""
     q = found.q[..., coordinate]
     _points(ax, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
-    ax.set_ylabel(f"position q[{coordinate}] once a period [unit of q]")
+    naming = found.section.naming
+    ax.set_ylabel(naming.axis(f"position {naming.coordinate(coordinate, 2)} once a period", "q", coordinate))
     ax.set_xlabel(found.parameter)
     failed = int(np.sum(found.section.failed))
     return f"{failed} of {found.section.failed.size} motions failed" if failed else ""
@@ -128,8 +130,8 @@ def draw_basins(found: Basins, ax: Axes) -> str:
         ax.plot(where[first][:, i], where[second][:, j], "o" if attractor.period else ".", **style)
     ax.set_xlim(found.x.min(), found.x.max())
     ax.set_ylim(found.y.min(), found.y.max())
-    ax.set_xlabel(f"initial {first}[{i}]")
-    ax.set_ylabel(f"initial {second}[{j}]")
+    for (name, k), put in (((first, i), ax.set_xlabel), ((second, j), ax.set_ylabel)):
+        put(f"initial {name}[{k if found.naming.coordinates is None else found.naming.coordinates[k]}]")
     present = [k for k in range(len(colours)) if np.any(labels == k - 3)]
     handles = [Patch(facecolor=colours[k], edgecolor=GREY, lw=0.5) for k in present]
     ax.legend(handles, [names[k] for k in present], **(OUTSIDE | {"borderaxespad": None}))

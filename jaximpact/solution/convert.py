@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from ..labels import QUANTITIES
 from ..status import Status
 from .result import needed, spread
 
@@ -64,12 +65,19 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
         if 0 in value.shape[rank:]:
             continue
         dims = lanes + dims + tuple(f"{name}_{i}" for i in range(value.ndim - rank - len(dims)))
+        quantity = "gap" if name == "penetration" else name
+        units = solution.naming.unit(quantity) if quantity in QUANTITIES else units
         attributes: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
         if name == "status":
             attributes |= {"flag_masks": [int(bit) for bit in Status if bit]}
             attributes |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}
         variables[name] = (dims, value, attributes)
-    coordinates = {"time": ("time", times[0], {"long_name": "time", "units": SECOND})} if common else {}
+    coordinates: dict[str, Any] = {}
+    if common:
+        coordinates["time"] = ("time", times[0], {"long_name": "time", "units": SECOND})
+    for dimension, names in (("coordinate", solution.naming.coordinates), ("constraint", solution.naming.contacts)):
+        if names:
+            coordinates[dimension] = (dimension, list(names))
     about = {"title": "a motion" if rank == 0 else "motions"}
     if solution.timing is not None:
         about["scheme"] = solution.timing.scheme
@@ -88,7 +96,7 @@ def to_table(solution: Solution) -> pandas.DataFrame:
         by_row = name in ("t", *STATE) if solution.values is None else name == "t" or name.startswith("values")
         if by_row:
             flat = value.reshape(count * rows, *value.shape[rank + 1 :])
-            columns |= spread(name, flat)
+            columns |= spread(name, flat, solution.naming.names(name) if name in QUANTITIES else None)
     time = columns.pop("t")
     if rank == 0:
         return pandas.DataFrame(columns, index=pandas.Index(time, name="t"))

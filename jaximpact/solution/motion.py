@@ -7,26 +7,28 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..labels import UNNAMED, Labels
 from ..provenance import provenance
 from ..save import Save
 from ..schemes.base import Timing
 from ..status import FAILURES, Status, describe, summarise
 from ..validate import is_traced
 from .convert import to_dataset, to_table
-from .result import Drawable, analysis, files, plots
+from .result import Drawable, Result, analysis, files, plots
 
 if TYPE_CHECKING:
     import pandas
     import xarray
 
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,12 @@ class Origin:
 
     Attributes:
         every_step: whether its rows are all steps of the motion; None where that is not known.
+        naming: names and units of its problem.
         made: versions, device and processor that it was computed with, where it comes from a file.
     """
 
     every_step: bool | None = None
+    naming: Labels = UNNAMED
     made: tuple[tuple[str, str], ...] | None = field(default=None, compare=False)
 
 
@@ -197,6 +201,11 @@ class Solution(Drawable):
         return files().save(self, path)
 
     @property
+    def naming(self) -> Labels:
+        """Names and units of its problem."""
+        return self.origin.naming
+
+    @property
     def provenance(self) -> dict[str, str]:
         """Versions, device and processor it was computed with: of this process, or of the one that wrote its file."""
         return provenance() if self.origin.made is None else dict(self.origin.made)
@@ -219,15 +228,26 @@ class Solution(Drawable):
         return describe(int(np.bitwise_or.reduce(np.asarray(self.status).ravel())))
 
 
-def originated(function: Callable[P, Solution]) -> Callable[P, Solution]:
-    """An entry point whose solutions know what they were asked for (`Origin`)."""
-    default = inspect.signature(function).parameters["save"].default
+def labelled(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of a problem whose results know its names and units, and solutions whether their rows are all steps."""
+    saves = inspect.signature(function).parameters.get("save")
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Solution:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         found = function(*args, **kwargs)
-        save = Save.of(kwargs.get("save", default))
-        return replace(found, origin=Origin(every_step=save.every == 1 and save.function is None))
+        every_step = None
+        if saves is not None:
+            save = Save.of(kwargs.get("save", saves.default))
+            every_step = save.every == 1 and save.function is None
+        problem: Any = args[0] if args else kwargs["problem"]
+        return _marked(found, problem.naming, every_step)
 
-    call.__module__ = "jaximpact"  # where it is found by its name
     return call
+
+
+def _marked(result: Any, naming: Labels, every_step: bool | None = None) -> Any:
+    """A result, and those within it, with names and units."""
+    if isinstance(result, Solution):
+        return replace(result, origin=replace(result.origin, naming=naming, every_step=every_step))
+    changes: dict[str, Any] = {name: _marked(x, naming) for name, x in vars(result).items() if isinstance(x, Result)}
+    return replace(result, **changes, **({"naming": naming} if hasattr(result, "naming") else {}))

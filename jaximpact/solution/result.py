@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from ..labels import QUANTITIES
+
 if TYPE_CHECKING:
     import pandas
 
@@ -49,7 +51,12 @@ class Result:
 
     def _table(self, *names: str) -> dict[str, np.ndarray]:
         """Columns of the fields (n, ...) of these names."""
-        return {key: x for name in names for key, x in spread(name, getattr(self, name)).items()}
+        return {key: x for name in names for key, x in spread(name, getattr(self, name), self._names(name)).items()}
+
+    def _names(self, name: str) -> tuple[str, ...] | None:
+        """Names of the components of a field, where it has coordinates or constraints."""
+        labels = getattr(self, "naming", None)
+        return labels.names(name) if labels is not None and name in QUANTITIES else None
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table, as `pandas.DataFrame`; needs pandas.

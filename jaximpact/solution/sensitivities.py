@@ -9,8 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..labels import UNNAMED, Labels
 from ..status import DOUBTS, FAILURES, Status, describe
 from .result import Result
+
+COORDINATES = ("q", "v", "q0", "v0")  # whose last axis is that of the coordinates
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,12 +26,14 @@ class Sensitivities(Result):
             like args, None where a leaf is not a real number.
         status: `Status` bits of each motion; those named DERIVATIVE_... say where not to trust the Jacobian.
         mode: "forward" or "reverse".
+        naming: names and units of the problem.
     """
 
     value: Any
     jacobian: Any
     status: np.ndarray
     mode: str
+    naming: Labels = UNNAMED
 
     @property
     def trusted(self) -> np.ndarray:
@@ -68,8 +73,16 @@ class Sensitivities(Result):
                     for way, derivative in inputs:
                         d = np.asarray(derivative) if single else np.asarray(derivative)[lane]
                         for j in np.ndindex(d.shape[of_lane.ndim :]):
-                            name, of = _name(path, k), _name(way, j)
+                            name, of = self._name(path, k), self._name(way, j)
                             yield lane, name, of_lane[k], of, d[k + j], trusted[lane]
+
+    def _name(self, path: tuple, index: tuple[int, ...]) -> str:
+        """Where a number stands in a pytree: q[0], args.k[1], or q[x] where coordinates have names."""
+        name = ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+        names = self.naming.coordinates
+        if names and name in COORDINATES and index and index[-1] < len(names):
+            return f"{name}[{','.join([*map(str, index[:-1]), names[index[-1]]])}]"
+        return name + (f"[{','.join(map(str, index))}]" if index else "")
 
 
 class _Whole:
@@ -77,9 +90,3 @@ class _Whole:
 
     def __init__(self, jacobian: Any) -> None:
         self.jacobian = jacobian
-
-
-def _name(path: tuple, index: tuple[int, ...]) -> str:
-    """Where a number stands in a pytree: q[0], args.k[1]."""
-    parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
-    return ".".join(parts) + (f"[{','.join(map(str, index))}]" if index else "")

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments import canonical
+from ..labels import QUANTITIES, Labels
 from ..program import Program
 from ..solution import Solution
 from ..solution.convert import MEANING, PURE, SECOND, STATE
@@ -138,16 +139,22 @@ def results(system: System, design: Design) -> tuple[tuple[Variable, ...], np.nd
 
     rows_of = lambda motion: named(trajectory(program, motion), function, common is not None)
     found = jax.eval_shape(rows_of, motion)
-    return tuple(_variable(name, leaf, function) for name, leaf in found.items()), common
+    return tuple(_variable(name, leaf, function, system.problem.naming) for name, leaf in found.items()), common
 
 
-def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool) -> Variable:
+def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool, labels: Labels) -> Variable:
     """The variable of one array of a lane."""
     dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
     if function and name in STATE:
         dims, meaning = dims[1:], f"{meaning}; at t1"
     dims += tuple(f"{name}_{i}" for i in range(len(leaf.shape) - len(dims)))
+    units = (
+        labels.unit("gap" if name == "penetration" else name) if name in QUANTITIES or name == "penetration" else units
+    )
     about: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
+    names = labels.names(name) if name in QUANTITIES else None
+    if names:
+        about["names"] = list(names)
     if name == "status":
         about |= {"flag_masks": [int(bit) for bit in Status if bit]}
         about |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}
