@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
-    from .motion import Solution
+    from .solution import Solution
 
 SECOND, PURE = "s", "1"
 # name: (dimensions, units, meaning)
