@@ -13,6 +13,7 @@ from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .solution import Sensitivities, Solution, labelled
 from .status import Status
 from .study import Design, Study
+from .symbolic import from_sympy
 from .validate import JaximpactWarning
 from .version import __version__ as __version__
 
@@ -42,6 +43,7 @@ __all__ = [
     "convergence",
     "ensemble",
     "extend",
+    "from_sympy",
     "load",
     "sensitivities",
     "solve",

@@ -12,7 +12,7 @@ LAYERS = [
     ["derivatives", "labels"],
     ["linalg", "status", "motion", "problem", "lanes", "threads", "chunks", "stream", "version"],
     ["provenance"],
-    ["contact", "scalarise"],
+    ["contact", "scalarise", "symbolic"],
     ["projection"],
     ["schemes"],
     ["extend"],

@@ -224,6 +224,8 @@ def _extrapolated(found: list[PeriodicOrbit], order: int) -> PeriodicOrbit:
 
 def _first(orbit: PeriodicOrbit) -> PeriodicOrbit:
     """The one lane without its axis."""
-    values = {name: value[0] for name, value in vars(orbit).items() if value is not None and name != "order"}
+    values = {
+        name: value[0] for name, value in vars(orbit).items() if value is not None and name not in ("order", "naming")
+    }
     order = orbit.order and {name: value[0] for name, value in orbit.order.items()}
     return replace(orbit, **values, order=order)

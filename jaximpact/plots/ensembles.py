@@ -232,8 +232,9 @@ def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[st
         ax.set_yticks([tick for tick in ax.get_yticks() if bottom <= tick <= top])
         ax.set_ylim(bottom - STRIP * (top - bottom) / (1 - STRIP), top)
         ax.axhline(bottom, color=GREY, lw=0.6)
+        scale = 0.7 * STRIP / max(share.max() for share in shares.values())
         for (name, share), shade in zip(shares.items(), (DARK, *COLOURS[1:]), strict=False):
-            heights, label = 0.7 * STRIP * np.append(share, share[-1]), f"{name}: ≤ {100 * share.max():.0f} %"
+            heights, label = scale * np.append(share, share[-1]), f"{name}: ≤ {100 * share.max():.0f} %"
             style: dict[str, Any] = {"color": shade, "alpha": 0.4, "lw": 0}
             ax.fill_between(t, 0, heights, step="post", transform=ax.get_xaxis_transform(), label=label, **style)
         place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, STRIP), "borderaxespad": 0.1}
