@@ -178,9 +178,10 @@ class Problem:
 
         def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             t = jnp.asarray(t, q.dtype)
-            momentum = jax.grad(lagrangian, argnums=2)
-            _, rate = jax.jvp(lambda s, x: momentum(s, x, v, args), (t, q), (jnp.ones_like(t), v))
-            g = jax.grad(lagrangian, argnums=1)(t, q, v, args) - rate
+            # one pass for both: what dL/dq and the rate of the momentum have in common is computed once
+            slopes = jax.grad(lagrangian, argnums=(1, 2))
+            (slope, _), (_, rate) = jax.jvp(lambda s, x: slopes(s, x, v, args), (t, q), (jnp.ones_like(t), v))
+            g = slope - rate
             return g if force is None else g + force(t, q, v, args)
 
         generalised.derived_from_mass = True  # type: ignore[attr-defined]

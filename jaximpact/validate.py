@@ -348,17 +348,29 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     quadratic = jnp.array(True)
     matrix = metric.matrix
     if matrix is not None and matrix.ndim == 2:
-        small = 1e4 * jnp.finfo(q0.dtype).eps * jnp.max(jnp.abs(matrix))
         lagrangian = getattr(problem.force, "lagrangian", None)
         if lagrangian is not None:
-            # the same mass at another time and velocity
-            other = jax.hessian(lagrangian, argnums=2)(t0 + 1, q0, v0 + 1, args)
-            quadratic = jnp.all(jnp.abs(other - matrix) <= small)
+            quadratic = _is_quadratic(lagrangian, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h)
     return Report(
         contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming
     )
+
+
+def _is_quadratic(lagrangian: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
+    """Whether d2L/dv2 is the same at another time and velocity, at a configuration (d,) and at one beside it, ().
+
+    What is not finite there says nothing: a Lagrangian need not be defined beside its start.
+    """
+    d = q.shape[0]
+    beside = q + (0.1 + 0.01 * jnp.arange(d, dtype=q.dtype)) * (1 + jnp.abs(q))
+    mass = jax.vmap(lambda t, q, v: jax.hessian(lagrangian, argnums=2)(t, q, v, args))
+    here, there = jnp.zeros_like(v), v + 1
+    found = mass(jnp.stack([0 * t, t + 1] * 2), jnp.stack([q, q, beside, beside]), jnp.stack([here, there] * 2))
+    known = jnp.where(jnp.isfinite(found), found, 0)
+    small = 1e4 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(known), axis=(1, 2), keepdims=True)
+    return jnp.all(~(jnp.abs(found[1::2] - found[::2]) > small[::2]))
 
 
 def judge(report: Report, *, lanes: bool) -> str | None:
