@@ -20,39 +20,12 @@ from .program import Program
 from .projection.base import ContactSolver
 from .schedule import devices, in_chunks
 from .schemes.base import Scheme
-from .solution import Solution
-from .status import DOUBTS, FAILURES, Status, as_status, describe
+from .solution import Sensitivities, Solution
+from .status import Status, as_status
 from .trajectory import trajectory
 from .validate import check_choice, told
 
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
-
-
-@dataclass(frozen=True)
-class Sensitivities:
-    """Outputs of motions and their Jacobians, numpy arrays; a batch adds a leading axis B to each.
-
-    Attributes:
-        value: the outputs, a dict or other pytree.
-        jacobian: for each output a dict: name in ``wrt`` -> derivative of shape (*output, *input); for "args" a pytree
-            like args, None where a leaf is not a real number.
-        status: `Status` bits of each motion; those named DERIVATIVE_... say where not to trust the Jacobian.
-        mode: "forward" or "reverse".
-    """
-
-    value: Any
-    jacobian: Any
-    status: np.ndarray
-    mode: str
-
-    @property
-    def trusted(self) -> np.ndarray:
-        """Whether the motion succeeded, its Jacobian is finite, and nothing is known against it."""
-        return (self.status & int(FAILURES | DOUBTS)) == 0
-
-    def describe_status(self) -> str:
-        """The status bits set in any motion, in words."""
-        return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
 
 
 def state(solution: Solution) -> dict:

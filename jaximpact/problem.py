@@ -8,7 +8,7 @@ Every gradient, Jacobian and Coriolis term is derived by automatic differentiati
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -16,9 +16,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from .labels import Labels
+
 Force = Callable[[Any, Array, Array, Any], Array]
 Constraints = Callable[[Any, Array, Any], Array]
 Energy = Callable[[Any, Array, Array, Any], Array]
+NAMING = ("coordinates", "contacts", "units")
+FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING)
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -33,22 +37,27 @@ class Problem:
             diagonal, a scalar, or None for the identity [kg or kg m^2].
         restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, one per contact ``(m,)``.
         energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
+        coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``, for
+            messages, tables and pictures.
+        units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``. Times are in s.
+            Nothing is converted.
 
     Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
     derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.
-    Functions are static: a problem made of the same function objects does not retrace.
+    Functions, names and units are static: a problem made of the same ones does not retrace.
 
     Example:
         >>> ball = Problem(force=lambda t, q, v, args: jnp.array([-9.81]),
         ...                constraints=lambda t, q, args: q, restitution=0.8)
     """
 
-    __slots__ = ("force", "constraints", "mass", "restitution", "energy")
+    __slots__ = ("force", "constraints", "mass", "restitution", "energy", "naming")
     force: Force
     constraints: Constraints | None
     mass: Any
     restitution: Any
     energy: Energy | None
+    naming: Labels
 
     def __init__(
         self,
@@ -57,6 +66,10 @@ class Problem:
         mass: Any = None,
         restitution: Any = 0.0,
         energy: Energy | None = None,
+        *,
+        coordinates: Sequence[str] | None = None,
+        contacts: Sequence[str] | None = None,
+        units: str | Mapping[str, str] | None = None,
     ) -> None:
         if not callable(force):
             raise TypeError(f"force must be a function force(t, q, v, args) -> (d,), got {type(force).__name__}")
@@ -70,7 +83,8 @@ class Problem:
             )
         if isinstance(restitution, str) or callable(restitution):
             raise TypeError("restitution must be a number in [0, 1] or one number per contact")
-        self._set(force, constraints, mass, restitution, energy)
+        labels = Labels.of(coordinates, contacts, units)
+        self._set(force, constraints, mass, restitution, energy, labels)
 
     def _set(self, *values: Any) -> None:
         for name, value in zip(self.__slots__, values, strict=True):
@@ -81,20 +95,37 @@ class Problem:
 
     def __repr__(self) -> str:
         parts = []
-        for name in self.__slots__:
+        for name in FIELDS:
             value = getattr(self, name)
-            parts.append(f"{name}={getattr(value, '__name__', value)!s}")
+            if name not in NAMING or value is not None:
+                parts.append(f"{name}={getattr(value, '__name__', value)!s}")
         return f"Problem({', '.join(parts)})"
 
     def replace(self, **changes: Any) -> Problem:
         """A copy with some fields changed."""
-        values = {name: getattr(self, name) for name in self.__slots__}
+        values = {name: getattr(self, name) for name in FIELDS}
         unknown = set(changes) - set(values)
         if unknown:
-            raise TypeError(f"Problem has no field {sorted(unknown)[0]!r}; its fields are {', '.join(self.__slots__)}")
+            raise TypeError(f"Problem has no field {sorted(unknown)[0]!r}; its fields are {', '.join(FIELDS)}")
         if "mass" in changes and getattr(self.force, "derived_from_mass", False):
             raise ValueError("mass: force and energy of this problem were derived from its mass; construct it again")
         return Problem(**(values | changes))
+
+    @property
+    def coordinates(self) -> tuple[str, ...] | None:
+        """Names of the coordinates."""
+        return self.naming.coordinates
+
+    @property
+    def contacts(self) -> tuple[str, ...] | None:
+        """Names of the constraints."""
+        return self.naming.contacts
+
+    @property
+    def units(self) -> str | dict[str, str] | None:
+        """Units of coordinates and gaps."""
+        units = dict(self.naming.units)
+        return units.get("", units or None)
 
     def gaps(self, t: ArrayLike, q: Array, args: Any) -> Array:
         """f(t, q), shape (m,), in the dtype of q; empty where the problem has no constraints."""
@@ -114,15 +145,15 @@ class Problem:
     def tree_flatten_with_keys(self) -> tuple[tuple, tuple]:
         key = jax.tree_util.GetAttrKey
         numeric = None if callable(self.mass) else self.mass
-        static = (self.force, self.constraints, self.mass if callable(self.mass) else None, self.energy)
+        static = (self.force, self.constraints, self.mass if callable(self.mass) else None, self.energy, self.naming)
         return ((key("restitution"), self.restitution), (key("mass"), numeric)), static
 
     @classmethod
     def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
-        force, constraints, mass_function, energy = static
+        force, constraints, mass_function, energy, labels = static
         restitution, numeric = leaves
         self = object.__new__(cls)
-        self._set(force, constraints, numeric if mass_function is None else mass_function, restitution, energy)
+        self._set(force, constraints, numeric if mass_function is None else mass_function, restitution, energy, labels)
         return self
 
     # constructors
@@ -133,12 +164,13 @@ class Problem:
         constraints: Constraints | None = None,
         restitution: Any = 0.0,
         force: Force | None = None,
+        **naming: Any,
     ) -> Problem:
         """Problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
 
         The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
         terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
-        that does not depend on time; both are checked when a motion starts.
+        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units.
         """
 
         def mass(q: Array, args: Any) -> Array:
@@ -146,9 +178,10 @@ class Problem:
 
         def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             t = jnp.asarray(t, q.dtype)
-            momentum = jax.grad(lagrangian, argnums=2)
-            _, rate = jax.jvp(lambda s, x: momentum(s, x, v, args), (t, q), (jnp.ones_like(t), v))
-            g = jax.grad(lagrangian, argnums=1)(t, q, v, args) - rate
+            # one pass for both: what dL/dq and the rate of the momentum have in common is computed once
+            slopes = jax.grad(lagrangian, argnums=(1, 2))
+            (slope, _), (_, rate) = jax.jvp(lambda s, x: slopes(s, x, v, args), (t, q), (jnp.ones_like(t), v))
+            g = slope - rate
             return g if force is None else g + force(t, q, v, args)
 
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
@@ -157,7 +190,7 @@ class Problem:
         def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
 
-        return cls(generalised, constraints, mass, restitution, energy)
+        return cls(generalised, constraints, mass, restitution, energy, **naming)
 
     @classmethod
     def from_potential(
@@ -167,10 +200,12 @@ class Problem:
         mass: Any = None,
         restitution: Any = 0.0,
         force: Force | None = None,
+        **naming: Any,
     ) -> Problem:
         """Problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
 
-        g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V.
+        g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V. ``naming``:
+        coordinates, contacts, units.
         """
 
         given = mass
@@ -191,7 +226,7 @@ class Problem:
         def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return 0.5 * v @ momentum(q, v, args) + potential(q, args)
 
-        return cls(generalised, constraints, mass, restitution, energy)
+        return cls(generalised, constraints, mass, restitution, energy, **naming)
 
     @classmethod
     def from_momentum_force(
@@ -201,8 +236,12 @@ class Problem:
         mass: Any = None,
         restitution: Any = 0.0,
         energy: Energy | None = None,
+        **naming: Any,
     ) -> Problem:
-        """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1))."""
+        """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
+
+        ``naming``: coordinates, contacts, units.
+        """
 
         given = mass
         mass = given if callable(given) or given is None else lambda q, args: given
@@ -212,7 +251,7 @@ class Problem:
 
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
 
-        return cls(generalised, constraints, mass, restitution, energy)
+        return cls(generalised, constraints, mass, restitution, energy, **naming)
 
 
 def mass_times(mass: Any, v: Array) -> Array:

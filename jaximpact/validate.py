@@ -6,6 +6,7 @@ Under a jax transformation the numbers are not known: shapes and types are still
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,10 +20,12 @@ import numpy as np
 from jax import Array
 
 from .contact import Closure, Metric, closure, linearise
+from .labels import UNNAMED, Labels
 from .problem import Problem
 from .schemes.base import Scheme
 
 MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
+HERE = os.path.dirname(__file__)  # the package
 
 
 class JaximpactWarning(UserWarning):
@@ -43,8 +46,11 @@ def without_remarks() -> Iterator[None]:
 
 
 def remark(text: str, stacklevel: int) -> None:
-    """Warn the caller of the function so many levels up."""
+    """Warn the caller of the function so many levels up, or whoever called that from outside this package."""
     if not _silent.get():
+        frame = sys._getframe(stacklevel)
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
+            frame, stacklevel = frame.f_back, stacklevel + 1
         warnings.warn(text, JaximpactWarning, stacklevel=stacklevel + 1)
 
 
@@ -271,6 +277,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
         shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
         if shape != ():
             raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
+    problem.naming.check(d, m)
     scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
@@ -330,6 +337,7 @@ class Report(NamedTuple):
     symmetric: Array
     lagrangian: Array
     finite: Array
+    naming: Labels = UNNAMED
 
 
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> Report:
@@ -340,15 +348,29 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     quadratic = jnp.array(True)
     matrix = metric.matrix
     if matrix is not None and matrix.ndim == 2:
-        small = 1e4 * jnp.finfo(q0.dtype).eps * jnp.max(jnp.abs(matrix))
         lagrangian = getattr(problem.force, "lagrangian", None)
         if lagrangian is not None:
-            # the same mass at another time and velocity
-            other = jax.hessian(lagrangian, argnums=2)(t0 + 1, q0, v0 + 1, args)
-            quadratic = jnp.all(jnp.abs(other - matrix) <= small)
+            quadratic = _is_quadratic(lagrangian, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h)
-    return Report(contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite)
+    return Report(
+        contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming
+    )
+
+
+def _is_quadratic(lagrangian: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
+    """Whether d2L/dv2 is the same at another time and velocity, at a configuration (d,) and at one beside it, ().
+
+    What is not finite there says nothing: a Lagrangian need not be defined beside its start.
+    """
+    d = q.shape[0]
+    beside = q + (0.1 + 0.01 * jnp.arange(d, dtype=q.dtype)) * (1 + jnp.abs(q))
+    mass = jax.vmap(lambda t, q, v: jax.hessian(lagrangian, argnums=2)(t, q, v, args))
+    here, there = jnp.zeros_like(v), v + 1
+    found = mass(jnp.stack([0 * t, t + 1] * 2), jnp.stack([q, q, beside, beside]), jnp.stack([here, there] * 2))
+    known = jnp.where(jnp.isfinite(found), found, 0)
+    small = 1e4 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(known), axis=(1, 2), keepdims=True)
+    return jnp.all(~(jnp.abs(found[1::2] - found[::2]) > small[::2]))
 
 
 def judge(report: Report, *, lanes: bool) -> str | None:
@@ -382,13 +404,13 @@ def judge(report: Report, *, lanes: bool) -> str | None:
     if np.any(report.closure.violated):
         i, a = worst(report.closure.violated, report.gap)
         raise ValueError(
-            f"q0{which(i)} is not admissible: constraint {a} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
+            f"q0{which(i)} is not admissible: {report.naming.constraint(a)} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
             "that much into the admissible set (every gap >= 0)"
         )
     if np.any(report.closure.outward):
         i, a = worst(report.closure.outward, report.gap_velocity)
         return (
-            f"v0{which(i)} points out of the admissible set: constraint {a} is active and its gap would change at "
+            f"v0{which(i)} points out of the admissible set: {report.naming.constraint(a)} is active and its gap would change at "
             f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
         )
     return None

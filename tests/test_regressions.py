@@ -130,7 +130,14 @@ def test_mass_of_a_derived_problem_is_fixed():
 
 
 @pytest.mark.parametrize(
-    "lagrangian", [lambda t, q, v, args: 0.5 * (1 + t) * v @ v, lambda t, q, v, args: 0.5 * v @ v + 0.1 * jnp.sum(v**4)]
+    "lagrangian",
+    [
+        lambda t, q, v, args: 0.5 * (1 + t) * v @ v,
+        lambda t, q, v, args: 0.5 * v @ v + 0.1 * jnp.sum(v**4),
+        # at the start alone it is quadratic
+        lambda t, q, v, args: 0.5 * v @ v + jnp.sum((q - jnp.array(START[0])) ** 2 * v**4),
+        lambda t, q, v, args: 0.5 * (1 + t * jnp.sum(q - jnp.array(START[0]))) * v @ v,
+    ],
 )
 def test_lagrangians_outside_the_theory(lagrangian):
     with pytest.raises(ValueError, match="quadratic in v with a mass matrix independent of time"):

@@ -24,15 +24,15 @@ import numpy as np
 from jax import Array
 
 from ..contact import Metric, acceleration, drift, gap_derivatives, linearise
+from ..labels import UNNAMED, Labels
 from ..problem import Problem
-from ..solution import Solution
+from ..solution import Drawable, Solution, labelled
 from ..validate import cast_numbers
 from .arguments import check_kind, check_solution
-from .drawable import Drawable
 from .runs import runs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Balance(Drawable):
     """Balances along one motion, from its first row on; k rows, those in the middle of an impact left out.
 
@@ -44,6 +44,7 @@ class Balance(Drawable):
         driven: work of moving constraints so far (k,) [J].
         energy: kinetic energy less its first value, less work, plus loss, less driven: zero but for errors (k,) [J].
         momentum: change of M v, less the integral of g + Ṁ v, less all impulses G' p: zero but for errors (k, d).
+        naming: names and units of the problem.
     """
 
     t: np.ndarray
@@ -53,6 +54,10 @@ class Balance(Drawable):
     driven: np.ndarray
     energy: np.ndarray
     momentum: np.ndarray
+    naming: Labels = UNNAMED
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("t", "kinetic", "work", "loss", "driven", "energy", "momentum")
 
     @property
     def energy_error(self) -> float:
@@ -65,6 +70,7 @@ class Balance(Drawable):
         return float(np.max(np.abs(self.momentum)))
 
 
+@labelled
 def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = None) -> Balance:
     """Energy and momentum balances of one motion of a problem.
 

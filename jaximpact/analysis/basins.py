@@ -17,12 +17,13 @@ from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
+from ..solution import Drawable, Result, labelled
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_counts
 from .arguments import check_kind, check_problem, distance, sweep_values
-from .drawable import Drawable
 from .sections import (
     NOT_SETTLED,
     Section,
@@ -41,8 +42,8 @@ FEWEST = 0.002  # part of the settled motions that a group without a period must
 MOST = 100  # attractors recognised
 
 
-@dataclass(frozen=True)
-class Attractor:
+@dataclass(frozen=True, repr=False)
+class Attractor(Result):
     """What some of the motions end on.
 
     Attributes:
@@ -56,8 +57,11 @@ class Attractor:
     v: np.ndarray
     lanes: int
 
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("q", "v")
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Basins(Drawable):
     """Basins over a grid of starts.
 
@@ -68,6 +72,7 @@ class Basins(Drawable):
             violates a constraint) or `FAILED` (-3).
         attractors: most frequented first.
         status: `Status` bits (ny, nx).
+        naming: names and units of the problem.
     """
 
     coordinates: tuple[tuple[str, int], tuple[str, int]]
@@ -76,6 +81,13 @@ class Basins(Drawable):
     labels: np.ndarray
     attractors: tuple[Attractor, ...]
     status: np.ndarray
+    naming: Labels = UNNAMED
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        y, x = np.meshgrid(self.y, self.x, indexing="ij")
+        (first, i), (second, j) = self.coordinates
+        grid = {f"{first}[{i}]": x, f"{second}[{j}]": y, "label": self.labels, "status": self.status}
+        return {name: value.ravel() for name, value in grid.items()}
 
     def shares(self) -> np.ndarray:
         """Part of the admissible starts that leads to each attractor (k,)."""
@@ -83,6 +95,7 @@ class Basins(Drawable):
         return np.array([np.sum(self.labels == k) / allowed for k in range(len(self.attractors))])
 
 
+@labelled
 def basins(
     problem: Problem,
     *,

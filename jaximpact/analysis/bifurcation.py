@@ -14,9 +14,9 @@ from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
 from ..schemes.base import Scheme
+from ..solution import Drawable, labelled
 from ..validate import check_counts
 from .arguments import check_problem, check_steps, distance, real, sweep_values
-from .drawable import Drawable
 from .sections import (
     Section,
     check_restarts,
@@ -31,7 +31,7 @@ SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bifurcation(Drawable):
     """Stroboscopic sections over the values of one parameter, P values from S starts.
 
@@ -48,6 +48,11 @@ class Bifurcation(Drawable):
     starts: int
     sweep: str | None
     section: Section
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        columns = self.section._columns()
+        values = np.repeat(self.values, self.starts)
+        return {self.parameter: values[columns["lane"]], "start": columns.pop("lane") % self.starts, **columns}
 
     @property
     def q(self) -> np.ndarray:
@@ -72,7 +77,7 @@ class Bifurcation(Drawable):
         return x.reshape(len(self.values), self.starts, *x.shape[1:])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ParameterMap(Drawable):
     """Period and impacts of the motions over a grid of two parameters.
 
@@ -91,7 +96,14 @@ class ParameterMap(Drawable):
     impacts: np.ndarray
     status: np.ndarray
 
+    def _columns(self) -> dict[str, np.ndarray]:
+        y, x = np.meshgrid(self.y, self.x, indexing="ij")
+        one, other = self.parameters
+        grid = {one: x, other: y, "period": self.period, "impacts": self.impacts, "status": self.status}
+        return {name: value.ravel() for name, value in grid.items()}
 
+
+@labelled
 def bifurcation(
     problem: Problem,
     q0: ArrayLike,

@@ -25,12 +25,13 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
+from ..solution import Drawable, Result, labelled
 from ..validate import check_counts
 from .arguments import check_problem, real_number
-from .drawable import Drawable
 from .family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
 from .strobe import eigenvalues, lost_derivatives
@@ -41,8 +42,8 @@ ROOM = 0.05  # an impact nearer to the section, as a share of the orbit, moves t
 TURN = 0.9  # smallest cosine between the tangents of neighbouring points
 
 
-@dataclass(frozen=True)
-class BranchEvent:
+@dataclass(frozen=True, repr=False)
+class BranchEvent(Result):
     """Something that happens along a branch.
 
     Attributes:
@@ -63,7 +64,7 @@ class BranchEvent:
     detail: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Branch(Drawable):
     """Periodic orbits along a branch, in order; n points.
 
@@ -79,6 +80,7 @@ class Branch(Drawable):
         clearance: smallest minimum of a gap in free flight (n,), inf where there is none.
         events: `BranchEvent`s in order.
         ended: why it ends: "bounds", "grazing", "points" (their number), or "no convergence".
+        naming: names and units of the problem.
     """
 
     name: str
@@ -93,8 +95,14 @@ class Branch(Drawable):
     clearance: np.ndarray
     events: tuple[BranchEvent, ...]
     ended: str
+    naming: Labels = UNNAMED
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        names = ("q", "v", "period", "multipliers", "stable", "impacts", "impact_speed", "clearance")
+        return {self.name: self.parameter, **self._table(*names)}
 
 
+@labelled
 def continue_orbit(
     problem: Problem,
     q0: Any,

@@ -23,14 +23,13 @@ from ..program import Program
 from ..projection.base import ContactSolver
 from ..save import Save
 from ..schemes import EventCorrected
-from ..schemes.base import Scheme, Timing
-from ..solution import Solution
+from ..schemes.base import Scheme
+from ..solution import Drawable, Solution
 from ..status import FAILURES, Status
 from ..trajectory import trajectory
 from ..validate import JaximpactWarning, check_counts
 from .arguments import real, real_number
-from .drawable import Drawable
-from .runs import runs
+from .interpolate import interpolant
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
@@ -38,7 +37,7 @@ TELL = 2  # times the reference's own error from which an error says something
 FINE = (2, 4)  # multiples of the most steps in the two runs that locate a reference's impacts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Convergence(Drawable):
     """Errors of a sweep over h, one entry for each step count; with several phases the worst of each band of counts.
 
@@ -63,6 +62,15 @@ class Convergence(Drawable):
     residual: np.ndarray
     reference: str
     floor: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(MEASURES, 0.0))
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
+
+    def _facts(self) -> list[tuple[str, str]]:
+        found = [fact for fact in super()._facts() if fact[0] != "floor"]
+        if self._traced():
+            return found
+        return [*found, ("orders", ", ".join(f"{name} {order:.2f}" for name, order in self.orders().items()))]
 
     def known(self, name: str) -> np.ndarray:
         """Which errors of "position", "velocity" or "impulse" can be told from the reference's own (k,)."""
@@ -283,67 +291,6 @@ def _among(program: Program, motion: Motion) -> Solution:
         # rows beyond this run's steps are unused; the last row is always the final state
         rows[name] = None if value is None else np.concatenate([np.asarray(value)[:n], np.asarray(value)[-1:]])
     return Solution(**{**vars(found), **rows})
-
-
-def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The motion through the rows of a solution of every step, as a function of time.
-
-    Affine between the rows of a scheme of first order. With impacts located, rows hold velocities too: a cubic between them and,
-    where a step holds an impact, two parabolas that meet in it.
-    """
-    t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
-    h = np.diff(t)[:, None]
-    chord = np.diff(q, axis=0) / h
-    if solution.timing != Timing.of(EventCorrected()):
-
-        def affine(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            step = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
-            return q[step] + (times - t[step])[:, None] * chord[step], chord[step]
-
-        return affine
-
-    # a step of an impact, or the first one of lasting contact, may hold a kink
-    contact = runs(np.asarray(solution.impulse)[None], solution.timing)
-    struck = np.zeros(len(h), bool)
-    for first, last, lasting in zip(contact.first, contact.last, contact.lasting, strict=True):
-        struck[first : first + 1 if lasting else last + 1] = True
-    # accelerations at both ends of a step; those of the next calm steps for one that is struck
-    start, end = (6 * chord - 4 * v[:-1] - 2 * v[1:]) / h, (2 * v[:-1] + 4 * v[1:] - 6 * chord) / h
-    calm = np.flatnonzero(~struck)
-    place = np.searchsorted(calm, np.flatnonzero(struck))
-    if calm.size:
-        before, after = (calm[np.clip(i, 0, calm.size - 1)] for i in (place - 1, place))
-        # at the first and the last step the other side must do
-        start[struck] = np.where((place > 0)[:, None], end[before], start[after])
-        end[struck] = np.where((place < calm.size)[:, None], start[after], end[before])
-    else:
-        start[:], end[:] = 0, 0
-    kink = np.full(len(h), np.inf)
-    jump = v[1:] - v[:-1] - 0.5 * h * (start + end)
-    s = 0.5 * h
-    for _ in range(4):
-        left = q[:-1] + s * (v[:-1] + 0.5 * s * start)
-        right = q[1:] - (h - s) * (v[1:] - 0.5 * (h - s) * end)
-        apart = np.sum(jump * (right - left), axis=1, keepdims=True)
-        rate = np.sum(jump * (v[1:] - (h - s) * end - v[:-1] - s * start), axis=1, keepdims=True)
-        s = np.clip(s - np.divide(apart, rate, out=np.zeros_like(rate), where=rate != 0), 0, h)
-    # a velocity that changes as it does without an impact has no kink
-    kinked = struck & (np.max(np.abs(jump), axis=1) > np.max(np.abs(0.5 * h * (start + end)), axis=1))
-    kink[kinked] = s[kinked, 0]
-
-    def motion(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        k = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
-        s, width = (times - t[k])[:, None], h[k]
-        rest, bend = width - s, (v[k + 1] - 2 * chord[k] + v[k]) / width**2
-        tilt = (3 * chord[k] - 2 * v[k] - v[k + 1]) / width
-        position, velocity = q[k] + s * (v[k] + s * (tilt + s * bend)), v[k] + s * (2 * tilt + 3 * s * bend)
-        early, late = (np.isfinite(kink[k]) & side for side in (s[:, 0] < kink[k], s[:, 0] >= kink[k]))
-        for which, at, speed, bent, since in ((early, k, v[k], start[k], s), (late, k + 1, v[k + 1], end[k], -rest)):
-            position = np.where(which[:, None], q[at] + since * (speed + 0.5 * since * bent), position)
-            velocity = np.where(which[:, None], speed + since * bent, velocity)
-        return position, velocity
-
-    return motion
 
 
 def _errors(solution: Solution, exact: Callable[..., Any], impulse: Any) -> tuple[float, float, float]:

@@ -13,6 +13,7 @@ And whether h is small enough for penetrations, which add up along chains of con
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,7 @@ from jax import Array
 
 from ..contact import Metric, linearise
 from ..problem import Problem
-from ..solution import Solution
+from ..solution import Result, Solution
 from ..validate import JaximpactWarning, cast_numbers
 from .arguments import check_gaps, check_kind, check_solution, distance
 
@@ -33,8 +34,8 @@ DEEP = 0.25, 10.0  # times the widest gap: penetrations that spoil a motion, and
 NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 1 - 1/k in each
 
 
-@dataclass(frozen=True)
-class Hypotheses:
+@dataclass(frozen=True, repr=False)
+class Hypotheses(Result):
     """What was found at the rows of a motion where constraints are active.
 
     Attributes:
@@ -51,6 +52,9 @@ class Hypotheses:
     cosine: tuple[float, float]
     worst: tuple[tuple[int, int, int, float], ...]
     failures: tuple[str, ...]
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {name: np.array([x[i] for x in self.worst]) for i, name in enumerate(("row", "a", "b", "cosine"))}
 
     def __str__(self) -> str:
         return "\n".join(self.failures) if self.failures else "no hypothesis fails along this motion"
@@ -101,20 +105,24 @@ def check_hypotheses(
     values = [corner[3] for corner in corners]
     cosine = (min(values), max(values)) if values else (float("nan"), float("nan"))
 
+    def listed(constraints: Iterable[int]) -> str:
+        names = problem.contacts
+        return ", ".join(f"{a} ({names[a]!r})" if names else str(a) for a in constraints)
+
     def named(selected: list[tuple[int, int, int, float]]) -> str:
         pairs = sorted({(a, b) for _, a, b, _ in selected})
-        return ", ".join(f"({a}, {b})" for a, b in pairs[:6]) + (", ..." if len(pairs) > 6 else "")
+        return ", ".join(f"({listed(pair)})" for pair in pairs[:6]) + (", ..." if len(pairs) > 6 else "")
 
     failures = []
     if np.any(deficit > 0):
         row = int(np.argmax(deficit))
         failures.append(
-            f"dependent active gradients (H3): constraints {list(np.flatnonzero(active[row]))} at row {row}"
+            f"dependent active gradients (H3): constraints [{listed(np.flatnonzero(active[row]))}] at row {row}"
         )
     flat = _flat(problem, args, t, z, gap, active, diagonal) if m else []
     if flat:
         failures.append(
-            f"a gradient vanishes where its gap closes, constraints {flat}: the boundary is not regular there (a gap like q^2 or "
+            f"a gradient vanishes where its gap closes, constraints [{listed(flat)}]: the boundary is not regular there (a gap like q^2 or "
             "q^3), and two schemes may find different motions; write the gap as a distance, q in place of q^2"
         )
     sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,20 +19,20 @@ from jax import Array
 
 from ..arguments import choose_methods
 from ..contact import Metric, acceleration, gap_derivatives, linearise
+from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..schemes.base import Scheme, Timing
-from ..solution import Solution
+from ..solution import Drawable, Result, Solution, labelled
 from ..validate import cast_numbers, leaf_axes
 from .arguments import check_kind, check_solution, one_lane
-from .drawable import Drawable
 from .runs import runs
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
 ACCUMULATING = 3  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
 
 
-@dataclass(frozen=True)
-class Intervals:
+@dataclass(frozen=True, repr=False)
+class Intervals(Result):
     """Intervals of time in which something goes on at a contact.
 
     Attributes:
@@ -47,11 +47,14 @@ class Intervals:
     end: np.ndarray
     impacts: np.ndarray
 
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("lane", "contact", "start", "end", "impacts")
+
     def __len__(self) -> int:
         return len(self.lane)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Impacts(Drawable):
     """Impacts of one or many motions, in the order of lane, contact and time.
 
@@ -64,6 +67,7 @@ class Impacts(Drawable):
         row: the solution's row at the end of the step in which the impulse begins (n,).
         lasting: lasting contact (`Intervals`), from the impact or the touch that begins it to the last step that pushes.
         accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact.
+        naming: names and units of the problem.
     """
 
     lane: np.ndarray
@@ -75,6 +79,12 @@ class Impacts(Drawable):
     row: np.ndarray
     lasting: Intervals
     accumulations: Intervals
+    naming: Labels = UNNAMED
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        columns = self._table("lane", "contact", "t", "before", "after", "impulse", "row")
+        names = self.naming.contacts
+        return columns | ({"contact": np.array(names)[self.contact]} if names else {})
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -95,7 +105,8 @@ class Impacts(Drawable):
 
     def of(self, lane: int) -> Impacts:
         """The impacts of one motion."""
-        return _rebuilt(lambda part: {k: x[part(self).lane == lane] for k, x in _arrays(part(self)).items()})
+        arrays = lambda part: {k: x[part(self).lane == lane] for k, x in _arrays(part(self)).items()}
+        return replace(_rebuilt(arrays), naming=self.naming)
 
     def moved(self, lanes: int) -> Impacts:
         """The same with ``lanes`` added to every lane number."""
@@ -109,6 +120,7 @@ class Impacts(Drawable):
         )
 
 
+@labelled
 def impacts(
     problem: Problem,
     solution: Solution,
@@ -305,4 +317,5 @@ def _rebuilt(arrays: Callable[[Callable], dict[str, np.ndarray]]) -> Impacts:
     """Impacts from ``arrays(part)``, the fields of each of its three parts: the records and two kinds of intervals."""
     lasting = Intervals(**arrays(lambda x: x.lasting))
     accumulations = Intervals(**arrays(lambda x: x.accumulations))
-    return Impacts(**arrays(lambda x: x), lasting=lasting, accumulations=accumulations)
+    records: dict[str, Any] = arrays(lambda x: x)
+    return Impacts(**records, lasting=lasting, accumulations=accumulations)

@@ -27,14 +27,14 @@ from ..program import Program
 from ..projection.base import ContactSolver
 from ..schedule import devices, in_chunks
 from ..schemes.base import Scheme
+from ..solution import Drawable
 from ..status import FAILURES, Status, describe
 from ..trajectory import trajectory
 from ..validate import check_counts
-from .drawable import Drawable
 from .strobe import lost_derivatives, prepare_strobe
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Lyapunov(Drawable):
     """Lyapunov exponents; a batch adds a leading axis B to each array.
 
@@ -56,6 +56,11 @@ class Lyapunov(Drawable):
     v: np.ndarray
     t: np.ndarray
     status: np.ndarray
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        if np.ndim(self.exponents) == 1:
+            return self._table("exponents", "error")
+        return {"lane": np.arange(len(self.exponents)), **self._table("exponents", "error", "q", "v", "t", "status")}
 
     @property
     def largest(self) -> np.ndarray:

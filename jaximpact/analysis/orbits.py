@@ -15,16 +15,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..labels import UNNAMED, Labels
 from ..motion import Lanes
 from ..problem import Problem
 from ..program import Program
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
+from ..solution import Drawable, labelled, spread
 from ..status import FAILURES, Status, describe
 from ..validate import check_counts
 from .arguments import check_steps, real_number
-from .drawable import Drawable
 from .strobe import (
     admissible,
     damped_newton,
@@ -38,7 +39,7 @@ from .strobe import (
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PeriodicOrbit(Drawable):
     """Periodic orbits at their section; a batch adds a leading axis B to each array.
 
@@ -55,6 +56,7 @@ class PeriodicOrbit(Drawable):
         error: with ``extrapolate``, what extrapolation changed in the state at most, an estimate of the finest run's
             error, (); else None.
         order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", () each; else None.
+        naming: names and units of the problem.
     """
 
     q: np.ndarray
@@ -69,6 +71,13 @@ class PeriodicOrbit(Drawable):
     status: np.ndarray
     error: np.ndarray | None = None
     order: dict[str, np.ndarray] | None = None
+    naming: Labels = UNNAMED
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        names = ("q", "v", "t0", "period", "multipliers", "residual", "iterations", "converged", "status")
+        single = np.ndim(self.residual) == 0
+        arrays = {name: np.asarray(getattr(self, name))[None] if single else getattr(self, name) for name in names}
+        return {key: x for name, value in arrays.items() for key, x in spread(name, value, self._names(name)).items()}
 
     @property
     def stable(self) -> np.ndarray:
@@ -92,6 +101,7 @@ class PeriodicOrbit(Drawable):
         return self
 
 
+@labelled
 def periodic_orbit(
     problem: Problem,
     q0: ArrayLike,
@@ -214,6 +224,8 @@ def _extrapolated(found: list[PeriodicOrbit], order: int) -> PeriodicOrbit:
 
 def _first(orbit: PeriodicOrbit) -> PeriodicOrbit:
     """The one lane without its axis."""
-    values = {name: value[0] for name, value in vars(orbit).items() if value is not None and name != "order"}
+    values = {
+        name: value[0] for name, value in vars(orbit).items() if value is not None and name not in ("order", "naming")
+    }
     order = orbit.order and {name: value[0] for name, value in orbit.order.items()}
     return replace(orbit, **values, order=order)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..schemes.base import Timing
+from ..solution import Result
 
 PART = 1e-9  # of the contact's largest impulse in a step
 ROUNDING = 4  # units of rounding of the accumulated sum
@@ -17,8 +18,8 @@ LONGER = 2  # steps by which contact that lasts is longer than an impact, at lea
 REBOUND = 2  # steps of an impact where the scheme is not known: the most that one takes
 
 
-@dataclass(frozen=True)
-class Runs:
+@dataclass(frozen=True, repr=False)
+class Runs(Result):
     """Runs of steps with an impulse, by lane, contact and time; step k leads from row k to row k + 1.
 
     Attributes:
@@ -37,6 +38,9 @@ class Runs:
     lasting: np.ndarray
     struck: np.ndarray
     active: np.ndarray
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("lane", "contact", "first", "last", "lasting", "struck")
 
     def __len__(self) -> int:
         return len(self.lane)

@@ -16,17 +16,17 @@ from numpy.typing import ArrayLike
 from ..arguments import choose_methods
 from ..contact import Metric, closure, linearise
 from ..ensemble import ensemble
+from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
 from ..schedule import MEMORY
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme, Timing
-from ..solution import Solution
+from ..solution import Drawable, Solution, labelled, spread
 from ..status import FAILURES
 from ..validate import canonical_state, cast_numbers, check_counts, full_axes
 from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period
-from .drawable import Drawable
 from .impacts import Impacts, impacts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
@@ -37,7 +37,7 @@ VISIBLE = 1e-6  # a multiplier nearer to one, and what dies out less within what
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Section(Drawable):
     """States of B motions once a forcing period, at ``t = (phase + k) period``.
 
@@ -47,6 +47,7 @@ class Section(Drawable):
         period: forcing period of each lane (B,) [s].
         status: `Status` bits of each lane (B,).
         failed_at: time of the first failure of each lane, NaN where none (B,) [s].
+        naming: names and units of the problem.
     """
 
     t: np.ndarray
@@ -55,6 +56,15 @@ class Section(Drawable):
     period: np.ndarray
     status: np.ndarray
     failed_at: np.ndarray
+    naming: Labels = UNNAMED
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        lanes, n = self.t.shape
+        flat = {
+            name: getattr(self, name).reshape(lanes * n, *getattr(self, name).shape[2:]) for name in ("t", "q", "v")
+        }
+        columns = {key: x for name, x in flat.items() for key, x in spread(name, x, self._names(name)).items()}
+        return {"lane": np.repeat(np.arange(lanes), n), **columns}
 
     @property
     def failed(self) -> np.ndarray:
@@ -69,10 +79,12 @@ class Section(Drawable):
     @classmethod
     def joined(cls, parts: Sequence[Section]) -> Section:
         """The lanes of several sections, one after the other."""
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in vars(parts[0])})
+        fields = [name for name in vars(parts[0]) if name != "naming"]
+        joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
+        return cls(**joined, naming=parts[0].naming)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ImpactSection(Drawable):
     """The impacts of B motions over some forcing periods.
 
@@ -86,6 +98,9 @@ class ImpactSection(Drawable):
     phase: np.ndarray
     section: Section
 
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {**self.impacts._columns(), "phase": self.phase}
+
     @property
     def per_period(self) -> np.ndarray:
         """Mean number of impacts of each lane in a forcing period (B,); NaN where the lane failed."""
@@ -94,6 +109,7 @@ class ImpactSection(Drawable):
         return np.where(self.section.failed, np.nan, count)
 
 
+@labelled
 def stroboscopic(
     problem: Problem,
     q0: ArrayLike,
@@ -147,6 +163,7 @@ def stroboscopic(
     return Section(t, q, v, lanes.period, status, failed_at)
 
 
+@labelled
 def impact_section(
     problem: Problem,
     q0: ArrayLike,
@@ -201,8 +218,8 @@ def impact_section(
         records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
         t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
-        section = Section(t, q, v, part.period, status, failed_at)
-        sections.append(Section(**{name: x[:live] for name, x in vars(section).items()}))
+        own = slice(live)
+        sections.append(Section(t[own], q[own], v[own], part.period[own], status[own], failed_at[own]))
         first += live
     every = Impacts.joined(records)
     section = Section.joined(sections)

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ..solution import Solution
+from ..labels import UNNAMED, Labels
+from ..solution import Drawable, Solution, spread
 from ..status import FAILURES
 from .arguments import check_kind, real
-from .drawable import Drawable
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Statistics(Drawable):
     """Statistics of each saved row over the lanes; with groups every array has a leading axis G (after that of the quantiles).
 
@@ -29,6 +29,7 @@ class Statistics(Drawable):
         mean, std: by name ("q", "v", "impulse", "energy" and what was given), (k, ...); NaN where no lane counts. The
             standard deviation is that of the sample, NaN for one lane.
         quantile: by name, (Q, k, ...).
+        naming: names and units of the problem.
     """
 
     t: np.ndarray
@@ -39,6 +40,26 @@ class Statistics(Drawable):
     mean: dict[str, np.ndarray]
     std: dict[str, np.ndarray]
     quantile: dict[str, np.ndarray]
+    naming: Labels = UNNAMED
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        groups, k = self.groups, len(self.t)
+        count = 1 if groups is None else len(groups)
+        columns = {} if groups is None else {"group": np.repeat(groups, k)}
+        columns["t"] = np.tile(self.t, count)
+        for kind, values in (("mean", self.mean), ("std", self.std)):
+            for name, x in values.items():
+                columns |= spread(
+                    f"{kind} {name}", x.reshape(count * k, *x.shape[1 + (groups is not None) :]), self._names(name)
+                )
+        for name, x in self.quantile.items():
+            for level, one in zip(self.levels, x, strict=True):
+                columns |= spread(
+                    f"{100 * level:g} % {name}",
+                    one.reshape(count * k, *one.shape[1 + (groups is not None) :]),
+                    self._names(name),
+                )
+        return columns
 
 
 def statistics(
@@ -97,7 +118,9 @@ def statistics(
     count = np.array([len(part) for part in parts])
     lost = np.bincount(member[failed], minlength=len(parts))
     count, lost = (x[0] if found is None else x for x in (count, lost))
-    return Statistics(t[0], found, count, lost, levels, over(_mean), over(_std), over(lambda x: _quantile(x, levels)))
+    return Statistics(
+        t[0], found, count, lost, levels, over(_mean), over(_std), over(lambda x: _quantile(x, levels)), solution.naming
+    )
 
 
 def _arrays(solution: Solution, values: Mapping[str, Any] | None, lanes: int, rows: int) -> dict[str, np.ndarray]:

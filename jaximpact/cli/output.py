@@ -37,7 +37,7 @@ def by_component(name: str, values: Any) -> dict[str, np.ndarray]:
 
 def write_arrays(path: Path, solution: Solution, **more: Any) -> Path:
     arrays: dict[str, Any] = {
-        name: np.asarray(x) for name, x in vars(solution).items() if x is not None and name != "timing"
+        name: np.asarray(x) for name, x in vars(solution).items() if x is not None and name not in ("timing", "origin")
     }
     np.savez_compressed(path, **arrays, **more)
     return path

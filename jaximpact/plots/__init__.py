@@ -24,38 +24,63 @@ from ..analysis import (
     Statistics,
 )
 from ..solution import Solution
-from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_statistics
-from .motions import draw_balance, draw_impacts, draw_motion, plot_derivatives
-from .orbits import draw_branch, draw_lyapunov, draw_multipliers
-from .sections import draw_basins, draw_bifurcation, draw_impact_section, draw_parameter_map, draw_section
+from .animation import animate, disks, linkage, particles
+from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_fan, draw_statistics
+from .motions import draw_balance, draw_energies, draw_impacts, draw_motion, draw_positions, plot_derivatives
+from .orbits import draw_branch, draw_lyapunov, draw_multipliers, draw_states
+from .sections import (
+    draw_basins,
+    draw_bifurcation,
+    draw_impact_section,
+    draw_parameter_map,
+    draw_periods,
+    draw_section,
+    draw_sections,
+)
 from .style import COLOURS, DARK, GREY, new_figure, set_heading
 
-__all__ = ["COLOURS", "DARK", "GREY", "ROUND_OFF", "draw", "plot_derivatives"]
+__all__ = [
+    "COLOURS",
+    "DARK",
+    "GREY",
+    "ROUND_OFF",
+    "animate",
+    "disks",
+    "draw",
+    "linkage",
+    "particles",
+    "plot_derivatives",
+]
 
 
 class Picture(NamedTuple):
     """How a result is drawn: with a size [inch] by ``function(result, ax, **options)`` on one axes, without one by
-    ``function(result, **options)`` on several of its own, which it returns. Both return a remark for the heading."""
+    ``function(result, **options)`` on several of its own, which it returns; ``main(result, ax, **options)`` then draws the
+    first of its panels alone, on axes that are given. All return a remark for the heading."""
 
     function: Callable[..., Any]
     size: tuple[float, float] | None = None
+    main: Callable[..., Any] | None = None
 
 
 PICTURES = {
-    Balance: Picture(draw_balance),
+    Balance: Picture(draw_balance, main=draw_energies),
     Basins: Picture(draw_basins, (8.4, 5.6)),
-    Bifurcation: Picture(draw_bifurcation),
-    Branch: Picture(draw_branch),
+    Bifurcation: Picture(draw_bifurcation, main=draw_sections),
+    Branch: Picture(draw_branch, main=draw_states),
     Convergence: Picture(draw_convergence, (6.8, 4.8)),
     ImpactSection: Picture(draw_impact_section, (6.0, 4.6)),
     Impacts: Picture(draw_impacts, (8.0, 3.6)),
     Lyapunov: Picture(draw_lyapunov, (8.0, 4.2)),
-    ParameterMap: Picture(draw_parameter_map),
+    ParameterMap: Picture(draw_parameter_map, main=draw_periods),
     PeriodicOrbit: Picture(draw_multipliers, (5.4, 5.0)),
     Section: Picture(draw_section, (6.0, 4.6)),
     Statistics: Picture(draw_statistics, (8.0, 4.2)),
 }
-SOLUTIONS = {2: Picture(draw_motion), 3: Picture(draw_ensemble)}  # by the axes of q: one motion, a batch
+SOLUTIONS = {
+    2: Picture(draw_motion, main=draw_positions),
+    3: Picture(draw_ensemble, main=draw_fan),
+}  # by the axes of q: one motion, a batch
 
 
 @overload
@@ -69,8 +94,8 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     result              picture, and its options
     ==================  ============================================================================================
     `Solution`          one motion over time; ``exact``: t (k,) -> (q, v), drawn dashed; ``gaps``: (t, q) -> (k, m),
-                        in a panel of its own. Of a batch quantiles over time and final positions; ``swept``: what
-                        differs between the lanes, arrays (B,) by label, drawn for d = 1
+                        in a panel of its own. Of a batch quantiles and impacts over time, and final positions;
+                        ``swept``: what differs between the lanes, arrays (B,) by label, drawn for d = 1
     `Impacts`           speeds over time of one motion, times of impacts lane by lane of more
     `Balance`           energies, and the residuals
     `Convergence`       errors over h, with observed orders and lines of slope 1 and 2
@@ -88,7 +113,8 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     Args:
         result: one of these.
         path: the picture to write; its suffix chooses the format (.png, .pdf, .svg).
-        ax: axes of matplotlib to draw on, for pictures of a single axes.
+        ax: axes of matplotlib to draw on. Of a picture of several panels it then holds the first one alone: positions of
+            a motion, quantiles of one ``component`` of a batch, energies, states.
         title: heading.
         options: of the picture, as above.
 
@@ -96,17 +122,15 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
         The path; without one the axes drawn on, an array of them where there are several.
 
     Raises:
-        TypeError: a result without a picture, or an option that the picture does not know. ValueError: ``ax`` for a picture
-            of several panels, or together with ``path``; a result that holds nothing to draw. ImportError: no matplotlib.
+        TypeError: a result without a picture, or an option that the picture does not know. ValueError: ``ax`` together
+            with ``path``; a result that holds nothing to draw. ImportError: no matplotlib.
     """
     picture = _picture_of(result)
-    if ax is not None and picture.size is None:
-        raise ValueError(
-            f"ax: the picture of a {type(result).__name__} has panels of its own; leave ax out, draw returns them all"
-        )
     if ax is not None and path is not None:
         raise ValueError("path and ax exclude each other: draw on ax, then save its figure, ax.figure.savefig(path)")
-    if picture.size is None:
+    if ax is not None and picture.main is not None:
+        axes, remark = ax, picture.main(result, ax, **options)
+    elif picture.size is None:
         axes, remark = picture.function(result, **options)
     else:
         axes = new_figure(*picture.size).subplots() if ax is None else ax

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis.convergence import Convergence
+from ..analysis.runs import runs
 from ..analysis.statistics import Statistics
+from ..labels import Labels
 from ..solution import Solution
 from ..status import FAILURES
-from .style import COLOURS, DARK, GREY, OUTSIDE, dot, evenly, limits, new_grid, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, dot, evenly, limits, new_grid, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 LANES_DRAWN = 5000  # points of a scatter
 ROUND_OFF = 1e-11  # errors below it say nothing of an order
 GROUPS_DRAWN = 4  # bands over time
+INTERVALS = 120  # of time in which impacts are counted
+STRIP = 0.26  # of the height, for the impacts below the bands
+BANDS = "median, bands of 50 % and 90 %; below: share in contact"
 
 
 def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, str]:
@@ -29,19 +34,15 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
         swept: what differs between the lanes, arrays (B,) by label, the first two of which are drawn for d = 1: final
             position over swept variable. For d > 1 final positions are drawn against each other.
     """
-    q = np.asarray(solution.q)
-    failed = (np.asarray(solution.status) & int(FAILURES)) != 0
-    kept = ~failed & np.all(np.isfinite(q), axis=(1, 2))
-    if not kept.any():
-        raise ValueError("every motion of the ensemble failed: there is none to draw")
-    t, q = np.asarray(solution.t)[kept], q[kept]
-    lanes, rows, d = q.shape
-    fan = rows > 2 and bool(np.all(t == t[0]))
+    t, q, kept = _sound(solution)
+    lanes, _, d = q.shape
+    fan = _has_fan(t, q)
+    shares = _impact_shares(solution, kept) if fan else {}
     when = f"at t = {t[0, -1]:g} s" if np.all(t[:, -1] == t[0, -1]) else "at the end"
     some = slice(None, None, -(-lanes // LANES_DRAWN))
     swept = {label: np.asarray(x)[kept][some] for label, x in list((swept or {}).items())[: 2 if d == 1 else 0]}
 
-    shown = evenly(d, 3)
+    shown, labels = evenly(d, 3), solution.naming
     columns = fan + 1
     others = []
     if d == 1:
@@ -55,34 +56,87 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
         for ax in cells[:, columns]:
             ax.remove()
         _scatter(
-            figure.add_subplot(cells[0, 0].get_gridspec()[:, columns]), q[some, -1], shown, when, np.max(np.abs(q))
+            figure.add_subplot(cells[0, 0].get_gridspec()[:, columns]),
+            q[some, -1],
+            shown,
+            when,
+            np.max(np.abs(q)),
+            labels,
         )
 
     for row, i, colour in zip(panels, shown, COLOURS, strict=False):
-        name = "q" if d == 1 else f"q[{i}]"
+        name = labels.coordinate(i, d)
         if fan:
-            _fan(row[0], t[0], q[:, :, i], colour)
-            row[0].set_ylabel(f"position {name} [unit of q]")
+            _fan(row[0], t[0], q[:, :, i], colour, shares)
+            row[0].set_ylabel(labels.axis(f"position {name}", "q", i))
         _histogram(row[-1], q[:, -1, i], np.max(np.abs(q[:, :, i])), colour)
-        row[-1].set_xlabel(f"{name} {when} [unit of q]")
+        row[-1].set_xlabel(labels.axis(f"{name} {when}", "q", i))
         row[-1].set_ylabel("motions")
     for label, x in swept.items():
         ax = others.pop(0)
         ax.plot(x, q[some, -1, 0], ".", ms=dot(len(x)), color=COLOURS[2], alpha=0.6, mew=0)
         limits(ax.set_ylim, q[:, -1, 0], np.max(np.abs(q)))
         ax.set_xlabel(label)
-        ax.set_ylabel(f"q {when} [unit of q]")
+        ax.set_ylabel(labels.axis(f"{labels.coordinate(0, 1)} {when}", "q", 0))
         tidy(ax)
     for ax in others:
         ax.remove()
     if fan:
-        panels[0, 0].set_title("median, central 50 % and 90 % of the motions", fontsize=9, color=DARK)
-    notes = []
-    if d > len(shown):
-        notes.append(f"{len(shown)} of {d} coordinates")
-    if lanes < failed.size:
-        notes.append(f"{failed.size - lanes} of {failed.size} motions failed and are left out")
-    return np.array(figure.axes), "\n".join(notes)
+        panels[0, 0].set_title(BANDS, fontsize=9, color=DARK)
+    notes = [f"{len(shown)} of {d} coordinates"] if d > len(shown) else []
+    return np.array(figure.axes), "\n".join([*notes, *_lost(kept)])
+
+
+def draw_fan(solution: Solution, ax: Axes, *, component: int = 0) -> str:
+    """Quantiles of one coordinate of an ensemble over time, and its impacts; final positions where no other rows are saved."""
+    t, q, kept = _sound(solution)
+    if not 0 <= component < q.shape[2]:
+        raise ValueError(f"component={component}: there are {q.shape[2]} coordinates")
+    labels = solution.naming
+    name = labels.coordinate(component, q.shape[2])
+    if _has_fan(t, q):
+        _fan(ax, t[0], q[:, :, component], COLOURS[0], _impact_shares(solution, kept))
+        ax.set_ylabel(labels.axis(f"position {name}", "q", component))
+        ax.set_title(BANDS, fontsize=9, color=DARK)
+    else:
+        _histogram(ax, q[:, -1, component], np.max(np.abs(q[:, :, component])), COLOURS[0])
+        ax.set_xlabel(labels.axis(f"{name} at the end", "q", component))
+        ax.set_ylabel("motions")
+    return "\n".join(_lost(kept))
+
+
+def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times and positions of the motions that did not fail, and which these are (B,)."""
+    q = np.asarray(solution.q)
+    failed = (np.asarray(solution.status) & int(FAILURES)) != 0
+    kept = ~failed & np.all(np.isfinite(q), axis=(1, 2))
+    if not kept.any():
+        raise ValueError("every motion of the ensemble failed: there is none to draw")
+    return np.asarray(solution.t)[kept], q[kept], kept
+
+
+def _has_fan(t: np.ndarray, q: np.ndarray) -> bool:
+    """Whether there are rows of common times to draw quantiles over."""
+    return q.shape[1] > 2 and bool(np.all(t == t[0]))
+
+
+def _lost(kept: np.ndarray) -> list[str]:
+    lost = int(np.sum(~kept))
+    return [f"{lost} of {kept.size} motions failed and are left out"] if lost else []
+
+
+def _impact_shares(solution: Solution, kept: np.ndarray) -> dict[str, np.ndarray]:
+    """By contact the share of the motions that it pushes between two rows (k - 1,), over a few rows where they are many."""
+    impulse = np.asarray(solution.impulse)[kept]
+    active = runs(impulse, solution.timing).active
+    steps = active.shape[1]
+    if not active.any():
+        return {}
+    edges = np.unique(np.linspace(0, steps, min(steps, INTERVALS) + 1).round().astype(int))
+    shares = np.logical_or.reduceat(active, edges[:-1], axis=1).mean(axis=0)
+    shares = np.repeat(shares, np.diff(edges), axis=0)
+    most = sorted(np.argsort(-shares.sum(axis=0), kind="stable")[:SHOWN])
+    return {solution.naming.contact(int(a)): shares[:, a] for a in most if shares[:, a].any()}
 
 
 def draw_convergence(result: Convergence, ax: Axes) -> str:
@@ -129,7 +183,8 @@ def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: 
     if not 0 <= component < values.shape[-1]:
         raise ValueError(f"component={component}: {name} has {values.shape[-1]}")
     values = values[..., component]
-    symbol = name if found.quantile[name].ndim == lead else f"{name}[{component}]"
+    names = found._names(name)
+    symbol = name if found.quantile[name].ndim == lead else f"{name}[{names[component] if names else component}]"
     if found.groups is not None and len(found.t) == 1:
         _bands(ax, found.groups, values[:, :, 0], COLOURS[0], None)
         ax.set_xlabel(label or "group")
@@ -165,12 +220,25 @@ def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float) -> Non
     ax.set_ylim(0.5 * low, 2.0 * largest)
 
 
-def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str) -> None:
-    """Median and central 50 % and 90 % of the lanes over time."""
+def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[str, np.ndarray]) -> None:
+    """Median and central 50 % and 90 % of the lanes over time; in a strip below them the share of motions in contact."""
     low, quarter, middle, three, high = np.quantile(q, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
     ax.fill_between(t, low, high, color=colour, alpha=0.18, lw=0)
     ax.fill_between(t, quarter, three, color=colour, alpha=0.38, lw=0)
     ax.plot(t, middle, color=colour, lw=1.4)
+    limits(ax.set_ylim, np.concatenate([low, high]), np.max(np.abs(q)))
+    if shares:
+        bottom, top = ax.get_ylim()
+        ax.set_yticks([tick for tick in ax.get_yticks() if bottom <= tick <= top])
+        ax.set_ylim(bottom - STRIP * (top - bottom) / (1 - STRIP), top)
+        ax.axhline(bottom, color=GREY, lw=0.6)
+        scale = 0.7 * STRIP / max(share.max() for share in shares.values())
+        for (name, share), shade in zip(shares.items(), (DARK, *COLOURS[1:]), strict=False):
+            heights, label = scale * np.append(share, share[-1]), f"{name}: ≤ {100 * share.max():.0f} %"
+            style: dict[str, Any] = {"color": shade, "alpha": 0.4, "lw": 0}
+            ax.fill_between(t, 0, heights, step="post", transform=ax.get_xaxis_transform(), label=label, **style)
+        place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, STRIP), "borderaxespad": 0.1}
+        ax.legend(ncols=4, frameon=False, fontsize=7, handlelength=1.0, columnspacing=1.0, **place)
     ax.set_xlabel("time t [s]")
     ax.set_xlim(t[0], t[-1])
     tidy(ax)
@@ -192,14 +260,14 @@ def _histogram(ax: Axes, q: np.ndarray, size: float, colour: str) -> None:
     tidy(ax)
 
 
-def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float) -> None:
+def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float, labels: Labels) -> None:
     """Final positions in the plane of the first two coordinates shown."""
     i, j = shown[:2]
     ax.plot(q[:, i], q[:, j], ".", ms=dot(len(q)), color=COLOURS[2], alpha=0.6, mew=0)
     limits(ax.set_xlim, q[:, i], size)
     limits(ax.set_ylim, q[:, j], size)
-    ax.set_xlabel(f"q[{i}] {when} [unit of q]")
-    ax.set_ylabel(f"q[{j}] {when} [unit of q]")
+    for k, put in ((i, ax.set_xlabel), (j, ax.set_ylabel)):
+        put(labels.axis(f"{labels.coordinate(k, q.shape[1])} {when}", "q", k))
     tidy(ax)
 
 

@@ -37,36 +37,31 @@ def draw_motion(
         exact: ``exact(t) -> (q, v)`` for t of shape (k,), drawn dashed.
         gaps: ``gaps(t, q) -> (k, m)`` for the k rows, drawn in a panel of its own.
     """
-    q = np.asarray(solution.q)
-    if len(q) < 2:
-        raise ValueError(
-            "a picture of a motion needs saved rows, the solution has the final one only: solve with save='all' or k"
-        )
-    failed_at = float(solution.failed_at)
-    t, v, impulse = (np.asarray(x) for x in (solution.t, solution.v, solution.impulse))
-    rows = slice(_sound_rows(t, q, v) if np.isfinite(failed_at) else len(t))
-    t, q, v, impulse = t[rows], q[rows], v[rows], impulse[rows]
+    t, q, v, impulse = _sound(solution)
+    rows, failed_at = slice(len(t)), float(solution.failed_at)
     given = {"gap": gaps is not None, "impulse": impulse.shape[1] > 0, "energy": solution.energy is not None}
     panels = [name for name in ("position", "gap", "velocity", "impulse", "energy") if given.get(name, True)]
     figure = new_figure(8.0, 0.7 + 1.9 * len(panels))
     axes = dict(zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True))
     impacts, within = _impacts(t, impulse, solution.timing)
 
+    draw_positions(solution, axes["position"], exact=exact)
+    axes["position"].set_xlabel("")
     fine = np.linspace(t[0], t[-1], 2001)
-    reference = (None, None) if exact is None else exact(fine)
+    velocity = None if exact is None else exact(fine)[1]
     shown = evenly(q.shape[1])
-    _curves(axes["position"], t, q, shown, "q", "coordinates", exact=reference[0], fine=fine)
-    _curves(axes["velocity"], t, v, shown, "v", "coordinates", exact=reference[1], fine=fine, drawstyle="steps-pre")
-    axes["position"].set_ylabel("position q\n[unit of q]")
-    axes["velocity"].set_ylabel("velocity v\n[unit of q / s]")
+    labels = solution.naming
+    names = labels.coordinates
+    _curves(axes["velocity"], t, v, shown, "v", "coordinates", names, exact=velocity, fine=fine, drawstyle="steps-pre")
+    axes["velocity"].set_ylabel(labels.axis("velocity v\n", "v"))
     if gaps is not None:
         values = np.asarray(gaps(t, q))
-        _curves(axes["gap"], t, values, _largest(-values.min(0)), "f", "gaps")
+        _curves(axes["gap"], t, values, _largest(-values.min(0)), "f", "gaps", labels.contacts)
         axes["gap"].axhline(0.0, color=DARK, lw=0.8)
-        axes["gap"].set_ylabel("gap f\n[unit of f]")
+        axes["gap"].set_ylabel(labels.axis("gap f\n", "gap"))
     if "impulse" in axes:
-        _curves(axes["impulse"], t, impulse, _largest(impulse[-1]), "Λ", "constraints")
-        axes["impulse"].set_ylabel("accumulated\nimpulse Λ [N s]")
+        _curves(axes["impulse"], t, impulse, _largest(impulse[-1]), "Λ", "constraints", labels.contacts)
+        axes["impulse"].set_ylabel(labels.axis("accumulated\nimpulse Λ", "impulse"))
     if "energy" in axes:
         energy, label = np.asarray(solution.energy)[rows][~within], "energy\n[J]"
         size = np.max(np.abs(energy))
@@ -76,15 +71,10 @@ def draw_motion(
         limits(axes["energy"].set_ylim, energy, size, 1e-9)
         axes["energy"].set_ylabel(label)
 
-    for ax in axes.values():
+    for ax in list(axes.values())[1:]:
         _mark(ax, impacts)
         if t[0] <= failed_at <= t[-1]:
             ax.axvline(failed_at, color=COLOURS[1], lw=1.5, ls=":")
-    if len(impacts):
-        axes["position"].plot([], [], color=GREY, lw=0.9, label="impact")
-    if t[0] <= failed_at <= t[-1]:
-        axes["position"].plot([], [], color=COLOURS[1], lw=1.5, ls=":", label="failure")
-    for ax in axes.values():
         tidy(ax)
         if ax.get_legend_handles_labels()[0]:
             ax.legend(**OUTSIDE)
@@ -92,6 +82,43 @@ def draw_motion(
     axes[panels[-1]].set_xlim(t[0], t[-1])
     figure.align_ylabels()
     return np.array(list(axes.values())), ""
+
+
+def draw_positions(
+    solution: Solution, ax: Axes, *, exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
+) -> str:
+    """The positions of one motion over time, its impacts grey lines."""
+    t, q, _, impulse = _sound(solution)
+    failed_at = float(solution.failed_at)
+    impacts, _ = _impacts(t, impulse, solution.timing)
+    fine = np.linspace(t[0], t[-1], 2001)
+    names = solution.naming.coordinates
+    known = None if exact is None else exact(fine)[0]
+    _curves(ax, t, q, evenly(q.shape[1]), "q", "coordinates", names, exact=known, fine=fine)
+    ax.set_ylabel(solution.naming.axis(f"position {names[0] if names and len(names) == 1 else 'q'}\n", "q"))
+    _mark(ax, impacts)
+    if t[0] <= failed_at <= t[-1]:
+        ax.axvline(failed_at, color=COLOURS[1], lw=1.5, ls=":", label="failure")
+    if len(impacts):
+        ax.plot([], [], color=GREY, lw=0.9, label="impact")
+    ax.set_xlabel("time t [s]")
+    ax.set_xlim(t[0], t[-1])
+    tidy(ax)
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(**OUTSIDE)
+    return ""
+
+
+def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Times, positions, velocities and impulses of the rows of one motion, up to where a failed one blows up."""
+    q = np.asarray(solution.q)
+    if len(q) < 2:
+        raise ValueError(
+            "a picture of a motion needs saved rows, the solution has the final one only: solve with save='all' or k"
+        )
+    t, v, impulse = (np.asarray(x) for x in (solution.t, solution.v, solution.impulse))
+    rows = slice(_sound_rows(t, q, v) if np.isfinite(solution.failed_at) else len(t))
+    return t[rows], q[rows], v[rows], impulse[rows]
 
 
 def plot_derivatives(
@@ -163,7 +190,7 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
         height = -found.before[which] if one else found.lane[which]
         if one:
             ax.vlines(found.t[which], 0, height, color=colour, lw=1.0)
-        ax.plot(found.t[which], height, "o" if one else "|", color=colour, ms=4, label=f"contact {k}")
+        ax.plot(found.t[which], height, "o" if one else "|", color=colour, ms=4, label=found.naming.contact(k))
         level = 0 * found.lasting.lane[held] if one else found.lasting.lane[held]
         ax.hlines(level, found.lasting.start[held], found.lasting.end[held], color=colour, lw=5, alpha=0.5)
         for start, end in (
@@ -175,7 +202,7 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
     if one and len(found.accumulations):
         ax.plot([], [], "s", ms=9, color=GREY, alpha=0.3, label="accumulating")
     ax.set_xlabel("time t [s]")
-    ax.set_ylabel("speed of approach [unit of f / s]" if one else "motion")
+    ax.set_ylabel(found.naming.axis("speed of approach", "gap velocity") if one else "motion")
     tidy(ax)
     if not one:
         ax.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
@@ -188,19 +215,20 @@ def draw_balance(found: Balance) -> tuple[np.ndarray, str]:
     """Kinetic energy, work, losses and driving work over time, and the residuals of energy and momentum."""
     figure, cells = new_grid(8.0, 7.0, 3, 1)
     axes = cells[:, 0]
-    curves = {"kinetic energy": found.kinetic, "work of the forces": found.work, "lost in impacts": found.loss}
-    if np.any(found.driven != 0):
-        curves["work of moving constraints"] = found.driven
-    for (name, values), colour in zip(curves.items(), COLOURS, strict=False):
-        axes[0].plot(found.t, values, color=colour, lw=1.4, label=name)
-    axes[0].set_ylabel("energy [J]")
-    axes[0].legend(**OUTSIDE)
+    draw_energies(found, axes[0])
+    axes[0].set_xlabel("")
     axes[1].plot(found.t, found.energy, color=COLOURS[0], lw=1.2)
     axes[1].set_ylabel("energy residual\n[J]")
     many = found.momentum.shape[1]
     for i, colour in zip(evenly(many), COLOURS, strict=False):
-        axes[2].plot(found.t, found.momentum[:, i], color=colour, lw=1.2, label=f"[{i}]" if many > 1 else None)
-    axes[2].set_ylabel("momentum residual\n[N s]")
+        axes[2].plot(
+            found.t,
+            found.momentum[:, i],
+            color=colour,
+            lw=1.2,
+            label=found.naming.coordinate(i, many, "") if many > 1 else None,
+        )
+    axes[2].set_ylabel(found.naming.axis("momentum residual\n", "momentum"))
     if many > 1:
         axes[2].legend(**OUTSIDE)
     for ax in axes:
@@ -209,6 +237,21 @@ def draw_balance(found: Balance) -> tuple[np.ndarray, str]:
     axes[-1].set_xlabel("time t [s]")
     figure.align_ylabels()
     return axes, ""
+
+
+def draw_energies(found: Balance, ax: Axes) -> str:
+    """Kinetic energy, work, losses and driving work over time."""
+    curves = {"kinetic energy": found.kinetic, "work of the forces": found.work, "lost in impacts": found.loss}
+    if np.any(found.driven != 0):
+        curves["work of moving constraints"] = found.driven
+    for (name, values), colour in zip(curves.items(), COLOURS, strict=False):
+        ax.plot(found.t, values, color=colour, lw=1.4, label=name)
+    ax.set_ylabel("energy [J]")
+    ax.set_xlabel("time t [s]")
+    ax.set_xlim(found.t[0], found.t[-1])
+    tidy(ax)
+    ax.legend(**OUTSIDE)
+    return ""
 
 
 def _sound_rows(t: np.ndarray, q: np.ndarray, v: np.ndarray) -> int:
@@ -233,6 +276,7 @@ def _curves(
     shown: list[int],
     symbol: str,
     what: str,
+    names: tuple[str, ...] | None,
     *,
     exact: np.ndarray | None = None,
     fine: np.ndarray | None = None,
@@ -240,8 +284,9 @@ def _curves(
 ) -> None:
     """The ``shown`` columns of ``values`` over time, and the exact ones dashed."""
     many = values.shape[1]
+    label = lambda i: names[i] if names else f"{symbol}[{i}]"
     for i, colour in zip(shown, COLOURS, strict=False):
-        ax.plot(t, values[:, i], color=colour, lw=1.4, label=f"{symbol}[{i}]" if many > 1 else None, **line)
+        ax.plot(t, values[:, i], color=colour, lw=1.4, label=label(i) if many > 1 else None, **line)
         if exact is not None and fine is not None:
             ax.plot(fine, exact[:, i], color=DARK, lw=0.9, ls=(0, (4, 3)))
     if exact is not None:

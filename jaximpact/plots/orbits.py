@@ -50,7 +50,6 @@ def draw_multipliers(orbit: PeriodicOrbit, ax: Axes) -> str:
 def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
     """A branch over its parameter: the state, the multipliers' moduli, impact speed and clearance, and the events."""
     p = branch.parameter
-    shown = evenly(branch.q.shape[1])
     contact = {
         name: np.where(np.isfinite(x), x, np.nan)
         for name, x in (("smallest impact speed", branch.impact_speed), ("smallest clearance", branch.clearance))
@@ -58,12 +57,8 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
     }
     figure, cells = new_grid(8.6, 0.7 + 2.4 * (2 + bool(contact)), 2 + bool(contact), 1)
     axes = cells[:, 0]
-    for i, colour in zip(shown, COLOURS, strict=False):
-        name = "q" if branch.q.shape[1] == 1 else f"q[{i}]"
-        for stable, style in LINES.items():
-            x, y = _pieces(branch, i, stable)
-            axes[0].plot(x, y, color=colour, label=f"{name}, {'stable' if stable else 'unstable'}", **style)
-    axes[0].set_ylabel("position q at t0\n[unit of q]")
+    draw_states(branch, axes[0])
+    axes[0].set_xlabel("")
     axes[1].semilogy(p, np.abs(branch.multipliers), color=COLOURS[0], lw=1.4)
     axes[1].axhline(1.0, color=DARK, lw=0.8)
     axes[1].set_ylabel("moduli of the\nmultipliers")
@@ -71,14 +66,13 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
         for (name, x), colour in zip(contact.items(), COLOURS[2:], strict=False):
             ax.plot(p, x, color=colour, lw=1.4, label=name)
         ax.axhline(0.0, color=DARK, lw=0.8)
-        ax.set_ylabel("[unit of f / s], [unit of f]")
+        ax.set_ylabel(branch.naming.axis("", "gap velocity") + branch.naming.axis(",", "gap"))
     for kind, marker in MARKERS.items():
         events = [event for event in branch.events if event.kind == kind]
         if events:
             at = [event.parameter for event in events]
-            axes[0].plot(at, [event.q[0] for event in events], marker, color=DARK, ms=7, label=kind, ls="none")
             axes[1].plot(at, [np.abs(event.multipliers).max() for event in events], marker, color=DARK, ms=7)
-            for ax in axes:
+            for ax in axes[1:]:
                 ax.vlines(at, 0, 1, transform=ax.get_xaxis_transform(), color=GREY, lw=0.7, zorder=0)
     for ax in axes:
         tidy(ax)
@@ -88,6 +82,26 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
     axes[-1].set_xlabel(branch.name)
     figure.align_ylabels()
     return axes, ""
+
+
+def draw_states(branch: Branch, ax: Axes) -> str:
+    """The state at the section over the parameter, and the events."""
+    for i, colour in zip(evenly(branch.q.shape[1]), COLOURS, strict=False):
+        name = branch.naming.coordinate(i, branch.q.shape[1])
+        for stable, style in LINES.items():
+            x, y = _pieces(branch, i, stable)
+            ax.plot(x, y, color=colour, label=f"{name}, {'stable' if stable else 'unstable'}", **style)
+    for kind, marker in MARKERS.items():
+        events = [event for event in branch.events if event.kind == kind]
+        if events:
+            at = [event.parameter for event in events]
+            ax.plot(at, [event.q[0] for event in events], marker, color=DARK, ms=7, label=kind, ls="none")
+            ax.vlines(at, 0, 1, transform=ax.get_xaxis_transform(), color=GREY, lw=0.7, zorder=0)
+    ax.set_ylabel(branch.naming.axis("position q at t0\n", "q"))
+    ax.set_xlabel(branch.name)
+    tidy(ax)
+    ax.legend(**OUTSIDE)
+    return ""
 
 
 def _pieces(branch: Branch, i: int, stable: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -25,8 +25,9 @@ LIGHT = "#e8e8e8"
 def draw_section(section: Section, ax: Axes, *, coordinate: int = 0) -> str:
     """Velocity over position of one coordinate, all lanes together."""
     _points(ax, section.q[..., coordinate].ravel(), section.v[..., coordinate].ravel())
-    ax.set_xlabel(f"position q[{coordinate}] [unit of q]")
-    ax.set_ylabel(f"velocity v[{coordinate}] [unit of q / s]")
+    labels = section.naming
+    ax.set_xlabel(labels.axis(f"position {labels.coordinate(coordinate, 2)}", "q", coordinate))
+    ax.set_ylabel(labels.axis(f"velocity {labels.coordinate(coordinate, 2, 'v')}", "v", coordinate))
     return ""
 
 
@@ -35,7 +36,7 @@ def draw_impact_section(found: ImpactSection, ax: Axes) -> str:
     _points(ax, found.phase, found.impacts.before)
     ax.set_xlim(0, 1)
     ax.set_xlabel("phase of the forcing at the impact [periods]")
-    ax.set_ylabel("gap velocity before the impact [unit of f / s]")
+    ax.set_ylabel(found.impacts.naming.axis("gap velocity before the impact", "gap velocity"))
     return ""
 
 
@@ -43,9 +44,9 @@ def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.nda
     """The sections of one coordinate over the parameter, and below the periods found."""
     figure = new_figure(9.0, 6.0)
     top, below = figure.subplots(2, sharex=True, height_ratios=(4, 1))
+    remark = draw_sections(found, top, coordinate=coordinate)
+    top.set_xlabel("")
     q = found.q[..., coordinate]
-    _points(top, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
-    top.set_ylabel(f"position q[{coordinate}] once a period [unit of q]")
     if q.shape[-1] > 1:
         period = np.where(found.periods() > PERIODS, PERIODS + 1, found.periods())
         values = np.broadcast_to(found.values[:, None], period.shape)
@@ -61,31 +62,47 @@ def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.nda
     below.set_xlabel(found.parameter)
     tidy(below)
     below.tick_params(axis="y", labelsize=7)
+    return np.array([top, below]), remark
+
+
+def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
+    """The sections of one coordinate over the parameter."""
+    q = found.q[..., coordinate]
+    _points(ax, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
+    naming = found.section.naming
+    ax.set_ylabel(naming.axis(f"position {naming.coordinate(coordinate, 2)} once a period", "q", coordinate))
+    ax.set_xlabel(found.parameter)
     failed = int(np.sum(found.section.failed))
-    return np.array([top, below]), f"{failed} of {found.section.failed.size} motions failed" if failed else ""
+    return f"{failed} of {found.section.failed.size} motions failed" if failed else ""
 
 
 def draw_parameter_map(found: ParameterMap) -> tuple[np.ndarray, str]:
     """Period and number of impacts over the two parameters."""
     figure = new_figure(11.0, 4.8)
+    left, right = figure.subplots(1, 2, sharey=True)
+    draw_periods(found, left)
+    image = right.pcolormesh(found.x, found.y, found.impacts, cmap="viridis", shading="nearest", rasterized=True)
+    figure.colorbar(image, ax=right, label="impacts in a forcing period")
+    right.set_xlabel(found.parameters[0])
+    return np.array([left, right]), ""
+
+
+def draw_periods(found: ParameterMap, ax: Axes) -> str:
+    """Period over the two parameters."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
-    left, right = figure.subplots(1, 2, sharey=True)
     names = ["not settled", "failed", "none", *map(str, range(1, PERIODS + 1)), f"> {PERIODS}"]
     colours = ListedColormap(["white", "black", LIGHT, *BASINS[:PERIODS], GREY])
     norm = BoundaryNorm(np.arange(len(names) + 1) - 2.5, len(names))
     period = np.minimum(found.period, PERIODS + 1)
-    image = left.pcolormesh(found.x, found.y, period, cmap=colours, norm=norm, shading="nearest", rasterized=True)
-    bar = figure.colorbar(
-        image, ax=left, ticks=range(NOT_SETTLED, len(names) + NOT_SETTLED), label="period [forcing periods]"
+    image = ax.pcolormesh(found.x, found.y, period, cmap=colours, norm=norm, shading="nearest", rasterized=True)
+    bar = ax.figure.colorbar(
+        image, ax=ax, ticks=range(NOT_SETTLED, len(names) + NOT_SETTLED), label="period [forcing periods]"
     )
     bar.ax.set_yticklabels(names, fontsize=8)
-    image = right.pcolormesh(found.x, found.y, found.impacts, cmap="viridis", shading="nearest", rasterized=True)
-    figure.colorbar(image, ax=right, label="impacts in a forcing period")
-    for ax in (left, right):
-        ax.set_xlabel(found.parameters[0])
-    left.set_ylabel(found.parameters[1])
-    return np.array([left, right]), ""
+    ax.set_xlabel(found.parameters[0])
+    ax.set_ylabel(found.parameters[1])
+    return ""
 
 
 def draw_basins(found: Basins, ax: Axes) -> str:
@@ -113,8 +130,8 @@ def draw_basins(found: Basins, ax: Axes) -> str:
         ax.plot(where[first][:, i], where[second][:, j], "o" if attractor.period else ".", **style)
     ax.set_xlim(found.x.min(), found.x.max())
     ax.set_ylim(found.y.min(), found.y.max())
-    ax.set_xlabel(f"initial {first}[{i}]")
-    ax.set_ylabel(f"initial {second}[{j}]")
+    for (name, k), put in (((first, i), ax.set_xlabel), ((second, j), ax.set_ylabel)):
+        put(f"initial {name}[{k if found.naming.coordinates is None else found.naming.coordinates[k]}]")
     present = [k for k in range(len(colours)) if np.any(labels == k - 3)]
     handles = [Patch(facecolor=colours[k], edgecolor=GREY, lw=0.5) for k in present]
     ax.legend(handles, [names[k] for k in present], **(OUTSIDE | {"borderaxespad": None}))

@@ -183,6 +183,8 @@ def sources(problem: Problem) -> dict[str, Any]:
     """What a problem computes: a hash of the source of each of its functions, and its numbers."""
     found: dict[str, Any] = {}
     for name in problem.__slots__:
+        if name == "naming":  # names and units compute nothing
+            continue
         value = getattr(problem, name)
         if callable(value):
             found[name] = hashlib.sha256("\n".join(texts_of(value, set())).encode()).hexdigest()[:16]

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import numpy as np
 
 from ..integrate import solve
+from ..provenance import settings_of
 from ..solution import Solution
 from ..status import FAILURES, Status
 from .design import Blocks, Design
 from .guard import printable
 from .importing import origin
 from .plain import wrong
-from .provenance import settings_of
 from .record import Record
 from .report import REFUSED_WORD, FailedLane, Summary
 from .schema import DONE, REFUSED
@@ -138,7 +138,12 @@ class Reading:
     def dataset(self) -> xarray.Dataset:
         """The results as an `xarray.Dataset`, of a store on disk read lazily."""
         self._need_store()
-        return self.store.dataset()
+        found = self.store.dataset()
+        named = {"coordinate": "q", "constraint": "impulse"}
+        names = {
+            dim: found[name].attrs.get("names") for dim, name in named.items() if name in found and dim in found.dims
+        }
+        return found.assign_coords({dim: list(given) for dim, given in names.items() if given})
 
     def summary(self) -> Summary:
         """What has been computed so far, from the facts of the finished chunks."""

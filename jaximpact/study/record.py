@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..provenance import SETTINGS, TRACED, changes
 from .design import Blocks, Design, summarise
 from .plain import differences, in_words, wrong
-from .provenance import SETTINGS, TRACED, changes
 from .spec import Spec
 
 FORMAT = 2  # 1: without what the functions compute

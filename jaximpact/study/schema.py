@@ -10,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..arguments import canonical
+from ..labels import QUANTITIES, Labels
 from ..program import Program
 from ..solution import Solution
+from ..solution.convert import MEANING, PURE, SECOND, STATE
 from ..status import Status
 from ..trajectory import trajectory
 from ..validate import count_steps
 from .design import Blocks, Design
 from .system import System
 
-SECOND, PURE = "s", "1"
 PENDING, COMPUTED, REFUSED = 0, 1, 2
 
 
@@ -90,22 +91,6 @@ class Schema(NamedTuple):
             yield Coordinate("time", ("time",), self.times, {"long_name": "time", "units": SECOND})
 
 
-# name: (dimensions, units, meaning)
-MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "t": (("time",), SECOND, "time of the row"),
-    "q": (("time", "coordinate"), "", "position U, interpolated affinely between steps"),
-    "v": (("time", "coordinate"), "", "velocity over the step that ends at or after the row's time"),
-    "z": (("time", "coordinate"), "", "admissible position Z of that step"),
-    "impulse": (("time", "constraint"), "", "impulse of each constraint accumulated since the start"),
-    "energy": (("time",), "J", "energy at (q, v)"),
-    "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
-    "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
-    "iterations": ((), PURE, "projection iterations of all steps"),
-    "status": ((), PURE, "Status bits OR-ed over the steps"),
-    "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
-}
-
-STATE = ("q", "v", "z", "impulse", "energy")  # of which a save function leaves the final row
 UNITS = {"e": PURE, "h": SECOND, "t0": SECOND, "t1": SECOND}
 
 
@@ -154,16 +139,22 @@ def results(system: System, design: Design) -> tuple[tuple[Variable, ...], np.nd
 
     rows_of = lambda motion: named(trajectory(program, motion), function, common is not None)
     found = jax.eval_shape(rows_of, motion)
-    return tuple(_variable(name, leaf, function) for name, leaf in found.items()), common
+    return tuple(_variable(name, leaf, function, system.problem.naming) for name, leaf in found.items()), common
 
 
-def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool) -> Variable:
+def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool, labels: Labels) -> Variable:
     """The variable of one array of a lane."""
     dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
     if function and name in STATE:
         dims, meaning = dims[1:], f"{meaning}; at t1"
     dims += tuple(f"{name}_{i}" for i in range(len(leaf.shape) - len(dims)))
+    units = (
+        labels.unit("gap" if name == "penetration" else name) if name in QUANTITIES or name == "penetration" else units
+    )
     about: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
+    names = labels.names(name) if name in QUANTITIES else None
+    if names:
+        about["names"] = list(names)
     if name == "status":
         about |= {"flag_masks": [int(bit) for bit in Status if bit]}
         about |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}

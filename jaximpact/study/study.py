@@ -19,13 +19,13 @@ from tqdm import tqdm
 
 from ..problem import Problem
 from ..projection import ContactSolver
+from ..provenance import CHECKS, now, provenance, settings_now, settings_of
 from ..save import Save
 from ..schemes import Scheme
 from ..status import FAILURES, Status
 from ..validate import JaximpactWarning
 from .design import Blocks, Design
 from .fingerprint import fingerprint, sources
-from .provenance import CHECKS, now, provenance, settings_now, settings_of
 from .reading import Reading, as_store, renamed
 from .record import Record
 from .report import Summary

@@ -14,9 +14,9 @@ import numpy as np
 from ..arguments import start_reports
 from ..ensemble import ensemble
 from ..motion import Lanes, Motion
+from ..provenance import TRACED, changes, provenance, settings_of
 from ..validate import Report, cast_numbers, count_steps, judge, split_restitution, without_remarks
 from .fingerprint import fingerprint
-from .provenance import TRACED, changes, provenance, settings_of
 from .schema import named
 from .spec import Spec
 from .system import System

@@ -16,7 +16,7 @@ import jax
 import jaxlib
 import numpy as np
 
-from ..version import __version__
+from .version import __version__
 
 MATTERS = ("jaximpact", "jax", "jaxlib", "llvmlite", "device", "processor")  # to the last bits of results
 TRACED = (*MATTERS, "numpy")  # to the program that jax makes of a function

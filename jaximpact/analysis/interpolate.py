@@ -1,0 +1,145 @@
+"""A motion between the rows of a solution that holds every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..schemes import EventCorrected
+from ..schemes.base import Timing
+from ..solution import Solution
+from ..validate import is_traced
+from .runs import runs
+
+ALIGNED = 1e-9  # of a step: times as near as that to a row are the row's
+
+
+def at(solution: Solution, t: Any) -> Solution:
+    """See `Solution.at`."""
+    if is_traced(solution, t):
+        raise TypeError("solution.at(t) takes known numbers: inside a jax transformation solve with save=t")
+    if solution.values is not None or solution.origin.every_step is False or np.shape(solution.t)[-1] < 2:
+        raise ValueError(
+            "solution.at(t) needs every step of the motion: solve with save='all' (ensemble: save=1), without a function"
+        )
+    times = np.atleast_1d(np.asarray(t, np.float64))
+    if times.ndim != 1 or not np.all(np.isfinite(times)):
+        raise ValueError(f"t must be one finite number or have shape (k,), got {t!r}")
+    rows = np.asarray(solution.t, np.float64)
+    slack = 8 * np.finfo(np.asarray(solution.t).dtype).eps * np.max(np.abs(rows))
+    begin, end = np.max(rows[..., 0]), np.min(rows[..., -1])
+    if times.size and (times.min() < begin - slack or times.max() > end + slack):
+        outside = times[(times < begin - slack) | (times > end + slack)][0]
+        raise ValueError(f"t = {outside:g} lies outside the motion, [t0, t1] = [{begin:g}, {end:g}]")
+    times = np.clip(times, begin, end)
+    lead = rows.shape[:-1]
+    lanes = [_rows_at(jax.tree.map(lambda x, lane=lane: x[lane], solution), times) for lane in np.ndindex(lead)]
+    state: dict[str, Any] = {
+        name: np.stack([one[name] for one in lanes]).reshape(*lead, *lanes[0][name].shape) for name in lanes[0]
+    }
+    return replace(solution, **state, energy=None, origin=replace(solution.origin, every_step=False))
+
+
+def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
+    """The rows of one motion at other times."""
+    t, q, v, z, impulse = (np.asarray(x, np.float64) for x in (one.t, one.q, one.v, one.z, one.impulse))
+    # the row at or after each time, and the part of its step that is still to come
+    h = np.diff(t)
+    row = np.searchsorted(t, times - ALIGNED * np.max(h), side="left")
+    step = np.maximum(row - 1, 0)
+    rest = np.where(row > 0, (t[row] - times) / h[step], 0.0)[:, None]
+    rest = np.where(np.abs(rest) <= ALIGNED, 0.0, rest)
+    found = {"q": q[row] - rest * (q[row] - q[step]), "v": v[row], "z": z[row]}
+    found["impulse"] = impulse[row] - rest * (impulse[row] - impulse[step])
+    if _located(one):
+        motion, kink = _smooth(one)
+        inside = rest[:, 0] > 0
+        between = dict(zip("qv", motion(times), strict=True))
+        early, late = ((side & np.isfinite(kink[step]))[:, None] for side in _sides(times, t, step, kink))
+        impulses = np.where(early, impulse[step], np.where(late, impulse[row], found["impulse"]))
+        between |= {"z": between["q"], "impulse": impulses}
+        found = {name: np.where(inside[:, None], between[name], x) for name, x in found.items()}
+    dtype = np.asarray(one.q).dtype
+    return {"t": times.astype(dtype), **{name: x.astype(dtype) for name, x in found.items()}}
+
+
+def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which times lie before the impact of their step, and which behind it."""
+    before = times - t[step] < kink[step]
+    return before, ~before
+
+
+def _located(solution: Solution) -> bool:
+    """Whether rows hold velocities of their very time, impacts being located."""
+    return solution.timing == Timing.of(EventCorrected())
+
+
+def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The motion through the rows of a solution of every step, as a function of time.
+
+    Affine between the rows of a scheme of first order. With impacts located, rows hold velocities too: a cubic between them and,
+    where a step holds an impact, two parabolas that meet in it.
+    """
+    if _located(solution):
+        return _smooth(solution)[0]
+    t, q = (np.asarray(x, np.float64) for x in (solution.t, solution.q))
+    chord = np.diff(q, axis=0) / np.diff(t)[:, None]
+
+    def affine(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        step = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
+        return q[step] + (times - t[step])[:, None] * chord[step], chord[step]
+
+    return affine
+
+
+def _smooth(solution: Solution) -> tuple[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], np.ndarray]:
+    """The motion through rows with velocities, and when within each step its impact lies, inf where there is none."""
+    t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
+    h = np.diff(t)[:, None]
+    chord = np.diff(q, axis=0) / h
+    # a step of an impact, or the first one of lasting contact, may hold a kink
+    contact = runs(np.asarray(solution.impulse)[None], solution.timing)
+    struck = np.zeros(len(h), bool)
+    for first, last, lasting in zip(contact.first, contact.last, contact.lasting, strict=True):
+        struck[first : first + 1 if lasting else last + 1] = True
+    # accelerations at both ends of a step; those of the next calm steps for one that is struck
+    start, end = (6 * chord - 4 * v[:-1] - 2 * v[1:]) / h, (2 * v[:-1] + 4 * v[1:] - 6 * chord) / h
+    calm = np.flatnonzero(~struck)
+    place = np.searchsorted(calm, np.flatnonzero(struck))
+    if calm.size:
+        before, after = (calm[np.clip(i, 0, calm.size - 1)] for i in (place - 1, place))
+        # at the first and the last step the other side must do
+        start[struck] = np.where((place > 0)[:, None], end[before], start[after])
+        end[struck] = np.where((place < calm.size)[:, None], start[after], end[before])
+    else:
+        start[:], end[:] = 0, 0
+    kink = np.full(len(h), np.inf)
+    jump = v[1:] - v[:-1] - 0.5 * h * (start + end)
+    s = 0.5 * h
+    for _ in range(4):
+        left = q[:-1] + s * (v[:-1] + 0.5 * s * start)
+        right = q[1:] - (h - s) * (v[1:] - 0.5 * (h - s) * end)
+        apart = np.sum(jump * (right - left), axis=1, keepdims=True)
+        rate = np.sum(jump * (v[1:] - (h - s) * end - v[:-1] - s * start), axis=1, keepdims=True)
+        s = np.clip(s - np.divide(apart, rate, out=np.zeros_like(rate), where=rate != 0), 0, h)
+    # a velocity that changes as it does without an impact has no kink
+    kinked = struck & (np.max(np.abs(jump), axis=1) > np.max(np.abs(0.5 * h * (start + end)), axis=1))
+    kink[kinked] = s[kinked, 0]
+
+    def motion(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        k = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
+        s, width = (times - t[k])[:, None], h[k]
+        rest, bend = width - s, (v[k + 1] - 2 * chord[k] + v[k]) / width**2
+        tilt = (3 * chord[k] - 2 * v[k] - v[k + 1]) / width
+        position, velocity = q[k] + s * (v[k] + s * (tilt + s * bend)), v[k] + s * (2 * tilt + 3 * s * bend)
+        early, late = (np.isfinite(kink[k]) & side for side in (s[:, 0] < kink[k], s[:, 0] >= kink[k]))
+        for which, at, speed, bent, since in ((early, k, v[k], start[k], s), (late, k + 1, v[k + 1], end[k], -rest)):
+            position = np.where(which[:, None], q[at] + since * (speed + 0.5 * since * bent), position)
+            velocity = np.where(which[:, None], speed + since * bent, velocity)
+        return position, velocity
+
+    return motion, kink

@@ -1,0 +1,231 @@
+"""A `Solution` in a file: .npz, NetCDF or Zarr, all of it, and nothing in it is ever run.
+
+Numbers are arrays; the rest, names of the scheme and of versions, the form of a save function's values, is a text of JSON. A
+digest over all numbers tells a damaged file. What a reader does not know it refuses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .labels import Labels
+from .schemes.base import Timing
+from .solution import MEANING, Origin, Solution
+from .solution.convert import arrays
+from .solution.result import needed
+from .study.guard import check_arrays, check_tree
+from .validate import is_traced
+
+FORMAT = 1
+ABOUT = "jaximpact"  # the name of the text
+KINDS = "biufc"  # of numbers
+ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
+
+
+def save(solution: Solution, path: str | Path) -> Path:
+    """See `Solution.save`."""
+    if is_traced(solution):
+        raise TypeError("solution.save(path) needs known numbers: call it outside of jax's transformations")
+    path = Path(path)
+    found = arrays(solution)
+    for name, value in found.items():
+        if value.dtype.kind not in KINDS:
+            raise TypeError(f"{name}: files hold real and complex numbers, not {value.dtype}")
+    names = iter(name for name in found if name.startswith("values"))
+    about = {
+        "format": FORMAT,
+        "timing": None if solution.timing is None else list(solution.timing),
+        "every_step": solution.origin.every_step,
+        "labels": dataclasses.asdict(solution.naming),
+        "provenance": solution.provenance,
+        "values": _form(solution.values, names),
+        "arrays": {name: [list(x.shape), x.dtype.name] for name, x in found.items()},
+        "digest": _digest(found),
+    }
+    text = json.dumps(about)
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **found, **{ABOUT: np.array(text)})  # type: ignore[arg-type]
+    elif path.suffix in ENGINES:
+        dataset = solution.to_xarray().assign_attrs({ABOUT: text})
+        if path.suffix == ".nc":
+            needed("h5netcdf")
+            dataset.to_netcdf(
+                path,
+                engine="h5netcdf",
+                encoding={name: {"zlib": True} for name in dataset.variables if dataset[name].ndim},
+            )
+        else:
+            needed("zarr")
+            if path.exists() and not _is_motion(path):
+                raise FileExistsError(f"{path} exists and is no solution: choose another path, or remove it")
+            # Zarr has no standard for texts
+            dataset = dataset.drop_vars(("coordinate", "constraint"), errors="ignore")
+            dataset.to_zarr(path, mode="w", zarr_format=3, consolidated=False)
+    else:
+        raise ValueError(f"path: {path.name!r} must end in .npz, .nc (NetCDF) or .zarr")
+    return path
+
+
+def load(path: str | Path) -> Solution:
+    """The `Solution` that ``solution.save(path)`` wrote, its numbers and dtypes bit for bit, as numpy arrays.
+
+    Whoever made the file: it is numbers and a text, and nothing in it is run (no pickles).
+
+    Args:
+        path: of a file in .npz or .nc (NetCDF, needs h5netcdf), or a directory in .zarr; extra ``jaximpact[data]``.
+
+    Returns:
+        The solution; ``solution.provenance`` tells what it was computed with.
+
+    Raises:
+        FileNotFoundError: there is none. ValueError: it is damaged, or something else; the message names it.
+    """
+    path = Path(path)
+    if path.suffix not in (".npz", *ENGINES):
+        raise ValueError(f"path: {path.name!r} must end in .npz, .nc (NetCDF) or .zarr")
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        text, found = _read_npz(path) if path.suffix == ".npz" else _read_dataset(path)
+        about = json.loads(text)
+        if about["format"] != FORMAT:
+            raise ValueError(f"it is of format {about['format']!r}, this version reads {FORMAT}")
+        return _solution(about, found)
+    except ImportError:
+        raise
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        AttributeError,
+        OSError,
+        EOFError,
+        RuntimeError,
+        RecursionError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        reason = (
+            f"it has no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0] or type(error).__name__
+        )
+        raise ValueError(f"{path} is damaged or no file of a solution: {reason}") from error
+
+
+def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solution:
+    """From the text and the arrays, both as strange as they may be."""
+    numbers: dict[str, np.ndarray] = {}
+    for name, (shape, dtype) in about["arrays"].items():
+        dtype = np.dtype(dtype)
+        if dtype.kind not in KINDS:
+            raise ValueError(f"{name} would be of {dtype}")
+        # a dataset leaves empty arrays out, and the axis of an only row
+        value = np.zeros(shape, dtype) if 0 in shape else found[name]
+        if value.dtype.kind not in KINDS:
+            raise ValueError(f"{name} is of {value.dtype}")
+        numbers[name] = (np.broadcast_to(value, shape) if name == "t" else value.reshape(shape)).astype(dtype)
+    if _digest(numbers) != about["digest"]:
+        raise ValueError("its numbers are not those that were written")
+    state = {name: numbers.get(name) for name in MEANING}
+    missing = [name for name, x in state.items() if x is None and name != "energy"]
+    if missing:
+        raise KeyError(missing[0])
+    timing = about["timing"]
+    if timing is not None:
+        scheme, lag, rebounds = timing
+        timing = Timing(str(scheme), float(lag), bool(rebounds))
+    solution = Solution(**state, values=_filled(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
+    made = tuple((str(name), str(text)) for name, text in about["provenance"].items())
+    known = {None: None, True: True, False: False}[about["every_step"]]
+    names = about["labels"]
+    units = {str(name): str(unit) for name, unit in names["units"]}
+    labels = Labels.of(names["coordinates"], names["contacts"], units.get("", units or None))
+    return replace(solution, origin=Origin(every_step=known, naming=labels, made=made))
+
+
+def _digest(found: Mapping[str, np.ndarray]) -> str:
+    """Of names, shapes, dtypes and numbers."""
+    digest = hashlib.sha256()
+    for name in sorted(found):
+        value = np.ascontiguousarray(found[name])
+        value = value.astype(value.dtype.newbyteorder("<"))
+        digest.update(f"{name} {value.shape} {value.dtype.name};".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def _form(value: Any, names: Any) -> Any:
+    """The form of a pytree, with the names of its arrays in place of them."""
+    if value is None:
+        return None
+    if type(value) in (list, tuple):
+        return {type(value).__name__: [_form(x, names) for x in value]}
+    if type(value) is dict:
+        if not all(isinstance(key, str) for key in value):
+            raise TypeError(f"values: files keep dicts with names as keys, got {list(value)!r}")
+        # in the order of jax's leaves
+        return {"dict": {key: _form(value[key], names) for key in sorted(value)}}
+    if jax.tree_util.treedef_is_leaf(jax.tree.structure(value)):
+        return next(names)
+    raise TypeError(
+        f"values: a {type(value).__name__} is kept by no file, since reading one would run code: let the save function return "
+        "arrays in dicts, lists and tuples"
+    )
+
+
+def _filled(form: Any, numbers: Mapping[str, np.ndarray]) -> Any:
+    if form is None:
+        return None
+    if isinstance(form, str):
+        return numbers[form]
+    ((kind, parts),) = form.items()
+    if kind == "dict":
+        return {key: _filled(x, numbers) for key, x in parts.items()}
+    return {"list": list, "tuple": tuple}[kind](_filled(x, numbers) for x in parts)
+
+
+def _read_npz(path: Path) -> tuple[str, dict[str, np.ndarray]]:
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+        if not isinstance(found, np.lib.npyio.NpzFile):
+            raise ValueError("it is one array")
+        names = found.files
+        if ABOUT not in names:
+            raise ValueError(f"it holds {', '.join(names)[:100]}, but no text named {ABOUT}")
+        return str(found[ABOUT]), {name: found[name] for name in names if name != ABOUT}
+
+
+def _read_dataset(path: Path) -> tuple[str, dict[str, np.ndarray]]:
+    xarray, engine = needed("xarray"), ENGINES[path.suffix]
+    needed(engine)
+    options: dict[str, Any] = {}
+    if engine == "zarr":
+        check_tree(path)
+        check_arrays(path)
+        options = {"consolidated": False, "zarr_format": 3}
+    # numbers as they are: nothing scaled, no times made of them
+    with xarray.open_dataset(path, engine=engine, decode_times=False, mask_and_scale=False, **options) as dataset:
+        if ABOUT not in dataset.attrs:
+            raise ValueError(f"it holds {', '.join(map(str, dataset.variables))[:100]}, but no attribute {ABOUT}")
+        found = {str(name): np.asarray(x.values) for name, x in dataset.variables.items()}
+        if "t" not in found:
+            found["t"] = found["time"]
+        return str(dataset.attrs[ABOUT]), found
+
+
+def _is_motion(path: Path) -> bool:
+    """Whether a directory holds a solution, which may be written over."""
+    try:
+        return ABOUT in json.loads((path / "zarr.json").read_text())["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

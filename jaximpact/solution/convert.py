@@ -1,0 +1,105 @@
+"""A `Solution` as an xarray dataset and as a pandas table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ..labels import QUANTITIES
+from ..status import Status
+from .result import needed, spread
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
+
+    from .solution import Solution
+
+SECOND, PURE = "s", "1"
+# name: (dimensions, units, meaning)
+MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "t": (("time",), SECOND, "time of the row"),
+    "q": (("time", "coordinate"), "", "position U, interpolated affinely between steps"),
+    "v": (("time", "coordinate"), "", "velocity over the step that ends at or after the row's time"),
+    "z": (("time", "coordinate"), "", "admissible position Z of that step"),
+    "impulse": (("time", "constraint"), "", "impulse of each constraint accumulated since the start"),
+    "energy": (("time",), "J", "energy at (q, v)"),
+    "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
+    "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
+    "iterations": ((), PURE, "projection iterations of all steps"),
+    "status": ((), PURE, "Status bits OR-ed over the steps"),
+    "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
+}
+STATE = ("q", "v", "z", "impulse", "energy")  # of which a save function leaves the final row
+
+
+def arrays(solution: Solution) -> dict[str, np.ndarray]:
+    """The arrays of a solution by name; a leaf of values as values_ and its path."""
+    found = {name: np.asarray(getattr(solution, name)) for name in MEANING if getattr(solution, name) is not None}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(solution.values):
+        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+        name = "_".join(("values", *parts))
+        if name in found:
+            raise ValueError(f"values: two of the numbers that the save function returned would be called {name}")
+        found[name] = np.asarray(leaf)
+    return found
+
+
+def to_dataset(solution: Solution) -> xarray.Dataset:
+    """See `Solution.to_xarray`."""
+    xarray = needed("xarray")
+    found, rank = arrays(solution), np.ndim(solution.penetration)
+    lanes = ("lane",) if rank == 1 else tuple(f"lane_{i}" for i in range(rank))
+    times = found["t"].reshape(-1, found["t"].shape[-1])
+    common = len(times) > 0 and bool(np.all(times == times[0]))
+    if common:
+        del found["t"]
+    variables = {}
+    for name, value in found.items():
+        dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
+        if solution.values is not None and name in STATE:
+            # one row, the final state
+            value, dims, meaning = value.take(0, axis=rank), dims[1:], f"{meaning}; at t1"
+        if 0 in value.shape[rank:]:
+            continue
+        dims = lanes + dims + tuple(f"{name}_{i}" for i in range(value.ndim - rank - len(dims)))
+        quantity = "gap" if name == "penetration" else name
+        units = solution.naming.unit(quantity) if quantity in QUANTITIES else units
+        attributes: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
+        if name == "status":
+            attributes |= {"flag_masks": [int(bit) for bit in Status if bit]}
+            attributes |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}
+        variables[name] = (dims, value, attributes)
+    coordinates: dict[str, Any] = {}
+    if common:
+        coordinates["time"] = ("time", times[0], {"long_name": "time", "units": SECOND})
+    for dimension, names in (("coordinate", solution.naming.coordinates), ("constraint", solution.naming.contacts)):
+        if names:
+            coordinates[dimension] = (dimension, list(names))
+    about = {"title": "a motion" if rank == 0 else "motions"}
+    if solution.timing is not None:
+        about["scheme"] = solution.timing.scheme
+    about |= {f"made_with_{name}": text for name, text in solution.provenance.items()}
+    return xarray.Dataset(variables, coordinates, about)
+
+
+def to_table(solution: Solution) -> pandas.DataFrame:
+    """See `Solution.to_pandas`."""
+    pandas = needed("pandas")
+    found, rank = arrays(solution), np.ndim(solution.penetration)
+    t = found["t"]
+    count, rows = int(np.prod(t.shape[:-1])), t.shape[-1]
+    columns: dict[str, np.ndarray] = {}
+    for name, value in found.items():
+        by_row = name in ("t", *STATE) if solution.values is None else name == "t" or name.startswith("values")
+        if by_row:
+            flat = value.reshape(count * rows, *value.shape[rank + 1 :])
+            columns |= spread(name, flat, solution.naming.names(name) if name in QUANTITIES else None)
+    time = columns.pop("t")
+    if rank == 0:
+        return pandas.DataFrame(columns, index=pandas.Index(time, name="t"))
+    index = [np.repeat(place, rows) for place in np.indices(t.shape[:-1]).reshape(rank, -1)]
+    names = ["lane"] if rank == 1 else [f"lane_{i}" for i in range(rank)]
+    return pandas.DataFrame(columns, index=pandas.MultiIndex.from_arrays([*index, time], names=[*names, "t"]))

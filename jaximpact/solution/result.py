@@ -1,0 +1,169 @@
+"""What all results have in common: they print short, and become tables and pictures.
+
+Methods that need a room above this one import it here, when they are called: there is no other way upwards.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ..labels import QUANTITIES
+
+if TYPE_CHECKING:
+    import pandas
+
+WIDTH = 100  # characters of a line
+
+
+class Result:
+    """A result: a dataclass that prints as one line for each field, never as whole arrays."""
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What there is to see at a glance: names and short descriptions."""
+        fields = [(name, describe_value(x)) for name, x in vars(self).items() if x is not None]
+        return [(name, text) for name, text in fields if text]
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        width = max((len(name) for name, _ in facts), default=0)
+        return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {text}" for name, text in facts)])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in self._facts()
+        )
+        return f"<table><caption style='text-align:left'><b>{type(self).__name__}</b></caption>{rows}</table>"
+
+    def _traced(self) -> bool:
+        """Whether its numbers are not known, inside a jax transformation."""
+        return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(vars(self)))
+
+    def _columns(self) -> dict[str, np.ndarray] | None:
+        """The columns (n,) of its table; None where a result is none."""
+        return None
+
+    def _table(self, *names: str) -> dict[str, np.ndarray]:
+        """Columns of the fields (n, ...) of these names."""
+        return {key: x for name in names for key, x in spread(name, getattr(self, name), self._names(name)).items()}
+
+    def _names(self, name: str) -> tuple[str, ...] | None:
+        """Names of the components of a field, where it has coordinates or constraints."""
+        labels = getattr(self, "naming", None)
+        return labels.names(name) if labels is not None and name in QUANTITIES else None
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table, as `pandas.DataFrame`; needs pandas.
+
+        Raises:
+            TypeError: it is no table. ImportError: no pandas.
+        """
+        columns = self._columns()
+        if columns is None:
+            raise TypeError(f"a {type(self).__name__} is no table: its numbers are {', '.join(vars(self))}")
+        return needed("pandas").DataFrame(columns)
+
+
+class Drawable(Result):
+    """A result that `jaximpact.plots.draw` has a picture of."""
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Any:
+        """Draw the picture, to a file or on axes (``ax``), with a ``title``: see `jaximpact.plots.draw`; needs matplotlib.
+
+        Returns:
+            The axes; with several panels an array of them; the path where one is given.
+        """
+        return plots().draw(self, path, **options)
+
+
+def plots() -> Any:
+    """The room of the pictures."""
+    from .. import plots
+
+    return plots
+
+
+def analysis() -> Any:
+    """The room of what is measured on motions."""
+    from .. import analysis
+
+    return analysis
+
+
+def files() -> Any:
+    """The room of files."""
+    from .. import files
+
+    return files
+
+
+def needed(module: str, extra: str = "data") -> Any:
+    """An optional package, or ImportError that says how to install it."""
+    try:
+        return __import__(module)
+    except ImportError as error:
+        raise ImportError(f"this needs {module}: pip install 'jaximpact[{extra}]'") from error
+
+
+def describe_value(value: Any) -> str:
+    """A value in a line: of an array its shape and range, never its numbers."""
+    if isinstance(value, Result):
+        first, *rest = repr(value).split("\n")
+        return _short(f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first)
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return _short(_array(value))
+    if isinstance(value, Mapping):
+        return _short("; ".join(f"{key}: {_shape(x)}" for key, x in value.items()))
+    if isinstance(value, list | tuple) and len(value) > 3:
+        return f"{len(value)} of {type(value[0]).__name__}"
+    return _short(str(value))
+
+
+def _array(value: Any) -> str:
+    shape = str(tuple(value.shape))
+    if isinstance(value, jax.core.Tracer) or not isinstance(value, np.ndarray | np.generic | jax.Array):
+        return f"{value.dtype}{shape}"
+    array = np.asarray(value)
+    if array.size == 0 or array.dtype.kind not in "biufc":
+        return f"{shape} {array.dtype}"
+    if array.dtype.kind == "b":
+        return str(bool(array)) if array.ndim == 0 else f"{shape} true in {int(array.sum())} of {array.size}"
+    finite = np.isfinite(array)
+    if array.ndim == 0:
+        return f"{array.item():.6g}"
+    lost = f", {array.size - int(finite.sum())} not finite" if not finite.all() else ""
+    if array.dtype.kind == "c":
+        array, shape = np.abs(array), f"{shape} complex, modulus"
+    seen = array[finite]
+    return f"{shape} {seen.min():.6g} ... {seen.max():.6g}{lost}" if seen.size else f"{shape} none finite"
+
+
+def _shape(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return "x".join(map(str, value.shape)) or "1"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_shape(x)}" for key, x in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{len(value)}]"
+    return _short(str(value))
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= WIDTH else text[: WIDTH - 4] + " ..."
+
+
+def spread(name: str, values: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    """An array (n, ...) as columns (n,): ``name``, or one for each component, with their ``names`` where they have some."""
+    array = np.asarray(values)
+    if array.ndim <= 1:
+        return {name: array}
+    components = list(np.ndindex(array.shape[1:]))
+    label = lambda k: names[k[0]] if names is not None and len(k) == 1 else ",".join(map(str, k))
+    return {f"{name}[{label(k)}]": array[(slice(None), *k)] for k in components}

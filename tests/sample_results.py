@@ -1,0 +1,49 @@
+"""A result of every kind that takes no searching."""
+
+import numpy as np
+
+import jaximpact as ji
+from jaximpact import analysis, catalogue
+
+BALL = catalogue.get("bouncing-ball")
+CASE = BALL.case("e=1/2")
+OPTIONS = {"t1": CASE.t1, "args": CASE.args, "e": 0.5}
+
+
+def samples():
+    """Results of every kind that takes no searching, by name."""
+    motion = ji.solve(BALL.problem, CASE.q0, CASE.v0, steps=503, **OPTIONS)
+    q0 = np.array(CASE.q0) + np.linspace(0, 0.1, 5)[:, None]
+    batch = ji.ensemble(BALL.problem, q0, np.zeros((5, 1)), h=CASE.t1 / 101, save=1, **OPTIONS)
+    states = np.random.default_rng(0).random((2, 7, 1))
+    zeros = np.zeros(2)
+    section = analysis.Section(states[..., 0], states, -states, 1 + zeros, zeros.astype(int), np.nan * zeros)
+    records = analysis.impacts(BALL.problem, batch, args=CASE.args)
+    multipliers = np.array([[0.5 + 0.1j, 0.5 - 0.1j]])
+    one, empty = np.ones(1), np.zeros((1, 2))
+    attractor = analysis.Attractor(1, one[:, None], one[:, None], 6)
+    grid, labels = np.linspace(0, 1, 3), np.array([[0, 0, -1], [0, -2, 0], [0, 0, 0]])
+    return {
+        "motion": motion,
+        "batch": batch,
+        "impacts": analysis.impacts(BALL.problem, motion, args=CASE.args),
+        "balance": analysis.balance(BALL.problem, motion, args=CASE.args, e=0.5),
+        "statistics": analysis.statistics(batch),
+        "section": section,
+        "impact section": analysis.ImpactSection(records, records.t % 1.0, section),
+        "bifurcation": analysis.Bifurcation("w", np.array([1.0, 2.0]), 1, None, section),
+        "map": analysis.ParameterMap(("w", "e"), grid, grid, np.ones((3, 3), int), np.ones((3, 3)), np.zeros((3, 3))),
+        "orbit": analysis.PeriodicOrbit(
+            empty[:, :1], empty[:, :1], 0 * one, one, multipliers, empty[None], 0 * one, one, one > 0, one.astype(int)
+        ),
+        "convergence": analysis.Convergence(
+            np.array([10, 20]), *np.array([[0.1, 0.05]] * 4), *np.zeros((2, 2)), reference="exact"
+        ),
+        "basins": analysis.Basins((("q", 0), ("v", 0)), grid, grid, labels, (attractor,), 0 * labels),
+        "exponents": analysis.Lyapunov(
+            np.array([0.1, -0.2]), np.full(2, 0.01), np.ones((10, 2)), zeros[:1], zeros[:1], one[0], one[0].astype(int)
+        ),
+        "branch": analysis.Branch(
+            "w", grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid >= 0, labels[0] ** 2, grid, grid, (), "bounds"
+        ),
+    }  # fmt: skip

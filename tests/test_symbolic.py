@@ -1,0 +1,201 @@
+"""Systems from SymPy's mechanics: the same as written by hand; what cannot be taken is named."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sympy
+from sympy.physics.mechanics import (
+    KanesMethod,
+    LagrangesMethod,
+    Particle,
+    Point,
+    ReferenceFrame,
+    dynamicsymbols,
+)
+
+import jaximpact as ji
+
+T = dynamicsymbols._t
+A, B = dynamicsymbols("alpha beta")
+M, L, G, K = sympy.symbols("m l g k")
+ARGS = {"m": 1.3, "l": 0.7, "g": 9.81, "wall": 0.5}
+TIP = L * (sympy.sin(A) + sympy.sin(B))
+WALL = sympy.Symbol("wall") - TIP
+EXACT = 1e-12  # of numbers of about one, as few operations as these lose
+
+
+def mass(q, args):
+    c = jnp.cos(q[0] - q[1])
+    return args["m"] * args["l"] ** 2 * jnp.array([[2.0, c], [c, 1.0]])
+
+
+def force(t, q, v, args):
+    """By hand: two equal masses on rods of equal length, angles from the downward vertical."""
+    m, length, g = args["m"], args["l"], args["g"]
+    s = jnp.sin(q[0] - q[1])
+    coriolis = m * length**2 * s * jnp.array([-(v[1] ** 2), v[0] ** 2])
+    return coriolis - m * g * length * jnp.array([2 * jnp.sin(q[0]), jnp.sin(q[1])])
+
+
+def energy(t, q, v, args):
+    return 0.5 * v @ mass(q, args) @ v - args["m"] * args["g"] * args["l"] * (2 * jnp.cos(q[0]) + jnp.cos(q[1]))
+
+
+def gaps(t, q, args):
+    return jnp.array([args["wall"] - args["l"] * (jnp.sin(q[0]) + jnp.sin(q[1]))])
+
+
+BY_HAND = ji.Problem(force, gaps, mass, 0.6, energy)
+
+
+def lagranges():
+    v, w = A.diff(T), B.diff(T)
+    kinetic = M * L**2 * (v**2 + w**2 / 2 + v * w * sympy.cos(A - B))
+    return LagrangesMethod(kinetic + M * G * L * (2 * sympy.cos(A) + sympy.cos(B)), [A, B])
+
+
+def kanes(kinematics=lambda u, v: [A.diff(T) - u, B.diff(T) - v], form=True, **options):
+    """The same; the speeds u by their kinematic equations, zero."""
+    u, v = dynamicsymbols("u v")
+    frame, origin = ReferenceFrame("N"), Point("O")
+    origin.set_vel(frame, 0)
+    upper, lower = Point("P"), Point("Q")
+    for point, angles in ((upper, (A,)), (lower, (A, B))):
+        place = sum((L * sympy.sin(x) * frame.x - L * sympy.cos(x) * frame.y for x in angles), 0 * frame.x)
+        point.set_pos(origin, place)
+        point.set_vel(frame, place.dt(frame))
+    equations = kinematics(u, v)
+    rates = sympy.solve(equations, [A.diff(T), B.diff(T)])
+    for point in (upper, lower):
+        point.set_vel(frame, point.vel(frame).subs(rates))
+    method = KanesMethod(frame, q_ind=[A, B], u_ind=[u, v], kd_eqs=equations, **options)
+    if form:
+        method.kanes_equations(
+            [Particle("one", upper, M), Particle("two", lower, M)],
+            [(upper, -M * G * frame.y), (lower, -M * G * frame.y)],
+        )
+    return method
+
+
+STATEMENTS = {
+    "Lagrange": lagranges,
+    "Kane": kanes,
+    "Kane, other speeds": lambda: kanes(lambda u, v: [A.diff(T) - u, B.diff(T) + A.diff(T) - 2 * v]),
+    "Kane, speeds by configuration and time": lambda: kanes(
+        lambda u, v: [A.diff(T) * (2 + sympy.cos(B)) - u - sympy.sin(T), B.diff(T) - v * (1 + A**2)]
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=STATEMENTS)
+def problem(request):
+    return ji.from_sympy(STATEMENTS[request.param](), {"wall": WALL}, restitution=0.6)
+
+
+def test_the_same_as_by_hand(problem):
+    random = np.random.default_rng(0)
+    for q, v in random.normal(size=(5, 2, 2)):
+        for name, arguments in {
+            "force": (0.3, q, v),
+            "constraints": (0.3, q),
+            "mass": (q,),
+            "energy": (0.3, q, v),
+        }.items():
+            arguments = [x if isinstance(x, float) else jnp.asarray(x) for x in arguments]
+            found, exact = getattr(problem, name), getattr(BY_HAND, name)
+            if found is None:
+                assert name == "energy"  # which Kane's method does not know
+            elif name == "force":
+                # where speeds are others the forcing is too; the acceleration is not
+                found, exact = found(*arguments, ARGS), exact(*arguments, ARGS)
+                np.testing.assert_allclose(found, exact, rtol=0, atol=30 * EXACT)
+            else:
+                np.testing.assert_allclose(found(*arguments, ARGS), exact(*arguments, ARGS), rtol=0, atol=EXACT)
+    assert problem.coordinates == ("alpha", "beta") and problem.contacts == ("wall",) and problem.restitution == 0.6
+
+
+def test_the_same_motion_and_derivative():
+    """Through impacts; rounding grows by what the motion amplifies it, less than a hundred times here."""
+    problem = ji.from_sympy(lagranges(), [WALL], restitution=0.6)
+    options = {"t1": 1.0, "steps": 200, "args": ARGS}
+    found, exact = (ji.solve(x, [0.3, 0.1], [1.0, 2.0], **options) for x in (problem, BY_HAND))
+    assert found.impulse[-1, 0] > 0.1
+    for name in ("q", "v", "energy"):
+        np.testing.assert_allclose(getattr(found, name), getattr(exact, name), rtol=0, atol=100 * EXACT)
+
+    state = jnp.array([0.3, 0.1]), jnp.array([1.0, 2.0])
+    slopes = [jax.jacrev(lambda args, x=x: x.force(0.0, *state, args))(ARGS) for x in (problem, BY_HAND)]
+    for name in ("m", "l", "g"):
+        np.testing.assert_allclose(slopes[0][name], slopes[1][name], rtol=0, atol=100 * EXACT, err_msg=name)
+
+
+def test_single_precision_and_inequalities():
+    x, floor = dynamicsymbols("x"), sympy.Symbol("floor")
+    method = LagrangesMethod(M * x.diff(T) ** 2 / 2 - M * G * x, [x])
+    problem = ji.from_sympy(method, [x >= floor * sympy.sin(T), sympy.Integer(3) > x], units="m")
+    args = {"m": np.float32(2), "g": np.float32(9.81), "floor": np.float32(0.1)}
+    found = ji.solve(problem, np.ones(1, np.float32), np.zeros(1, np.float32), t1=1.0, h=0.01, args=args)
+    assert found.q.dtype == np.float32 and found.impulse.shape[-1] == 2 and not found.failed
+    np.testing.assert_allclose(problem.constraints(0.5, jnp.ones(1), args), [1 - 0.1 * np.sin(0.5), 2.0], rtol=1e-6)
+    assert problem.energy(0.0, jnp.ones(1), jnp.ones(1), args) == pytest.approx(1 + 2 * 9.81)
+    # no parameters, no args
+    free = ji.from_sympy(LagrangesMethod(x.diff(T) ** 2 / 2, [x]))
+    assert free.constraints is None and ji.solve(free, [0.0], [1.0], t1=1.0, h=0.1).q[-1, 0] == pytest.approx(1.0)
+
+
+def test_what_cannot_be_taken_is_named():
+    u, v = dynamicsymbols("u v")
+    x, load = dynamicsymbols("x load")
+    free = x.diff(T) ** 2 / 2
+    for method, constraints, kind, match in (
+        (free, (), TypeError, "must be a KanesMethod or a LagrangesMethod .* got "),
+        (LagrangesMethod(free, [x], hol_coneqs=[x - 1]), (), ValueError, r"constraints of its own, .*x\(t\)"),
+        (LagrangesMethod(free, [x], nonhol_coneqs=[x.diff(T) - 1]), (), ValueError, "constraints of its own"),
+        (LagrangesMethod(free + load * x, [x]), (), ValueError, r"the forcing holds load\(t\), which is no coordinate"),
+        (LagrangesMethod(T * free, [x]), (), ValueError, "the mass matrix depends on the time"),
+        (LagrangesMethod(x.diff(T) ** 4, [x]), (), ValueError, "the mass matrix depends on the time or a velocity"),
+        (LagrangesMethod(free, [x]), [x.diff(T)], ValueError, "constraint 0 depends on a velocity"),
+        (LagrangesMethod(free, [x]), [x, load - x], ValueError, r"constraint 1 holds load\(t\)"),
+        (LagrangesMethod(free, [x]), x, TypeError, r"for one gap write \[gap\]"),
+        (LagrangesMethod(free, [x]), [sympy.true], TypeError, "constraints: True is no expression"),
+        (kanes(form=False), (), ValueError, r"call method\.kanes_equations"),
+    ):
+        with pytest.raises(kind, match=match):
+            ji.from_sympy(method, constraints)
+    frame = ReferenceFrame("N")
+    rolling = KanesMethod(
+        frame,
+        q_ind=[A, B],
+        u_ind=[u],
+        u_dependent=[v],
+        velocity_constraints=[u - v],
+        kd_eqs=[A.diff(T) - u, B.diff(T) - v],
+    )
+    with pytest.raises(ValueError, match=r"velocity constraints \(nonholonomic, such as rolling\), u\(t\) - v\(t\):"):
+        ji.from_sympy(rolling)
+    joint = KanesMethod(
+        frame,
+        q_ind=[A],
+        q_dependent=[B],
+        configuration_constraints=[A - B],
+        u_ind=[u],
+        u_dependent=[v],
+        velocity_constraints=[u - v],
+        kd_eqs=[A.diff(T) - u, B.diff(T) - v],
+    )
+    with pytest.raises(ValueError, match=r"configuration constraints \(dependent coordinates\), alpha"):
+        ji.from_sympy(joint)
+
+
+def test_parameters_are_named():
+    problem = ji.from_sympy(lagranges(), {"wall": WALL})
+    with pytest.raises(ValueError, match=r"args has no 'g'.*: the parameters are g, l, m"):
+        ji.solve(problem, [0.0, 0.0], [0.0, 0.0], t1=1.0, h=0.1, args={"m": 1.0, "l": 1.0})
+    with pytest.raises(TypeError, match="args must be a dict with g, l, m"):
+        ji.solve(problem, [0.0, 0.0], [0.0, 0.0], t1=1.0, h=0.1, args=(1.0, 2.0))
+    twin = sympy.Symbol("m", positive=True)
+    with pytest.raises(ValueError, match="two different symbols are called 'm'"):
+        ji.from_sympy(lagranges(), [twin - M * A])
+    with pytest.raises(ValueError, match="contacts: the names are given twice"):
+        ji.from_sympy(lagranges(), {"wall": WALL}, contacts=("wall",))
