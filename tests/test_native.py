@@ -91,6 +91,12 @@ def test_numbers_do_not_compile_anew(bouncing):
     # neither do those that the functions close over as arrays
     balls(problem=ball(3.7), execution="native")
     assert native_compile.compilations == before
+    # nor does a single motion, whatever its number of steps
+    alone = lambda steps, t1, e: ji.solve(BALL, [0.5], [1.0], t1=t1, steps=steps, e=e, args=10.0, save="final")
+    alone(50, 0.5, 0.5)
+    before = native_compile.compilations
+    alone(70, 0.8, 0.3)
+    assert native_compile.compilations == before
 
 
 def test_auto_is_native_where_it_can_be(bouncing):

@@ -146,15 +146,3 @@ def test_single_precision():
     found, expected = (jax.jacrev(lambda q, way=way: end(q, *given, execution=way))(q) for way in ("auto", "xla"))
     assert found.dtype == jnp.float32
     close(found, expected, 1e-3)
-
-
-def test_numbers_compile_nothing_anew():
-    """Another step, end, restitution or parameter: the same program."""
-    from jaximpact.native import compile as native_compile
-
-    run = lambda q, e, t1: end(q, V0, e, ARGS, t1=t1)
-    run(Q0[0], 0.6, 0.6)
-    before = native_compile.compilations
-    for n in (30, 45):
-        ji.solve(PROBLEM, Q0[1], V0, t1=0.4, steps=n, e=0.3, args={"k": 1.0, "drag": 0.0}, save="final")
-    assert native_compile.compilations == before

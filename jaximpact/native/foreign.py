@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import count as numbers_from
+from itertools import pairwise
 from typing import Any
 
 import jax
@@ -60,7 +61,7 @@ def target(
         slices = [slice(0, every)]
         if every >= APART:
             ends = np.linspace(0, every, _workers() + 1).astype(int)
-            slices = [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+            slices = [slice(a, b) for a, b in pairwise(ends)]
 
         def part(some: slice) -> None:
             mine = [x[some] if c else x for x, c in zip(operands, carried, strict=True)]
