@@ -18,10 +18,10 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import primitives
 
-from .native.sine import COSINE, SINE
 from .small import Machine, Unsupported, Value, carried_axes, filled, split
 from .small.cost import cost
 from .small.program import inputs
+from .small.sine import COSINE, SINE
 
 BLOCK = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
