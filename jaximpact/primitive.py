@@ -53,6 +53,13 @@ class Value:
         """Program and motion."""
         return jax.tree.unflatten(self.structure, leaves[: self.structure.num_leaves])
 
+    def general(self) -> Value:
+        """The same for any number of steps and rows, as native code is."""
+        program, motion = self.opened([0] * self.structure.num_leaves)
+        rows, every = min(program.rows, 1), program.every and 1
+        program = program.replace(length=None, rows=rows, every=every)
+        return replace(self, structure=jax.tree.structure((program, motion)))
+
     def rows(self, leaves: Sequence) -> int:
         """How many there are before the last."""
         return self.opened(leaves)[0].rows
@@ -85,6 +92,10 @@ class Derivative:
             return [x for x, u in zip(found, self.used, strict=True) if u]
 
         return of, [x for x, m in zip(operands, self.moved, strict=True) if m]
+
+    def general(self) -> Derivative:
+        """Of the general function."""
+        return replace(self, function=self.function.general())
 
 
 class Tangent(Derivative):
@@ -123,7 +134,9 @@ class Cotangent(Derivative):
 def bind(task: Task, program: Program, motion: Motion, native: bool = True) -> Any:
     """``task(program, motion, None)`` under a transformation of jax; ``native``: where that can be."""
     leaves, structure = jax.tree.flatten((program, motion))
-    leaves = [jnp.asarray(x) for x in leaves]
+    # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
+    kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
+    leaves = [jnp.asarray(x, kinds.get(type(x))) for x in leaves]
     shape = jax.eval_shape(partial(one_lane, task=task), without_rows(program), motion)
     found = motion_p.bind(*leaves, function=Value(task, structure, native), axes=(None,) * len(leaves), count=None)
     return jax.tree.unflatten(jax.tree.structure(shape), found)
@@ -165,13 +178,28 @@ _bound = jax.jit(
 
 def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
     members = _of_one_lane(operands, axes)
-    # the form that is going to be compiled: both are traced once, which takes time
-    native = jax.default_backend() == "cpu" and _is_native(function) and _value(function).rows(operands) == 0
-    form = (
-        partial(_branching, function=function) if native else partial(_plain, function=function, axes=axes, count=None)
-    )
     lead = () if count is None else (count,)
-    return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in jax.eval_shape(form, *members)]
+    shapes = _native_shapes(function, members, axes) if jax.default_backend() == "cpu" else None
+    if shapes is None:
+        shapes = jax.eval_shape(partial(_plain, function=function, axes=axes, count=None), *members)
+    return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in shapes]
+
+
+def _native_shapes(function: Any, members: Sequence, axes: tuple) -> list | None:
+    """Those of the results in one lane, where native code is to be had: the form that is compiled is traced, and no other."""
+    if not _is_native(function):
+        return None
+    rows, before, general = _value(function).rows(members), int(isinstance(function, Jacobian)), function.general()
+    of_row = jax.eval_shape(partial(_branching, function=general), *members)
+    if rows == 0:
+        return of_row
+    # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
+    of_rows = jax.eval_shape(partial(_plain, function=general, axes=axes, count=None), *members)
+    found = []
+    for x, many in zip(of_row, of_rows, strict=True):
+        lead = (*x.shape[:before], rows + 1, *x.shape[before:]) if many.ndim > x.ndim else x.shape
+        found.append(jax.ShapeDtypeStruct(lead, x.dtype))
+    return found
 
 
 def _of_one_lane(operands: Sequence, axes: tuple) -> list:
@@ -296,7 +324,8 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
         if not _is_native(function):
             raise Unsupported("not asked for")
         turns, before = _turns(function, axes), int(isinstance(function, Jacobian))
-        name = foreign.target(_branching, members, axes, count, ctx.avals_out, turns, before, function=function)
+        general = function.general()
+        name = foreign.target(_branching, members, axes, count, ctx.avals_out, turns, before, function=general)
     except (Unsupported, ImportError, NotImplementedError):
         return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
     call = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_out])
