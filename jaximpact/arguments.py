@@ -6,7 +6,7 @@ Under a transformation of jax numbers are not known: shapes and types are still 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -292,10 +292,8 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> None:
     """Admissible start and positive mass of every lane."""
     parts, shortest = [], np.min(lanes.motion.h)
     for begin in range(0, lanes.count, largest()):
-        end = min(begin + largest(), lanes.count)
-        some = replace(lanes, motion=lanes.take(slice(begin, end)), count=end - begin)
         with differentiable():
-            found = start_reports(problem, some, shortest)
+            found = start_reports(problem, lanes.some(slice(begin, begin + largest())), shortest)
         refuse_traced(found)
         parts.append(jax.tree.map(np.asarray, found))
     report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,8 +14,9 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from .arguments import for_lanes, is_single
-from .execution import executed, through_xla
+from .execution import executed, one_lane, through_xla
 from .motion import Lanes, Motion
+from .primitive import DIRECTIONS
 from .problem import Problem
 from .program import Program
 from .projection.base import ContactSolver
@@ -25,6 +27,7 @@ from .status import Status, as_status
 from .trajectory import trajectory
 from .validate import check_choice, told
 
+SMALL = 8  # coordinates and constraints up to which native code is sure to be had
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
 
 
@@ -67,7 +70,8 @@ def sensitivities(
         output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
             (d,) at t1, or (k, d) with saved rows. Keep the function: another one compiles anew.
         sensitivity: "corrected" or "discrete", as in `solve`.
-        mode: "forward", "reverse", or by default the cheaper one: forward where inputs do not outnumber outputs.
+        mode: "forward", "reverse", or by default the cheaper one: forward where inputs do not outnumber
+            outputs, and where native code takes up to 32 of them.
 
     Returns:
         `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de.
@@ -93,13 +97,23 @@ def sensitivities(
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity)
-    if mode is None:
-        inputs, outputs = jax.eval_shape(Sizes(wrt, output), program, lanes.take(0), None)
-        mode = "forward" if inputs.size <= outputs.size + 1 else "reverse"
+    mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode
     jacobian, (value, status) = jacobians(program, lanes, Jacobian(wrt, output, mode), execution, chunk, progress)
     if single:
         jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
     return Sensitivities(value, jacobian, status, mode)
+
+
+def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, execution: str) -> str:
+    """The mode that costs less: forward where inputs do not outnumber outputs, and where native code takes few of them."""
+    inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]
+    count, size = sum(x.size for x in inputs), max(one.q0.size, program.problem.count(one.t0, one.q0, one.args))
+    native = execution in ("auto", "native") and jax.default_backend() == "cpu" and program.rows == 0
+    if native and count <= DIRECTIONS and size <= SMALL:
+        return "forward"
+    # a task that is equal to one before is not traced again
+    outputs = jax.eval_shape(partial(one_lane, task=Size(wrt, output)), program, one)
+    return "forward" if count <= outputs.size + 1 else "reverse"
 
 
 def jacobians(
@@ -146,13 +160,12 @@ class Varied:
         return function, {name: values[name] for name in self.wrt}
 
 
-class Sizes(Varied):
-    """Arrays as large as the inputs and the outputs of one lane."""
+class Size(Varied):
+    """An array as large as the outputs of one lane."""
 
-    def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Array, ...]:
+    def __call__(self, program: Program, motion: Motion, length: Any) -> Array:
         function, chosen = self.opened(program, motion, length)
-        value, _ = function(chosen)
-        return tuple(jnp.zeros(sum(x.size for x in jax.tree.leaves(tree))) for tree in (chosen, value))
+        return jnp.zeros(sum(x.size for x in jax.tree.leaves(function(chosen)[0])))
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,10 @@ class Lanes:
         some = [x if axis is None else x[which] for x, axis in zip(leaves, self.axes, strict=True)]
         return jax.tree.unflatten(structure, some)
 
+    def some(self, which: Any) -> Lanes:
+        """The lanes ``which``, several or a slice."""
+        return Lanes(self.take(which), self.axes, len(np.arange(self.count)[which]))
+
     def replace(self, **numbers: Any) -> Lanes:
         """With other numbers in place of some of the motion's: of the same structure and with the same axes, but for states
         (B, d), which carry theirs."""

@@ -13,7 +13,7 @@ from jax import Array, lax
 from .motion import Motion
 from .program import Program
 
-LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
+LOOK = 31  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
 
 
 class Row(NamedTuple):
@@ -35,13 +35,11 @@ class Row(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What native code is told of a row: the number of its step, or its time; whether it is the last, at t1, and whether to
-    look at the stability of the force there."""
+    """What native code is told of a row: the number of its step, or its time, and whether it is the last, at t1."""
 
     number: Any
     time: Any
     last: Any
-    look: Any
 
     @classmethod
     def of(cls, program: Program) -> Turn:
@@ -49,10 +47,7 @@ class Turn(NamedTuple):
         times = np.asarray(program.times)
         times = np.append(times, 0) if program.every is None else np.zeros(program.rows + 1, times.dtype)
         number = np.arange(len(times)) * (program.every or 0)
-        last = np.arange(len(times)) == program.rows
-        often = program.every is not None and program.every < LOOK
-        look = last | (number % LOOK == 0) if often else np.ones_like(last)
-        return cls(number.astype(np.int32), times, last, look)
+        return cls(number.astype(np.int32), times, np.arange(len(times)) == program.rows)
 
 
 def step_at_or_after(times: Array, t0: Array, h: Array) -> Array:

@@ -306,7 +306,7 @@ class Course:
         program, dtype = self.program, self.motion.q0.dtype
         carry = (self.state, self.row, self.account)
         if program.rows:
-            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, dtype, bool, bool))
+            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, dtype, bool))
             carry, rows = stream(self.next_row, carry, Turn._make(each))
         else:
             carry, rows = self.next_row(carry, None)
@@ -314,7 +314,7 @@ class Course:
         state, row, account = carry
         still = Info.none(state.q, state.v, len(row.impulse))
         account = account.added(self.problem, self.ended, self.moving.steps, state, still)
-        account = self.closed(state, account)
+        account = self.closed(state, self.stable(state, account))
         if program.function is None:
             return self.solution(rows, None, account)
         (t, values), final = rows, self.last(row)
@@ -332,13 +332,8 @@ class Course:
             number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
             target = jnp.where(turn.last, target, number)
         going = lambda carry: carry[0].n < target
-        state, row, account = lax.while_loop(going, partial(self.advance, target=target), carry)
-        if turn is None:
-            account = self.stable(state, account)
-        else:
-            account = lax.cond(turn.look, self.stable, lambda _, account: account, state, account)
-        carry = (state, row, account)
-        row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), self.initial, row)
+        carry = lax.while_loop(going, partial(self.advance, target=target), carry)
+        row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), self.initial, carry[1])
         if program.every is not None or program.rows == 0:
             row = row._replace(before=None)
         t, clock = motion.t1, self.ended.time(target)
@@ -370,7 +365,9 @@ class Course:
 
         # the number of the step is that of all lanes, which spares them a choice
         found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)
-        return numbered(found, new.n), row, account
+        state = numbered(found, new.n)
+        account = lax.cond(new.n % LOOK == 0, self.stable, lambda _, account: account, state, account)
+        return state, row, account
 
 
 def unsettled(state: Any, info: Info) -> Array:

@@ -133,9 +133,9 @@ def test_rows(save):
 def test_numbers_that_functions_close_over():
     """They are differentiated and batched too."""
 
-    def height(g, way="auto"):
+    def height(g):
         problem = ji.Problem(lambda t, q, v, args: -g * jnp.ones(1), lambda t, q, args: q, restitution=0.5)
-        return ji.solve(problem, [0.2], [0.0], t1=0.3, steps=50, save="final", execution=way).q[-1, 0]
+        return ji.solve(problem, [0.2], [0.0], t1=0.3, steps=50, save="final", scheme=ji.EventCorrected()).q[-1, 0]
 
     many = jnp.linspace(9.0, 10.0, 3)
     close(jax.vmap(height)(many), np.stack([height(float(g)) for g in many]), 1e-11)

@@ -26,11 +26,18 @@ REVERSE = {
 }
 
 
-def height(scheme, sensitivity="corrected", steps=7):
+def height(scheme, sensitivity="corrected", steps=7, execution="auto"):
     """y0 -> q(t1) of a ball that bounces once."""
 
     def final(y):
-        options = {"t1": T1, "steps": steps, "scheme": scheme, "save": "final", "sensitivity": sensitivity}
+        options = {
+            "t1": T1,
+            "steps": steps,
+            "scheme": scheme,
+            "save": "final",
+            "sensitivity": sensitivity,
+            "execution": execution,
+        }
         return ji.solve(BALL, jnp.stack([y]), [0.0], **options).q[-1, 0]
 
     return final
@@ -56,8 +63,16 @@ def test_corrected_steps_have_no_second_derivative(scheme, nesting):
     ("nesting", "steps"), [(name, 7) for name in REVERSE] + [("hessian", 40)]
 )  # from 32 on in segments
 def test_reverse_mode_inside_is_refused(nesting, steps):
+    """Where it walks back through the steps."""
     with pytest.raises(ValueError, match=r"reverse mode inside.*Use forward mode inside"):
-        REVERSE[nesting](height(ji.EventCorrected(), steps=steps))(jnp.asarray(1.0))
+        REVERSE[nesting](height(ji.EventCorrected(), steps=steps, execution="xla"))(jnp.asarray(1.0))
+
+
+@pytest.mark.parametrize("nesting", ["hessian", *(pytest.param(n, marks=pytest.mark.slow) for n in list(REVERSE)[1:])])
+def test_reverse_mode_of_few_inputs_is_forward_mode_inside(nesting):
+    """There it has a second derivative: exact but for rounding, as parabolas are."""
+    found = REVERSE[nesting](height(ji.EventCorrected()))(jnp.asarray(1.0))
+    np.testing.assert_allclose(found, jax.hessian(exact)(1.0) * np.ones(np.shape(found)), rtol=1e-10)
 
 
 def test_one_located_step():

@@ -73,7 +73,7 @@ def rows(options) -> Iterator[dict]:
 
 def measure(work, lanes: int, dtype: str, execution: str, options) -> dict:
     q0, v0 = (x.astype(dtype) for x in work.initial(lanes))
-    contender = Contender("", ensemble(work, q0, v0, "scalar", lanes, execution), dtype=dtype)
+    contender = Contender("", ensemble(work, q0, v0, execution, lanes), dtype=dtype)
     try:
         [(row, result)] = timing.measure(
             lambda: [contender], lanes, work.steps, options.rounds, options.budget, apart=False

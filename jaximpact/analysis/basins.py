@@ -24,16 +24,8 @@ from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_counts
 from .arguments import check_kind, check_problem, distance, sweep_values
-from .sections import (
-    NOT_SETTLED,
-    Section,
-    default_tolerance,
-    gather,
-    period_of,
-    repeats_after,
-    repetition,
-    stroboscopic,
-)
+from .forced import gather
+from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition, stroboscopic
 
 UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
 RADIUS = 100.0  # tolerances of periodicity within which two periodic motions are the same attractor

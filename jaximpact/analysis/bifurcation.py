@@ -17,15 +17,8 @@ from ..schemes.base import Scheme
 from ..solution import Drawable, labelled
 from ..validate import check_counts
 from .arguments import check_problem, check_steps, distance, real, sweep_values
-from .sections import (
-    Section,
-    check_restarts,
-    gather,
-    impact_section,
-    period_of,
-    state,
-    stroboscopic,
-)
+from .forced import check_restarts, gather
+from .sections import Section, impact_section, period_of, state, stroboscopic
 
 SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]
@@ -194,13 +187,13 @@ def _continued(
     solution = None
     for i in order:
         some, _, own = _swept(args, e, {path: values[i]})
-        lanes = gather(problem, q0, v0, args=some, args_axes=None, e=own, **common)
-        check_restarts(lanes.scheme)
-        lanes = lanes if solution is None else lanes.after(solution)
-        solution = lanes.run(skip + cycles, steps, Save(every=steps, function=state), progress)
-        t = lanes.strobes(np.arange(skip + 1, skip + cycles + 1))
+        motions = gather(problem, q0, v0, args=some, args_axes=None, e=own, **common)
+        check_restarts(motions.scheme)
+        motions = motions if solution is None else motions.after(solution)
+        solution = motions.run(skip + cycles, steps, Save(every=steps, function=state), progress)
+        t = motions.strobes(np.arange(skip + 1, skip + cycles + 1))
         q, v = (x[:, -cycles:] for x in solution.values)
-        found[i] = Section(t, q, v, lanes.period, np.asarray(solution.status), np.asarray(solution.failed_at))
+        found[i] = Section(t, q, v, motions.period, np.asarray(solution.status), np.asarray(solution.failed_at))
     return Section.joined(found)
 
 

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..arguments import choose_methods
-from ..contact import Metric, closure, linearise
-from ..ensemble import ensemble
 from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
-from ..schedule import MEMORY
-from ..schemes import EventCorrected
-from ..schemes.base import Scheme, Timing
+from ..schemes.base import Scheme
 from ..solution import Drawable, Solution, labelled, spread
 from ..status import FAILURES
-from ..validate import canonical_state, cast_numbers, check_counts, full_axes
-from .arguments import check_kind, check_problem, check_steps, distance, positive_time, share_of_period
+from ..validate import check_counts
+from .arguments import check_kind, check_steps, distance
+from .forced import Forced, check_restarts, gather
 from .impacts import Impacts, impacts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
@@ -34,7 +28,6 @@ FAR = 100  # tolerances from where it goes at which a motion of known period cou
 FAILED_LANE, NOT_SETTLED = -1, -2  # in place of a period
 COHERENT = 0.1  # relative error up to which changes obey a recurrence
 VISIBLE = 1e-6  # a multiplier nearer to one, and what dies out less within what is kept, counts as lasting
-LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 
 
 @dataclass(frozen=True, repr=False)
@@ -151,16 +144,16 @@ def stroboscopic(
     """
     check_counts(steps=steps, cycles=cycles, skip=skip)
     check_steps(steps, skip + cycles, "skip + cycles")
-    lanes = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
-    row = 16 * lanes.q0.shape[1]
+    motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
+    row = 16 * motions.lanes.motion.q0.shape[1]
     found = []
-    for part, live in lanes.parts(row * (skip + cycles + 1)):
+    for part, live in motions.parts(row * (skip + cycles + 1)):
         solution = part.run(skip + cycles, steps, Save(every=steps, function=state), progress)
         q, v = (x[:live, -cycles:] for x in solution.values)
         found.append((q, v, solution.status[:live], solution.failed_at[:live]))
     q, v, status, failed_at = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    t = lanes.strobes(np.arange(skip + 1, skip + cycles + 1))
-    return Section(t, q, v, lanes.period, status, failed_at)
+    t = motions.strobes(np.arange(skip + 1, skip + cycles + 1))
+    return Section(t, q, v, motions.period, status, failed_at)
 
 
 @labelled
@@ -198,11 +191,11 @@ def impact_section(
     """
     check_counts(steps=steps, cycles=cycles, skip=skip)
     check_steps(steps, max(skip, cycles), "the larger of skip and cycles")
-    lanes = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
-    check_restarts(lanes.scheme)
-    d, m = lanes.q0.shape[1], lanes.constraints()
+    motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
+    check_restarts(motions.scheme)
+    d, m = motions.lanes.motion.q0.shape[1], motions.constraints()
     records, sections, first = [], [], 0
-    for part, live in lanes.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
+    for part, live in motions.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
         status, failed_at, begun = np.zeros(len(part), int), np.full(len(part), np.nan), part
         if skip:
             before = part.run(skip, steps, "final", progress)
@@ -226,13 +219,13 @@ def impact_section(
     return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section)
 
 
-def _behind(part: Lanes, transient: Solution, skip: int) -> Lanes:
+def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
     """The lanes behind their transient; in place of one that failed in it stands another, not to be looked at."""
     lost = np.asarray(transient.failed)
     if lost.all():
         return part
     which = np.where(lost, np.argmin(lost), np.arange(len(part)))
-    return replace(part.take(which), begins=part.begins + skip).after(jax.tree.map(lambda x: x[which], transient))
+    return replace(part.some(which), begins=part.begins + skip).after(jax.tree.map(lambda x: x[which], transient))
 
 
 def period_of(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
@@ -335,149 +328,3 @@ def repetition(section: Section, p: int) -> np.ndarray:
 def state(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
     """What a section keeps of a row."""
     return q, v
-
-
-@dataclass(frozen=True)
-class Lanes:
-    """Checked motions of one forced system: every lane has a start and a period of its own, arguments as in `ensemble`.
-
-    ``begins``: the number of periods after t = 0 at which they start, a phase and a whole number.
-    """
-
-    problem: Problem
-    q0: np.ndarray
-    v0: np.ndarray
-    period: np.ndarray
-    e: Any
-    args: Any
-    axes: Any
-    scheme: Scheme
-    projection: ContactSolver
-    begins: float
-
-    def __len__(self) -> int:
-        return len(self.q0)
-
-    @property
-    def args_axes(self) -> Any:
-        """The axes as `ensemble` takes them."""
-        return jax.tree.map(lambda axis: None if axis < 0 else axis, self.axes)
-
-    def strobes(self, k: np.ndarray) -> np.ndarray:
-        """Times (B, n) of the states k (n,) periods after the start."""
-        return (self.begins + k) * self.period[:, None]
-
-    def constraints(self) -> int:
-        """Number of constraints m."""
-        one = self.take(np.array([0]))
-        args = jax.tree.map(lambda axis, x: x if axis < 0 else x[0], one.axes, one.args)
-        return self.problem.count(0.0, jnp.asarray(one.q0[0]), args)
-
-    def take(self, which: np.ndarray) -> Lanes:
-        """The lanes ``which``."""
-        args = jax.tree.map(lambda axis, x: x if axis < 0 else np.asarray(x)[which], self.axes, self.args)
-        e = self.e if _shared(self.e) else np.asarray(self.e)[which]
-        return replace(self, q0=self.q0[which], v0=self.v0[which], period=self.period[which], e=e, args=args)
-
-    def parts(self, size: int) -> Iterator[tuple[Lanes, int]]:
-        """Groups of lanes that fit memory at ``size`` bytes each, and how many of each count.
-
-        All groups have the same number of lanes, the last one filled up, so that they share one compilation.
-        """
-        groups = -(-len(self) * size // MEMORY)
-        count = -(-len(self) // groups)
-        for first in range(0, len(self), count):
-            live = min(count, len(self) - first)
-            yield self.take(np.minimum(np.arange(first, first + count), len(self) - 1)), live
-
-    def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
-        """All lanes over some periods."""
-        t0, t1 = self.begins * self.period, (self.begins + periods) * self.period
-        return ensemble(
-            self.problem, self.q0, self.v0, t0=t0, t1=t1, h=self.period / steps, args=self.args, args_axes=self.args_axes, e=self.e,
-            scheme=self.scheme, projection=self.projection, save=save, progress=progress,
-        )  # fmt: skip
-
-    def after(self, solution: Solution) -> Lanes:
-        """The lanes from where a solution ends; those that failed there start where they would have."""
-        q, v = np.asarray(solution.q[:, -1]), np.asarray(solution.v[:, -1])
-        lost = np.asarray(solution.failed) | ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
-        q, v = (np.where(lost[:, None], old, new) for old, new in ((self.q0, q), (self.v0, v)))
-        leaves, structure = jax.tree.flatten(cast_numbers("args", self.args, q.dtype))
-        axes = tuple(None if axis < 0 else axis for axis in jax.tree.leaves(self.axes))
-        t = np.asarray(self.begins * self.period, q.dtype)
-        return replace(self, q0=np.asarray(_admit(self.problem, t, q, v, tuple(leaves), axes, structure)), v0=v)
-
-
-@partial(jax.jit, static_argnames=("axes", "structure"))
-def _admit(problem: Problem, t: Array, q: Array, v: Array, leaves: tuple[Any, ...], axes: Any, structure: Any) -> Array:
-    """Positions (B, d), those inside a wall, or on it and moving into it, moved just in front of it along M^-1 grad f.
-
-    In front of it, not onto it: a motion that starts on a wall and moves into it loses its normal velocity.
-    """
-
-    def one(t: Array, q: Array, v: Array, leaves: tuple[Any, ...]) -> Array:
-        args = jax.tree.unflatten(structure, leaves)
-        for _ in range(2):
-            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
-            found = closure(contacts, contacts.gap_velocity(v), q, v)
-            inside = found.violated | found.outward
-            goal = LIFT * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
-            matrix = jnp.where(inside[:, None] & inside[None, :], contacts.delassus(), 0.0)
-            q = q + contacts.jump(jnp.linalg.pinv(matrix, hermitian=True) @ jnp.where(inside, goal - contacts.gap, 0))
-        return q
-
-    return jax.vmap(one, in_axes=(0, 0, 0, axes))(t, q, v, leaves)
-
-
-def gather(
-    problem: Problem,
-    q0: ArrayLike,
-    v0: ArrayLike,
-    period: Any,
-    args: Any,
-    args_axes: Any,
-    e: Any,
-    scheme: Scheme | None,
-    projection: ContactSolver | None,
-    phase: Any,
-) -> Lanes:
-    """Arguments of a section as lanes: how many there are, and each with its start and its period."""
-    check_problem(problem)
-    phase = share_of_period(phase)
-    scheme, projection = choose_methods(EventCorrected() if scheme is None else scheme, projection)
-    q0, v0 = (np.asarray(x) for x in canonical_state(q0, v0))
-    for name, value in {"q0": q0, "v0": v0}.items():
-        if value.ndim not in (1, 2):
-            raise ValueError(f"{name} must have shape (d,) or (B, d), got {value.shape}")
-    axes = full_axes(args, args_axes)
-    period = positive_time("period", period, args, args_axes).astype(np.float64)
-    sizes = {name: len(x) for name, x in {"q0": q0, "v0": v0}.items() if x.ndim == 2}
-    if period.ndim:
-        sizes["period"] = len(period)
-    if not _shared(e):
-        sizes["e"] = len(e)
-    for axis, leaf in zip(jax.tree.leaves(axes), jax.tree.leaves(args), strict=True):
-        if axis == 0:
-            sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"lane axes must have one length, got {sizes}")
-    lanes = next(iter(sizes.values()), 1)
-    d = q0.shape[-1]
-    q0, v0 = np.broadcast_to(q0, (lanes, d)), np.broadcast_to(v0, (lanes, v0.shape[-1]))
-    period = np.broadcast_to(period, (lanes,))
-    return Lanes(problem, q0, v0, period, e, args, axes, scheme, projection, phase)
-
-
-def check_restarts(scheme: Scheme) -> None:
-    """Raise where a state (q, v) does not hold all that the scheme's next step needs."""
-    if Timing.of(scheme).rebounds:
-        raise ValueError(
-            f"scheme={type(scheme).__name__}: an impact struck in its last step rebounds in the next one, so that motions cannot "
-            "be started again from a state; use EventCorrected() (default) or MoreauJean()"
-        )
-
-
-def _shared(e: Any) -> bool:
-    """Whether restitution is the same for all lanes, as `ensemble` reads it."""
-    return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)

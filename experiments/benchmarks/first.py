@@ -1,0 +1,108 @@
+"""How long a user waits for the first answer: a new process, nothing compiled, importing apart.
+
+    python experiments/benchmarks/first.py --out out/first --rounds 3
+    python experiments/benchmarks/first.py --against PATH      # another checkout, its processes in turn with these
+
+Processor seconds of the first and the second call, the least of the rounds; "cached" is the first call of a process that finds the
+compiled programs of one before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMON = """
+import sys, time
+sys.path.insert(0, "experiments")
+import jax, jax.numpy as jnp, numpy as np
+import jaximpact as ji
+from benchmarks import works
+jax.config.update("jax_enable_x64", True)
+work = works.WORKS[{work!r}]
+q0, v0 = work.initial({lanes})
+given = dict(t1=work.t1, h=work.h, args=work.args, e=work.restitution)
+fixed = {{k: x for k, x in given.items() if k != "h"}} | dict(steps=work.steps, save="final")
+end = lambda q, v: jnp.sum(ji.solve(work.problem, q, v, **fixed).q[-1])
+calls = {{
+    "solve": lambda: ji.solve(work.problem, q0[0], v0[0], **given),
+    "solve, final state": lambda: ji.solve(work.problem, q0[0], v0[0], **given, save="final"),
+    "ensemble": lambda: ji.ensemble(work.problem, q0, v0, **given),
+    "sensitivities": lambda: ji.sensitivities(work.problem, q0, v0, **given),
+    "jit(grad(solve))": lambda: step(jnp.asarray(q0[0]), jnp.asarray(v0[0])),
+    "jit(vmap(grad(solve)))": lambda: many(jnp.asarray(q0), jnp.asarray(v0)),
+}}
+step = jax.jit(jax.grad(end, (0, 1)))
+many = jax.jit(jax.vmap(jax.grad(end, (0, 1))))
+for _ in range(2):
+    begin = time.process_time()
+    jax.block_until_ready(jax.tree.leaves(calls[{call!r}]()))
+    print(time.process_time() - begin)
+"""
+ROWS = [
+    ("ball", 1, "solve"),
+    ("ball", 1000, "ensemble"),
+    ("double-pendulum", 1, "solve"),
+    ("double-pendulum", 303, "ensemble"),
+    ("double-pendulum", 303, "sensitivities"),
+    ("double-pendulum", 1, "jit(grad(solve))"),
+    ("double-pendulum", 256, "jit(vmap(grad(solve)))"),
+    ("links-4", 1000, "ensemble"),
+    ("pile-16", 1, "solve, final state"),
+]
+
+
+def measured(root: Path, row: tuple[str, int, str], cache: str) -> list[float]:
+    """Seconds of the first and the second call in a new process."""
+    work, lanes, call = row
+    environment = os.environ | {"PYTHONPATH": str(root), "JAXIMPACT_CACHE": cache}
+    command = [sys.executable, "-c", COMMON.format(work=work, lanes=lanes, call=call)]
+    ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
+    if ran.returncode:
+        raise SystemExit(f"{row}: {ran.stderr.strip().splitlines()[-1]}")
+    return [float(x) for x in ran.stdout.split()[-2:]]
+
+
+def table(rounds: int, rows: list[tuple[str, int, str]], against: Path | None) -> str:
+    """The table, in Markdown."""
+    names = ["first", "second", "cached"] + ["other's first", "its second", "ratio of first"] * (against is not None)
+    lines = [f"| work | motions | call | {' | '.join(names)} |", "|---" * (3 + len(names)) + "|"]
+    for row in rows:
+        mine, cached, others = [], [], []
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory() as folder:
+                mine.append(measured(ROOT, row, folder))
+                cached.append(measured(ROOT, row, folder)[0])
+            if against is not None:
+                others.append(measured(against, row, "off"))
+        first, second = (min(x) for x in zip(*mine, strict=True))
+        cells = [first, second, min(cached)]
+        if others:
+            theirs = [min(x) for x in zip(*others, strict=True)]
+            cells += [*theirs, theirs[0] / first]
+        work, lanes, call = row
+        lines.append(f"| {work} | {lanes} | `{call}` | {' | '.join(f'{x:.3g}' for x in cells)} |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("out/first"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", metavar="WORK", help="rows of these works")
+    parser.add_argument("--against", type=Path, help="another checkout of the library")
+    options = parser.parse_args()
+    rows = [row for row in ROWS if not options.only or row[0] in options.only]
+    text = table(options.rounds, rows, options.against)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "first.md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
