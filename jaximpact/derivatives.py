@@ -35,7 +35,7 @@ def _refuse(primals: Any, tangents: Any, *, why: str) -> tuple[Any, Any]:
     if any(type(t) is not ad.Zero for t in tangents):
         raise ValueError(why)
     value = guard_p.bind(*primals, why=why)
-    return value, ad.Zero.from_primal_value(value)  # type: ignore[attr-defined]
+    return value, ad.Zero(jax.typeof(value).to_tangent_aval())
 
 
 guard_p.def_impl(lambda value, anchor, *, why: value)

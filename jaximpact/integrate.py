@@ -107,7 +107,7 @@ def solve(
         known = program.replace(sensitivity=sensitivity or "corrected", length=number)
         call = partial(through_xla_alone, trajectory, known)
     else:
-        call = partial(bind, trajectory, program.replace(length=number), native=execution != "xla")
+        call = partial(bind, trajectory, program.replace(length=number), execution=execution)
     with differentiable():
         return interruptible(lambda: call(motion), number)
 

@@ -43,7 +43,8 @@ class Value:
 
     task: Task
     structure: Any
-    native: bool = True  # where it can be
+    native: ClassVar[bool] = True  # whether there is native code for such a function
+    execution: str = "auto"  # as in `solve`
 
     def __call__(self, *leaves: Any, branches: bool = False) -> list:
         program, motion = self.opened(leaves)
@@ -131,14 +132,14 @@ class Cotangent(Derivative):
 # the operation
 
 
-def bind(task: Task, program: Program, motion: Motion, native: bool = True) -> Any:
-    """``task(program, motion, None)`` under a transformation of jax; ``native``: where that can be."""
+def bind(task: Task, program: Program, motion: Motion, execution: str = "auto") -> Any:
+    """``task(program, motion, None)`` under a transformation of jax; ``execution``: as in `solve`."""
     leaves, structure = jax.tree.flatten((program, motion))
     # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
     kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
     leaves = [jnp.asarray(x, kinds.get(type(x))) for x in leaves]
     shape = jax.eval_shape(partial(one_lane, task=task), without_rows(program), motion)
-    found = motion_p.bind(*leaves, function=Value(task, structure, native), axes=(None,) * len(leaves), count=None)
+    found = motion_p.bind(*leaves, function=Value(task, structure, execution), axes=(None,) * len(leaves), count=None)
     return jax.tree.unflatten(jax.tree.structure(shape), found)
 
 
@@ -213,7 +214,7 @@ def _value(function: Any) -> Value:
 
 
 def _is_native(function: Any) -> bool:
-    return function.native and _value(function).native
+    return function.native and _value(function).execution != "xla"
 
 
 def _batched(operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple[list, list]:
@@ -326,7 +327,9 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
         turns, before = _turns(function, axes), int(isinstance(function, Jacobian))
         general = function.general()
         name = foreign.target(_branching, members, axes, count, ctx.avals_out, turns, before, function=general)
-    except (Unsupported, ImportError, NotImplementedError):
+    except (Unsupported, ImportError, NotImplementedError) as error:
+        if function.native and _value(function).execution == "native":
+            raise ValueError(f"execution='native' cannot take this problem ({error}): give execution='xla'") from error
         return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
     call = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_out])
     return mlir.lower_fun(lambda *xs: call(*xs), multiple_results=True)(ctx, *operands)

@@ -163,6 +163,8 @@ def test_what_native_code_cannot_take():
     )
     height = lambda q, way: ji.solve(strange, q, [0.0], t1=0.3, steps=30, save="final", execution=way).q[-1, 0]
     close(jax.grad(height)(jnp.array([0.2]), "auto"), jax.grad(height)(jnp.array([0.2]), "xla"), 1e-12)
+    with pytest.raises(ValueError, match=r"execution='native' cannot take this problem \(digamma"):
+        jax.jit(lambda q: height(q, "native"))(jnp.array([0.2]))
 
 
 def test_status_and_refusals():
