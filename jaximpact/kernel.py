@@ -263,7 +263,7 @@ RULES: dict[str, Callable] = {
 # what is asked for without parameters
 PLAIN: dict[str, Callable] = {
     "add": lax.add, "add_any": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div, "neg": lax.neg, "abs": lax.abs,
-    "sqrt": lax.sqrt, "select_n": lax.select_n, "convert_element_type": lax.convert_element_type, "and": lax.bitwise_and,
+    "sqrt": lax.sqrt, "select_n": lax.select_n, "one_minus_square": lambda x: (1 - x) * (1 + x), "convert_element_type": lax.convert_element_type, "and": lax.bitwise_and,
     "or": lax.bitwise_or, "eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge,
     "le_to": lambda x, y: (x <= y) | (y != y), "lt_to": lambda x, y: (x < y) | ((y != y) & (x == x)),
 }  # fmt: skip

@@ -284,6 +284,7 @@ RULES: dict[str, Rule] = {
     "le_to": _total_order("le"), "lt_to": _total_order("lt"), "select_n": _select_n, "convert_element_type": _convert, "is_finite": _finite, "round": _round,
     "floor": lambda w, params, values: w.intrinsic("floor", *values), "ceil": lambda w, params, values: w.intrinsic("ceil", *values),
     "sqrt": lambda w, params, values: w.intrinsic("sqrt", *values), "square": lambda w, params, values: _mul(w, params, values * 2),
+    "one_minus_square": lambda w, params, values: w.op("fmul", w.op("fsub", same(values[0], 1), values[0]), w.op("fadd", same(values[0], 1), values[0])),
     "rsqrt": lambda w, params, values: w.op("fdiv", same(values[0], 1), w.intrinsic("sqrt", *values)),
     "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, params, values: sine(w, values[0], library),
     "cos": lambda w, params, values: cosine(w, values[0], library),

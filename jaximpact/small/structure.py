@@ -167,6 +167,7 @@ MOVES: dict[str, Callable] = {
     "reshape": lambda p, x: x.reshape(p["new_sizes"]),
     "transpose": lambda p, x: x.transpose(p["permutation"]),
     "broadcast_in_dim": _broadcast,
+    "tile": lambda p, x: np.tile(x, p["reps"]),
     "slice": _slice,
     "squeeze": lambda p, x: np.squeeze(x, p["dimensions"]),
     "expand_dims": lambda p, x: np.expand_dims(x, p["dimensions"]),
