@@ -13,7 +13,7 @@ from jax import Array, lax
 from .motion import Motion
 from .program import Program
 
-LOOK = 31  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
+LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
 
 
 class Row(NamedTuple):
