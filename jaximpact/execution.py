@@ -129,7 +129,7 @@ def alone(
 ) -> Callable[..., Any]:
     """The task for one motion; by default through XLA it is compiled for its number of steps, as reverse mode needs it."""
     if xla is None:
-        xla = lambda motion: through_xla_alone(task, program.replace(length=int(motion.steps)), motion)
+        xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task)
     if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel":
         return xla
     lanes = Lanes(Motion(*[None] * len(Motion._fields)), (), 1)
@@ -143,12 +143,6 @@ def alone(
         if execution == "native"
         else partial(_either, through_native, xla)
     )
-
-
-@partial(jax.jit, static_argnames=("task",))
-def through_xla_alone(task: Task, program: Program, motion: Motion) -> Any:
-    """The task for one motion."""
-    return task(program, motion, None)
 
 
 def _clean() -> Any:

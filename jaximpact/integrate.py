@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import canonical, check_start, choose_methods
-from .execution import EXECUTIONS, alone, is_concrete, through_xla_alone
+from .execution import EXECUTIONS, alone, is_concrete, one_lane
 from .motion import Motion
 from .primitive import bind, is_closed
 from .problem import Problem
@@ -74,7 +74,7 @@ def solve(
             derivatives, with forward mode inside: of the motion with `EventCorrected`, of the discrete map with
             "discrete"; others raise.
         execution: "xla", compiled by XLA anew for every number of steps; "native", as native code of a CPU, compiled once for
-            the problem and the methods; "auto", native where no transformation of jax is under way and the problem allows
+            the problem and the methods, also within programs that jax transforms; "auto", native where the problem allows
             it. Values are equal to rounding; ``iterations`` of "native" count those of the steps that touch something.
 
     Returns:
@@ -105,7 +105,7 @@ def solve(
         call = alone(trajectory, program, execution)
     elif not is_closed(program, motion):
         known = program.replace(sensitivity=sensitivity or "corrected", length=number)
-        call = partial(through_xla_alone, trajectory, known)
+        call = partial(one_lane, known, task=trajectory)
     else:
         call = partial(bind, trajectory, program.replace(length=number), execution=execution)
     with differentiable():

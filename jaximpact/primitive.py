@@ -152,9 +152,7 @@ def is_closed(program: Program, motion: Motion) -> bool:
 
     def probe(problem: Any, motion: Motion) -> Any:
         at = (motion.t0, motion.q0, motion.v0, motion.args)
-        lagrangian = getattr(problem.force, "lagrangian", None)
-        functions = [problem.force, problem.energy, program.function, lagrangian]
-        found = [f(*at) for f in functions if f is not None and f is not lagrangian]
+        found = [f(*at) for f in (problem.force, problem.energy, program.function) if f is not None]
         found += [problem.gaps(at[0], at[1], at[3])]
         if callable(problem.mass):
             found.append(problem.mass(at[1], at[3]))

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arguments import canonical, check_start, choose_methods
-from ..execution import alone, through_xla_alone
+from ..execution import alone, one_lane
 from ..motion import Motion
 from ..problem import Problem
 from ..program import Program
@@ -285,7 +285,7 @@ def sweep(
 
 def _among(program: Program, motion: Motion) -> Solution:
     """One motion by a program with rows for more steps than it has, through XLA."""
-    found, n, rows = through_xla_alone(trajectory, program, motion), int(motion.steps), {}
+    found, n, rows = one_lane(program, motion, trajectory), int(motion.steps), {}
     for name in ("t", "q", "v", "z", "impulse", "energy"):
         value = getattr(found, name)
         # rows beyond this run's steps are unused; the last row is always the final state
