@@ -146,12 +146,14 @@ class EventCorrected(Scheme):
         none = jnp.zeros((), jnp.int32)
         progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
 
-        def advance(progress: _Progress, left: Array) -> tuple[_Progress, None]:
+        def advance(carry: tuple[_Progress, Array], _: None) -> tuple[tuple[_Progress, Array], None]:
+            progress, left = carry
             moved = lambda p: self._segment(problem, law, motion, motion.time(n), r, p, left)
-            return lax.cond(progress.elapsed < r, moved, lambda p: p, progress), None
+            return (lax.cond(progress.elapsed < r, moved, lambda p: p, progress), left - 1), None
 
+        # the impacts left are counted, not read from a sequence, which one kernel has no place for
         count = self.impacts if m else 0
-        found = lax.scan(advance, progress, jnp.arange(count, -1, -1))[0]
+        found = lax.scan(advance, (progress, none + count), None, length=count + 1)[0][0]
         _, q_new, low, v, closed, impulse, residual, events, met, status = found
         latest = jnp.where(jnp.any(met), n + 1, latest)
         info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status)
@@ -355,7 +357,7 @@ def _group(
     group = candidates | (reached & (speed < -_noise(contacts, v, speed)))
     oblique = contacts.oblique()
     coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
-    together = coupled | (jnp.sum(group) > left)
+    together = coupled | (jnp.sum(group, dtype=left.dtype) > left)
     return jnp.where(together, group, candidates), reached & ~group, together, oblique
 
 
