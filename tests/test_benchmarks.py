@@ -230,18 +230,12 @@ def test_near_pairs_are_enough_for_a_pile():
 
 
 @pytest.mark.slow
-def test_contacts_are_timed_without_siconos(tmp_path, monkeypatch):
-    def missing(folder):
-        raise RuntimeError("not installed: test")
-
-    work = replace(works.WORKS["pile-16"], steps=20)
-    monkeypatch.setattr(contacts, "SiconosPile", missing)
-    monkeypatch.setattr(contacts, "sets", lambda work: {"one pair": np.array([[0, 1]])})
-    rows = contacts.rows(2, tmp_path, work)
-    theirs, mine = rows
+def test_contacts_are_timed_without_siconos():
+    work, pairs = replace(works.WORKS["pile-16"], steps=20), np.array([[0, 1]])
+    theirs, mine = contacts.measure(work, pairs, "pile-16, one pair", None, "not installed: test", 2)
     assert theirs["remark"] == "not installed: test" and "ns_per_step" not in theirs
     assert mine["constraints"] == 1 + 64 and len(mine["seconds"]) == 2 and mine["residual"] < 1e-11
-    assert "| pile-16, one pair | 65 | Siconos, MoreauJean | 1 | not installed: test |" in report.table(rows)
+    assert "| pile-16, one pair | 65 | Siconos, MoreauJean | 1 | not installed: test |" in report.table([theirs, mine])
 
 
 # error against cost ---------------------------------------------------------------------------------------------------
@@ -258,14 +252,15 @@ def test_exact_motions_are_those_of_the_problems(name):
         np.testing.assert_allclose(q[0, 0], motion.exact[lane], atol=1e-9)
 
 
-def test_pictures(tmp_path, monkeypatch):
+def test_pictures(tmp_path):
     """Exact positions of every other lane are compared with those lanes; what is not installed is left out of a picture."""
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(work_precision, "CHECKED", 4)
-    motion = replace(work_precision.ball(8), schemes=("PaoliSchatzman",))
-    assert motion.exact.shape == (4, 1)
-    monkeypatch.setitem(work_precision.MOTIONS, "ball", lambda lanes: motion)
-    points = work_precision.measure("ball", False, {"siconos": "/no", "diffrax": "/no"}, (8, (997, 3989), (1e-6,), 1))
+    lanes = 2 * work_precision.CHECKED
+    assert work_precision.ball(lanes).exact.shape == (lanes // 2, 1)
+    nowhere = {"siconos": "/no", "diffrax": "/no"}
+    points = work_precision.measure("ball", False, nowhere, (lanes, (997, 3989), (1e-6,), 1))
+    others = [point for point in points if "remark" in point]
+    points = [point for point in points if point["method"] == "PaoliSchatzman"] + others
     coarse, fine, *others = points
     assert coarse["method"] == fine["method"] == "PaoliSchatzman"
     assert fine["error"] < coarse["error"] < 0.05 and fine["us_per_trajectory"] > 0
@@ -277,22 +272,9 @@ def test_pictures(tmp_path, monkeypatch):
 # all of it ------------------------------------------------------------------------------------------------------------
 
 
-def test_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(run, "PEER_LANES", dict.fromkeys(peers.TITLES, 1))
-    monkeypatch.setattr(peers, "ask", lambda *a, **k: ("not installed: test", []))
-    arguments = [
-        "--out",
-        str(tmp_path),
-        "--only",
-        "ball:2",
-        "--rounds",
-        "1",
-        "--parts",
-        "values",
-        "peers",
-        "accelerator",
-    ]
-    run.main([*arguments, "--lanes", "3"])
+def test_run(tmp_path, capsys):
+    parts = ["--parts", "values", "peers", "accelerator", "--python", *(f"{key}=/no" for key in peers.TITLES)]
+    run.main(["--out", str(tmp_path), "--only", "ball:2", "--rounds", "1", *parts, "--lanes", "3"])
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["about"]["cpu"] is not None and results["about"]["jax"] == jax.__version__
     assert {report.section(row) for row in results["rows"]} == {"values", "peers", "accelerator"}

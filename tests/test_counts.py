@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.validate import MOST, check_counts, count_steps
 
+MOST = 2**31 - 2  # steps of one motion
 BALL = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
 STATE = ([1.0], [0.0])
 LANES = ([[1.0], [2.0]], [0.0])
@@ -34,13 +34,20 @@ def test_too_many_steps_are_refused_by_name(call, state, options, message):
 
 @pytest.mark.parametrize("bad", [True, 0, -1, 1.0, "2", None, MOST + 1])
 def test_counts(bad):
-    with pytest.raises(ValueError, match="points must"):
-        check_counts(points=bad)
-    check_counts(points=MOST, skip=0, cycles=np.int32(3))
+    with pytest.raises(ValueError, match="count must"):
+        ji.analysis.prime_steps(1, 10, bad)
 
 
 def test_largest_count_of_steps():
     """MOST steps are counted exactly; one more is refused. Numbers are binary fractions: no round-off."""
-    assert count_steps(0.0, MOST * 2.0**-10, 2.0**-10, 0.0) == MOST
-    with pytest.raises(ValueError, match="2147483646"):
-        count_steps(0.0, (MOST + 1) * 2.0**-10, 2.0**-10, 0.0)
+    wide = np.ones(10**5)  # coordinates, of which no memory holds so many rows
+
+    still = ji.Problem(lambda t, q, v, args: -q, lambda t, q, args: q[:1])
+
+    def call(steps):
+        with pytest.raises(ValueError) as refusal:
+            ji.solve(still, wide, 0 * wide, t1=steps * 2.0**-10, h=2.0**-10, save="all")
+        return str(refusal.value)
+
+    assert f"a motion of {MOST} steps" in call(MOST)
+    assert "at most 2147483646 (2^31 - 2) are possible" in call(MOST + 1)

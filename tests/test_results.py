@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from matplotlib import animation
 from PIL import Image
 from sample_results import BALL, CASE, OPTIONS, samples
 
@@ -437,7 +436,7 @@ def test_moving_pictures_refuse(results, tmp_path, monkeypatch):
         results["batch"].animate(draw=draw)
     with pytest.raises(ValueError, match=r"must end in \.gif or \.mp4"):
         motion.animate(tmp_path / "motion.avi", draw=draw)
-    monkeypatch.setattr(animation.writers, "is_available", lambda name: False)
+    monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ImportError, match=r"motion\.mp4 needs ffmpeg: install ffmpeg"):
         motion.animate(tmp_path / "motion.mp4", draw=draw)
 

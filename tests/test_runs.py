@@ -39,9 +39,9 @@ def test_impacts_and_lasting_contact():
         assert found.lasting.tolist() == [bool(x) for x in lasting]
         np.testing.assert_array_equal(found.length, [1, 2, 3, 4, 5, 4])
         assert not found.lane.any() and not found.contact.any() and len(found) == 6
-    assert found.struck.all()
+    assert found.impact.all()
     # the last contact begins without an impact
-    assert runs(accumulated(steps), timing(ONE)).struck.tolist() == [True, True, True, False, True, False]
+    assert runs(accumulated(steps), timing(ONE)).impact.tolist() == [True, True, True, False, True, False]
     # a scheme that is not known may take two steps
     assert summary(runs(accumulated(steps))) == summary(found)
     np.testing.assert_array_equal(np.flatnonzero(found.inside[0]), [3, 6, 7, 10, 11, 12, 21, 22, 23])
@@ -92,7 +92,7 @@ def test_the_table_has_the_same_runs():
     motion = ji.solve(ball.problem, case.q0, case.v0, t1=case.t1, steps=1009, args=case.args, e=0.5)
     found = runs(np.asarray(motion.impulse)[None], motion.timing)
     records = impacts(ball.problem, motion, args=case.args)
-    np.testing.assert_array_equal(records.row, found.first[found.struck] + 1)
+    np.testing.assert_array_equal(records.row, found.first[found.impact] + 1)
     assert len(records.lasting) == found.lasting.sum() == 1
 
 

@@ -269,7 +269,7 @@ def test_bad_input_is_named():
     ):
         with pytest.raises(ValueError, match=words):
             stroboscopic(PROBLEM, [0.5], [0.0], **good | changes)
-    with pytest.raises(ValueError, match="PaoliSchatzman: an impact struck in its last step rebounds in the next"):
+    with pytest.raises(ValueError, match="PaoliSchatzman: an impact in its last step rebounds in the next"):
         impact_section(PROBLEM, [0.5], [0.0], **good, scheme=ji.PaoliSchatzman())
 
 

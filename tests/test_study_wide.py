@@ -10,6 +10,7 @@ import threading
 import time
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import pytest
@@ -48,12 +49,16 @@ def alone(tmp_path_factory, cache):
 
 
 @pytest.fixture
-def paths(monkeypatch, cache):
+def paths(cache):
     """Other processes find the package and the systems, as installed packages are found."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FOLDER), str(ROOT)]))
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", cache)
-    monkeypatch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    settings = {
+        "PYTHONPATH": os.pathsep.join([str(FOLDER), str(ROOT)]),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": cache,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
+    with patch.dict(os.environ, settings):
+        yield
 
 
 class Later(Executor):

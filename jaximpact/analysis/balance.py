@@ -5,7 +5,7 @@ Over any interval M(q) dv = g dt + G' dΛ gives, with Ṁ the rate of M along th
     change of M v        =  ∫ (g + Ṁ v) dt + Σ G' p,
     change of v' M v / 2 =  ∫ v·(g + Ṁ v / 2) dt - Σ loss - Σ p·f_t,      loss = p_a (1 - e_a)/(1 + e_a) (A p)_a / 2,
 
-p being percussions, A = G M^-1 G', f_t the partial time derivative of the gaps. For one contact struck at the speed u
+p being percussions, A = G M^-1 G', f_t the partial time derivative of the gaps. For one contact that closes at the speed u
 the loss is (1 - e²) u² / (2 A). In lasting contact there is none. The residuals are no part of any scheme: they measure it.
 
 Within a step that has an impulse, the time of the impact follows from the chord and the velocities; integrals are then of
@@ -158,15 +158,15 @@ def _interval(
         _, turn = jax.jvp(lambda x: Metric.at(problem, x, args).times(v), (q,), (v,))
         return v @ (force + 0.5 * turn), force + turn
 
-    start, end, unstruck = rates(t, q, v), rates(t_end, q_end, v_end), rates(t_end, q_end, v_end - jump)
-    work, gained = (0.5 * h * (x + y) + (0.5 * h - s) * (y - z) for x, y, z in zip(start, end, unstruck, strict=True))
+    start, end, without = rates(t, q, v), rates(t_end, q_end, v_end), rates(t_end, q_end, v_end - jump)
+    work, gained = (0.5 * h * (x + y) + (0.5 * h - s) * (y - z) for x, y, z in zip(start, end, without, strict=True))
 
-    t_hit, q_hit, v_hit = t + s, q + s * (v + 0.5 * s * a), v + s * a
-    contacts = linearise(problem, Metric.at(problem, q_hit, args), t_hit, q_hit, args)
+    at, q_at, v_at = t + s, q + s * (v + 0.5 * s * a), v + s * a
+    contacts = linearise(problem, Metric.at(problem, q_at, args), at, q_at, args)
     change = contacts.delassus() @ p
     # a lasting contact's impulse makes up for the acceleration; an impact's is more
-    _, bias = gap_derivatives(problem, t_hit, q_hit, v_hit, args)
-    struck = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(bias))
-    loss = 0.5 * jnp.sum(jnp.where(struck, p * (1 - e) / (1 + e) * change, 0))
-    driven = -p @ drift(problem, t_hit, q_hit, args)
+    _, turning = gap_derivatives(problem, at, q_at, v_at, args)
+    impact = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(turning))
+    loss = 0.5 * jnp.sum(jnp.where(impact, p * (1 - e) / (1 + e) * change, 0))
+    driven = -p @ drift(problem, at, q_at, args)
     return work, loss, driven, gained + contacts.jacobian.T @ p

@@ -167,7 +167,7 @@ def check_restarts(scheme: Scheme) -> None:
     """Raise where a state (q, v) does not hold all that the scheme's next step needs."""
     if Timing.of(scheme).rebounds:
         raise ValueError(
-            f"scheme={type(scheme).__name__}: an impact struck in its last step rebounds in the next one, so that motions cannot "
+            f"scheme={type(scheme).__name__}: an impact in its last step rebounds in the next one, so that motions cannot "
             "be started again from a state; use EventCorrected() (default) or MoreauJean()"
         )
 

@@ -174,17 +174,17 @@ def impacts(
 
     args = cast_numbers("args", args, q.dtype)
     states = partial(_gap_states, problem, t, q, v, args, args_axes, lag=timing.velocity_lag)
-    gap, rate, bend = (x[np.arange(len(lane)), contact] for x in states(lane, start))
+    gap, gap_velocity, gap_acceleration = (x[np.arange(len(lane)), contact] for x in states(lane, start))
     h = t[lane, start + 1] - t[lane, start]
-    delay = _fall(gap, rate, bend, 2 * h)
-    before = rate + bend * delay
-    hit = ~lasting | (before < -SLOW * h * np.abs(bend))
+    delay = _fall(gap, gap_velocity, gap_acceleration, 2 * h)
+    before = gap_velocity + gap_acceleration * delay
+    impact = ~lasting | (before < -SLOW * h * np.abs(gap_acceleration))
     time = t[lane, start] + delay
 
     last = np.where(lasting, start + width, end)
-    _, rate, bend = (x[np.arange(len(lane)), contact] for x in states(lane, last))
+    _, gap_velocity, gap_acceleration = (x[np.arange(len(lane)), contact] for x in states(lane, last))
     # the motion after an impact is continued back to it; the one in lasting contact has no free acceleration
-    after = np.where(lasting, rate, rate - bend * (t[lane, last] - time))
+    after = np.where(lasting, gap_velocity, gap_velocity - gap_acceleration * (t[lane, last] - time))
     cut = (end - start < width) & (end == t.shape[1] - 1)
     after = np.where(cut & timing.rebounds, np.nan, after)
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
@@ -194,12 +194,14 @@ def impacts(
         contact=contact[lasting],
         start=np.maximum(time, t[:, 0][lane])[lasting],
         end=t[lane, end][lasting],
-        impacts=hit[lasting].astype(int),
+        impacts=impact[lasting].astype(int),
     )
-    lane, contact, time = lane[hit], contact[hit], time[hit]
+    lane, contact, time = lane[impact], contact[impact], time[impact]
     longest = float(np.max(np.diff(t, axis=1), initial=0.0))
     limits = _accumulations(lane, contact, time, held, longest)
-    return Impacts(lane, contact, time, before[hit], after[hit], strength[hit], start[hit] + 1, held, limits)
+    return Impacts(
+        lane, contact, time, before[impact], after[impact], strength[impact], start[impact] + 1, held, limits
+    )
 
 
 def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
@@ -231,11 +233,12 @@ def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
     return given
 
 
-def _fall(gap: np.ndarray, rate: np.ndarray, bend: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Time at which gap + rate s + bend s^2/2 falls through zero; where it only comes near, of its least value."""
-    root = np.sqrt(np.maximum(rate**2 - 2 * bend * gap, 0))
+def _fall(gap: np.ndarray, gap_velocity: np.ndarray, gap_acceleration: np.ndarray, most: np.ndarray) -> np.ndarray:
+    """Time at which a gap of such derivatives falls through zero; where it only comes near, of its least value."""
+    root = np.sqrt(np.maximum(gap_velocity**2 - 2 * gap_acceleration * gap, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        s = np.where(rate < 0, 2 * gap / (root - rate), np.where(bend < 0, (rate + root) / -bend, 0.0))
+        lowest = np.where(gap_acceleration < 0, (gap_velocity + root) / -gap_acceleration, 0.0)
+        s = np.where(gap_velocity < 0, 2 * gap / (root - gap_velocity), lowest)
     return np.clip(s, -most, most)
 
 
@@ -291,8 +294,8 @@ def _gap_states(
     # zero in the first row, the velocity of which lags behind nothing
     h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]
     found = _look(problem, t[lane, row], q[lane, row], v[lane, row], some, axes, structure)
-    gap, rate, bend = (np.asarray(x)[:n] for x in found)
-    return gap, rate + lag * h[:n, None] * bend, bend
+    gap, gap_velocity, gap_acceleration = (np.asarray(x)[:n] for x in found)
+    return gap, gap_velocity + lag * h[:n, None] * gap_acceleration, gap_acceleration
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"))
@@ -303,8 +306,8 @@ def _look(
         args = jax.tree.unflatten(structure, leaves)
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
-        rate, bias = gap_derivatives(problem, t, q, v, args)
-        return contacts.gap, rate, contacts.velocity(acceleration(problem, metric, t, q, v, args)) + bias
+        gap_velocity, turning = gap_derivatives(problem, t, q, v, args)
+        return contacts.gap, gap_velocity, contacts.velocity(acceleration(problem, metric, t, q, v, args)) + turning
 
     return jax.vmap(one, in_axes=(0, 0, 0, axes))(t, q, v, leaves)
 

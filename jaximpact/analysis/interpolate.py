@@ -103,18 +103,18 @@ def _smooth(solution: Solution) -> tuple[Callable[[np.ndarray], tuple[np.ndarray
     chord = np.diff(q, axis=0) / h
     # a step of an impact, or the first one of lasting contact, may hold a kink
     contact = runs(np.asarray(solution.impulse)[None], solution.timing)
-    struck = np.zeros(len(h), bool)
+    contact_steps = np.zeros(len(h), bool)
     for first, last, lasting in zip(contact.first, contact.last, contact.lasting, strict=True):
-        struck[first : first + 1 if lasting else last + 1] = True
-    # accelerations at both ends of a step; those of the next calm steps for one that is struck
+        contact_steps[first : first + 1 if lasting else last + 1] = True
+    # accelerations at both ends of a step; those of the next free steps for a contact step
     start, end = (6 * chord - 4 * v[:-1] - 2 * v[1:]) / h, (2 * v[:-1] + 4 * v[1:] - 6 * chord) / h
-    calm = np.flatnonzero(~struck)
-    place = np.searchsorted(calm, np.flatnonzero(struck))
-    if calm.size:
-        before, after = (calm[np.clip(i, 0, calm.size - 1)] for i in (place - 1, place))
+    free_steps = np.flatnonzero(~contact_steps)
+    place = np.searchsorted(free_steps, np.flatnonzero(contact_steps))
+    if free_steps.size:
+        before, after = (free_steps[np.clip(i, 0, free_steps.size - 1)] for i in (place - 1, place))
         # at the first and the last step the other side must do
-        start[struck] = np.where((place > 0)[:, None], end[before], start[after])
-        end[struck] = np.where((place < calm.size)[:, None], start[after], end[before])
+        start[contact_steps] = np.where((place > 0)[:, None], end[before], start[after])
+        end[contact_steps] = np.where((place < free_steps.size)[:, None], start[after], end[before])
     else:
         start[:], end[:] = 0, 0
     kink = np.full(len(h), np.inf)
@@ -127,7 +127,7 @@ def _smooth(solution: Solution) -> tuple[Callable[[np.ndarray], tuple[np.ndarray
         rate = np.sum(jump * (v[1:] - (h - s) * end - v[:-1] - s * start), axis=1, keepdims=True)
         s = np.clip(s - np.divide(apart, rate, out=np.zeros_like(rate), where=rate != 0), 0, h)
     # a velocity that changes as it does without an impact has no kink
-    kinked = struck & (np.max(np.abs(jump), axis=1) > np.max(np.abs(0.5 * h * (start + end)), axis=1))
+    kinked = contact_steps & (np.max(np.abs(jump), axis=1) > np.max(np.abs(0.5 * h * (start + end)), axis=1))
     kink[kinked] = s[kinked, 0]
 
     def motion(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

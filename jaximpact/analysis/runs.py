@@ -26,7 +26,7 @@ class Runs(Result):
         lane, contact: which motion and which constraint (n,).
         first, last: first and last step (n,); of a periodic motion ``last`` may lie before ``first``.
         lasting: whether contact lasts (n,); else the run is an impact.
-        struck: whether the run begins with an impact (n,): one that is no more, or contact that lasts and whose first steps
+        impact: whether the run begins with an impact (n,): one that is no more, or contact that lasts and whose first steps
             push harder than the steady push behind them would.
         active: which steps have an impulse (B, k - 1, m).
     """
@@ -36,11 +36,11 @@ class Runs(Result):
     first: np.ndarray
     last: np.ndarray
     lasting: np.ndarray
-    struck: np.ndarray
+    impact: np.ndarray
     active: np.ndarray
 
     def _columns(self) -> dict[str, np.ndarray]:
-        return self._table("lane", "contact", "first", "last", "lasting", "struck")
+        return self._table("lane", "contact", "first", "last", "lasting", "impact")
 
     def __len__(self) -> int:
         return len(self.lane)
@@ -102,8 +102,8 @@ def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = 
     count = max(growth.shape[1], 1)
     begin = sum((growth[lane, (first + i) % count, contact] for i in range(steps)), np.zeros(len(lane)))
     steady = growth[lane, (first + steps) % count, contact]
-    struck = ~lasting | (begin > (steps + LONGER) * steady)
-    return Runs(lane, contact, first, last, lasting, struck, active)
+    impact = ~lasting | (begin > (steps + LONGER) * steady)
+    return Runs(lane, contact, first, last, lasting, impact, active)
 
 
 def _edges(active: np.ndarray, periodic: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

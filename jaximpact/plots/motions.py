@@ -300,7 +300,7 @@ def _curves(
 def _impacts(t: np.ndarray, impulse: np.ndarray, timing: Timing | None) -> tuple[np.ndarray, np.ndarray]:
     """Times of impacts, at the end of the steps that they begin in, and which rows (k,) lie within one."""
     found = runs(impulse[None], timing)
-    return np.unique(t[found.first[found.struck] + 1]), found.inside[0]
+    return np.unique(t[found.first[found.impact] + 1]), found.inside[0]
 
 
 def _mark(ax: Axes, impacts: np.ndarray) -> None:
