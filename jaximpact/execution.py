@@ -115,7 +115,7 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
 def without_rows(program: Program) -> Program:
     """The program as native code knows it: how many steps and rows there are is no part of it."""
     rows, every = min(program.rows, 1), program.every and 1
-    return program.replace(branches=True, few=False, length=None, times=program.times[:0], rows=rows, every=every)
+    return program.replace(branches=True, length=None, times=program.times[:0], rows=rows, every=every)
 
 
 @partial(jax.jit, static_argnames=("task",))

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import canonical, check_start, choose_methods
+from .closures import methods_are_closed, without_closures
 from .execution import EXECUTIONS, alone, is_concrete, one_lane
 from .motion import Motion
-from .primitive import bind, is_closed
+from .primitive import bind
 from .problem import Problem
 from .program import Program
 from .projection import ContactSolver
@@ -21,7 +22,7 @@ from .schedule import FEWER_ROWS
 from .schemes.base import Scheme
 from .solution import Solution
 from .threads import interruptible, refuse_fork
-from .trajectory import trajectory
+from .trajectory import structure, trajectory
 from .validate import check_choice, check_memory, count_steps, differentiable, is_traced, remark
 
 SENSITIVITIES = ("corrected", "discrete", "none", None)
@@ -103,11 +104,13 @@ def solve(
     program = program.replace(sensitivity=sensitivity or ("none" if concrete else None))
     if concrete:
         call = alone(trajectory, program, execution)
-    elif not is_closed(program, motion):
+    elif methods_are_closed(program):
+        program, motion = without_closures(program, motion)
+        program = program.replace(length=number)
+        call = partial(bind, trajectory, structure(program, motion), program, execution=execution)
+    else:
         known = program.replace(sensitivity=sensitivity or "corrected", length=number)
         call = partial(one_lane, known, task=trajectory)
-    else:
-        call = partial(bind, trajectory, program.replace(length=number), execution=execution)
     with differentiable():
         return interruptible(lambda: call(motion), number)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from jax import Array
 from jax.extend.core import Primitive
 from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir
+from jax.sharding import AbstractMesh
 
 from .derivatives import UNDIFFERENTIATED
 from .execution import Task, one_lane, without_rows
@@ -26,10 +27,10 @@ from .native import foreign
 from .program import Program
 from .rows import Turn
 from .small import Unsupported
-from .validate import is_traced
 
 DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode
 ROWS = 1e8  # bytes of a Jacobian of all rows, up to which it is
+NO_MESH = AbstractMesh((), ())
 motion_p = Primitive("motion")
 motion_p.multiple_results = True
 
@@ -48,7 +49,8 @@ class Value:
 
     def __call__(self, *leaves: Any, branches: bool = False) -> list:
         program, motion = self.opened(leaves)
-        return jax.tree.leaves(self.task(without_rows(program) if branches else program, motion, None))
+        # jitted, so that values and derivatives share one trace
+        return jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
 
     def opened(self, leaves: Sequence) -> tuple[Program, Motion]:
         """Program and motion."""
@@ -132,33 +134,14 @@ class Cotangent(Derivative):
 # the operation
 
 
-def bind(task: Task, program: Program, motion: Motion, execution: str = "auto") -> Any:
-    """``task(program, motion, None)`` under a transformation of jax; ``execution``: as in `solve`."""
+def bind(task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto") -> Any:
+    """``task(program, motion, None)``, a pytree of structure ``result``, under a transformation of jax; ``execution``: as in `solve`."""
     leaves, structure = jax.tree.flatten((program, motion))
     # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
     kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
     leaves = [jnp.asarray(x, kinds.get(type(x))) for x in leaves]
-    shape = jax.eval_shape(partial(one_lane, task=task), without_rows(program), motion)
     found = motion_p.bind(*leaves, function=Value(task, structure, execution), axes=(None,) * len(leaves), count=None)
-    return jax.tree.unflatten(jax.tree.structure(shape), found)
-
-
-def is_closed(program: Program, motion: Motion) -> bool:
-    """Whether the functions of a program close over no number that jax traces."""
-    methods: tuple[Any, ...] = (program.scheme, program.solver)
-    if any(callable(getattr(x, f.name)) for x in methods if is_dataclass(x) for f in fields(x)):
-        return False
-    problem = program.problem
-
-    def probe(problem: Any, motion: Motion) -> Any:
-        at = (motion.t0, motion.q0, motion.v0, motion.args)
-        found = [f(*at) for f in (problem.force, problem.energy, program.function) if f is not None]
-        found += [problem.gaps(at[0], at[1], at[3])]
-        if callable(problem.mass):
-            found.append(problem.mass(at[1], at[3]))
-        return found
-
-    return not is_traced(jax.make_jaxpr(probe)(problem, motion).consts)
+    return jax.tree.unflatten(result, found)
 
 
 def _lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
@@ -189,7 +172,8 @@ def _native_shapes(function: Any, members: Sequence, axes: tuple) -> list | None
     if not _is_native(function):
         return None
     rows, before, general = _value(function).rows(members), int(isinstance(function, Jacobian)), function.general()
-    of_row = jax.eval_shape(partial(_branching, function=general), *members)
+    with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
+        of_row = _branching.trace(*members, function=general).out_info
     if rows == 0:
         return of_row
     # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows

@@ -33,7 +33,6 @@ class Program:
         function: what is kept in place of the state (`Save`).
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
-        few: lanes that need no impulse are stepped without, all at once, and the others a few at a time (`lanes.few`).
         branches: every lane takes branches of its own, as native code and a kernel do.
     """
 
@@ -46,20 +45,19 @@ class Program:
     function: Callable | None = field(default=None, metadata=static)
     sensitivity: str | None = field(default="none", metadata=static)
     length: int | None = field(default=None, metadata=static)
-    few: bool = field(default=False, metadata=static)
     branches: bool = field(default=False, metadata=static)
 
     @classmethod
     def of(cls, problem: Problem, scheme: Scheme, solver: ContactSolver, save: Save, motion: Motion) -> Program:
         """For motions of known numbers of steps; their numbers may have a lane axis."""
-        dtype, few = motion.q0.dtype, jax.default_backend() == "cpu"
+        dtype = motion.q0.dtype
         times, rows = np.zeros((0,), dtype), 0
         if save.every is not None:
             rows = -(-int(np.max(motion.steps)) // save.every)
         elif save.times is not None:
             times = _saved_times(save, motion)
             rows = times.shape[0]
-        return cls(problem, scheme, solver, times, rows, save.every, save.function, few=few)
+        return cls(problem, scheme, solver, times, rows, save.every, save.function)
 
     def replace(self, **changes: Any) -> Program:
         """With some of it changed."""

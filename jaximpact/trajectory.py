@@ -13,8 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .contact import Metric, closure, linearise
-from .derivatives import REVERSE_INSIDE, TWICE, UNDIFFERENTIATED, forward_first, guarded
-from .lanes import few_differentiated
+from .derivatives import UNDIFFERENTIATED, forward_first, guarded
 from .motion import Motion
 from .problem import Problem
 from .program import Program, evaluate
@@ -34,6 +33,17 @@ def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution
     """The motion; ``length`` steps are made, by default its own, of which those beyond its own do nothing."""
     course = Course(program, motion)
     return course.branching() if program.branches else course.counted(length)
+
+
+def structure(program: Program, motion: Motion) -> Any:
+    """Of the pytree that `trajectory` gives, without tracing it."""
+    values: Any = None
+    energy: Any = None if program.problem.energy is None else 0
+    if program.function is not None:
+        values = jax.eval_shape(partial(evaluate, program.function), motion.t0, motion.q0, motion.v0, motion.args)
+    numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", *Account._fields), 0)
+    timing = Timing.of(program.scheme)
+    return jax.tree.structure(Solution(**numbers, energy=energy, values=values, timing=timing))
 
 
 def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, Array]:
@@ -119,9 +129,6 @@ class Course:
         # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
         massive = wanted and Metric.at(self.problem, motion.q0, motion.args).factor is not None
         self.forgetful = (differentiated or massive) and not self.corrected
-        # nothing a lane could be spared
-        spared = self.locates or self.corrected or program.branches
-        self.direct = not spared and self.law.direct(self.problem, motion.t0, motion.q0, motion.args)
 
         self.motion, impulse, status = start(self.problem, self.law, motion)
         self.state, info = self.scheme.init(self.problem, self.law, self.motion)
@@ -133,7 +140,7 @@ class Course:
             self.problem, self.motion, self.starts_at, self.state, info
         )
         self.row = self.row_of(self.state, info, impulse, self.state) if self.starts_at > 0 else self.initial
-        # what a step needs of the motion, and no more: in a batch it is gathered for the lanes that need it
+        # what a step needs of the motion, and no more
         self.moving = self.motion._replace(q0=None, v0=None)
         # a scheme that can make part of a step makes the last one end at t1
         over = motion.time(motion.steps) - motion.t1
@@ -149,23 +156,15 @@ class Course:
 
     def step(self, scheme: Any, state: Any) -> tuple[Any, Info]:
         """A step, with the law for the lanes in which a contact acts."""
-        system = (self.problem, scheme, self.law, self.moving, state)
 
-        # all that differs between lanes is an argument: see `lanes.few`
-        def free(system: Any) -> tuple[Any, Array]:
-            problem, scheme, _, motion, state = system
-            new, info = scheme.free_step(problem, motion, state)
-            return (new, info), unsettled(new, info)
+        def contact() -> tuple[Any, Info]:
+            return scheme.step(self.problem, self.law, self.moving, state)
 
-        contact = lambda system: system[1].step(system[0], *system[2:])
-        if self.direct or self.problem.constraints is None:
-            return contact(system)
-        if self.program.branches:
-            found, pending = free(system)
-            return lax.cond(pending, contact, lambda _: found, system)
-        if self.program.few:
-            return few_differentiated(free, contact, TWICE if self.corrected else REVERSE_INSIDE)(system)
-        return contact(system)
+        # through XLA a branch of a lane would be work for all of them, and a selection
+        if self.problem.constraints is None or not self.program.branches:
+            return contact()
+        free = scheme.free_step(self.problem, self.moving, state)
+        return lax.cond(unsettled(*free), contact, lambda: free)
 
     def row_of(self, state: Any, info: Info, before: Array, begin: Any) -> Row:
         """Of the state that a step led to, from the impulse ``before`` it and the state at its beginning."""

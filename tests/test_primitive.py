@@ -133,12 +133,18 @@ def test_rows(save):
 def test_numbers_that_functions_close_over():
     """They are differentiated and batched too."""
 
-    def height(g):
-        problem = ji.Problem(lambda t, q, v, args: -g * jnp.ones(1), lambda t, q, args: q, restitution=0.5)
-        return ji.solve(problem, [0.2], [0.0], t1=0.3, steps=50, save="final", scheme=ji.EventCorrected()).q[-1, 0]
+    def height(g, execution="native"):
+        mass = lambda q, args: args["m"] + 0.1 * g * jnp.eye(1)
+        problem = ji.Problem(
+            lambda t, q, v, args: -g * jnp.ones(1), lambda t, q, args: q - 1e-3 * g, mass, restitution=0.5
+        )
+        save = ji.Save(function=lambda t, q, v, args: {"height": q[0] + g * args["m"]})
+        given = {"t1": 0.3, "steps": 50, "save": save, "args": {"m": 1.0}, "scheme": ji.EventCorrected()}
+        return ji.solve(problem, [0.2], [0.0], execution=execution, **given).values["height"][-1]
 
     many = jnp.linspace(9.0, 10.0, 3)
     close(jax.vmap(height)(many), np.stack([height(float(g)) for g in many]), 1e-11)
+    close(height(many[0]), jax.jit(lambda g: height(g, "xla"))(many[0]), 1e-11)
     step = 1e-6  # differences of second order: h^2 f''' and rounding / h are near 1e-9
     close(jax.grad(height)(9.81), (height(9.81 + step) - height(9.81 - step)) / (2 * step), 1e-7)
 

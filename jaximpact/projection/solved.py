@@ -61,10 +61,6 @@ class Solved(ContactLaw):
         found = self.solver.impulses(contacts, b, tolerance, jnp.zeros_like(b))
         return among & (contacts.diagonal() * lax.stop_gradient(found.impulse) > tolerance), found.status
 
-    def direct(self, problem: Problem, time: Array, q: Array, args: Any) -> bool:
-        """Whether reactions are straight-line arithmetic, with nothing to iterate: few constraints, seen to be affine in q."""
-        return self.solver.direct(problem.count(time, q, args)) and is_flat(problem, time, q, args)
-
 
 def coupling(contacts: Contacts, impulse: Array) -> Array:
     """Status bit of impulses (m,) along gradients that are not orthogonal."""
