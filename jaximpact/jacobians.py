@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from .arguments import for_lanes, is_single
+from .arguments import for_lanes, is_single, start_reports
 from .execution import executed, one_lane, through_xla
 from .motion import Lanes, Motion
 from .primitive import DIRECTIONS
@@ -25,7 +25,7 @@ from .schemes.base import Scheme
 from .solution import Sensitivities, Solution
 from .status import Status, as_status
 from .trajectory import trajectory
-from .validate import check_choice, told
+from .validate import check_choice, refused, told, without_remarks
 
 SMALL = 8  # coordinates and constraints up to which native code is sure to be had
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
@@ -99,9 +99,72 @@ def sensitivities(
     program = program.replace(sensitivity=sensitivity)
     mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode
     jacobian, (value, status) = jacobians(program, lanes, Jacobian(wrt, output, mode), execution, chunk, progress)
-    if single:
-        jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
-    return Sensitivities(value, jacobian, status, mode)
+    one = lanes.take(0)
+    if not single:
+        return Sensitivities(value, jacobian, status, mode, chosen(lanes, wrt))
+    jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
+    options = {"wrt": wrt, "output": output, "scheme": scheme, "projection": projection, "save": save, "mode": mode}
+    again = Again(problem, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution})
+    inputs = jax.tree.map(lambda x: x[0], chosen(lanes, wrt))
+    return Sensitivities(value, jacobian, status, mode, inputs, again=again)
+
+
+def chosen(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
+    """The numbers that are differentiated by: name -> (B, ...), None for a leaf of args that is no real number."""
+    marks, found = lanes.marks, {}
+    for name in wrt:
+        spread = lambda mark, x: np.asarray(x) if mark == 0 else np.broadcast_to(x, (lanes.count, *np.shape(x)))
+        real = lambda x: x if jnp.issubdtype(jnp.result_type(x), jnp.floating) else None
+        values = jax.tree.map(spread, getattr(marks, name), getattr(lanes.motion, name))
+        found[name] = jax.tree.map(real, values)
+    return found
+
+
+@dataclass(frozen=True)
+class Again:
+    """The Jacobians of one motion once more, at other inputs."""
+
+    problem: Problem
+    one: Motion
+    options: dict[str, Any]
+
+    def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
+        """Of those inputs, each with a leading axis S, that a motion can start from; and the status bits of the others, else 0 (S,)."""
+        count = len(jax.tree.leaves(inputs)[0])
+        values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
+        kept = inputs.get("args", jax.tree.map(lambda _: None, self.one.args))
+        new = lambda old, x: old if x is None else x
+        args = jax.tree.map(new, self.one.args, kept)
+        marks = jax.tree.map(lambda _, x: -1 if x is None else 0, self.one.args, kept)
+        for name in ("q0", "v0", "t0", "t1", "e"):
+            own = getattr(self.one, name)
+            values[name] = np.asarray(values[name] if name in inputs else np.broadcast_to(own, (count, *np.shape(own))))
+        h = self.one.h * (values["t1"] - values["t0"]) / (self.one.t1 - self.one.t0)  # as many steps
+
+        e = values["e"].reshape(count, -1)
+        within = np.all((e >= 0) & (e <= 1), axis=1) & (values["t1"] > values["t0"])
+        unused: Any = dict.fromkeys(("t1", "h", "steps", "e"))
+        starts = Motion(values["q0"], values["v0"], values["t0"], args=args, **unused)
+        axes = Motion(0, 0, 0, args=marks, **unused)
+        report = jax.tree.map(np.asarray, start_reports(self.problem, Lanes.of(starts, axes, count)))
+        status = np.where(refused(report), int(Status.START_NOT_ADMISSIBLE), 0)
+        status |= np.where(within, 0, int(Status.INPUT_OUT_OF_RANGE))
+        started = status == 0
+        if not started.any():
+            return None, status
+        times = {name: values[name][started] for name in ("t0", "t1", "e")} | {"h": np.asarray(h)[started]}
+        with without_remarks():
+            found = sensitivities(
+                self.problem,
+                values["q0"][started],
+                values["v0"][started],
+                **times,
+                args=jax.tree.map(lambda mark, x: x if mark < 0 else x[started], marks, args),
+                args_axes=jax.tree.map(lambda mark: None if mark < 0 else 0, marks),
+                progress=False,
+                **self.options,
+            )
+        return found, status
 
 
 def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, execution: str) -> str:

@@ -373,6 +373,12 @@ def _is_quadratic(lagrangian: Callable, q: Array, v: Array, t: Array, args: Any)
     return jnp.all(~(jnp.abs(found[1::2] - found[::2]) > small[::2]))
 
 
+def refused(report: Report) -> np.ndarray:
+    """Lanes whose start is not admissible or not finite, or has no positive definite mass."""
+    bad = ~(report.positive & report.symmetric & report.finite)
+    return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
+
+
 def judge(report: Report, *, lanes: bool) -> str | None:
     """Errors and remarks of a batch of start reports (leading axis: lanes)."""
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 import jaximpact as ji
-from jaximpact import analysis, catalogue
+from jaximpact import analysis, catalogue, indices
 
 BALL = catalogue.get("bouncing-ball")
 CASE = BALL.case("e=1/2")
@@ -16,14 +16,27 @@ def samples():
     q0 = np.array(CASE.q0) + np.linspace(0, 0.1, 5)[:, None]
     batch = ji.ensemble(BALL.problem, q0, np.zeros((5, 1)), h=CASE.t1 / 101, save=1, **OPTIONS)
     states = np.random.default_rng(0).random((2, 7, 1))
-    zeros = np.zeros(2)
+    zeros, one = np.zeros(2), np.ones(1)
     section = analysis.Section(states[..., 0], states, -states, 1 + zeros, zeros.astype(int), np.nan * zeros)
     records = analysis.impacts(BALL.problem, batch, args=CASE.args)
     multipliers = np.array([[0.5 + 0.1j, 0.5 - 0.1j]])
-    one, empty = np.ones(1), np.zeros((1, 2))
+    empty = np.zeros((1, 2))
     attractor = analysis.Attractor(1, one[:, None], one[:, None], 6)
     grid, labels = np.linspace(0, 1, 3), np.array([[0, 0, -1], [0, -2, 0], [0, 0, 0]])
+    derivatives = ji.sensitivities(
+        BALL.problem, CASE.q0, CASE.v0, h=0.07, wrt=("q0", "e", "args"), **OPTIONS | {"t1": 2.0}
+    )
+    spread = derivatives.covariance({"q0": 0.01, "e": 0.01})
+    share, half = {"S1": np.full((1, 2), 0.4), "ST": np.full((1, 2), 0.6)}, np.full((1, 2), 0.1)
     return {
+        "sensitivities": derivatives,
+        "ranking": derivatives.ranking(),
+        "covariance": spread,
+        "linearity": spread.check(8),
+        "indices": indices.Indices(
+            "Sobol' indices", ("v",), ("q0[0]", "e"), share, {"S1": half, "ST": half}, {"S1": "alone", "ST": "all"},
+            ("S1", "ST"), None, one, 8, 7, {"NON_FINITE": 1}, ("1 of 8 blocks are left out",),
+        ),
         "motion": motion,
         "batch": batch,
         "impacts": analysis.impacts(BALL.problem, motion, args=CASE.args),

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import jaximpact as ji
-from jaximpact import analysis, catalogue, extend, plots, study
+from jaximpact import analysis, catalogue, extend, indices, plots, study
 
 DOCS = Path(__file__).parents[1] / "docs"
 SITE = DOCS / "_build" / "html"
@@ -36,7 +36,9 @@ def generated():
 # sources
 
 
-@pytest.mark.parametrize("module", [ji, analysis, catalogue, extend, plots, study], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module", [ji, analysis, catalogue, extend, indices, plots, study], ids=lambda module: module.__name__
+)
 def test_every_public_name_has_its_entry(module):
     reference = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
     entries = set(re.findall(r"^\.\. auto\w+:: jaximpact(?:\.\w+)*?\.(\w+)$", reference, re.MULTILINE))

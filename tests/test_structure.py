@@ -28,6 +28,7 @@ LAYERS = [
     ["catalogue"],
     ["analysis"],
     ["study"],
+    ["indices"],
     ["plots", "files"],
     ["__init__"],
     ["cli"],
@@ -75,7 +76,7 @@ INSIDERS = {
     "test_cli", "test_ensemble", "test_fuzz", "test_native",
     "test_projection_sizes", "test_random_impacts", "test_small", "test_sensitivity",
 }  # fmt: skip
-OPEN = {"analysis", "catalogue", "cli", "extend", "plots", "study"}
+OPEN = {"analysis", "catalogue", "cli", "extend", "indices", "plots", "study"}
 
 
 def test_tests_look_from_outside():

@@ -23,11 +23,13 @@ from ..analysis import (
     Section,
     Statistics,
 )
-from ..solution import Solution
+from ..indices import Indices
+from ..solution import Covariance, Linearity, Ranking, Sensitivities, Solution
 from .animation import animate, disks, linkage, particles
 from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_fan, draw_statistics
 from .motions import draw_balance, draw_energies, draw_impacts, draw_motion, draw_positions, plot_derivatives
 from .orbits import draw_branch, draw_lyapunov, draw_multipliers, draw_states
+from .parameters import draw_covariance, draw_indices, draw_linearity, draw_ranking, draw_sensitivities
 from .sections import (
     draw_basins,
     draw_bifurcation,
@@ -69,12 +71,17 @@ PICTURES = {
     Bifurcation: Picture(draw_bifurcation, main=draw_sections),
     Branch: Picture(draw_branch, main=draw_states),
     Convergence: Picture(draw_convergence, (6.8, 4.8)),
+    Covariance: Picture(draw_covariance, (8.0, 4.2)),
     ImpactSection: Picture(draw_impact_section, (6.0, 4.6)),
     Impacts: Picture(draw_impacts, (8.0, 3.6)),
+    Indices: Picture(draw_indices, (8.0, 4.2)),
+    Linearity: Picture(draw_linearity, (7.2, 4.2)),
     Lyapunov: Picture(draw_lyapunov, (8.0, 4.2)),
     ParameterMap: Picture(draw_parameter_map, main=draw_periods),
     PeriodicOrbit: Picture(draw_multipliers, (5.4, 5.0)),
+    Ranking: Picture(draw_ranking, (6.8, 4.2)),
     Section: Picture(draw_section, (6.0, 4.6)),
+    Sensitivities: Picture(draw_sensitivities, (6.8, 4.2)),
     Statistics: Picture(draw_statistics, (8.0, 4.2)),
 }
 SOLUTIONS = {
@@ -107,6 +114,11 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     `Basins`            one colour for each attractor
     `PeriodicOrbit`     multipliers in the complex plane
     `Branch`            state, multipliers, impact speed and clearance over the parameter, and the events
+    `Sensitivities`     what one ``output`` owes to each input, ranked ``by`` "relative" or "absolute" derivatives
+    `Ranking`           the same of a ranking: ``output``
+    `Covariance`        shares of the inputs in the variance of each output
+    `Linearity`         samples of one ``output`` beside their linearisation
+    `Indices`           indices of one ``output`` with confidence intervals
     `Lyapunov`          block means of one motion; of a batch exponents over ``parameter`` (B,), with its ``label``
     ==================  ============================================================================================
 

@@ -1,8 +1,23 @@
 """What computations give: one motion or many, and their derivatives, with all that a result can do."""
 
 from .convert import MEANING
+from .covariance import Covariance, Linearity
+from .ranking import Ranking
 from .result import Drawable, Result, spread
-from .sensitivities import Sensitivities
+from .sensitivities import Sensitivities, components
 from .solution import Origin, Solution, labelled
 
-__all__ = ["MEANING", "Drawable", "Origin", "Result", "Sensitivities", "Solution", "labelled", "spread"]
+__all__ = [
+    "MEANING",
+    "Covariance",
+    "Drawable",
+    "Linearity",
+    "Origin",
+    "Ranking",
+    "Result",
+    "Sensitivities",
+    "Solution",
+    "components",
+    "labelled",
+    "spread",
+]

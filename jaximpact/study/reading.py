@@ -7,18 +7,22 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+import jax
 import numpy as np
 
 from ..integrate import solve
+from ..problem import Problem
 from ..provenance import settings_of
 from ..solution import Solution
 from ..status import FAILURES, Status
 from .design import Blocks, Design
 from .guard import printable
 from .importing import origin
+from .lanes import as_solution
 from .plain import wrong
 from .record import Record
 from .report import REFUSED_WORD, FailedLane, Summary
@@ -200,6 +204,45 @@ class Reading:
         plain = {key: value.tolist() for key, value in self._values(index).items()}
         rerun = f"jaximpact.Study.open({self.path!r}).lane({index}, save='all')"
         return FailedLane(index, plain, " ".join(bits), failed_at, reason, rerun)
+
+    # as other functions take it
+
+    @property
+    def problem(self) -> Problem:
+        """What is computed; imports the module that the study names, as `lane` does."""
+        return self._system.problem
+
+    def settings(self) -> AbstractContextManager[None]:
+        """The settings of jax under which it is computed, in a ``with`` statement."""
+        return settings_of(self._record.settings)
+
+    def arguments(self, which: Any = slice(None)) -> dict[str, Any]:
+        """What `ensemble` and `sensitivities` take after the problem, for all lanes in the order of the design, or for some:
+        ``ensemble(study.problem, **study.arguments())``. Imports as `lane` does.
+
+        Args:
+            which: lanes by number, slice or mask, counted in the order of the design, its last dimension fastest.
+        """
+        every = self.design.at(tuple(slice(0, n) for n in self.shape))
+        system = self._system
+        columns, varies = system.columns({key: column[which] for key, column in every.items()})
+        axes = jax.tree.map(lambda some: 0 if some else None, varies)
+        methods = {"scheme": system.scheme, "projection": system.projection, "save": system.save}
+        return columns | {"args_axes": axes} | methods
+
+    def solution(self) -> Solution:
+        """All lanes as `ensemble` would have returned them, in the order of the design, its last dimension fastest; in memory.
+
+        A lane that could not start has START_NOT_ADMISSIBLE in its status, and NaN. Imports as `lane` does.
+
+        Raises:
+            RuntimeError: not all lanes have been computed.
+        """
+        self._need_store()
+        missing = len(self.blocks) - len(self._finished())
+        if missing:
+            raise RuntimeError(f"{self.path}: {missing} of {len(self.blocks)} chunks are not computed yet; call run()")
+        return as_solution(self.store.dataset(), self._record, self._system)
 
     # single lanes
 

@@ -15,7 +15,7 @@ from ..arguments import start_reports
 from ..ensemble import ensemble
 from ..motion import Lanes, Motion
 from ..provenance import TRACED, changes, provenance, settings_of
-from ..validate import Report, cast_numbers, count_steps, judge, split_restitution, without_remarks
+from ..validate import Report, cast_numbers, count_steps, judge, refused, split_restitution, without_remarks
 from .fingerprint import fingerprint
 from .schema import named
 from .spec import Spec
@@ -41,12 +41,6 @@ def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
     axes = Motion(0, v0.ndim - 2, t0.ndim - 1, args=marks, **unused)
     found = start_reports(problem, Lanes.of(starts, axes, len(q0)))
     return jax.tree.map(np.asarray, found)
-
-
-def refused(report: Report) -> np.ndarray:
-    """Lanes whose start is not admissible or not finite, or has no positive definite mass."""
-    bad = ~(report.positive & report.symmetric & report.finite)
-    return bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1)
 
 
 def why_refused(report: Report, bad: np.ndarray) -> dict[str, str]:

@@ -1,0 +1,57 @@
+"""The lanes of a study as one `Solution`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..schemes.base import Timing
+from ..solution import Origin, Solution
+from ..solution.convert import STATE
+from ..status import Status
+from .record import Record
+from .schema import DONE, REFUSED
+from .system import System
+
+FIELDS = ("q", "v", "z", "impulse", "energy", "penetration", "residual", "iterations", "status", "failed_at")
+
+
+def as_solution(dataset: Any, record: Record, system: System) -> Solution:
+    """What is stored, lanes first, in the order of the design; a lane that could not start has the status that says so."""
+    design, count = record.spec.design, record.spec.design.size
+    rank, names = len(design.shape), record.variables
+    flat = {name: np.asarray(dataset[name].values) for name in (*names, DONE.name)}
+    flat = {name: x.reshape(count, *x.shape[rank:]) for name, x in flat.items()}
+    refused = flat.pop(DONE.name) == REFUSED
+    if record.common_times:
+        flat["t"] = np.broadcast_to(dataset["time"].values, (count, dataset.sizes["time"]))
+    function = system.save.function
+    if function is not None:
+        # one row, the final state
+        flat |= {name: flat[name][:, None] for name in STATE if name in flat}
+    rows = flat["q"].shape[1]
+    flat.setdefault("impulse", np.zeros((count, rows, 0), flat["q"].dtype))
+    flat["status"] = flat["status"] | np.where(refused, int(Status.START_NOT_ADMISSIBLE), 0).astype(
+        flat["status"].dtype
+    )
+    values = (
+        None if function is None else _values(system, design, {k: x for k, x in flat.items() if k.startswith("values")})
+    )
+    numbers: dict[str, Any] = {name: flat.get(name) for name in ("t", *FIELDS)}
+    origin = Origin(
+        every_step=system.save.every == 1 and function is None,
+        naming=system.problem.naming,
+        made=tuple(sorted(record.versions.items())),
+    )
+    return Solution(**numbers, values=values, timing=Timing.of(system.scheme), origin=origin)
+
+
+def _values(system: System, design: Any, stored: dict[str, np.ndarray]) -> Any:
+    """What the save function returned, in its structure: leaves are stored in their order."""
+    one = system.lane({key: column[0] for key, column in design.values.items()})
+    state = (np.zeros(()), np.asarray(one["q0"]), np.asarray(one["v0"]))
+    assert system.save.function is not None
+    structure = jax.tree.structure(jax.eval_shape(system.save.function, *state, one["args"]))
+    return jax.tree.unflatten(structure, list(stored.values()))
