@@ -51,7 +51,11 @@ def exact(y):
 
 
 @pytest.mark.parametrize("nesting", FORWARD | REVERSE)
-@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "scheme",
+    [ji.PaoliSchatzman(), pytest.param(ji.MoreauJean(), marks=pytest.mark.slow)],
+    ids=lambda s: type(s).__name__,
+)
 def test_corrected_steps_have_no_second_derivative(scheme, nesting):
     with pytest.raises(
         ValueError, match=r"second derivatives through solve\(sensitivity='corrected'\).*Use scheme=EventC"
@@ -60,23 +64,31 @@ def test_corrected_steps_have_no_second_derivative(scheme, nesting):
 
 
 @pytest.mark.parametrize(
-    ("nesting", "steps"), [(name, 7) for name in REVERSE] + [("hessian", 40)]
-)  # from 32 on in segments
+    ("nesting", "steps"),
+    [
+        ("grad of grad", 7),
+        *(pytest.param(name, 7, marks=pytest.mark.slow) for name in REVERSE if name != "grad of grad"),
+        pytest.param("hessian", 40, marks=pytest.mark.slow),  # from 32 on in segments
+    ],
+)
 def test_reverse_mode_inside_is_refused(nesting, steps):
     """Where it walks back through the steps."""
     with pytest.raises(ValueError, match=r"reverse mode inside.*Use forward mode inside"):
         REVERSE[nesting](height(ji.EventCorrected(), steps=steps, execution="xla"))(jnp.asarray(1.0))
 
 
-@pytest.mark.parametrize("nesting", ["hessian", *(pytest.param(n, marks=pytest.mark.slow) for n in list(REVERSE)[1:])])
+@pytest.mark.parametrize(
+    "nesting", ["grad of grad", *(pytest.param(n, marks=pytest.mark.slow) for n in REVERSE if n != "grad of grad")]
+)
 def test_reverse_mode_of_few_inputs_is_forward_mode_inside(nesting):
     """There it has a second derivative: exact but for rounding, as parabolas are."""
     found = REVERSE[nesting](height(ji.EventCorrected()))(jnp.asarray(1.0))
     np.testing.assert_allclose(found, jax.hessian(exact)(1.0) * np.ones(np.shape(found)), rtol=1e-10)
 
 
-def test_one_located_step():
-    """Across an impact a step of parabolas is exact, and so are its first, second and third derivatives."""
+@pytest.mark.parametrize("order", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_one_located_step(order):
+    """Across an impact a step of parabolas is exact, and so are its second and third derivatives."""
     scheme, solved, h = ji.EventCorrected(), Solved(ji.ActiveSet()), 0.02
 
     def step(x):
@@ -91,12 +103,11 @@ def test_one_located_step():
         return jnp.stack([E * speed * left - 0.5 * G * left**2, E * speed - G * left])
 
     x = jnp.array([0.01, -2.0])
-    for order in (2, 3):
-        twice = [step, law]
-        for _ in range(order):
-            twice = [jax.jacfwd(f) for f in twice]
-        found, expected = jax.jit(twice[0])(x), twice[1](x)
-        np.testing.assert_allclose(found, expected, atol=1e-12 * np.max(np.abs(expected)))
+    of = [step, law]
+    for _ in range(order):
+        of = [jax.jacfwd(f) for f in of]
+    found, expected = jax.jit(of[0])(x), of[1](x)
+    np.testing.assert_allclose(found, expected, atol=1e-12 * np.max(np.abs(expected)))
 
 
 @pytest.mark.slow

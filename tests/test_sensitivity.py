@@ -17,9 +17,6 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import Status
-from jaximpact.extend import Motion
-from jaximpact.program import Program
-from jaximpact.trajectory import trajectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
 
@@ -97,29 +94,26 @@ def differentiable(scheme, case):
 
 
 @cache
-def flow(name, scheme, sensitivity="corrected"):
-    """(thetas (8, p), ends (8,), number of steps) -> Jacobians (8, 2d, p) and status (8,): compiled once for any h.
-
-    The loop of `ensemble`, whose number of steps is an argument; `solve` differs from it by a static number of steps.
-    """
+def jacobians(name, scheme, sensitivity, steps):
+    """(thetas (8, p), ends (8,)) -> Jacobians (8, 2d, p) and status (8,)."""
     case = cases.get(name)
-    few = jax.default_backend() == "cpu"
-    of = (case.problem, SCHEMES[scheme], ji.ActiveSet())
 
-    def final(theta, t1, n):
+    def final(theta, t1):
         q0, v0, e, args = case.start(theta)
-        h = t1 / n.astype(t1.dtype)
-        program = Program(*of, t1[None][:0], sensitivity=sensitivity, few=few)
-        found = trajectory(program, Motion(q0, v0, jnp.zeros_like(t1), t1, h, n, e, args))
+        options = {"scheme": SCHEMES[scheme], "sensitivity": sensitivity, "save": "final"}
+        found = ji.solve(case.problem, q0, v0, t1=t1, steps=steps, e=e, args=args, **options)
         return jnp.concatenate([found.q[-1], found.v[-1]]), found.status
 
-    jacobians = jax.jit(jax.vmap(jax.jacfwd(final, has_aux=True), in_axes=(0, 0, None)))
+    return jax.jit(jax.vmap(jax.jacfwd(final, has_aux=True)))
+
+
+def flow(name, scheme, sensitivity="corrected"):
+    """(thetas (8, p), ends (8,), number of steps) -> Jacobians (8, 2d, p) and status (8,)."""
 
     def run(thetas, ends, steps):
-        dtype = np.result_type(thetas)
-        thetas = np.broadcast_to(thetas, (8, case.theta.size))
-        found = jacobians(thetas, np.broadcast_to(np.asarray(ends, dtype), (8,)), np.int32(steps))
-        return jax.tree.map(np.asarray, found)
+        thetas = np.broadcast_to(thetas, (8, cases.get(name).theta.size))
+        ends = np.broadcast_to(np.asarray(ends, thetas.dtype), (8,))
+        return jax.tree.map(np.asarray, jacobians(name, scheme, sensitivity, int(steps))(thetas, ends))
 
     return run
 
