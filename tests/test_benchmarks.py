@@ -35,6 +35,7 @@ def two():
     return [contenders.Contender("a", where), contenders.Contender("b", where, parallel=True)]
 
 
+@pytest.mark.slow
 def test_one_core_and_all_are_timed_in_processes_that_have_these_from_their_start():
     cores = sorted({1 if timing.CAN_PIN else timing.all_cores(), timing.all_cores()})
     measured = timing.measure(two, 10, 5, rounds=2, budget=np.inf)
@@ -284,6 +285,7 @@ def test_run(tmp_path, capsys):
     assert (tmp_path / "table.md").read_text() in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_accelerator_rows_on_any_device():
     options = SimpleNamespace(
         works=["ball"], lanes=[20], any_device=True, bandwidth=1e9, flops64=1e9, flops32=2e9, rounds=1, budget=1.0

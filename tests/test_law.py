@@ -79,7 +79,9 @@ def test_held_is_solved_on_its_active_set():
     check(lambda law, x: law.velocity(contacts_of(matrix + 0.1 * x[3]), x[:3]), jnp.append(offset, 0.0), known, 1e-10)
 
 
-@pytest.mark.parametrize(("normal", "allowed"), [("implicit", 1e-2), ("explicit", 1e-8)])
+@pytest.mark.parametrize(
+    ("normal", "allowed"), [pytest.param("implicit", 1e-2, marks=pytest.mark.slow), ("explicit", 1e-8)]
+)
 def test_held_is_solved_at_a_projected_position(normal, allowed):
     """One Newton step from the solution: exact where normals are fixed, else up to their turning, h times the curvature."""
     base, h = jnp.array([0.9, jnp.sqrt(0.595), 1.1]), 1e-3  # on the ellipse

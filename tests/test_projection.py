@@ -16,6 +16,15 @@ from jaximpact.extend import Contacts, Metric, Solved, Target
 
 METHODS = pytest.mark.parametrize("method", [row.solver for row in SOLVERS.values()], ids=list(SOLVERS))
 
+FEW_METHODS = pytest.mark.parametrize(
+    "method",
+    [
+        row.solver if name == "active-set" else pytest.param(row.solver, marks=pytest.mark.slow)
+        for name, row in SOLVERS.items()
+    ],
+    ids=list(SOLVERS),
+)  # what is the same for all: the linearisations around Z, their derivative
+
 
 def contacts_of(jacobian, mass):
     jacobian = jnp.asarray(jacobian)
@@ -128,7 +137,7 @@ def test_curved_constraints(method, increment):
     np.testing.assert_allclose(w + scale * found.jump, best.x, atol=1e-6)
 
 
-@METHODS
+@FEW_METHODS
 @pytest.mark.parametrize("normal", ["implicit", pytest.param("explicit", marks=pytest.mark.slow)])
 def test_derivative(method, normal):
     """The implicit derivative against central differences, in forward and reverse mode."""
@@ -173,7 +182,7 @@ def test_derivative_of_geodesic_projection():
     np.testing.assert_allclose(forward, differences, rtol=1e-4, atol=1e-5)
 
 
-@METHODS
+@FEW_METHODS
 def test_residual_is_a_velocity(method):
     """The residual of a position problem does not depend on the scale of time that defines the velocity."""
     problem, args = curved_problem(), {"radius": 1.0}
@@ -205,7 +214,7 @@ def test_many_constraints():
     np.testing.assert_allclose(gradient.jump, exact.jump, atol=1e-7)
 
 
-@METHODS
+@FEW_METHODS
 def test_batched_equals_single(method):
     jacobian, mass, _ = random_case(1, 6, 5)
     contacts = contacts_of(jacobian, mass)
