@@ -53,6 +53,10 @@ def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call
     if execution == "kernel" and not final:
         raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
     backend = jax.default_backend()
+    if program.problem.listed:
+        if execution in ("native", "kernel"):
+            raise ValueError(f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla'")
+        return xla
     if execution == "native":
         return partial(_refusing, execution, as_native(task, program, lanes))
     if execution == "auto" and backend == "cpu" and shares == 1:
