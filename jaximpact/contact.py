@@ -103,6 +103,11 @@ class Contacts(NamedTuple):
         m, d = self.jacobian.shape
         return m, d
 
+    @property
+    def resolution(self) -> float:
+        """Rounding, at least, of what is compared with gaps."""
+        return 0.0
+
     def velocity(self, v: Array) -> Array:
         """G v, (m,): what a velocity jump v changes of the gap velocities."""
         return self.jacobian @ v
@@ -252,7 +257,7 @@ def closure(contacts: Contacts, gap_velocity: Array, q: Array, v: Array, h: Arra
     With a step h, a velocity may be that of the last step of another run: a difference of positions over h.
     """
     # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
-    eps = jnp.finfo(q.dtype).eps
+    eps = max(float(jnp.finfo(q.dtype).eps), contacts.resolution)
     few, many = (1e3 if q.dtype == jnp.float64 else 4) * eps, 1e3 * eps
     length, speed = 1 + contacts.velocity_terms(q), many * (1 + contacts.velocity_terms(v))
     closed, length = contacts.gap <= few * length, many * length

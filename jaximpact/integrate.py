@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from .arguments import canonical, check_start, choose_methods, enlarged
 from .closures import methods_are_closed, without_closures
-from .execution import EXECUTIONS, alone, is_concrete, one_lane
+from .execution import EXECUTIONS, alone, is_concrete, listed_lane, one_lane
 from .motion import Motion
 from .primitive import bind
 from .problem import Problem
@@ -128,7 +128,7 @@ def with_room(program: Program) -> Callable[[Motion], Solution]:
 
     def call(motion: Motion) -> Solution:
         known = program if program.sensitivity == "none" else program.replace(length=int(motion.steps))
-        found = one_lane(known, motion, task=trajectory)
+        found = listed_lane(known, motion, task=trajectory)
         if not np.asarray(found.status) & int(Status.NEIGHBOURS_LOST):
             return found
         return with_room(program.replace(problem=enlarged(program.problem, motion.q0)))(motion)

@@ -42,6 +42,11 @@ class PairContacts:
         """Numbers of contacts m and of coordinates d."""
         return self.gap.shape[0], self.bodies * self.gi.shape[1]
 
+    @property
+    def resolution(self) -> float:
+        """Rounding, at least, of what is compared with gaps: theirs are kept to a solver's tolerance."""
+        return 2e-11
+
     def velocity(self, v: Array) -> Array:
         """G v, (m,)."""
         return self._gathered(self.gi, self.gj, v)

@@ -83,7 +83,7 @@ def _tolerance(
         floor = 32 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
         return jnp.maximum(solver.tolerance, floor)
 
-    if residual is None or size.shape[0] <= SMALL:
+    if residual is None or size.shape[0] <= SMALL or not contacts.dense:
         return raised(None)
     asked = jnp.full_like(gap_velocity, solver.tolerance)
     return lax.cond(jnp.any(residual > asked), raised, lambda _: asked, None)
@@ -189,7 +189,8 @@ class _Velocities(NamedTuple):
         start = Iterate.start(d, self.offset)
         if self.guess is not None:
             start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
-        if self.solver.direct(m):
+        if self.solver.direct(m) or not self.contacts.dense:
+            # of very many contacts none is left out, and there is nothing to try again
             found = self.improved(start, m)
             return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).packed()
         sizes = self.solver.working_sets(m, d)
