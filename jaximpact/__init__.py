@@ -1,6 +1,6 @@
 """jaximpact: batched, differentiable time-stepping for mechanical systems with impacts."""
 
-from . import extend
+from . import bodies, extend
 from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
 from .ensemble import ensemble
 from .files import load
@@ -39,6 +39,7 @@ __all__ = [
     "Solution",
     "Status",
     "Study",
+    "bodies",
     "check_hypotheses",
     "convergence",
     "ensemble",

@@ -19,9 +19,11 @@ from .problem import Problem
 from .program import Program
 from .projection.active_set import ActiveSet
 from .projection.base import ContactSolver
+from .projection.conjugate_gradients import ConjugateGradients
 from .save import Save
 from .schedule import FEWER_ROWS, largest
 from .schemes.base import Scheme
+from .schemes.maury import Maury
 from .schemes.paoli_schatzman import PaoliSchatzman
 from .threads import refuse_fork
 from .validate import (
@@ -49,10 +51,13 @@ from .validate import (
 NODES = 1000  # of a Gauss-Legendre rule
 
 
-def choose_methods(scheme: Any, projection: Any) -> tuple[Any, Any]:
+def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
     """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
-    scheme = PaoliSchatzman() if scheme is None else scheme
-    projection = ActiveSet() if projection is None else projection
+    listed = isinstance(problem, Problem) and problem.listed
+    if scheme is None:
+        scheme = Maury() if listed else PaoliSchatzman()
+    if projection is None:
+        projection = ConjugateGradients() if listed else ActiveSet()
     for name, value, kind, example in (
         ("scheme", scheme, Scheme, "PaoliSchatzman()"),
         ("projection", projection, ContactSolver, "ActiveSet()"),
@@ -62,6 +67,10 @@ def choose_methods(scheme: Any, projection: Any) -> tuple[Any, Any]:
         if not isinstance(value, kind):
             raise TypeError(f"{name} must be a {name} such as {example}, got {short(value)}")
         _check_options(value)
+    if listed and not projection.takes_lists:
+        raise ValueError(
+            f"{type(projection).__name__} needs a matrix of all contacts, which a list of near pairs has not: use ConjugateGradients()"
+        )
     return scheme, projection
 
 
@@ -137,19 +146,37 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
     return _reports(problem, starts.motion, starts.axes, starts.count, h)
 
 
-def check_start(problem: Problem, motion: Motion) -> str | None:
-    """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set."""
+def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
+    """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set, and the problem with
+    room for the near pairs that there are."""
     start = (problem, motion.q0, motion.v0, motion.t0, motion.args)
     if is_traced(start):
-        return None
+        return problem, None
     # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
     recorded = is_traced(jnp.zeros(()))
     with jax.ensure_compile_time_eval() if recorded else nullcontext(), differentiable():
         report = _report(*start, None if is_traced(motion.h) else motion.h)
     if is_traced(report):
         # numbers that the problem's functions close over are not known
-        return None
-    return judge(jax.tree.map(lambda x: np.asarray(x)[None], report), lanes=False)
+        return problem, None
+    report = jax.tree.map(lambda x: np.asarray(x)[None], report)
+    fitting = fitted(problem, report)
+    return (problem, judge(report, lanes=False)) if fitting is problem else check_start(fitting, motion)
+
+
+def fitted(problem: Problem, report: Report) -> Problem:
+    """The problem with room for the near pairs of bodies that starts have; itself where there is."""
+    if report.bodies is None:
+        return problem
+    before: Any = problem.constraints
+    bodies = before.fitting(report.bodies.list)
+    return problem if bodies is before else problem.replace(constraints=bodies)
+
+
+def enlarged(problem: Problem, q0: Any) -> Problem:
+    """The problem with twice as much room for near pairs of bodies."""
+    bodies: Any = problem.constraints
+    return problem.replace(constraints=bodies.enlarged(q0))
 
 
 def for_lanes(
@@ -171,9 +198,9 @@ def for_lanes(
     refuse_fork()
     refuse_traced((problem, q0, v0, t0, t1, h, e, args))
     save = Save.of(save)
-    scheme, projection = choose_methods(scheme, projection)
+    scheme, projection = choose_methods(scheme, projection, problem)
     problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
-    _check_lanes(problem, lanes)
+    problem = _check_lanes(problem, lanes)
     if chunk is not None:
         check_counts(chunk=chunk)
     counts = lanes.motion.steps
@@ -288,8 +315,8 @@ def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
     return ""
 
 
-def _check_lanes(problem: Problem, lanes: Lanes) -> None:
-    """Admissible start and positive mass of every lane."""
+def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
+    """Admissible start and positive mass of every lane; the problem with room for the near pairs that there are."""
     parts, shortest = [], np.min(lanes.motion.h)
     for begin in range(0, lanes.count, largest()):
         with differentiable():
@@ -297,6 +324,10 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> None:
         refuse_traced(found)
         parts.append(jax.tree.map(np.asarray, found))
     report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    fitting = fitted(problem, report)
+    if fitting is not problem:
+        return _check_lanes(fitting, lanes)
     outward = judge(report, lanes=True)
     if outward:
         remark(outward, stacklevel=4)
+    return problem

@@ -7,6 +7,7 @@ operators: a sparse or matrix-free version has only to offer the same methods.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -82,7 +83,8 @@ class Contacts(NamedTuple):
     """Constraints linearised at one configuration, dense.
 
     ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where no time passes.
-    Schemes and solvers ask the methods: of these a list of pairs of bodies can have all but `delassus`, `angles` and `oblique`.
+    Schemes and solvers ask the methods. Contacts between bodies (`bodies.contacts.PairContacts`) have all but `delassus`, `angles` and
+    `oblique`, which give (m, m) numbers.
     """
 
     gap: Array
@@ -91,10 +93,20 @@ class Contacts(NamedTuple):
     drift: Array | None = None
 
     @property
+    def dense(self) -> bool:
+        """Whether there are (m, m) numbers to be had."""
+        return True
+
+    @property
     def shape(self) -> tuple[int, int]:
         """Numbers of contacts m and of coordinates d."""
         m, d = self.jacobian.shape
         return m, d
+
+    @property
+    def resolution(self) -> float:
+        """Rounding, at least, of what is compared with gaps."""
+        return 0.0
 
     def velocity(self, v: Array) -> Array:
         """G v, (m,): what a velocity jump v changes of the gap velocities."""
@@ -137,6 +149,25 @@ class Contacts(NamedTuple):
         large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
         return large & ~jnp.eye(len(diagonal), dtype=bool)
 
+    def coupled(self, acting: Array) -> Array:
+        """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ()."""
+        return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
+
+    def balance(self) -> Callable[[Array, Array], Array]:
+        """A function of offsets (m,) and of which contacts are closed (m,): their forces or impulses L with A L + offset = 0 there."""
+        matrix = self.delassus()
+        return lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
+
+    def walked(
+        self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
+    ) -> tuple[Array, Array]:
+        """Impulses and the number of iterations by ``products(self, offset, tolerance, guess)``, or by native code that does the same."""
+        return products(self, offset, tolerance, guess)
+
+    def at(self, gap: Array) -> Contacts:
+        """The same with other gaps (m,)."""
+        return self._replace(gap=gap)
+
     def take(self, rows: Array | None) -> Contacts:
         """The contacts ``rows`` (k,), or all."""
         if rows is None:
@@ -178,6 +209,8 @@ def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
     """The contacts at (t, q)."""
+    if problem.is_local:
+        return problem.constraints.linearised(metric, t, q, args)  # type: ignore[union-attr, return-value]
     f, matrix = jacobian(problem, t, q, args)
     return Contacts(f, matrix, metric.solve(matrix.T), drift(problem, t, q, args))
 
@@ -200,6 +233,8 @@ def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 def is_flat(problem: Problem, t: ArrayLike, q: Array, args: Any) -> bool:
     """Whether all constraints are seen to be affine in q: the jaxpr of their gradients does not look at it."""
+    if problem.is_local:
+        return False
     jaxpr = jax.make_jaxpr(lambda x: jacobian(problem, t, x, args)[1])(q).jaxpr
     moving = set(map(id, jaxpr.invars))
     for eqn in jaxpr.eqns:
@@ -222,7 +257,7 @@ def closure(contacts: Contacts, gap_velocity: Array, q: Array, v: Array, h: Arra
     With a step h, a velocity may be that of the last step of another run: a difference of positions over h.
     """
     # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
-    eps = jnp.finfo(q.dtype).eps
+    eps = max(float(jnp.finfo(q.dtype).eps), contacts.resolution)
     few, many = (1e3 if q.dtype == jnp.float64 else 4) * eps, 1e3 * eps
     length, speed = 1 + contacts.velocity_terms(q), many * (1 + contacts.velocity_terms(v))
     closed, length = contacts.gap <= few * length, many * length

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import for_lanes
+from .arguments import enlarged, for_lanes
 from .execution import executed
 from .problem import Problem
 from .projection.base import ContactSolver
 from .schedule import in_chunks
 from .schemes.base import Scheme
 from .solution import Solution
+from .status import Status
 from .trajectory import trajectory
 
 
@@ -61,4 +63,8 @@ def ensemble(
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
     program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
-    return in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
+    found = in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
+    while np.any(found.status & int(Status.NEIGHBOURS_LOST)):
+        program = program.replace(problem=enlarged(program.problem, lanes.take(0).q0))
+        found = in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
+    return found

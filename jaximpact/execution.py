@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from threading import Lock
 from typing import Any
 
@@ -53,6 +53,10 @@ def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call
     if execution == "kernel" and not final:
         raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
     backend = jax.default_backend()
+    if program.problem.listed:
+        if execution in ("native", "kernel"):
+            raise ValueError(f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla'")
+        return xla
     if execution == "native":
         return partial(_refusing, execution, as_native(task, program, lanes))
     if execution == "auto" and backend == "cpu" and shares == 1:
@@ -122,6 +126,20 @@ def without_rows(program: Program) -> Program:
 def one_lane(program: Program, motion: Motion, task: Task) -> Any:
     """The task for one motion."""
     return task(program, motion, None)
+
+
+def listed_lane(program: Program, motion: Motion, task: Task) -> Any:
+    """The same of listed bodies, whose time is spent in native code."""
+    return _listed()(program, motion, task=task)
+
+
+@cache
+def _listed() -> Callable[..., Any]:
+    # the fusion emitters of newer versions of XLA take half as long again to compile, for nothing that is felt here
+    options = {"xla_cpu_use_fusion_emitters": False} if jax.default_backend() == "cpu" else {}
+    return jax.jit(
+        lambda program, motion, task: task(program, motion, None), static_argnames="task", compiler_options=options
+    )
 
 
 def alone(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import canonical, check_start, choose_methods
+from .arguments import canonical, check_start, choose_methods, enlarged
 from .closures import methods_are_closed, without_closures
-from .execution import EXECUTIONS, alone, is_concrete, one_lane
+from .execution import EXECUTIONS, alone, is_concrete, listed_lane, one_lane
 from .motion import Motion
 from .primitive import bind
 from .problem import Problem
@@ -21,6 +22,7 @@ from .save import Save
 from .schedule import FEWER_ROWS
 from .schemes.base import Scheme
 from .solution import Solution
+from .status import Status
 from .threads import interruptible, refuse_fork
 from .trajectory import structure, trajectory
 from .validate import check_choice, check_memory, count_steps, differentiable, is_traced, remark
@@ -87,9 +89,9 @@ def solve(
     Reference: the schemes' own files; the limit as h -> 0 is the measure differential inclusion of Paoli (2010), (P1)-(P4).
     """
     refuse_fork()
-    scheme, projection = choose_methods(scheme, projection)
+    scheme, projection = choose_methods(scheme, projection, problem)
     problem, motion = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme)
-    outward = check_start(problem, motion)
+    problem, outward = check_start(problem, motion)
     if outward:
         remark(outward, stacklevel=2)
     number = int(steps) if steps is not None else _count(motion)
@@ -98,13 +100,19 @@ def solve(
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
     check_choice("execution", execution, EXECUTIONS)
     concrete = is_concrete()
+    if problem.listed and execution == "native":
+        raise ValueError(
+            "execution='native' takes no list of near pairs of bodies: give execution='xla', or Bodies(lists=False)"
+        )
     # the rows while they are made, the rows that are returned, and the numbers of the steps
     rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))
     check_memory(rows + 4.0 * number, f"save: a motion of {number} steps with {program.rows + 1} rows", FEWER_ROWS)
     program = program.replace(sensitivity=sensitivity or ("none" if concrete else None))
-    if concrete:
+    if concrete and problem.listed:
+        call = with_room(program)
+    elif concrete:
         call = alone(trajectory, program, execution)
-    elif methods_are_closed(program):
+    elif methods_are_closed(program) and not problem.listed:
         program, motion = without_closures(program, motion)
         program = program.replace(length=number)
         call = partial(bind, trajectory, structure(program, motion), program, execution=execution)
@@ -113,6 +121,19 @@ def solve(
         call = partial(one_lane, known, task=trajectory)
     with differentiable():
         return interruptible(lambda: call(motion), number)
+
+
+def with_room(program: Program) -> Callable[[Motion], Solution]:
+    """The motion, computed again with larger lists where more bodies came near each other than there was room for."""
+
+    def call(motion: Motion) -> Solution:
+        known = program if program.sensitivity == "none" else program.replace(length=int(motion.steps))
+        found = listed_lane(known, motion, task=trajectory)
+        if not np.asarray(found.status) & int(Status.NEIGHBOURS_LOST):
+            return found
+        return with_room(program.replace(problem=enlarged(program.problem, motion.q0)))(motion)
+
+    return call
 
 
 def _count(motion: Motion) -> int:

@@ -6,9 +6,11 @@ unknowns these are straight-line arithmetic, elementwise over a batch. Larger si
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.scipy.linalg import cho_solve
 
 UNROLL = 6
@@ -125,3 +127,26 @@ def solve(a: Array, b: Array) -> Array:
 def inverse(a: Array) -> Array:
     """Inverse of a general (n, n) matrix."""
     return solve(a, jnp.eye(a.shape[0], dtype=a.dtype))
+
+
+def solve_by_products(product: Callable[[Array], Array], b: Array) -> Array:
+    """Solve A x = b by conjugate gradients, A (n, n) symmetric and positive semidefinite, b in its range; differentiable."""
+    size = jnp.finfo(b.dtype).eps
+
+    def solve(product: Callable, b: Array) -> Array:
+        def body(carry: tuple) -> tuple:
+            k, x, r, p, square = carry
+            ap = product(p)
+            curvature = p @ ap
+            step = square / jnp.where(curvature > 0, curvature, jnp.inf)
+            x, r = x + step * p, r - step * ap
+            new = r @ r
+            return k + 1, x, r, r + (new / square) * p, new
+
+        def going(carry: tuple) -> Array:
+            return (carry[0] < 4 * b.shape[0]) & (carry[-1] > size**2 * (b @ b))
+
+        zero = jnp.zeros((), jnp.int32)
+        return lax.while_loop(going, body, (zero, jnp.zeros_like(b), b, b, b @ b))[1]
+
+    return lax.custom_linear_solve(product, b, solve, symmetric=True)

@@ -133,9 +133,30 @@ class Problem:
             return jnp.zeros((0,), q.dtype)
         return jnp.asarray(self.constraints(t, q, args), q.dtype)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the constraints are those of a list of near pairs of bodies."""
+        return hasattr(self.constraints, "linearised")
+
+    @property
+    def listed(self) -> bool:
+        """Whether the constraints are between bodies, of which near pairs are listed: see `jaximpact.bodies`."""
+        return getattr(self.constraints, "listed", False)
+
+    def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
+        """The list of near pairs of bodies at (t, q); None where there is none to keep."""
+        return self.constraints.neighbours(t, q, args) if self.listed else None  # type: ignore[union-attr]
+
+    def near(self, neighbours: Any) -> Problem:
+        """The problem with the constraints of a list of near pairs; itself where there is none."""
+        if neighbours is None:
+            return self
+        return self.replace(constraints=self.constraints.near(neighbours))  # type: ignore[union-attr]
+
     def count(self, t: ArrayLike, q: Array, args: Any) -> int:
         """Number of constraints m."""
-        return jax.eval_shape(lambda x: self.gaps(t, x, args), q).shape[0]
+        near = lambda x: self.near(self.neighbours(t, x, args)).gaps(t, x, args)
+        return jax.eval_shape(near, q).shape[0]
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """g(t, q, v), shape (d,), in the dtype of q."""

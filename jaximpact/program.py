@@ -71,7 +71,8 @@ class Program:
             if not jax.tree.leaves(found):
                 raise TypeError("save: function(t, q, v, args) returns nothing: is a return missing?")
             return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
-        return (3 * one.q0.shape[0] + m + 1 + (self.problem.energy is not None)) * one.q0.dtype.itemsize
+        pairs = 8 * m * self.problem.listed
+        return (3 * one.q0.shape[0] + m + 1 + (self.problem.energy is not None)) * one.q0.dtype.itemsize + pairs
 
 
 def evaluate(function: Any, t: Any, q: Any, v: Any, args: Any) -> Any:

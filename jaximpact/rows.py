@@ -19,7 +19,8 @@ LOOK = 15  # steps after which the stability of the force is looked at; odd, sin
 class Row(NamedTuple):
     """What a saved row holds until it is interpolated: position, velocity, admissible position (d,), accumulated impulse (m,),
     the chord (d,) and the impulse (m,) of the step that led to it, and of a scheme that can step to a row's time the state
-    and the impulse before that step."""
+    and the impulse before that step. Of contacts between bodies: the impulse (m,) of the step alone, and which ``pairs`` (m, 2)
+    they are."""
 
     q: Array
     v: Array
@@ -28,10 +29,12 @@ class Row(NamedTuple):
     chord: Array
     last: Array
     before: Any = None
+    pairs: Any = None
 
     def interpolated(self, back: Array, h: Array) -> Row:
         """The row a time ``back`` before its step ended: affine position, impulse spread over the step."""
-        return self._replace(q=self.q - back * self.chord, impulse=self.impulse - (back / h) * self.last)
+        moved = self._replace(q=self.q - back * self.chord)
+        return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)
 
 
 class Turn(NamedTuple):

@@ -18,6 +18,7 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +26,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from . import linalg
 from .contact import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from .derivatives import graft_once, graft_tree
 from .motion import Motion
@@ -76,16 +76,16 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
     return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, threshold, a))
 
 
-def held(matrix: Array, offset: Array, closed: Array, always: Array) -> tuple[Array, Array]:
-    """Forces or impulses (m,) with A L + offset = 0 at the closed contacts, less those that pull unless ``always``.
+def held(balance: Callable, offset: Array, closed: Array, always: Array) -> tuple[Array, Array]:
+    """Forces or impulses (m,) with A L + offset = 0 at the closed contacts (`Contacts.balance`), less those that pull unless ``always``.
 
     Returns them and the contacts that act. Of several that pull the strongest lets go first: without it another may push.
     """
     acting = closed
     for left in reversed(range(min(closed.shape[0], RELEASES))):
-        pull = jnp.where(acting & ~always, -linalg.solve_masked(matrix, -offset, acting), -jnp.inf)
+        pull = jnp.where(acting & ~always, -balance(offset, acting), -jnp.inf)
         acting = acting & ~((pull >= 0) & ((pull >= jnp.max(pull)) | (left == 0)))
-    return linalg.solve_masked(matrix, -offset, acting), acting
+    return balance(offset, acting), acting
 
 
 class Salted(NamedTuple):
@@ -121,8 +121,8 @@ def saltate(
     index, none = jnp.arange(m), jnp.zeros(m, bool)
     e = jnp.broadcast_to(e, (m,))
     impulse = jnp.zeros(m, q.dtype)
-    delassus = here.contacts.delassus()
-    force, _ = held(delassus, here.gap_acceleration, closed, none)
+    balance = here.contacts.balance()
+    force, _ = held(balance, here.gap_acceleration, closed, none)
     a = here.acceleration + here.contacts.jump(force)
     for _ in range(min(m, IMPACTS)):
         # the contact reached first, of those that still close
@@ -139,11 +139,11 @@ def saltate(
         contacts = linearise(problem, Metric.at(problem, q_at, args), t_at, q_at, args)
         offset = contacts.gap_velocity(v_at)
         offset = jnp.where(this, (1 + e) * offset, offset)
-        percussion, acting = held(contacts.delassus(), offset, this | reacting, this)
+        percussion, acting = held(contacts.balance(), offset, this | reacting, this)
         v_after = v_at + contacts.jump(percussion)
         # the motion after it, in which an inelastic contact may stay
         here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
-        force_after, staying = held(delassus, here.gap_acceleration, acting & (~this | (e <= 0)), none)
+        force_after, staying = held(balance, here.gap_acceleration, acting & (~this | (e <= 0)), none)
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
         closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
@@ -200,8 +200,8 @@ class Corrected(Scheme):
         # lasts, or that an impact opens in this very step, may get none
         slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
         reacting, lasted = slow & active, last == LASTING
-        delassus = here.contacts.delassus()
-        pressed = held(delassus, here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[1]
+        balance = here.contacts.balance()
+        pressed = held(balance, here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[1]
         closed = reacting & (lasted | pressed)
         lasting = closed | pressed
 
@@ -223,6 +223,9 @@ class Corrected(Scheme):
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         return Tracked(new, last.astype(jnp.int32), met | impact, latest), info._replace(status=status)
 
+    def relisted(self, state: Any, moved: Callable) -> Any:
+        return Tracked(self.scheme.relisted(state.state, moved), moved(state.last), moved(state.met), state.latest)
+
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
@@ -234,7 +237,7 @@ class Corrected(Scheme):
 
 def doubts(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
     """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), or what might be one."""
-    oblique = jnp.any(here.contacts.oblique() & impact[:, None] & impact[None, :])
+    oblique = here.contacts.coupled(impact)
     count = jnp.sum(impact)
     return (
         as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)

@@ -32,6 +32,8 @@ class Status(enum.IntFlag):
     EVENTS_UNRESOLVED = 1 << 16
     DERIVATIVE_NOT_FINITE = 1 << 17
     IMPULSES_COUPLED = 1 << 18
+    NEIGHBOURS_LOST = 1 << 19
+    NEIGHBOURS_OUTRUN = 1 << 20
 
     def __str__(self) -> str:
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -68,6 +70,10 @@ CAUSES = {
     Status.IMPULSES_COUPLED: "(remark) with restitution, contacts that are not orthogonal carried impulses in one step: at such a "
     "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate; of "
     "bodies at rest it says nothing",
+    Status.NEIGHBOURS_LOST: "more bodies came near each other than there was room for on their list, so that contacts were lost (under a "
+    "transformation of jax it cannot be enlarged): give Bodies(pairs=..., members=...) larger numbers",
+    Status.NEIGHBOURS_OUTRUN: "a body moved further in one step than a quarter of the skin of the list of near pairs, past which contacts may be "
+    "missed: take a smaller h or a larger Bodies(skin=...)",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "
@@ -89,6 +95,8 @@ FAILURES = (
     | Status.STEP_UNSTABLE
     | Status.GRADIENT_VANISHES
     | Status.MASS_NOT_SYMMETRIC
+    | Status.NEIGHBOURS_LOST
+    | Status.NEIGHBOURS_OUTRUN
 )
 # bits of derivatives alone, and all that speaks against one
 DERIVATIVES = (

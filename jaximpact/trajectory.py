@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .bodies.listing import Listing
 from .contact import Metric, closure, linearise
 from .derivatives import UNDIFFERENTIATED, forward_first, guarded
 from .motion import Motion
@@ -87,7 +88,7 @@ class Account(NamedTuple):
     def added(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
         """With a state, and the step k that led to it or leaves it."""
         t = motion.time(state.n)
-        gaps = problem.gaps(t, state.q, motion.args)
+        gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)
         lost = as_status(~finite(state), Status.NON_FINITE)
         found = self._replace(
             penetration=jnp.maximum(self.penetration, jnp.max(-gaps, initial=0.0)),
@@ -129,11 +130,15 @@ class Course:
         # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
         massive = wanted and Metric.at(self.problem, motion.q0, motion.args).factor is not None
         self.forgetful = (differentiated or massive) and not self.corrected
+        neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
+        self.listed = neighbours is not None  # constraints are those of near pairs of bodies
+        if self.listed:
+            self.scheme = Listing(self.scheme)
 
-        self.motion, impulse, status = start(self.problem, self.law, motion)
+        self.motion, impulse, status = start(self.problem.near(neighbours), self.law, motion)
         self.state, info = self.scheme.init(self.problem, self.law, self.motion)
         q0, v0 = self.motion.q0, self.motion.v0
-        initial = Row(q0, v0, q0, impulse, jnp.zeros_like(v0), impulse)
+        initial = Row(q0, v0, q0, impulse, jnp.zeros_like(v0), impulse, None, self.pairs_of(self.state))
         self.initial = initial._replace(before=(self.state, impulse)) if self.locates else initial
         self.starts_at = program.scheme.starts_at
         self.account = Account.opened(status, motion.t0).added(
@@ -168,9 +173,17 @@ class Course:
 
     def row_of(self, state: Any, info: Info, before: Array, begin: Any) -> Row:
         """Of the state that a step led to, from the impulse ``before`` it and the state at its beginning."""
+        # contacts of bodies come and go: theirs are the impulses of the step
+        before = jnp.zeros_like(before) if self.listed else before
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
         kept = (begin, before) if self.locates else None
-        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept)
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, self.pairs_of(state))
+
+    def pairs_of(self, state: Any) -> Array | None:
+        """Of contacts between bodies, which these are (m, 2): see `Solution.pairs`."""
+        if not self.listed:
+            return None
+        return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
 
     def stable(self, state: Any, account: Account) -> Account:
         """With a failure where the force is too stiff for h: looked at now and then, it costs two forces."""
@@ -208,7 +221,8 @@ class Course:
     def closed(self, state: Any, account: Account) -> Account:
         """At the end: with remarks on derivatives, or without."""
         if self.tells:
-            return account._replace(status=account.status | end(self.problem, self.ended, self.moving.steps, state))
+            near = self.problem.near(getattr(state, "neighbours", None))
+            return account._replace(status=account.status | end(near, self.ended, self.moving.steps, state))
         return account._replace(status=account.status & ~int(DERIVATIVES)) if self.locates else account
 
     def last(self, row: Row) -> Row:
@@ -216,10 +230,10 @@ class Course:
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
-    def solution(self, rows: Any, values: Any, account: Account) -> Solution:
+    def solution(self, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
         """From its rows (t, q, v, z, impulse, energy)."""
         t, q, v, z, impulse, energy = rows
-        found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme))
+        found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), pairs=pairs)
         return guarded(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
 
     # all lanes step together
@@ -295,7 +309,7 @@ class Course:
             rows, values = jax.tree.map(lambda x: x[None], final), every
         t = times if program.function is None else times[-1:]
         energy = None if self.problem.energy is None else jax.vmap(self.energy)(t, rows.q, rows.v)
-        return self.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account)
+        return self.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs)
 
     # every lane steps by itself
 

@@ -261,7 +261,13 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     if shape != (d,):
         raise ValueError(f"force(t, q, v, args) must return shape ({d},) like q0, got {shape}")
     m = 0
-    if problem.constraints is not None:
+    local: Any = problem.constraints
+    if hasattr(local, "check"):
+        local.check(t, q0, args, outcome)
+    if problem.listed:
+        check_listed(problem, scheme, e, d)
+        m = problem.count(0.0, q0, args)
+    elif problem.constraints is not None:
         shape = shape_of("constraints(t, q, args)", problem.constraints, t, q0, args)
         if len(shape) != 1:
             raise ValueError(
@@ -281,6 +287,22 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
+
+
+def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
+    """What is not covered where near pairs of bodies are listed."""
+    dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
+    if not scheme.takes_lists:
+        raise ValueError(f"{type(scheme).__name__} takes no list of near pairs: use Maury() or MoreauJean(){dense}")
+    if jnp.ndim(e) > 0:
+        raise ValueError(
+            f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
+        )
+    if problem.contacts is not None:
+        raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
+    if callable(problem.mass) or jnp.ndim(problem.mass if problem.mass is not None else 0) > 1:
+        shape = "a function" if callable(problem.mass) else f"of shape {jnp.shape(problem.mass)}"
+        raise ValueError(f"mass is {shape}: of listed bodies give a number or a diagonal ({d},){dense}")
 
 
 def _returned(name: str, value: Any) -> Array:
@@ -338,11 +360,15 @@ class Report(NamedTuple):
     lagrangian: Array
     finite: Array
     naming: Labels = UNNAMED
+    bodies: Any = None
 
 
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> Report:
-    metric = Metric.at(problem, q0, args)
-    contacts = linearise(problem, metric, t0, q0, args)
+    metric, bodies, neighbours = Metric.at(problem, q0, args), None, problem.neighbours(t0, q0, args)
+    near = problem.near(neighbours)
+    if neighbours is not None:
+        bodies = near.constraints.facts(t0, q0, args)  # type: ignore[union-attr]
+    contacts = linearise(near, metric, t0, q0, args)
     gap_velocity = contacts.gap_velocity(v0)
     force = problem.generalised_force(t0, q0, v0, args)
     quadratic = jnp.array(True)
@@ -354,7 +380,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h)
     return Report(
-        contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming
+        contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
     )
 
 
@@ -404,6 +430,8 @@ def judge(report: Report, *, lanes: bool) -> str | None:
         raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")
     if report.gap.size == 0:
         return None
+    if report.bodies is not None:
+        report.bodies.judge(np.asarray(report.closure.violated), np.asarray(report.gap), which)
     if not np.all(np.isfinite(report.gap)):
         i = int(np.argmin(np.all(np.isfinite(report.gap), axis=1)))
         raise ValueError(f"constraints are not finite at q0{which(i)}: check constraints(t0, q0, args)")
@@ -415,8 +443,9 @@ def judge(report: Report, *, lanes: bool) -> str | None:
         )
     if np.any(report.closure.outward):
         i, a = worst(report.closure.outward, report.gap_velocity)
+        where = report.naming.constraint(a) if report.bodies is None else report.bodies.contact(i, a)
         return (
-            f"v0{which(i)} points out of the admissible set: {report.naming.constraint(a)} is active and its gap would change at "
+            f"v0{which(i)} points out of the admissible set: {where} is active and its gap would change at "
             f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
         )
     return None

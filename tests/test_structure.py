@@ -13,14 +13,15 @@ LAYERS = [
     ["linalg", "status", "motion", "problem", "threads", "chunks", "stream", "version"],
     ["provenance"],
     ["contact", "small", "symbolic"],
+    ["native"],
     ["projection"],
     ["schemes"],
-    ["extend"],
+    ["extend", "bodies"],
     ["validate", "names", "sensitivity"],
     ["save"],
     ["solution"],
     ["program"],
-    ["rows", "schedule", "native"],
+    ["rows", "schedule"],
     ["kernel"],
     ["closures", "trajectory", "arguments", "execution"],
     ["primitive"],
@@ -76,7 +77,7 @@ INSIDERS = {
     "test_cli", "test_ensemble", "test_fuzz", "test_native",
     "test_projection_sizes", "test_random_impacts", "test_small", "test_sensitivity",
 }  # fmt: skip
-OPEN = {"analysis", "catalogue", "cli", "extend", "indices", "plots", "study"}
+OPEN = {"analysis", "bodies", "catalogue", "cli", "extend", "indices", "plots", "study"}
 
 
 def test_tests_look_from_outside():

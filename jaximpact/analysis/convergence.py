@@ -179,7 +179,7 @@ def convergence(
     if exact is not None and not callable(exact):
         raise TypeError(f"exact must be a function t -> (q, v), got {type(exact).__name__}")
     impulse = None if impulse is None else real("impulse", impulse)
-    scheme, projection = choose_methods(scheme, projection)
+    scheme, projection = choose_methods(scheme, projection, problem)
     bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
     run = partial(sweep, problem, q0, v0, t0, t1, projection=projection, args=args, e=e)
     runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
@@ -276,7 +276,7 @@ def sweep(
     for n in counts:
         known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
         motion = motion._replace(steps=np.asarray(n, np.int32))
-        remark = check_start(known, motion) if remarks and n == counts[0] else None
+        remark = check_start(known, motion)[1] if remarks and n == counts[0] else None
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
         program = Program.of(known, scheme, projection, Save(every=1), motion)

@@ -57,19 +57,23 @@ class Host:
         parts = (self.versions, self.machine.triple, self.cpu, self.features, text)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def compile(self, text: str) -> bytes:
-        """The object code of a module."""
+    def compile(self, text: str, loops: bool = False) -> bytes:
+        """The object code of a module; of one with ``loops`` over arrays by all of LLVM's passes."""
         binding, machine = self.binding, self.machine
         module = binding.parse_assembly(text)
         module.triple = machine.triple
         module.data_layout = str(machine.target_data)
+        tuning = binding.create_pipeline_tuning_options(speed_level=2)
+        builder = binding.create_pass_builder(machine, tuning)
+        if loops:
+            builder.getModulePassManager().run(module, builder)
+            return machine.emit_object(module)
         # what is left to find in what is vectors without repetitions: the other passes take ten times as long for nothing
         passes = binding.create_new_module_pass_manager()
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
         passes.add_aggressive_dce_pass()
-        tuning = binding.create_pipeline_tuning_options(speed_level=2)
-        passes.run(module, binding.create_pass_builder(machine, tuning))
+        passes.run(module, builder)
         return machine.emit_object(module)
 
     def load(self, code: bytes) -> Code:
@@ -96,7 +100,7 @@ def host() -> Host:
         raise ImportError(f"llvmlite does not know this processor: {error}") from error
 
 
-def compiled(text: str) -> Code:
+def compiled(text: str, loops: bool = False) -> Code:
     """The code of a module, compiled now or before, in this process or another."""
     global compilations
     key = host().key(text)
@@ -105,7 +109,7 @@ def compiled(text: str) -> Code:
             try:
                 code = cache.load(key)
                 if code is None:
-                    code = host().compile(text)
+                    code = host().compile(text, loops)
                     compilations += 1
                     cache.keep(key, code)
                 _programs[key] = host().load(code)

@@ -78,14 +78,20 @@ def target(
         else:
             list(cores().map(part, slices))
 
-    name = f"jaximpact_{os.getpid()}_{next(_number)}"
-    handler = _Signature(_handled(call, shapes, outputs))
-    _handlers.append((handler, program))
-    jax.ffi.register_ffi_target(
-        name, jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value), platform="cpu", api_version=1
-    )
-    _targets[key] = name
-    return name
+    return registered(key, call, shapes, outputs)
+
+
+def registered(key: Any, call: Callable[[list, list], None], shapes: Sequence, outputs: Sequence) -> str:
+    """The name of a target that calls ``call(operands, results)`` on arrays of these shapes and dtypes, which the key stands for."""
+    if key not in _targets:
+        name = f"jaximpact_{os.getpid()}_{next(_number)}"
+        handler = _Signature(_handled(call, shapes, outputs))
+        _handlers.append((handler, key, call))
+        jax.ffi.register_ffi_target(
+            name, jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value), platform="cpu", api_version=1
+        )
+        _targets[key] = name
+    return _targets[key]
 
 
 _Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)

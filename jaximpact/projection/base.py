@@ -35,12 +35,14 @@ class ContactSolver(abc.ABC):
     Attributes:
         tolerance: the KKT residual asked for [velocity]; it is raised to the round-off floor where that is larger.
         max_linearisations: SQP iterations around a curved constraint, at most.
+        takes_lists: whether it asks for no matrix, so that contacts may be those of a list of near pairs of bodies.
         warm_starts: whether ``guess`` is used; above eight constraints gradients are then kept for several corrections.
     """
 
     tolerance: float
     max_linearisations: int
     warm_starts: ClassVar[bool] = True
+    takes_lists: ClassVar[bool] = False
 
     @abc.abstractmethod
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:

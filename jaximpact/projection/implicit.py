@@ -12,15 +12,16 @@ from jax.flatten_util import ravel_pytree
 
 from .. import linalg
 from ..derivatives import implicit_root
+from ..linalg import solve_by_products
 from .law import Reaction
 
 
-def reaction(residual: Callable, solve: Callable, d: int, m: int, dtype: Any) -> Reaction:
+def reaction(residual: Callable, solve: Callable, d: int, m: int, dtype: Any, dense: bool = True) -> Reaction:
     """A root (jump, impulse) of ``residual``, found by ``solve()`` with (residual, iterations, status) beside it.
 
     Forward and reverse mode follow from the implicit function theorem at the solution with the active set frozen.
     Dependent active gradients are regularised by round-off: the jump's derivative is then still right, the split between
-    impulses is the one of least weighted norm.
+    impulses is the one of least weighted norm. Unless ``dense``, by products with contacts alone, of a jump that is a velocity's.
     """
 
     def found(_: Any, guess: Any) -> tuple:
@@ -29,7 +30,7 @@ def reaction(residual: Callable, solve: Callable, d: int, m: int, dtype: Any) ->
         return root, tuple(x.astype(dtype) for x in aux)
 
     guess = (jnp.zeros(d, dtype), jnp.zeros(m, dtype))
-    (jump, impulse), aux = implicit_root(residual, guess, found, _tangent)
+    (jump, impulse), aux = implicit_root(residual, guess, found, _tangent if dense else _tangent_by_products)
     error, iterations, status = lax.stop_gradient(aux)
     return Reaction(jump, impulse, impulse > 0, error, iterations.astype(jnp.int32), status.astype(jnp.int32))
 
@@ -47,3 +48,17 @@ def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
     upper = primal @ flat[:d]
     lower = dual @ (flat[d:] - matrix[d:, :d] @ upper)
     return unravel(jnp.concatenate([upper - coupling @ lower, lower]))
+
+
+def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
+    """The same by conjugate gradients, where ``linear`` is (jump - J impulse, G jump of closed contacts and impulse of open ones)."""
+    none = jnp.zeros_like(y[0]), jnp.zeros_like(y[1])
+    opened = linear((none[0], jnp.ones_like(y[1])))[1] != 0
+    closed = lambda x: jnp.where(opened, 0, x)
+    pushed = lambda impulse: -linear((none[0], impulse))[0]
+    velocity = lambda jump: closed(linear((jump, none[1]))[1])
+    # open contacts have their impulse at once
+    upper = y[0] + pushed(jnp.where(opened, y[1], 0))
+    delassus = lambda x: velocity(pushed(closed(x)))
+    impulse = jnp.where(opened, y[1], solve_by_products(delassus, closed(y[1]) - velocity(upper)))
+    return y[0] + pushed(impulse), impulse

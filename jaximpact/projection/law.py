@@ -7,6 +7,7 @@ says where one should act, `Held` keeps given contacts closed, which makes of a 
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -128,7 +129,8 @@ class Held(ContactLaw):
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         contacts, offset = restricted(contacts, offset, among)
-        return self._found(contacts, contacts.delassus(), offset + contacts.velocity(contacts.jump(self.impulse)))
+        velocity = offset + contacts.velocity(contacts.jump(self.impulse))
+        return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         w = target.base + target.increment
@@ -140,10 +142,12 @@ class Held(ContactLaw):
         # z again, now with the derivative of the jump that the known impulse makes
         shift = target.scale * contacts.jump(self.impulse)
         gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))
-        return self._found(contacts, rows @ contacts.response, gap / target.scale)
+        matrix = rows @ contacts.response
+        balance = lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
+        return self._found(contacts, balance, jnp.diagonal(matrix), gap / target.scale)
 
-    def _found(self, contacts: Contacts, matrix: Array, velocity: Array) -> Reaction:
-        closed = self.closed & (jnp.diagonal(matrix) > 0)
-        change = linalg.solve_masked(matrix, -velocity, closed)
+    def _found(self, contacts: Contacts, balance: Callable, diagonal: Array, velocity: Array) -> Reaction:
+        closed = self.closed & (diagonal > 0)
+        change = balance(velocity, closed)
         impulse = self.impulse + (change - lax.stop_gradient(change))
         return Reaction.exact(contacts.jump(impulse), impulse, closed)

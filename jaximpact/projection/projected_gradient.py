@@ -7,6 +7,7 @@ gradient schemes, Found. Comput. Math. 15 (2015).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,8 @@ class ProjectedGradient(ContactSolver):
         max_linearisations: SQP iterations for curved constraints.
         max_iterations: gradient steps for each linearisation.
     """
+
+    takes_lists: ClassVar[bool] = True
 
     tolerance: float = 1e-12
     max_linearisations: int = 50

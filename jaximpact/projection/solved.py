@@ -30,6 +30,7 @@ class Solved(ContactLaw):
     """Impulses found by a contact solver, differentiated with the contacts that act held closed."""
 
     solver: ContactSolver
+    guess: Array | None = None  # impulses (m,) to begin with
 
     solves: ClassVar[bool] = True
 
@@ -39,8 +40,8 @@ class Solved(ContactLaw):
         m, d = contacts.shape
         if m == 0:
             return Reaction.none(d, offset < 0, offset.dtype)
-        problem = _Velocities(self.solver, contacts, offset)
-        return reaction(problem.residual, problem.solve, d, m, offset.dtype)
+        problem = _Velocities(self.solver, contacts, offset, self.guess)
+        return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         time, base = target.time, target.base
@@ -67,7 +68,7 @@ def coupling(contacts: Contacts, impulse: Array) -> Array:
     if len(impulse) < 2:
         return jnp.zeros((), jnp.int32)
     acting = impulse > 0
-    return as_status(jnp.any(contacts.oblique() & acting[:, None] & acting[None, :]), Status.IMPULSES_COUPLED)
+    return as_status(contacts.coupled(acting), Status.IMPULSES_COUPLED)
 
 
 def _tolerance(
@@ -82,7 +83,7 @@ def _tolerance(
         floor = 32 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
         return jnp.maximum(solver.tolerance, floor)
 
-    if residual is None or size.shape[0] <= SMALL:
+    if residual is None or size.shape[0] <= SMALL or not contacts.dense:
         return raised(None)
     asked = jnp.full_like(gap_velocity, solver.tolerance)
     return lax.cond(jnp.any(residual > asked), raised, lambda _: asked, None)
@@ -165,10 +166,11 @@ class _Velocities(NamedTuple):
     solver: ContactSolver
     contacts: Contacts
     offset: Array
+    guess: Array | None = None
 
     def improved(self, now: Iterate, size: int) -> Iterate:
         """Solved for ``size`` contacts."""
-        solver, contacts, offset = self
+        solver, contacts, offset, _ = self
         chosen = Selection.of(now, size)
         part, start = contacts.take(chosen.rows), chosen.take(offset)
         tolerance = _tolerance(solver, None, part, jnp.abs(now.jump), start)
@@ -185,7 +187,10 @@ class _Velocities(NamedTuple):
     def solve(self) -> tuple:
         m, d = self.contacts.shape
         start = Iterate.start(d, self.offset)
-        if self.solver.direct(m):
+        if self.guess is not None:
+            start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
+        if self.solver.direct(m) or not self.contacts.dense:
+            # of very many contacts none is left out, and there is nothing to try again
             found = self.improved(start, m)
             return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).packed()
         sizes = self.solver.working_sets(m, d)
@@ -232,7 +237,7 @@ class _Positions(NamedTuple):
         self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
     ) -> tuple[Iterate, Array]:
         """With gradients from where ``now`` is; or from before, ``pulled`` (d,) being the jump its impulses make now."""
-        contacts, impulse = contacts._replace(gap=chosen.take(now.gap)), chosen.take(now.impulse)
+        contacts, impulse = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
         offset = contacts.gap + contacts.velocity(change)
         found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(contacts, now.jump), impulse)
@@ -248,7 +253,7 @@ class _Positions(NamedTuple):
         moved = jnp.max(jnp.abs(pulled - jump))
         defect = complementarity(gap, impulse, chosen.spread(contacts.diagonal()))
         residual = jnp.maximum(moved, jnp.max(defect))
-        allowed = self.tolerance(contacts._replace(gap=chosen.take(gap)), jump, residual)
+        allowed = self.tolerance(contacts.at(chosen.take(gap)), jump, residual)
         # what was left out has a gradient that is not at hand
         largest = jnp.max(allowed)
         if chosen.rows is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
@@ -99,10 +100,12 @@ class Scheme(abc.ABC):
 
     Both are pure functions of one motion's small arrays, in float64 and float32. A step asks its contact law for impulses,
     whichever law it is: so one function gives contact steps, free steps and derivatives. ``starts_at``: the number n of the
-    state that ``init`` ends with, 1 where it makes the first step.
+    state that ``init`` ends with, 1 where it makes the first step. ``takes_lists``: whether it asks of contacts only what those of a
+    list of near pairs of bodies have.
     """
 
     starts_at: ClassVar[int] = 0
+    takes_lists: ClassVar[bool] = False
 
     @abc.abstractmethod
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
@@ -131,6 +134,10 @@ class Scheme(abc.ABC):
         """
         if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
             raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
+
+    def relisted(self, state: Any, moved: Callable[[Array], Array]) -> Any:
+        """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
+        return state
 
     def unstable(self, problem: Problem, motion: Motion, state: State) -> Array:
         """Whether the step is beyond the stability bound of the force; by default that of a force explicit in q and v."""

@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,8 @@ class Maury(Scheme):
             steps (leapfrog), and persistent contact is second order. The papers start from v0.
         nodes: Gauss-Legendre nodes of the mean force over a step (without ``half_kick``).
     """
+
+    takes_lists: ClassVar[bool] = True
 
     half_kick: bool = field(default=False, metadata={"static": True})
     nodes: int = field(default=3, metadata={"static": True})

@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,11 @@ class MoreauJean(Scheme):
     Attributes:
         theta: implicitness of the smooth part in [0, 1]; 1/2 is the midpoint rule, 0 explicit.
         activation: gamma, the fraction of a step over which the gap is predicted to decide whether a contact is active.
-        newton: Newton iterations for the implicit smooth part; one is exact where the force is linear.
+        newton: Newton iterations for the implicit smooth part; one is exact where the force is linear. Of listed bodies
+            (`jaximpact.bodies`) they are fixed-point iterations, exact where the force is constant.
     """
+
+    takes_lists: ClassVar[bool] = True
 
     theta: float = field(default=0.5, metadata={"static": True})
     activation: float = 0.5
@@ -79,7 +82,9 @@ class MoreauJean(Scheme):
             if theta == 0:
                 operator, free = metric, v + h * metric.solve(old_force)
             else:
-                operator = Metric.from_iteration_matrix(jax.jacfwd(momentum_defect)(w))
+                # of many bodies no matrix but the mass: exact where the force is constant
+                local = problem.is_local
+                operator = metric if local else Metric.from_iteration_matrix(jax.jacfwd(momentum_defect)(w))
                 free = w - operator.solve(momentum_defect(w))
                 contacts = contacts.under(operator)
             found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)

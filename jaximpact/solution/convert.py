@@ -26,13 +26,14 @@ MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "z": (("time", "coordinate"), "", "admissible position Z of that step"),
     "impulse": (("time", "constraint"), "", "impulse of each constraint accumulated since the start"),
     "energy": (("time",), "J", "energy at (q, v)"),
+    "pairs": (("time", "constraint", "end"), PURE, "bodies of each contact; obstacle a is -1 - a"),
     "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
     "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
     "iterations": ((), PURE, "projection iterations of all steps"),
     "status": ((), PURE, "Status bits OR-ed over the steps"),
     "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
 }
-STATE = ("q", "v", "z", "impulse", "energy")  # of which a save function leaves the final row
+STATE = ("q", "v", "z", "impulse", "energy", "pairs")  # of which a save function leaves the final row
 
 
 def arrays(solution: Solution) -> dict[str, np.ndarray]:

@@ -69,6 +69,9 @@ class Solution(Drawable):
         timing: of which scheme these are, and to which times its velocities and impulses belong (`Timing`); static. None
             in a solution put together by hand.
         origin: what is known of the call that made it (`Origin`); static.
+        pairs: with `jaximpact.bodies`, where near pairs are listed, which contacts these are (k, m, 2): bodies i < j, or
+            body i and obstacle a as (i, -1 - a); (N, N) where there is none. ``impulse`` is then that of the row's last step
+            alone. Else None.
     """
 
     t: Array
@@ -85,6 +88,7 @@ class Solution(Drawable):
     failed_at: Array
     timing: Timing | None = field(default=None, metadata={"static": True})
     origin: Origin = field(default=Origin(), metadata={"static": True})
+    pairs: Array | None = None
 
     def __repr__(self) -> str:
         if not all(hasattr(x, "shape") for x in (self.t, self.q, self.impulse, self.status)):

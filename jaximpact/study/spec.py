@@ -100,7 +100,7 @@ class Spec:
         elif case is not None:
             raise ValueError("case: only problems of the catalogue have cases")
         values = _canonical(values, design)
-        scheme, projection = choose_methods(scheme, projection)
+        scheme, projection = choose_methods(scheme, projection, values.get("problem"))
         save = Save.of(save)
         if save.times is not None:
             save = dataclasses.replace(save, times=np.asarray(real_array("save", save.times), np.float64))

@@ -1,0 +1,162 @@
+"""Contacts kept as pairs of bodies: what schemes and solvers ask of `Contacts`, without any array of contacts times coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..contact import ORTHOGONAL, Metric
+from ..linalg import solve_by_products
+from ..small import Unsupported
+from .walk import walked
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PairContacts:
+    """Contacts between bodies ``i`` and ``j`` (m,), N standing for an obstacle, linearised at one configuration.
+
+    ``gap`` f (m,), ``drift`` f_t (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates,
+    ``ri`` and ``rj`` (m, D) these multiplied by the inverse of the bodies' masses.
+    """
+
+    gap: Array
+    drift: Array | None
+    i: Array
+    j: Array
+    gi: Array
+    gj: Array
+    ri: Array
+    rj: Array
+    bodies: int = field(metadata={"static": True})
+
+    dense: ClassVar[bool] = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of contacts m and of coordinates d."""
+        return self.gap.shape[0], self.bodies * self.gi.shape[1]
+
+    @property
+    def resolution(self) -> float:
+        """Rounding, at least, of what is compared with gaps: theirs are kept to a solver's tolerance."""
+        return 2e-11
+
+    def velocity(self, v: Array) -> Array:
+        """G v, (m,)."""
+        return self._gathered(self.gi, self.gj, v)
+
+    def gap_velocity(self, v: Array) -> Array:
+        """Gap velocities G v + f_t, (m,)."""
+        return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
+
+    def jump(self, impulse: Array) -> Array:
+        """Velocity jump M^-1 G' L, (d,)."""
+        return self._spread(self.ri * impulse[:, None], self.rj * impulse[:, None]).ravel()
+
+    def velocity_terms(self, v: Array) -> Array:
+        """|G| |v|, (m,)."""
+        return self._gathered(jnp.abs(self.gi), jnp.abs(self.gj), jnp.abs(v))
+
+    def jump_terms(self, impulse: Array) -> Array:
+        """|M^-1 G'| |L|, (d,)."""
+        size = jnp.abs(impulse)[:, None]
+        return self._spread(jnp.abs(self.ri) * size, jnp.abs(self.rj) * size).ravel()
+
+    def diagonal(self) -> Array:
+        """Diagonal of the Delassus matrix, (m,)."""
+        return jnp.sum(self.gi * self.ri + self.gj * self.rj, axis=1)
+
+    def coupled(self, acting: Array) -> Array:
+        """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
+
+        Of a body's contacts with directions c_a, the sum over pairs of (c_a . c_b)^2 is |sum c c'|^2 - sum |c|^4.
+        """
+        diagonal = self.diagonal()
+        scale = jnp.where(acting & (diagonal > 0), 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)[:, None]
+        norm = lambda g, r: jnp.sum(scale**2 * g * r, axis=1, keepdims=True) ** 2
+        outer = lambda g, r: (scale**2 * g)[:, :, None] * r[:, None, :]
+        both = lambda g, r: jnp.concatenate([outer(g, r).reshape(len(g), -1), norm(g, r)], axis=1)
+        total = self._spread(both(self.gi, self.ri), both(self.gj, self.rj))
+        gram = total[:, :-1].reshape(self.bodies, *[self.gi.shape[1]] * 2)
+        # the trace of a square
+        products = jnp.sum(gram * jnp.swapaxes(gram, 1, 2), axis=(1, 2))
+        return jnp.any(products - total[:, -1] > ORTHOGONAL**2)
+
+    def balance(self) -> Callable[[Array, Array], Array]:
+        """A function of offsets (m,) and of which contacts are closed (m,): their forces or impulses L with A L + offset = 0 there.
+
+        Scaled, by conjugate gradients; of dependent contacts the forces of least norm.
+        """
+        diagonal = self.diagonal()
+        scale = jnp.where(diagonal > 0, 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)
+
+        def forces(offset: Array, closed: Array) -> Array:
+            known = jnp.where(closed, scale, 0)
+            product = lambda x: known * self.velocity(self.jump(known * x))
+            return known * solve_by_products(product, -known * offset)
+
+        return forces
+
+    def walked(
+        self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
+    ) -> tuple[Array, Array]:
+        """Impulses and the number of iterations: on a CPU by native code, else by ``products(self, offset, tolerance, guess)``."""
+        # half of the inverse mass on either side
+        half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
+        known = (self.i, self.j, half(self.gi, self.ri), half(self.gj, self.rj), offset, tolerance, guess)
+
+        def native(*known: Array) -> tuple[Array, Array]:
+            *columns, offset, tolerance, guess = known
+            return walked(self.bodies, (*columns, offset, guess, tolerance, jnp.full(1, limit, jnp.int32)))
+
+        by_products = lambda *known: products(self, *known[4:])
+        try:
+            return lax.platform_dependent(*known, cpu=native, default=by_products)
+        except (Unsupported, ImportError):
+            return by_products(*known)
+
+    def at(self, gap: Array) -> PairContacts:
+        """The same with other gaps (m,)."""
+        return replace(self, gap=gap)
+
+    def take(self, rows: Array | None) -> PairContacts:
+        """The contacts ``rows`` (k,), or all."""
+        if rows is None:
+            return self
+        return jax.tree.map(lambda x: x[rows], self)
+
+    def under(self, metric: Metric) -> PairContacts:
+        """The same with the velocity jumps that another operator makes of impulses."""
+        ri, rj = responses(metric, self.i, self.j, self.gi, self.gj, self.bodies)
+        return replace(self, ri=ri, rj=rj)
+
+    def masked(self, active: Array) -> PairContacts:
+        """The same with the gradients of the other constraints put to zero."""
+        keep = lambda x: jnp.where(active[:, None], x, 0)
+        return replace(self, gi=keep(self.gi), gj=keep(self.gj), ri=keep(self.ri), rj=keep(self.rj))
+
+    def _gathered(self, gi: Array, gj: Array, v: Array) -> Array:
+        """Of (d,) numbers of the bodies, (m,)."""
+        v = jnp.concatenate([v.reshape(self.bodies, -1), jnp.zeros((1, gi.shape[1]), v.dtype)])
+        of_i, of_j = v[jnp.stack([self.i, self.j])]  # one operation is compiled sooner than two
+        return jnp.sum(gi * of_i + gj * of_j, axis=1)
+
+    def _spread(self, of_i: Array, of_j: Array) -> Array:
+        """Sums over the contacts of each body, (N, ...)."""
+        total = jnp.zeros((self.bodies + 1, *of_i.shape[1:]), of_i.dtype)
+        return total.at[jnp.concatenate([self.i, self.j])].add(jnp.concatenate([of_i, of_j]))[:-1]
+
+
+def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> tuple[Array, Array]:
+    """The gradients multiplied by the inverse masses of their bodies."""
+    if metric.matrix is None:
+        return gi, gj
+    inverse = 1 / jnp.broadcast_to(metric.matrix, (bodies * gi.shape[1],)).reshape(bodies, -1)
+    inverse = jnp.concatenate([inverse, jnp.zeros((1, gi.shape[1]), inverse.dtype)])
+    return gi * inverse[i], gj * inverse[j]

@@ -1,0 +1,125 @@
+"""A scheme on a list of near pairs: its steps see these pairs alone, and the list is renewed as bodies move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+
+from ..motion import Motion
+from ..problem import Problem
+from ..projection.law import ContactLaw
+from ..schemes.base import Info, Scheme
+from ..status import Status, as_status
+from .neighbours import Neighbours, same_slots
+
+
+class Listed(NamedTuple):
+    """A scheme's state, whose n, q and v are its own; the ``neighbours`` that its last step saw, and the impulse (m,) of it."""
+
+    state: Any
+    neighbours: Neighbours
+    impulse: Array
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.state, name)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Listing(Scheme):
+    """A scheme whose every step sees the pairs near where it begins."""
+
+    scheme: Scheme
+
+    def timing(self, e: Any) -> Any:
+        return self.scheme.timing(e)
+
+    def unstable(self, problem: Problem, motion: Motion, state: Any) -> Array:
+        return self.scheme.unstable(problem, motion, state.state)
+
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+        """The scheme's, of a problem near the list at the start."""
+        neighbours = problem.neighbours(motion.t0, motion.q0, motion.args)
+        state, info = self.scheme.init(problem.near(neighbours), law, motion)
+        lost = as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
+        return Listed(state, neighbours, info.impulse), info._replace(status=info.status | lost)
+
+    def step(self, problem: Problem, law: Any, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """The scheme's, the impulses of the step before being what the solver begins with."""
+        t = motion.time(state.n + 1)
+        neighbours, guess, before = self.renewed(problem, motion, t, state)
+        new, info = self.scheme.step(problem.near(neighbours), replace(law, guess=guess), motion, before)
+        bodies: Any = problem.constraints
+        reach, _ = bodies.extent(t, motion.args, state.q.dtype)
+        # what is no number has a status of its own
+        outrun = neighbours.moved(bodies.positions(new.q), reach) > neighbours.cutoff - neighbours.reach
+        status = as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
+        return Listed(new, neighbours, lax.stop_gradient(info.impulse)), info._replace(status=info.status | status)
+
+    def renewed(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
+        """The list for a step that ends at t, what the impulses on it were, and the scheme's state on it."""
+        bodies: Any = problem.constraints
+        t, q, v, h, args = lax.stop_gradient((t, state.q, state.v, motion.h, motion.args))
+        reach, skin = bodies.extent(t, args, q.dtype)
+        before: Neighbours = lax.stop_gradient(state.neighbours)
+        points, speeds = bodies.positions(q), bodies.positions(v)
+        # half of the skin is for what happens within the step
+        ahead = 2 * h * jnp.sqrt(jnp.max(jnp.sum(speeds**2, axis=1)))
+        stale = before.moved(points, reach) + ahead > 0.5 * (before.cutoff - before.reach)
+
+        def work(pending: Array, value: tuple, operands: tuple) -> tuple:
+            old, *of_contacts = value
+            points, reach, skin = operands
+            # in a batch, what is not pending is not searched
+            new = bodies.listed_near(points, jnp.where(pending, reach, -1 - skin), skin)
+            slot = same_slots(old, new)
+            slots = slot.shape[0]
+            moved = lambda x: jnp.concatenate(
+                [jnp.where(slot < slots, x[jnp.minimum(slot, slots - 1)], jnp.zeros((), x.dtype)), x[slots:]]
+            )
+            return new, *map(moved, of_contacts)
+
+        kept: list[Array] = []
+
+        def keep(x: Array) -> Array:
+            kept.append(x)
+            return x
+
+        self.scheme.relisted(state.state, keep)  # what the state holds of contacts
+        new, guess, *of_state = _where(
+            work, stale, (before, lax.stop_gradient(state.impulse), *kept), (points, reach, skin)
+        )
+        entries = iter(of_state)
+        return new, guess, self.scheme.relisted(state.state, lambda _: next(entries))
+
+
+def _where(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
+    """``work(pending, value, operands)`` where ``pending``, else ``value``; in a batch nothing is worked on unless a lane is pending."""
+
+    def kept(pending: Array, value: Any, operands: Any) -> Any:
+        return value
+
+    @custom_vmap
+    def one(pending: Array, value: Any, operands: Any) -> Any:
+        return lax.cond(pending, work, kept, pending, value, operands)
+
+    @one.def_vmap
+    def rule(size: int, batched: Any, pending: Array, value: Any, operands: Any) -> tuple[Any, Any]:
+        spread = lambda x, b: x if b else jnp.broadcast_to(x, (size, *jnp.shape(x)))
+        pending, value, operands = jax.tree.map(spread, (pending, value, operands), tuple(batched))
+
+        def chosen(pending: Array, value: Any, operands: Any) -> Any:
+            new = jax.vmap(work)(pending, value, operands)
+            where = lambda x, y: jnp.where(pending.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+            return jax.tree.map(where, new, value)
+
+        value = lax.cond(jnp.any(pending), chosen, kept, pending, value, operands)
+        return value, jax.tree.map(lambda _: True, value)
+
+    return one(pending, value, operands)

@@ -1,0 +1,150 @@
+"""Near pairs of bodies, by a cell list with a skin, in arrays of fixed size.
+
+Cells are at least as wide as the distance searched, so that a body meets those of its own and the adjacent cells alone. Bodies
+are sorted by the number of their cell, which bounds no domain: cells grow where bodies fly far apart.
+
+Reference: M. P. Allen, D. J. Tildesley, Computer Simulation of Liquids, 2nd ed. (2017), section 5.3.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .tree import tree_pairs
+
+Box = tuple[float | None, ...] | None
+CELLS = {1: 2**30, 2: 2**15, 3: 2**10}  # along each direction: the number of a cell fits int32
+
+
+class Neighbours(NamedTuple):
+    """Pairs of bodies ``i`` < ``j`` (K,) nearer than ``cutoff`` at ``points`` (N, S), sorted; both N in slots left empty.
+
+    ``reach`` (): the distance within which gaps may close, at that time. ``pairs`` () and ``members`` (): how many pairs there
+    were, and bodies in the fullest cell: more than there is room for, and some are lost. ``room`` (): members that there is room for.
+    """
+
+    i: Array
+    j: Array
+    points: Array
+    reach: Array
+    cutoff: Array
+    pairs: Array
+    members: Array
+    lost: Array
+
+    def moved(self, points: Array, reach: Array) -> Array:
+        """How much nearer than its distance on the list any two bodies may have come to their reach, ()."""
+        shift = jnp.sqrt(jnp.max(jnp.sum((points - self.points) ** 2, axis=1)))
+        return 2 * shift + (reach - self.reach)
+
+
+def search(
+    points: Array, reach: Array, skin: Array, box: Box, slots: int, room: int, method: str | None = None
+) -> Neighbours:
+    """Pairs of points (N, S) nearer than reach + skin, in a ``box`` that is periodic where it has a length.
+
+    There is room for so many pairs (``slots``), and bodies in a cell (``room``). ``method``: "cells", "tree" (on a CPU), or None for the
+    quicker one.
+    """
+    points, reach, cutoff = lax.stop_gradient((points, reach, reach + skin))
+
+    def by_tree(points: Array, cutoff: Array) -> tuple[Array, Array, Array, Array]:
+        return *tree_pairs(points, cutoff, box, slots), jnp.zeros((), jnp.int32)
+
+    by_cells = lambda points, cutoff: _cell_pairs(points, cutoff, box, slots, room)
+    if method is None:
+        found = lax.platform_dependent(points, cutoff, cpu=by_tree, default=by_cells)
+    else:
+        found = (by_tree if method == "tree" else by_cells)(points, cutoff)
+    i, j, pairs, members = found
+    return Neighbours(i, j, points, reach, cutoff, pairs, members, (pairs > slots) | (members > room))
+
+
+def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -> tuple[Array, Array, Array, Array]:
+    """Pairs i < j (K,), sorted, how many there are, and how many bodies are in the fullest cell."""
+    count, space = points.shape
+    cell, shape, periodic = _cells(points, cutoff, box)
+    shape_of_all, every = shape[None], periodic[None]
+    number = cell[:, 0]
+    for a in range(1, space):
+        number = number * shape[a] + cell[:, a]
+    order = jnp.argsort(number).astype(jnp.int32)
+    number = number[order]
+    me = jnp.arange(count, dtype=jnp.int32)
+    lengths = [None] * space if box is None else box
+
+    def body(carry: tuple, offset: Array) -> tuple[tuple, None]:
+        i, j, found, members = carry
+        there = cell + offset[None]
+        wrapped = jnp.where(every, there % shape_of_all, there)
+        inside = jnp.all((wrapped >= 0) & (wrapped < shape_of_all), axis=1)
+        # where fewer than three cells lie along a period, some offsets lead to the same cell
+        distinct = jnp.all(~periodic | (shape > 2) | (offset == 0) | ((shape == 2) & (offset == 1)))
+        target = wrapped[:, 0]
+        for a in range(1, space):
+            target = target * shape[a] + wrapped[:, a]
+        first = jnp.searchsorted(number, target).astype(jnp.int32)
+        last = jnp.searchsorted(number, target, side="right").astype(jnp.int32)
+        place = first[:, None] + jnp.arange(room, dtype=jnp.int32)[None]
+        other = order[jnp.minimum(place, count - 1)]
+        apart = points[:, None] - points[other]
+        for a, length in enumerate(lengths):
+            if length is not None:
+                apart = apart.at[..., a].add(-length * jnp.round(apart[..., a] / length))
+        near = jnp.sum(apart**2, axis=-1) < cutoff**2
+        near &= (place < last[:, None]) & (other > me[:, None]) & (inside & distinct)[:, None]
+        flat = near.ravel()
+        where = jnp.where(flat, found + jnp.cumsum(flat, dtype=jnp.int32) - 1, slots)
+        mine = jnp.broadcast_to(me[:, None], near.shape).ravel()
+        i, j = i.at[where].set(mine, mode="drop"), j.at[where].set(other.ravel(), mode="drop")
+        members = jnp.maximum(members, jnp.max(last - first))
+        return (i, j, found + jnp.sum(flat, dtype=jnp.int32), members), None
+
+    none = jnp.full(slots, count, jnp.int32)
+    zero = jnp.zeros((), jnp.int32)
+    offsets = jnp.asarray(list(itertools.product((-1, 0, 1), repeat=space)), jnp.int32)
+    (i, j, pairs, members), _ = lax.scan(body, (none, none, zero, zero), offsets)
+    i, j = lax.sort((i, j), num_keys=2)
+    return i, j, pairs, members
+
+
+def _cells(points: Array, cutoff: Array, box: Box) -> tuple[Array, Array, Array]:
+    """The cell of each body (N, S), how many cells lie along each direction (S,), and which of these are periodic."""
+    space = points.shape[1]
+    most = CELLS[space]
+    lengths = np.array([np.nan if x is None else x for x in (box or (None,) * space)])
+    periodic = ~np.isnan(lengths)
+    low = jnp.where(periodic, 0, jnp.min(points, axis=0))
+    extent = jnp.where(periodic, jnp.asarray(lengths, points.dtype), jnp.max(points, axis=0) - low)
+    shape = jnp.clip(jnp.floor(extent / cutoff), 1, most)
+    width = jnp.where(periodic, extent / shape, jnp.maximum(cutoff, extent / most))
+    shape = jnp.where(periodic, shape, jnp.minimum(jnp.floor(extent / width) + 1, most)).astype(jnp.int32)
+    cell, most_of_all = jnp.floor((points - low[None]) / width[None]).astype(jnp.int32), shape[None]
+    cell = jnp.where(periodic[None], cell % most_of_all, jnp.clip(cell, 0, most_of_all - 1))
+    return cell, shape, jnp.asarray(periodic)
+
+
+def same_slots(old: Neighbours, new: Neighbours) -> Array:
+    """For each pair of the new list its slot on the old one, (K,), or K where it was not there."""
+    slots = old.i.shape[0]
+
+    def before(k: Array) -> Array:
+        i, j = old.i[k], old.j[k]
+        return (i < new.i) | ((i == new.i) & (j < new.j))
+
+    def halve(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = carry
+        middle = (low + high) // 2
+        less = before(jnp.minimum(middle, slots - 1)) & (low < high)
+        return jnp.where(less, middle + 1, low), jnp.where(less | (low >= high), high, middle)
+
+    low = jnp.zeros_like(new.i)
+    found = lax.fori_loop(0, slots.bit_length() + 1, halve, (low, jnp.full_like(low, slots)))[0]
+    at = jnp.minimum(found, slots - 1)
+    same = (old.i[at] == new.i) & (old.j[at] == new.j) & (found < slots)
+    return jnp.where(same, found, slots)

@@ -1,0 +1,97 @@
+"""What is checked of bodies where a motion starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .neighbours import Neighbours
+
+
+class Facts(NamedTuple):
+    """The list of near pairs at the start and the bodies of each contact (m, 2); gaps (K,) of the pairs, and with the two bodies
+    exchanged; the gap (N,) of each body and one like it at a distance of the reach, in the worst of the directions; the shortest
+    period of space ()."""
+
+    list: Neighbours
+    ends: Array
+    gap: Array
+    exchanged: Array
+    apart: Array
+    period: Array
+
+    @classmethod
+    def of(cls, near: Any, t: Any, q: Array, args: Any) -> Facts:
+        """Of constraints `NearBodies` at (t, q)."""
+        bodies = near.bodies
+        own, each = bodies._own(t, args), q.reshape(bodies.number, -1)
+        present, i, j = near._slots()
+        of = jax.vmap(bodies._pair)
+        one, two = bodies._given(own, i, j)
+        gap, exchanged = of(each[i], each[j], one, two), of(each[j], each[i], two, one)
+        reach = bodies.extent(t, args, q.dtype)[0]
+        every = jnp.arange(bodies.number)
+        alike, _ = bodies._given(own, every, every)
+        space = near.list.points.shape[1]
+        shifts = np.concatenate([np.eye(space), -np.eye(space)])
+        apart = []
+        for shift in shifts:
+            away = each.at[:, :space].add(reach * jnp.asarray(shift, q.dtype))
+            apart.append(of(each, away, alike, alike))
+        period = jnp.asarray(min((x for x in bodies.box or () if x is not None), default=np.inf), q.dtype)
+        keep = lambda x: jnp.where(present, x, 0)
+        ends = near.ends(len(i) + bodies.obstacle_count(t, q, args))
+        return cls(near.list, ends, keep(gap), keep(exchanged), jnp.min(jnp.stack(apart), axis=0), period)
+
+    def contact(self, lane: int, a: int) -> str:
+        """Contact a in a message."""
+        i, j = np.asarray(self.ends)[lane, a].tolist()
+        return f"bodies {i} and {j}" if j >= 0 else f"body {i} with obstacle {-1 - j}"
+
+    def judge(self, violated: np.ndarray, gap: np.ndarray, which: Callable[[int], str]) -> None:
+        """ValueError where gaps are no gaps of pairs, the reach is too short, or bodies overlap, (lanes, m)."""
+        gaps, exchanged, apart, ends = (np.asarray(x) for x in (self.gap, self.exchanged, self.apart, self.ends))
+        reach, cutoff, period = (np.asarray(x) for x in (self.list.reach, self.list.cutoff, self.period))
+        eps = 1e4 * np.finfo(gaps.dtype).eps
+        if np.any(period < 2 * cutoff):
+            raise ValueError(
+                f"Bodies(box=...): a period of {np.min(period):.6g} is no longer than twice the distance of listed pairs, reach + skin = "
+                f"{np.max(cutoff):.6g}: a body would meet others from both sides; take a longer box or a smaller skin"
+            )
+        unlike = np.abs(gaps - exchanged)
+        if np.any(unlike > eps * (1 + np.abs(gaps))):
+            lane, k = _worst(-unlike)
+            i, j = ends[lane, k].tolist()
+            raise ValueError(
+                f"gap(q_i, q_j, a_i, a_j) is not symmetric{which(lane)}: of bodies {i} and {j} it is {gaps[lane, k]:.6g}, "
+                f"of {j} and {i} {exchanged[lane, k]:.6g}"
+            )
+        if np.any(apart < -eps * (1 + reach[:, None])):
+            lane, i = _worst(apart)
+            short = apart[lane, i]
+            raise ValueError(
+                f"reach is {reach[lane]:.6g}, too small{which(lane)}: body {i} and another like it have gap {short:.6g} at that "
+                f"distance; give Bodies(reach=...) at least {reach[lane] - short:.6g}, over the whole motion"
+            )
+        if np.any(violated):
+            lane = int(np.argmax(np.any(violated, axis=1)))
+            bad = np.flatnonzero(violated[lane])
+            walls = int(np.sum(ends[lane, bad, 1] < 0))
+            kinds = ((bad.size - walls, "pairs of bodies"), (walls, "bodies and obstacles"))
+            counts = [f"{count} {what}" for count, what in kinds if count]
+            worst = bad[np.argsort(gap[lane, bad])[:3]].tolist()
+            told = ", ".join(f"{self.contact(lane, a)} by {-gap[lane, a]:.3g}" for a in worst)
+            raise ValueError(
+                f"q0{which(lane)} is not admissible: {' and '.join(counts)} overlap at t0, the most {told}; move them apart"
+            )
+
+
+def _worst(value: np.ndarray) -> tuple[int, int]:
+    """Lane and entry of the least."""
+    lane, k = np.unravel_index(np.argmin(value), value.shape)
+    return int(lane), int(k)

@@ -1,0 +1,288 @@
+"""Constraints between bodies, stated of one pair and of one body: dense for few bodies, near a list of neighbours for many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from ..contact import Metric
+from .contacts import PairContacts, responses
+from .neighbours import Neighbours, search
+from .start import Facts
+
+FEW = 8  # bodies up to which all pairs are constraints
+SKIN = 0.2  # of the reach
+PER_BODY = {1: 2, 2: 4, 3: 8}  # near pairs for each body that there is room for
+MEMBERS = {1: 4, 2: 8, 3: 12}  # bodies in a cell that there is room for
+
+
+@dataclass(frozen=True)
+class Bodies:
+    """Constraints between ``number`` bodies, of D coordinates each: q is theirs one after the other, (number * D,).
+
+    Given as ``constraints`` of a `Problem`. Few bodies are treated like any other constraints, one for each pair and each
+    obstacle, (m,); of many only pairs near each other are looked at, on a list that is renewed as they move.
+
+    Args:
+        number: of bodies.
+        gap: ``gap(q_i, q_j, a_i, a_j) -> ()``, of two bodies at (D,) each; symmetric in them, C^{1,1} where they touch.
+        reach: distance of the positions of two bodies beyond which their gap is positive whatever else they do, or a function
+            ``reach(t, args) -> ()`` of it [length].
+        obstacles: ``obstacles(t, q_i, a_i) -> (k,)``, gaps of one body to whatever else there is, or None.
+        each: ``each(t, args) -> `` a pytree of arrays with a leading axis of length ``number``: what is a_i of body i, its
+            radius say. By default a_i is ``args``.
+        space: how many of a body's coordinates, the first ones, are its position: 1, 2 or 3; by default all D.
+        box: where space is periodic: its length, or None, along each direction of position.
+        skin: how much further than the reach pairs are listed [length]; by default 0.2 of the reach. No body may move
+            a quarter of it in a step.
+        lists: whether near pairs are listed; by default for more than 8 bodies.
+        pairs, members: near pairs, and bodies in a cell of the search, that there is room for; by default from the start.
+        search: how near pairs are found: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, compiled at
+            once; by default that on a CPU, and cells elsewhere.
+    """
+
+    number: int
+    gap: Callable[..., Array]
+    reach: Any
+    obstacles: Callable[..., Array] | None = None
+    each: Callable[..., Any] | None = None
+    space: int | None = None
+    box: tuple[float | None, ...] | None = None
+    skin: float | None = None
+    lists: bool | None = None
+    pairs: int | None = None
+    members: int | None = None
+    search: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("number", "pairs", "members"):
+            value = getattr(self, name)
+            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+            if not (whole and value >= 1) and not (value is None and name != "number"):
+                raise ValueError(f"Bodies({name}=...) must be a whole number >= 1, got {value!r}")
+        for name in ("gap", "obstacles", "each"):
+            value = getattr(self, name)
+            if not callable(value) and not (value is None and name != "gap"):
+                raise TypeError(f"Bodies({name}=...) must be a function, got {type(value).__name__}")
+        if self.search not in (None, "cells", "tree"):
+            raise ValueError(f"Bodies(search=...): choose 'cells', 'tree' or None, got {self.search!r}")
+        if self.space not in (None, 1, 2, 3):
+            raise ValueError(f"Bodies(space=...): positions have 1, 2 or 3 coordinates, got {self.space!r}")
+        for name in ("reach", "skin"):
+            value = getattr(self, name)
+            if callable(value) if name == "reach" else value is None:
+                continue
+            if not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
+                raise ValueError(f"Bodies({name}=...) must be a positive number, got {value!r}")
+        if self.box is not None:
+            box = tuple(None if x is None else float(x) for x in self.box)
+            if not all(x is None or 0 < x < np.inf for x in box):
+                raise ValueError(
+                    f"Bodies(box=...): lengths must be positive, or None where not periodic; got {self.box!r}"
+                )
+            object.__setattr__(self, "box", box)
+
+    # all pairs
+
+    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+        """Gaps of all pairs i < j, row by row, and of all bodies to their obstacles, (m,)."""
+        i, j = np.triu_indices(self.number, 1)
+        return self._gaps(t, q, args, jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32))
+
+    def dimension(self, q: Any) -> int:
+        """Coordinates of a body, D."""
+        d = q.shape[-1]
+        if d % self.number:
+            raise ValueError(
+                f"q0 has {d} coordinates, which {self.number} bodies cannot share: Bodies(number=...) must divide them"
+            )
+        D = d // self.number
+        space = D if self.space is None else self.space
+        if space > min(D, 3):
+            raise ValueError(
+                f"a body has {D} coordinates: give Bodies(space=...), how many of the first ones are its position (1, 2 or 3)"
+            )
+        if self.box is not None and len(self.box) != space:
+            raise ValueError(f"Bodies(box=...) has {len(self.box)} lengths, positions have {space} coordinates")
+        return D
+
+    def check(self, t: Any, q: Array, args: Any, outcome: Callable) -> None:
+        """ValueError or TypeError where the functions do not fit the coordinates; ``outcome``: see `validate.outcome`."""
+        D = self.dimension(q)
+        one = jax.ShapeDtypeStruct((D,), q.dtype)
+        own = args
+        if self.each is not None:
+            own = outcome("Bodies(each=...): each(t, args)", self.each, t, args)
+            for x in jax.tree.leaves(own):
+                if x.ndim == 0 or x.shape[0] != self.number:
+                    raise ValueError(
+                        f"Bodies(each=...) must return arrays with a leading axis of {self.number} bodies, got shape {x.shape}"
+                    )
+            own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own)
+        found = outcome("Bodies(gap=...): gap(q_i, q_j, a_i, a_j)", self.gap, one, one, own, own)
+        if getattr(found, "shape", None) != ():
+            raise ValueError(
+                f"gap(q_i, q_j, a_i, a_j) must return one number, got shape {getattr(found, 'shape', found)}"
+            )
+        if self.obstacles is not None:
+            found = outcome("Bodies(obstacles=...): obstacles(t, q_i, a_i)", self.obstacles, t, one, own)
+            if len(getattr(found, "shape", ())) != 1:
+                raise ValueError(f"obstacles(t, q_i, a_i) must return shape (k,), got {getattr(found, 'shape', found)}")
+        if callable(self.reach):
+            found = outcome("Bodies(reach=...): reach(t, args)", self.reach, t, args)
+            if getattr(found, "shape", None) != ():
+                raise ValueError(f"reach(t, args) must return one number, got shape {getattr(found, 'shape', found)}")
+
+    def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
+        """Gaps of all bodies to obstacles."""
+        each = q.reshape(self.number, -1)
+        return self._walls(t, each, self._own(t, args)).size
+
+    def positions(self, q: Array) -> Array:
+        """The positions of the bodies, (N, space)."""
+        D = self.dimension(q)
+        return q.reshape(self.number, D)[:, : D if self.space is None else self.space]
+
+    def _gaps(self, t: ArrayLike, q: Array, args: Any, i: Array, j: Array) -> Array:
+        t = jnp.asarray(t, q.dtype)
+        own = self._own(t, args)
+        bodies = q.reshape(self.number, self.dimension(q))
+        of_pairs = jax.vmap(self._pair)(bodies[i], bodies[j], *self._given(own, i, j)).astype(q.dtype)
+        return jnp.concatenate([of_pairs, self._walls(t, bodies, own).ravel()])
+
+    def _own(self, t: ArrayLike, args: Any) -> Any:
+        """a_i of all bodies, and whether they differ."""
+        return args if self.each is None else self.each(t, args)
+
+    def _given(self, own: Any, i: Array, j: Array) -> tuple[Any, Any]:
+        if self.each is None:
+            spread = lambda k: jax.tree.map(lambda x: jnp.broadcast_to(x, (*k.shape, *jnp.shape(x))), own)
+            return spread(i), spread(j)
+        taken = lambda k: jax.tree.map(lambda x: jnp.asarray(x)[k], own)
+        return taken(i), taken(j)
+
+    def _pair(self, a: Array, b: Array, own_a: Any, own_b: Any) -> Array:
+        """The gap of two bodies, the second where it is nearest to the first."""
+        if self.box is not None:
+            for axis, length in enumerate(self.box):
+                if length is not None:
+                    b = b.at[axis].add(length * jnp.round((a[axis] - b[axis]) / length))
+        return self.gap(a, b, own_a, own_b)
+
+    def _walls(self, t: ArrayLike, bodies: Array, own: Any) -> Array:
+        """Gaps of all bodies to their obstacles, (N, k)."""
+        if self.obstacles is None:
+            return jnp.zeros((self.number, 0), bodies.dtype)
+        axes = (None, 0, None if self.each is None else 0)
+        return jax.vmap(self.obstacles, in_axes=axes)(t, bodies, own).astype(bodies.dtype)
+
+    # near pairs
+
+    @property
+    def listed(self) -> bool:
+        """Whether near pairs are listed."""
+        return self.number > FEW if self.lists is None else self.lists
+
+    def slots(self, space: int) -> tuple[int, int]:
+        """Room for near pairs, and for bodies in a cell, where positions have so many coordinates."""
+        every = self.number * (self.number - 1) // 2
+        pairs = self.number * PER_BODY[space] if self.pairs is None else self.pairs
+        members = MEMBERS[space] if self.members is None else self.members
+        return max(1, min(pairs, every)), min(members, self.number)
+
+    def extent(self, t: ArrayLike, args: Any, dtype: Any) -> tuple[Array, Array]:
+        """Reach and skin at a time, ()."""
+        reach = jnp.asarray(self.reach(t, args) if callable(self.reach) else self.reach, dtype)
+        return reach, SKIN * reach if self.skin is None else jnp.asarray(self.skin, dtype)
+
+    def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Neighbours:
+        """The list of near pairs at (t, q)."""
+        return self.listed_near(self.positions(q), *self.extent(t, args, q.dtype))
+
+    def listed_near(self, points: Array, reach: Array, skin: Array) -> Neighbours:
+        """The list of the pairs nearer than reach + skin."""
+        return search(points, reach, skin, self.box, *self.slots(points.shape[1]), self.search)
+
+    def near(self, neighbours: Neighbours) -> NearBodies:
+        """The constraints of the pairs on a list."""
+        return NearBodies(self, neighbours)
+
+    def fitting(self, neighbours: Neighbours) -> Bodies:
+        """With room for what a list found there to be, and some more; itself where there is."""
+        if not np.any(neighbours.lost):
+            return self
+        slots, room = self.slots(neighbours.points.shape[-1])
+        pairs, members = int(np.max(neighbours.pairs)), int(np.max(neighbours.members))
+        # of a cell too full the pairs are not all found
+        pairs = max(slots, pairs + pairs // 2) if members <= room else max(2 * slots, 2 * pairs)
+        return replace(self, pairs=pairs, members=max(room, members + 4))
+
+    def enlarged(self, q: Any) -> Bodies:
+        """With twice as much room, for bodies at q (d,)."""
+        slots, room = self.slots(self.positions(q).shape[1])
+        return replace(self, pairs=2 * slots, members=2 * room)
+
+
+class NearBodies(NamedTuple):
+    """Constraints of the pairs on a list, and of all bodies with their obstacles: (m,), m being the room for both."""
+
+    bodies: Bodies
+    list: Neighbours
+
+    def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
+        present, i, j = self._slots()
+        gaps = self.bodies._gaps(t, q, args, i, j)
+        return jnp.concatenate([jnp.where(present, gaps[: len(i)], 1), gaps[len(i) :]])
+
+    def _slots(self) -> tuple[Array, Array, Array]:
+        """Which slots hold a pair, and the pairs; in empty slots two different bodies."""
+        present = self.list.i < self.bodies.number
+        return present, jnp.where(present, self.list.i, 0), jnp.where(present, self.list.j, 1)
+
+    def ends(self, m: int) -> Array:
+        """The two bodies of each of the m contacts (m, 2); obstacle a is -1 - a, and of an empty slot both are N."""
+        n = self.bodies.number
+        walls = jnp.arange(m - self.list.i.shape[0], dtype=jnp.int32)
+        k = max(1, walls.shape[0] // n)
+        pairs = jnp.stack([self.list.i, self.list.j], axis=1)
+        return jnp.concatenate([pairs, jnp.stack([walls // k, -1 - walls % k], axis=1)])
+
+    def facts(self, t: Any, q: Array, args: Any) -> Facts:
+        """What is to be checked of them at a start."""
+        return Facts.of(self, t, q, args)
+
+    def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairContacts:
+        """The contacts at (t, q)."""
+        bodies, n = self.bodies, self.bodies.number
+        D, t = bodies.dimension(q), jnp.asarray(t, q.dtype)
+        own, each = bodies._own(t, args), q.reshape(n, D)
+        present, i, j = self._slots()
+        keep = lambda x, other: jnp.where(present.reshape(-1, *[1] * (x.ndim - 1)), x, other)
+        local = jax.value_and_grad(bodies._pair, argnums=(0, 1))
+        gap, (gi, gj) = jax.vmap(local)(each[i], each[j], *bodies._given(own, i, j))
+        axis = None if bodies.each is None else 0
+
+        def wall(x: Array, a: Any) -> Any:
+            both = lambda x: (bodies.obstacles(t, x, a).astype(x.dtype),) * 2  # type: ignore[misc]
+            return jax.jacfwd(both, has_aux=True)(x)
+
+        if bodies.obstacles is None:
+            slopes, walls = jnp.zeros((n, 0, D), q.dtype), jnp.zeros((n, 0), q.dtype)
+        else:
+            slopes, walls = jax.vmap(wall, in_axes=(0, axis))(each, own)
+        m = walls.size
+        first, second = self.ends(len(self.list.i) + m).T
+        second = jnp.where(second < 0, n, second)
+        gi = jnp.concatenate([keep(gi, 0), slopes.reshape(m, D)])
+        gj = jnp.concatenate([keep(gj, 0), jnp.zeros((m, D), q.dtype)])
+        gap = jnp.concatenate([keep(gap.astype(q.dtype), 1), walls.ravel()])
+        ri, rj = responses(metric, first, second, gi, gj, n)
+        drift = jax.jvp(lambda s: self(s, q, args), (t,), (jnp.ones_like(t),))[1]
+        return PairContacts(gap, drift, first, second, gi, gj, ri, rj, n)

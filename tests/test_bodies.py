@@ -1,0 +1,286 @@
+"""Many bodies: the same as dense constraints, near pairs against a k-d tree, exact motions, what is kept over whole runs."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.spatial import cKDTree
+
+import jaximpact as ji
+from jaximpact.bodies import Bodies, ConjugateGradients, disks, spheres
+
+TIGHT = ConjugateGradients(tolerance=1e-12)
+
+
+def grid(count, spacing, space=2, noise=0.0, seed=0):
+    """Centres of bodies on a square or cubic grid, (count * space,)."""
+    side = int(np.ceil(count ** (1 / space)))
+    places = np.array(list(itertools.product(range(side), repeat=space)))[:count]
+    shift = noise * np.random.default_rng(seed).uniform(-1, 1, places.shape)
+    return (spacing * (places + 0.5) + shift).ravel()
+
+
+def pile(count, **options):
+    """Disks of several sizes over the floor of a box, and where they start."""
+    radii = 0.1 * np.random.default_rng(1).uniform(0.8, 1.2, count)
+    q0 = grid(count, 0.26, noise=0.005)
+    width = 0.26 * np.ceil(np.sqrt(count))
+    return disks(radii, walls=[(0, width), (0, None)], gravity=9.81, **options), q0
+
+
+def dense(radii, width):
+    """The same constraints as one function of all coordinates."""
+    i, j = np.triu_indices(len(radii), 1)
+
+    def gaps(t, q, args):
+        p = q.reshape(-1, 2)
+        pairs = jnp.sqrt(jnp.sum((p[i] - p[j]) ** 2, axis=1)) - (radii[i] + radii[j])
+        walls = jnp.stack([p[:, 0] - radii, width - radii - p[:, 0], p[:, 1] - radii], axis=1)
+        return jnp.concatenate([pairs, walls.ravel()])
+
+    return gaps
+
+
+@pytest.fixture(scope="module")
+def five():
+    """Five disks that fall into a box: by all pairs, with rows of every step."""
+    problem, q0 = pile(5, lists=False)
+    return problem, q0, ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury())
+
+
+def test_stated_locally_and_as_one_function(five):
+    problem, q0, local = five
+    radii = 0.1 * np.random.default_rng(1).uniform(0.8, 1.2, 5)
+    whole = problem.replace(constraints=dense(radii, 0.78))
+    found = ji.solve(whole, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury())
+    # round-off of 100 steps
+    for name in ("q", "v", "impulse"):
+        assert np.allclose(getattr(local, name), getattr(found, name), rtol=0, atol=1e-11), name
+
+
+@pytest.mark.parametrize(("scheme", "e"), [(ji.Maury(), 0.0), (ji.MoreauJean(), 0.5)], ids=["maury", "moreau-jean"])
+def test_listed_pairs_and_all_pairs(five, scheme, e):
+    problem, q0, reference = five
+    listed, _ = pile(5, lists=True)
+    if e > 0:
+        reference = ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, scheme=scheme, e=e)
+    found = ji.solve(listed, q0, 0 * q0, t1=0.5, h=5e-3, scheme=scheme, projection=TIGHT, e=e)
+    assert found.residual <= 1e-12 and not found.failed
+    # 100 steps solved to 1e-12 m/s, of bodies whose impacts amplify what differs
+    assert np.allclose(found.q, reference.q, rtol=0, atol=1e-9)
+    assert np.allclose(found.v, reference.v, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("search", ["cells", "tree"])
+@pytest.mark.parametrize("box", [None, (3.0, None), (3.0, 3.0), (1.3, 2.0), (3.0, 2.0, 1.3), (None, None, 4.0)])
+def test_neighbours_are_those_of_a_tree(search, box):
+    space = 2 if box is None else len(box)
+    rng = np.random.default_rng(4)
+    points = rng.uniform(-1.0, 4.0, (150, space))
+    points[0] = 1e3  # one that flew away
+    bodies = Bodies(150, lambda a, b, x, y: 0.0, 0.4, box=box, skin=0.1, search=search, pairs=6000, members=150)
+    found = jax.jit(lambda q: bodies.neighbours(0.0, q, None))(jnp.asarray(points.ravel()))
+    lengths = np.array([0.0 if x is None else x for x in (box or (None,) * space)])
+    inside = np.where(lengths > 0, points % np.where(lengths > 0, lengths, 1), points)
+    expected = cKDTree(inside, boxsize=lengths).query_pairs(0.5)
+    count = int(found.pairs)
+    assert not found.lost and count == len(expected) > 0
+    pairs = list(zip(np.asarray(found.i)[:count].tolist(), np.asarray(found.j)[:count].tolist(), strict=True))
+    assert pairs == sorted(expected)
+    assert np.all(np.asarray(found.i)[count:] == 150)
+
+
+def test_two_growing_disks_part_as_they_grow():
+    radii, growth, masses = np.array([0.3, 0.2]), np.array([0.1, 0.3]), np.array([1.0, 3.0])
+    problem = disks(radii, growth=growth, masses=masses, lists=True)
+    found = ji.solve(problem, [0.0, 0.0, 0.6, 0.0], np.zeros(4), t1=1.0, h=1e-2, projection=TIGHT)
+    # they touch at t = 0.25, and then are as far apart as their radii say; the centre of mass stays
+    expected = np.array([0.45 - 0.9 * 3 / 4, 0, 0.45 + 0.9 / 4, 0])
+    assert np.allclose(found.q[-1], expected, rtol=0, atol=1e-11)
+    assert np.allclose(found.v[-1], [-0.3, 0, 0.1, 0], rtol=0, atol=1e-11)
+
+
+def test_a_ring_of_growing_disks_widens():
+    count, growth = 24, 0.2
+    angle = 2 * np.pi * np.arange(count) / count
+    q0 = np.stack([np.cos(angle), np.sin(angle)], axis=1).ravel()
+    radius = 0.9 * np.sin(np.pi / count)
+    found = ji.solve(disks(np.full(count, radius), growth=growth), q0, 0 * q0, t1=0.5, h=5e-3, projection=TIGHT)
+    # distances of neighbours are linear in the ring's radius, so that the scheme is exact
+    wide = (radius + growth * 0.5) / np.sin(np.pi / count)
+    assert wide > 1.1 and not found.failed
+    assert np.allclose(found.q[-1], wide * q0, rtol=0, atol=1e-9)
+
+
+def test_an_inelastic_chain_shares_its_momentum():
+    count, gap = 12, 0.05
+    q0 = np.stack([(2 + gap) * np.arange(count), np.zeros(count)], axis=1).ravel()
+    v0 = np.zeros(2 * count)
+    v0[0] = 1.0
+    meet = gap * sum(range(1, count))  # the k-th is reached after gaps of k bodies moving at 1/k
+    found = ji.solve(disks(np.ones(count)), q0, v0, t1=meet + 1.0, h=1e-2, projection=TIGHT)
+    chain = np.asarray(found.q[-1]).reshape(-1, 2)
+    assert np.allclose(np.diff(chain[:, 0]), 2.0, rtol=0, atol=1e-10)
+    assert np.allclose(np.asarray(found.v[-1])[::2], 1 / count, rtol=0, atol=1e-10)
+    # momentum, hence the centre of mass
+    start = np.mean(q0[::2])
+    assert np.isclose(np.mean(chain[:, 0]), start + (meet + 1.0) / count, rtol=0, atol=1e-10)
+
+
+def test_a_column_stands_on_its_impulses():
+    count, h = 12, 1e-2
+    q0 = np.stack([np.zeros(count), 0.5 + np.arange(count)], axis=1).ravel()
+    problem = disks(np.full(count, 0.5), walls=[None, (0, None)], gravity=10.0, masses=2.0)
+    found = ji.solve(problem, q0, 0 * q0, t1=0.1, h=h, projection=TIGHT)
+    assert found.pairs.shape == (*found.impulse.shape, 2)
+    pairs, impulse = np.asarray(found.pairs[-1]), np.asarray(found.impulse[-1])
+    carried = {tuple(ends): size for ends, size in zip(pairs.tolist(), impulse, strict=True) if size > 0}
+    # each contact carries the weight above it over a step; obstacle 0 is -1
+    expected = {(0, -1): count} | {(i, i + 1): count - 1 - i for i in range(count - 1)}
+    assert carried.keys() == expected.keys()
+    assert all(np.isclose(carried[k], expected[k] * 20.0 * h, rtol=1e-9) for k in expected)
+
+
+@pytest.mark.parametrize("count", [12, 60])
+def test_a_pile_loses_energy_and_never_overlaps(count):
+    problem, q0 = pile(count)
+    found = ji.solve(problem, q0, 0 * q0, t1=1.0, h=2e-3, save=20).raise_if_failed()
+    energy = np.asarray(found.energy)
+    # of a scheme of first order energy dips by h g v at most within a step, and grows by none: solved to 1e-8 m/s
+    assert np.max(np.diff(energy)) < 1e-6 * energy[0]
+    assert energy[-1] < 0.9 * energy[0]
+    # linearised gaps of convex constraints are kept: 500 steps at 1e-8 m/s
+    assert found.penetration < 1e-8
+
+
+def test_momentum_in_a_periodic_box():
+    rng = np.random.default_rng(2)
+    q0, v0 = grid(27, 1.0, space=3, noise=0.1), rng.normal(size=81)
+    v0 -= np.tile(v0.reshape(-1, 3).mean(axis=0), 27)
+    problem = spheres(np.full(27, 0.35), periodic=(3.0, 3.0, 3.0), restitution=0.6)
+    found = ji.solve(problem, q0, v0, t1=1.0, h=2e-3, scheme=ji.MoreauJean(), save=10).raise_if_failed()
+    momentum = np.asarray(found.v).reshape(len(found.t), -1, 3).sum(axis=1)
+    assert np.max(np.abs(momentum)) < 1e-12 * 27
+    energy = np.asarray(found.energy)
+    assert energy[-1] < 0.8 * energy[0]
+
+
+def attracted(**options):
+    """Bodies far apart that a force gathers."""
+    pull = lambda t, q, v, args: -20.0 * q
+    return disks(np.full(16, 0.1), force=pull, **options), grid(16, 0.5) - 1.0
+
+
+def test_lists_grow_when_bodies_gather():
+    known, q0 = attracted()
+    small, _ = attracted(pairs=1, members=1)
+    options = {"t1": 0.5, "h": 2e-3, "save": "final"}
+    expected = ji.solve(known, q0, 0 * q0, **options).raise_if_failed()
+    found = ji.solve(small, q0, 0 * q0, **options).raise_if_failed()
+    assert np.sum(np.asarray(found.impulse) > 0) > 10
+    # the same contacts, solved to 1e-8 m/s
+    assert np.allclose(found.q, expected.q, rtol=0, atol=1e-6)
+    # within another's jit nothing can grow, and the status says so
+    traced = jax.jit(lambda q: ji.solve(small, q, 0 * q, t1=0.5, steps=250, save="final", sensitivity="none").status)(
+        jnp.asarray(q0)
+    )
+    assert int(traced) & ji.Status.NEIGHBOURS_LOST
+
+
+def test_bodies_too_fast_for_the_list():
+    problem, q0 = pile(12)
+    found = ji.solve(problem, q0, np.full(24, -5.0), t1=0.1, h=2e-2, save="final")
+    assert int(found.status) & ji.Status.NEIGHBOURS_OUTRUN and found.failed
+
+
+def test_an_ensemble_is_its_motions():
+    weak = lambda t, q, v, args: jnp.where(args > 0.5, jnp.sqrt(0.1 - t), 0.0) + 0 * q
+    problem, q0 = pile(12, force=weak)
+    starts = np.stack([q0, q0 + 0.003, q0])
+    args = np.array([0.0, 0.0, 1.0])  # the last is no number from t = 0.1 on
+    options = {"t1": 0.4, "h": 4e-3, "save": 25}
+    many = ji.ensemble(problem, starts, 0 * starts, args=args, args_axes=0, **options)
+    assert many.failed.tolist() == [False, False, True]
+    assert many.status[2] & ji.Status.NON_FINITE
+    for lane in range(2):
+        one = ji.solve(problem, starts[lane], 0 * q0, args=args[lane], **options)
+        # the same arithmetic, in another order
+        assert np.allclose(many.q[lane], one.q, rtol=0, atol=1e-9)
+        assert np.array_equal(many.pairs[lane], one.pairs)
+
+
+def test_single_precision():
+    problem, q0 = pile(12)
+    q0 = q0.astype(np.float32)
+    found = ji.solve(problem, q0, 0 * q0, t1=0.5, h=np.float32(5e-3), projection=ConjugateGradients(tolerance=1e-4))
+    assert found.q.dtype == jnp.float32 and not found.failed
+    assert found.residual < 1e-3 and found.penetration < 1e-5
+
+
+def test_a_file_keeps_pairs(tmp_path):
+    problem, q0 = pile(12)
+    found = ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, save=50)
+    back = ji.load(found.save(tmp_path / "pile.npz"))
+    assert np.array_equal(back.pairs, found.pairs) and np.array_equal(back.impulse, found.impulse)
+
+
+def still(**changes):
+    """Ten disks on a line, and where they are."""
+    stated = {"number": 10, "gap": lambda a, b, x, y: jnp.sqrt(jnp.sum((a - b) ** 2)) - 1.0, "reach": 1.0}
+    force = lambda t, q, v, args: 0 * q
+    return ji.Problem(force, Bodies(**stated | changes)), np.stack([1.1 * np.arange(10), np.zeros(10)], axis=1).ravel()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reach": 0.5}, "reach is 0.5, too small: body . and another like it have gap -0.5"),
+        ({"gap": lambda a, b, x, y: a[0] + 2.0 - 0 * b[0]}, r"gap\(q_i, q_j, a_i, a_j\) is not symmetric"),
+        ({"number": 7}, "q0 has 20 coordinates, which 7 bodies cannot share"),
+        ({"number": 4}, "a body has 5 coordinates: give Bodies"),
+        ({"gap": lambda a, b, x, y: a - b}, "must return one number"),
+        ({"each": lambda t, args: jnp.ones(3)}, "leading axis of 10 bodies"),
+        ({"obstacles": lambda t, x, a: x[0]}, r"must return shape \(k,\)"),
+        ({"box": (1.0,)}, "has 1 lengths, positions have 2"),
+        ({"reach": -1.0}, "must be a positive number"),
+        ({"number": 0}, "whole number >= 1"),
+        ({"search": "octree"}, "choose 'cells', 'tree' or None"),
+        ({"box": (2.0, None)}, "no longer than"),
+    ],
+)
+def test_statements_that_cannot_be_right(changes, message):
+    with pytest.raises(ValueError, match=message):
+        problem, q0 = still(**changes)
+        ji.solve(problem, q0, 0 * q0, t1=0.1, h=1e-2)
+
+
+def test_bodies_that_overlap():
+    problem, q0 = still(gap=lambda a, b, x, y: jnp.sqrt(jnp.sum((a - b) ** 2)) - 1.2, reach=1.2)
+    with pytest.raises(ValueError, match=r"9 pairs of bodies overlap at t0, the most bodies \d and \d by 0.1"):
+        ji.solve(problem, q0, 0 * q0, t1=0.1, h=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scheme": ji.EventCorrected()}, "EventCorrected takes no list of near pairs: use Maury"),
+        ({"scheme": ji.PaoliSchatzman()}, "PaoliSchatzman takes no list"),
+        ({"projection": ji.ActiveSet()}, "use ConjugateGradients"),
+        ({"projection": ji.ADMM()}, "use ConjugateGradients"),
+        ({"execution": "native"}, "takes no list"),
+        ({"e": np.zeros(3)}, "one number"),
+        ({"e": 0.5}, "inelastic impacts only"),
+    ],
+)
+def test_methods_without_lists(options, message):
+    problem, q0 = still()
+    with pytest.raises(ValueError, match=message):
+        ji.solve(problem, q0, 0 * q0, t1=0.1, h=1e-2, **options)
+
+
+def test_mass_matrix_of_listed_bodies():
+    problem, q0 = still()
+    with pytest.raises(ValueError, match="give a number or a diagonal"):
+        ji.solve(problem.replace(mass=np.eye(20)), q0, 0 * q0, t1=0.1, h=1e-2)
