@@ -87,7 +87,8 @@ def fitted(tmp_path_factory):
 @pytest.mark.slow
 def test_simulated_contacts_and_their_derivatives_are_those_of_the_exact_law(fitted):
     drops = 12  # and as many contacts as in the fit: compiled there
-    count = np.load(fitted / "results.npz")["model"].shape[1]
+    with np.load(fitted / "results.npz") as arrays:
+        count = arrays["model"].shape[1]
     e, c, height, horizon = np.full(drops, 0.9), np.full(drops, 0.15), np.full(drops, 0.5), np.full(drops, 4.0)
     e[1], c[1], height[2], horizon[3] = 0.95, 0.0, 0.3, 1.0
     found = np.asarray(simulate(e, c, height, horizon, count=count, steps=STEPS))
@@ -109,7 +110,8 @@ def test_simulated_contacts_and_their_derivatives_are_those_of_the_exact_law(fit
 @pytest.mark.slow
 def test_recovers_restitution_and_drag_from_far_away(fitted):
     found = {row["ball"]: {k: float(v) for k, v in row.items() if k != "ball"} for row in rows(fitted / "balls.csv")}
-    start = np.load(fitted / "results.npz")["history"][0]
+    with np.load(fitted / "results.npz") as arrays:
+        start = arrays["history"][0]
     np.testing.assert_allclose(start, [[0.5, 0.0]] * 2)
     for ball, (e, c) in TRUTH.items():
         row = found[ball]
@@ -136,8 +138,9 @@ def test_drag_explains_that_ratios_depend_on_speed(fitted):
 @pytest.mark.slow
 def test_results_are_complete(fitted):
     assert len(rows(fitted / "drops.csv")) == 12
-    arrays = np.load(fitted / "results.npz")
-    assert arrays["e"].shape == (2,) and arrays["covariance"].shape == (2, 2, 2) and arrays["residual"].shape[0] == 12
+    with np.load(fitted / "results.npz") as arrays:
+        assert arrays["e"].shape == (2,) and arrays["covariance"].shape == (2, 2, 2)
+        assert arrays["residual"].shape[0] == 12
     assert (fitted / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
