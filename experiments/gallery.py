@@ -35,6 +35,20 @@ class Plate(NamedTuple):
 
 
 PLATES = {
+    "disks": Plate(
+        "A heap of disks",
+        "falling_disks.py",
+        "disks.png",
+        "300 inelastic disks without friction fall into a box and come to rest. The lines are as wide as the impulses between disks; what the "
+        "floor carries is compared with their weight.",
+    ),
+    "spheres": Plate(
+        "Spheres in a box",
+        "spheres_in_a_box.py",
+        "spheres.png",
+        "8³ spheres settle in a box, 1000 steps to a residual of 1e-8 m/s; the script prints steps a second, penetration and the weight on the "
+        "floor.",
+    ),
     "bifurcation": Plate(
         "A bifurcation diagram",
         "bifurcation_diagram.py --full",

@@ -263,7 +263,9 @@ def closure(contacts: Contacts, gap_velocity: Array, q: Array, v: Array, h: Arra
     closed, length = contacts.gap <= few * length, many * length
     if h is not None:
         speed = speed + length / (32 * h)
-    return Closure(closed, contacts.gap < -length, closed & (gap_velocity < -speed))
+    # a tolerance of another run may have been a coarse one
+    overlap = length if contacts.dense else 100 * length
+    return Closure(closed, contacts.gap < -overlap, closed & (gap_velocity < -speed))
 
 
 def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
