@@ -148,7 +148,7 @@ def alone(
     """The task for one motion; by default through XLA it is compiled for its number of steps, as reverse mode needs it."""
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task)
-    if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel":
+    if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel" or program.problem.listed:
         return xla
     lanes = Lanes(Motion(*[None] * len(Motion._fields)), (), 1)
     native = as_native(task, program, lanes)

@@ -120,7 +120,8 @@ class Course:
 
     def __init__(self, program: Program, motion: Motion) -> None:
         self.program, self.problem = program, program.problem
-        self.law = Solved(program.solver)
+        # without restitution coupled impulses are the projection of the theory
+        self.law = Solved(program.solver, couples=not program.scheme.inelastic)
         self.locates = program.scheme.timing(motion.e) is None  # impacts, and makes part steps
         wanted = program.sensitivity in ("corrected", "discrete")
         differentiated = wanted and self.problem.constraints is not None

@@ -134,6 +134,11 @@ def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
     """Whether a solution can be one of this problem: dimension, number of constraints; ``args`` of one lane."""
     check_problem(problem)
     check_kind("solution", solution, Solution, "solve or ensemble")
+    if problem.listed or solution.pairs is not None:
+        raise ValueError(
+            "problem lists near pairs of bodies, and this looks at every constraint: solve with Bodies(lists=False), of so few bodies as "
+            "that takes"
+        )
     dtype, m = solution.q.dtype, solution.impulse.shape[-1]
     args = cast_numbers("args", args, dtype)
     t, q = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((), solution.q.shape[-1:]))

@@ -54,7 +54,11 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
     rest = np.where(row > 0, (t[row] - times) / h[step], 0.0)[:, None]
     rest = np.where(np.abs(rest) <= ALIGNED, 0.0, rest)
     found = {"q": q[row] - rest * (q[row] - q[step]), "v": v[row], "z": z[row]}
-    found["impulse"] = impulse[row] - rest * (impulse[row] - impulse[step])
+    if one.pairs is None:
+        found["impulse"] = impulse[row] - rest * (impulse[row] - impulse[step])
+    else:
+        # those of the step
+        found |= {"impulse": impulse[row], "pairs": np.asarray(one.pairs)[row]}
     if _located(one):
         motion, kink = _smooth(one)
         inside = rest[:, 0] > 0
@@ -63,8 +67,8 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
         impulses = np.where(early, impulse[step], np.where(late, impulse[row], found["impulse"]))
         between |= {"z": between["q"], "impulse": impulses}
         found = {name: np.where(inside[:, None], between[name], x) for name, x in found.items()}
-    dtype = np.asarray(one.q).dtype
-    return {"t": times.astype(dtype), **{name: x.astype(dtype) for name, x in found.items()}}
+    kinds = {name: np.asarray(getattr(one, name)).dtype for name in found}
+    return {"t": times.astype(kinds["q"]), **{name: x.astype(kinds[name]) for name, x in found.items()}}
 
 
 def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

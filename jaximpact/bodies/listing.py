@@ -14,6 +14,7 @@ from jax.custom_batching import custom_vmap
 from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
+from ..projection.solved import Solved
 from ..schemes.base import Info, Scheme
 from ..status import Status, as_status
 from .neighbours import Neighbours, same_slots
@@ -54,7 +55,8 @@ class Listing(Scheme):
         """The scheme's, the impulses of the step before being what the solver begins with."""
         t = motion.time(state.n + 1)
         neighbours, guess, before = self.renewed(problem, motion, t, state)
-        new, info = self.scheme.step(problem.near(neighbours), replace(law, guess=guess), motion, before)
+        law = replace(law, guess=guess) if isinstance(law, Solved) else law
+        new, info = self.scheme.step(problem.near(neighbours), law, motion, before)
         bodies: Any = problem.constraints
         reach, _ = bodies.extent(t, motion.args, state.q.dtype)
         # what is no number has a status of its own

@@ -118,6 +118,8 @@ def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
         )
     t, v, impulse = (np.asarray(x) for x in (solution.t, solution.v, solution.impulse))
     rows = slice(_sound_rows(t, q, v) if np.isfinite(solution.failed_at) else len(t))
+    # of listed bodies impulses are not those of the same contacts in all rows
+    impulse = impulse if solution.pairs is None else impulse[:, :0]
     return t[rows], q[rows], v[rows], impulse[rows]
 
 

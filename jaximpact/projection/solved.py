@@ -8,7 +8,7 @@ many constraints only a working set is handed to the solver, chosen again for ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -31,6 +31,7 @@ class Solved(ContactLaw):
 
     solver: ContactSolver
     guess: Array | None = None  # impulses (m,) to begin with
+    couples: bool = field(default=True, metadata={"static": True})  # whether coupled impulses are remarked
 
     solves: ClassVar[bool] = True
 
@@ -40,7 +41,8 @@ class Solved(ContactLaw):
         m, d = contacts.shape
         if m == 0:
             return Reaction.none(d, offset < 0, offset.dtype)
-        problem = _Velocities(self.solver, contacts, offset, self.guess)
+        kind = _Velocities if contacts.dense else _ManyVelocities
+        problem = kind(self.solver, contacts, offset, self.guess, self.couples)
         return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
@@ -83,7 +85,7 @@ def _tolerance(
         floor = 32 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
         return jnp.maximum(solver.tolerance, floor)
 
-    if residual is None or size.shape[0] <= SMALL or not contacts.dense:
+    if residual is None or size.shape[0] <= SMALL:
         return raised(None)
     asked = jnp.full_like(gap_velocity, solver.tolerance)
     return lax.cond(jnp.any(residual > asked), raised, lambda _: asked, None)
@@ -167,10 +169,11 @@ class _Velocities(NamedTuple):
     contacts: Contacts
     offset: Array
     guess: Array | None = None
+    couples: bool = True
 
     def improved(self, now: Iterate, size: int) -> Iterate:
         """Solved for ``size`` contacts."""
-        solver, contacts, offset, _ = self
+        solver, contacts, offset, *_ = self
         chosen = Selection.of(now, size)
         part, start = contacts.take(chosen.rows), chosen.take(offset)
         tolerance = _tolerance(solver, None, part, jnp.abs(now.jump), start)
@@ -181,7 +184,7 @@ class _Velocities(NamedTuple):
         # impulses along nearly dependent gradients are larger than the jump that they add up to
         parts = part.jump_terms(found.impulse)
         done = jnp.all(residual <= _tolerance(solver, residual, contacts, parts, offset))
-        status = found.status | coupling(part, found.impulse)
+        status = found.status | coupling(part, found.impulse) if self.couples else found.status
         return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, status)
 
     def solve(self) -> tuple:
@@ -189,8 +192,7 @@ class _Velocities(NamedTuple):
         start = Iterate.start(d, self.offset)
         if self.guess is not None:
             start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
-        if self.solver.direct(m) or not self.contacts.dense:
-            # of very many contacts none is left out, and there is nothing to try again
+        if self.solver.direct(m):
             found = self.improved(start, m)
             return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).packed()
         sizes = self.solver.working_sets(m, d)
@@ -203,6 +205,22 @@ class _Velocities(NamedTuple):
         active = lax.stop_gradient(impulse) > 0
         velocity = self.contacts.velocity(jump) + self.offset
         return jump - self.contacts.jump(impulse), jnp.where(active, velocity, impulse)
+
+
+class _ManyVelocities(_Velocities):
+    """The same for contacts that are listed: none is left out, nothing is tried again, and the round-off is estimated."""
+
+    def solve(self) -> tuple:
+        solver, contacts, offset, guess, couples = self
+        floor = 32 * jnp.finfo(offset.dtype).eps * (jnp.abs(offset) + 2 * jnp.max(-offset, initial=0.0))
+        tolerance = jnp.maximum(solver.tolerance, floor)
+        found = solver.impulses(contacts, offset, tolerance, jnp.zeros_like(offset) if guess is None else guess)
+        jump = contacts.jump(found.impulse)
+        gap = contacts.velocity(jump) + offset
+        residual = complementarity(gap, found.impulse, contacts.diagonal())
+        done = jnp.all(residual <= tolerance)
+        status = found.status | coupling(contacts, found.impulse) if couples else found.status
+        return Iterate(jump, found.impulse, gap, jnp.max(residual), done, found.iterations, status).packed()
 
 
 class _Positions(NamedTuple):

@@ -101,11 +101,12 @@ class Scheme(abc.ABC):
     Both are pure functions of one motion's small arrays, in float64 and float32. A step asks its contact law for impulses,
     whichever law it is: so one function gives contact steps, free steps and derivatives. ``starts_at``: the number n of the
     state that ``init`` ends with, 1 where it makes the first step. ``takes_lists``: whether it asks of contacts only what those of a
-    list of near pairs of bodies have.
+    list of near pairs of bodies have. ``inelastic``: whether it covers e = 0 alone.
     """
 
     starts_at: ClassVar[int] = 0
     takes_lists: ClassVar[bool] = False
+    inelastic: ClassVar[bool] = False
 
     @abc.abstractmethod
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
@@ -207,7 +208,8 @@ def gradient_status(
 ) -> Array:
     """Status bit of contacts (m,) that act where no gradient describes the gap over a displacement ``shift`` (d,), to half of
     what it could change: the gradient vanishes there, or the step is as long as the radius of curvature."""
-    if not law.solves or is_flat(problem, t, q, args):
+    # of listed bodies another look at all gaps would cost as much as a step; how far they overlap is told
+    if not law.solves or problem.is_local or is_flat(problem, t, q, args):
         return jnp.zeros((), jnp.int32)
     eps = 1e3 * jnp.finfo(q.dtype).eps
     rest = problem.gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)

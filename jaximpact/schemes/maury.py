@@ -38,6 +38,7 @@ class Maury(Scheme):
     """
 
     takes_lists: ClassVar[bool] = True
+    inelastic: ClassVar[bool] = True
 
     half_kick: bool = field(default=False, metadata={"static": True})
     nodes: int = field(default=3, metadata={"static": True})
