@@ -73,6 +73,13 @@ def test_listed_pairs_and_all_pairs(five, scheme, e):
     assert np.allclose(found.v, reference.v, rtol=0, atol=1e-7)
 
 
+def test_conjugate_gradients_of_any_contacts(five):
+    problem, q0, reference = five
+    found = ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury(), projection=TIGHT)
+    # by products of dense contacts, as on other devices
+    assert found.residual <= 1e-12 and np.allclose(found.q, reference.q, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("search", ["cells", "tree"])
 @pytest.mark.parametrize("box", [None, (3.0, None), (3.0, 3.0), (1.3, 2.0), (3.0, 2.0, 1.3), (None, None, 4.0)])
 def test_neighbours_are_those_of_a_tree(search, box):
@@ -325,3 +332,11 @@ def test_derivatives_are_those_of_dense_constraints(sensitivity):
     assert np.allclose(
         jacobians["forward"], jacobians["dense"], rtol=0, atol=1e-9 if sensitivity == "discrete" else 25e-6
     )
+
+
+def test_other_devices_take_no_native_code():
+    problem, q0 = pile(12)
+    moved = jax.jit(lambda q: ji.solve(problem, q, 0 * q, t1=0.1, steps=20, save="final", sensitivity="none").q)
+    text = moved.trace(jnp.asarray(q0)).lower(lowering_platforms=("cuda",)).as_text()
+    assert "jaximpact_" not in text
+    assert "jaximpact_" in moved.trace(jnp.asarray(q0)).lower().as_text()

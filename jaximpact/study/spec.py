@@ -93,14 +93,14 @@ class Spec:
         if not isinstance(design, Design):
             raise TypeError(f"design must be a Design, e.g. Design.grid(e=[0.5, 0.9]), got {type(design).__name__}")
         name = problem_name(problem)
-        load_problem(name)
+        stated = load_problem(name)
         values = dict.fromkeys(BASE) | {"t0": t0} | base
         if ":" not in name:
             values = _with_case(values, _case(name, case))
         elif case is not None:
             raise ValueError("case: only problems of the catalogue have cases")
         values = _canonical(values, design)
-        scheme, projection = choose_methods(scheme, projection, values.get("problem"))
+        scheme, projection = choose_methods(scheme, projection, stated)
         save = Save.of(save)
         if save.times is not None:
             save = dataclasses.replace(save, times=np.asarray(real_array("save", save.times), np.float64))
