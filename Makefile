@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo test test-slow honesty lint docs docs-fresh figures gallery passes bench bench-full bench-record clean
+.PHONY: setup demo test test-slow honesty lint docs docs-fresh figures gallery conformance bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -58,9 +58,9 @@ figures: setup
 gallery: setup
 	$(BIN)/python experiments/gallery.py
 
-passes: setup
+conformance: setup
 	$(BIN)/python -m pip install --quiet '.[peers]'
-	$(BIN)/python experiments/passes.py --out $(OUT)/passes
+	$(BIN)/python experiments/conformance/run.py --page --out $(OUT)/conformance
 
 bench bench-full bench-record: setup
 	$(BIN)/python -m pip install --quiet --editable '.[bench]'

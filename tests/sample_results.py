@@ -3,7 +3,7 @@
 import numpy as np
 
 import jaximpact as ji
-from jaximpact import analysis, catalogue, indices
+from jaximpact import analysis, catalogue, conformance, indices
 
 BALL = catalogue.get("bouncing-ball")
 CASE = BALL.case("e=1/2")
@@ -36,6 +36,9 @@ def samples():
         "indices": indices.Indices(
             "Sobol' indices", ("v",), ("q0[0]", "e"), share, {"S1": half, "ST": half}, {"S1": "alone", "ST": "all"},
             ("S1", "ST"), None, one, 8, 7, {"NON_FINITE": 1}, ("1 of 8 blocks are left out",),
+        ),
+        "report": conformance.Report(
+            ("corner",), (conformance.Column("mine", {"corner": conformance.Cell({1e-3: 0.1}, {1e-3: 0.0})}, {}),)
         ),
         "motion": motion,
         "batch": batch,

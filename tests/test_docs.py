@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import jaximpact as ji
-from jaximpact import analysis, catalogue, extend, indices, plots, study
+from jaximpact import analysis, catalogue, conformance, extend, indices, plots, study
 
 DOCS = Path(__file__).parents[1] / "docs"
 SITE = DOCS / "_build" / "html"
@@ -37,7 +37,7 @@ def generated():
 
 
 @pytest.mark.parametrize(
-    "module", [ji, analysis, catalogue, extend, indices, plots, study], ids=lambda module: module.__name__
+    "module", [ji, analysis, catalogue, conformance, extend, indices, plots, study], ids=lambda module: module.__name__
 )
 def test_every_public_name_has_its_entry(module):
     reference = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))

@@ -17,7 +17,7 @@ def results():
 
 PANELS = {"motion": 4, "batch": 2, "balance": 3, "bifurcation": 2, "map": 2, "branch": 3}
 SINGLE = ["impacts", "statistics", "section", "impact section", "orbit", "convergence", "exponents", "basins"]
-SINGLE += ["sensitivities", "ranking", "covariance", "linearity", "indices"]
+SINGLE += ["sensitivities", "ranking", "covariance", "linearity", "indices", "report"]
 
 
 @pytest.mark.parametrize("name", [*PANELS, *SINGLE])

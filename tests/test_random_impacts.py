@@ -32,8 +32,8 @@ from jaximpact.trajectory import trajectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
 
-from passes.cases import relative_error
-from passes.reference import reference
+from conformance.cases import relative_error
+from conformance.reference import reference
 
 T1 = 1.0
 STEPS = 200, 800

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared" / "design" / "sensitivity_cases.txt"
 sys.path.insert(0, str(ROOT / "experiments"))  # as a script there sees it
 
-from passes import cases  # noqa: E402
-from passes.reference import central_differences, reference  # noqa: E402
+from conformance import cases  # noqa: E402
+from conformance.reference import central_differences, reference  # noqa: E402
 
 # the integrator's tolerance of 1e-12, through a motion of a hundred steps and a Jacobian of order 10
 SOLVED = 1e-9
@@ -27,7 +27,7 @@ SOLVED = 1e-9
 )
 def test_closed_forms(name):
     case = cases.get(name)
-    found, exact = case.by_events(), case.exact()
+    found, exact = case.by_events(), case.exact_at()
     np.testing.assert_allclose(found.state, exact.state, rtol=0, atol=SOLVED)
     # zeno: the last of infinitely many bounces is the first slower than 1e-8
     tolerance = 1e-7 if name == "zeno" else SOLVED
@@ -100,7 +100,7 @@ def test_known_numbers(name):
     case = cases.get(name)
     rows, columns, values, unit = KNOWN[name]
     place = np.ix_([case.rows.index(r) for r in rows.split()], [case.columns.index(c) for c in columns.split()])
-    np.testing.assert_allclose(case.exact().jacobian[place], values, rtol=0, atol=unit)
+    np.testing.assert_allclose(case.exact_at().jacobian[place], values, rtol=0, atol=unit)
 
 
 def shared_rows():
@@ -121,7 +121,7 @@ def shared_rows():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "state", "jacobian"), shared_rows())
 def test_nine_decimals(name, state, jacobian):
-    exact = cases.get(name).exact()
+    exact = cases.get(name).exact_at()
     np.testing.assert_allclose(exact.state, state, rtol=0, atol=2e-9)
     np.testing.assert_allclose(exact.jacobian, jacobian, rtol=0, atol=5e-9)
 
@@ -133,7 +133,7 @@ def test_phases_meet_the_impact_in_every_part_of_a_step():
     phase = np.sort(impact * steps / ends % 1)
     assert steps == 1000 and ends[0] == case.t1 and ends[-1] < case.t1 + 4e-3
     assert np.max(np.diff([*phase, phase[0] + 1])) < 0.3  # eight phases, evenly: 0.125
-    exact = case.exact(ends[-1])
+    exact = case.exact_at(ends[-1])
     assert exact.jacobian[1, 2] == pytest.approx(np.sqrt(2 * 9.81))  # dv/de is the speed at the impact
     assert exact.jacobian[0, 2] == pytest.approx(np.sqrt(2 * 9.81) * (ends[-1] - impact))
 

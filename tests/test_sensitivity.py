@@ -1,7 +1,7 @@
 """Derivatives of `solve` across impacts: against exact Jacobians, against their limits, and against each other.
 
 An error of a Jacobian is max |J - J*| / max |J*|, the median over eight phases of the impacts in their steps; J* are
-closed forms or an event-driven integration with saltation matrices (experiments/passes).
+closed forms or an event-driven integration with saltation matrices (experiments/conformance).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from jaximpact import Status
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
 
-from passes import cases
-from passes.reference import reference
+from conformance import cases
+from conformance.reference import reference
 
 SCHEMES = {scheme.__name__: scheme() for scheme in (ji.PaoliSchatzman, ji.MoreauJean, ji.Maury, ji.EventCorrected)}
 CORRECTED = ("PaoliSchatzman", "MoreauJean", "Maury")  # the others differentiate their own steps
@@ -124,7 +124,7 @@ def errors(name, scheme, h, sensitivity="corrected"):
     keep = differentiable(scheme, case)
     steps, ends = case.phases(h)
     found, _ = flow(name, scheme, sensitivity)(case.theta, ends, steps)
-    exact = [case.exact(end).jacobian for end in ends]
+    exact = [case.exact_at(end).jacobian for end in ends]
     return [cases.relative_error(j[:, keep], x[:, keep]) for j, x in zip(found, exact, strict=True)]
 
 
@@ -187,7 +187,9 @@ def test_through_an_accumulation_of_impacts(name, scheme):
     for h in H:
         steps, ends = case.phases(h)
         jacobian, status = flow(name, scheme)(case.theta, ends, steps)
-        row = [cases.relative_error(j[1], case.exact(end).jacobian[1]) for j, end in zip(jacobian, ends, strict=True)]
+        row = [
+            cases.relative_error(j[1], case.exact_at(end).jacobian[1]) for j, end in zip(jacobian, ends, strict=True)
+        ]
         found.append(float(np.median(row)))
         if scheme in CORRECTED:
             assert np.all(status & Status.DERIVATIVE_ZENO)

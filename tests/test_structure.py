@@ -29,7 +29,7 @@ LAYERS = [
     ["catalogue"],
     ["analysis"],
     ["study"],
-    ["indices"],
+    ["indices", "conformance"],
     ["plots", "files"],
     ["__init__"],
     ["cli"],
@@ -77,7 +77,7 @@ INSIDERS = {
     "test_cli", "test_ensemble", "test_fuzz", "test_native",
     "test_projection_sizes", "test_random_impacts", "test_small",
 }  # fmt: skip
-OPEN = {"analysis", "bodies", "catalogue", "cli", "extend", "indices", "plots", "study"}
+OPEN = {"analysis", "bodies", "catalogue", "cli", "conformance", "extend", "indices", "plots", "study"}
 
 
 def test_tests_look_from_outside():

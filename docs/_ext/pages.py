@@ -298,9 +298,9 @@ def benchmark_about() -> str:
     return "Recorded with: " + ", ".join(f"{name} {value}" for name, value in about.items() if value) + "\n"
 
 
-def passes_table() -> str:
-    """The recorded table of experiments/passes/README.md."""
-    text = (EXPERIMENTS / "passes" / "README.md").read_text()
+def conformance_table() -> str:
+    """The recorded table of experiments/conformance/README.md."""
+    text = (EXPERIMENTS / "conformance" / "README.md").read_text()
     return text.partition("<!-- table -->")[2].partition("<!-- end of table -->")[0].strip() + "\n"
 
 
@@ -322,7 +322,7 @@ def texts() -> Iterator[tuple[str, str]]:
     yield "parts/benchmarks.md", benchmark_tables()
     yield "parts/summary.md", benchmark_summary()
     yield "parts/about.md", benchmark_about()
-    yield "parts/passes.md", passes_table()
+    yield "parts/conformance.md", conformance_table()
     yield "parts/orders.md", measured_orders()
     yield "catalogue/index.md", catalogue_index()
     for entry in catalogue.entries():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -178,3 +181,68 @@ def check_gaps(solution: Solution, gap: np.ndarray) -> None:
             raise ValueError(
                 f"solution is of another problem or other args: it records impulses where gaps are {np.median(least):.3g}; {reason}"
             )
+
+
+class StudyLike(Protocol):
+    """What a `Study` is to the analyses, which lie below it."""
+
+    problem: Problem
+
+    def settings(self) -> AbstractContextManager[None]: ...
+    def solution(self) -> Solution: ...
+    def arguments(self, which: Any = ...) -> dict[str, Any]: ...
+    def lane(self, index: Any, save: Any = None) -> Solution: ...
+    def number(self, index: Any) -> int: ...
+    def quantity(self, name: str) -> np.ndarray: ...
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+STATED = (
+    "q0",
+    "v0",
+    "t0",
+    "args",
+    "args_axes",
+    "e",
+    "scheme",
+    "projection",
+)  # what a study knows of what an analysis asks
+
+
+def takes_study(function: Callable[P, R]) -> Callable[P, R]:
+    """An analysis that takes a `Study` in place of its first arguments: what the study knows need not be said again.
+
+    Of an analysis of one motion ``lane=`` says which, as in `Study.lane`, and it is computed with all its steps.
+    """
+    names = inspect.signature(function).parameters
+    single = "solution" in names and "args" in names and "args_axes" not in names
+
+    @functools.wraps(function)
+    def call(*given: Any, **options: Any) -> Any:
+        if not given or not all(hasattr(given[0], name) for name in ("settings", "solution", "arguments", "quantity")):
+            return function(*given, **options)
+        study: StudyLike = given[0]
+        if len(given) > 1:
+            raise TypeError(f"{function.__name__}(study, ...) takes the study alone by its place, the rest by name")
+        with study.settings():
+            if single:
+                if "lane" not in options:
+                    raise TypeError(f"{function.__name__} looks at one motion: say which lane of the study, lane=0")
+                index = options.pop("lane")
+                known = study.arguments([study.number(index)])
+                found = {"args": one_lane(known["args"], known["args_axes"]), "solution": study.lane(index, save="all")}
+                found["e"] = known["e"][0] if np.ndim(known["e"]) else known["e"]
+            else:
+                known = study.arguments()
+                wanted = STATED if "solution" not in names else ("args", "args_axes", "e")
+                found = {name: known[name] for name in wanted if name in names}
+                if "solution" in names:
+                    found["solution"] = study.solution()
+                if isinstance(options.get("groups"), str):
+                    options["groups"] = study.quantity(options["groups"])
+            if "problem" in names:
+                found["problem"] = study.problem
+            return function(**found | options)  # type: ignore[call-arg]
+
+    return call

@@ -28,7 +28,7 @@ from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..solution import Drawable, Solution, labelled
 from ..validate import cast_numbers
-from .arguments import check_kind, check_solution
+from .arguments import check_kind, check_solution, takes_study
 from .runs import runs
 
 
@@ -70,6 +70,7 @@ class Balance(Drawable):
         return float(np.max(np.abs(self.momentum)))
 
 
+@takes_study
 @labelled
 def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = None) -> Balance:
     """Energy and momentum balances of one motion of a problem.

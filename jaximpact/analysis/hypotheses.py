@@ -26,7 +26,7 @@ from ..contact import Metric, linearise
 from ..problem import Problem
 from ..solution import Result, Solution
 from ..validate import JaximpactWarning, cast_numbers
-from .arguments import check_gaps, check_kind, check_solution, distance
+from .arguments import check_gaps, check_kind, check_solution, distance, takes_study
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
 GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero
@@ -60,6 +60,7 @@ class Hypotheses(Result):
         return "\n".join(self.failures) if self.failures else "no hypothesis fails along this motion"
 
 
+@takes_study
 def check_hypotheses(
     problem: Problem, solution: Solution, *, args: Any = None, e: Any = None, tolerance: float | None = None
 ) -> Hypotheses:

@@ -24,7 +24,7 @@ from ..problem import Problem
 from ..schemes.base import Scheme, Timing
 from ..solution import Drawable, Result, Solution, labelled
 from ..validate import cast_numbers, leaf_axes
-from .arguments import check_kind, check_solution, one_lane
+from .arguments import check_kind, check_solution, one_lane, takes_study
 from .runs import runs
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
@@ -120,6 +120,7 @@ class Impacts(Drawable):
         )
 
 
+@takes_study
 @labelled
 def impacts(
     problem: Problem,

@@ -31,6 +31,7 @@ from ..solution import Drawable
 from ..status import FAILURES, Status, describe
 from ..trajectory import trajectory
 from ..validate import check_counts
+from .arguments import takes_study
 from .strobe import lost_derivatives, prepare_strobe
 
 
@@ -77,6 +78,7 @@ class Lyapunov(Drawable):
         return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
 
 
+@takes_study
 def lyapunov(
     problem: Problem,
     q0: ArrayLike,

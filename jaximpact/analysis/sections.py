@@ -19,7 +19,7 @@ from ..schemes.base import Scheme
 from ..solution import Drawable, Solution, labelled, spread
 from ..status import FAILURES
 from ..validate import check_counts
-from .arguments import check_kind, check_steps, distance
+from .arguments import check_kind, check_steps, distance, takes_study
 from .forced import Forced, check_restarts, gather
 from .impacts import Impacts, impacts
 
@@ -102,6 +102,7 @@ class ImpactSection(Drawable):
         return np.where(self.section.failed, np.nan, count)
 
 
+@takes_study
 @labelled
 def stroboscopic(
     problem: Problem,
@@ -156,6 +157,7 @@ def stroboscopic(
     return Section(t, q, v, motions.period, status, failed_at)
 
 
+@takes_study
 @labelled
 def impact_section(
     problem: Problem,

@@ -11,7 +11,7 @@ import numpy as np
 from ..labels import UNNAMED, Labels
 from ..solution import Drawable, Solution, spread
 from ..status import FAILURES
-from .arguments import check_kind, real
+from .arguments import check_kind, real, takes_study
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -62,6 +62,7 @@ class Statistics(Drawable):
         return columns
 
 
+@takes_study
 def statistics(
     solution: Solution,
     *,

@@ -23,9 +23,11 @@ from ..analysis import (
     Section,
     Statistics,
 )
+from ..conformance import Report
 from ..indices import Indices
 from ..solution import Covariance, Linearity, Ranking, Sensitivities, Solution
 from .animation import animate, disks, linkage, particles
+from .conformance import draw_report
 from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_fan, draw_statistics
 from .motions import draw_balance, draw_energies, draw_impacts, draw_motion, draw_positions, plot_derivatives
 from .orbits import draw_branch, draw_lyapunov, draw_multipliers, draw_states
@@ -80,6 +82,7 @@ PICTURES = {
     ParameterMap: Picture(draw_parameter_map, main=draw_periods),
     PeriodicOrbit: Picture(draw_multipliers, (5.4, 5.0)),
     Ranking: Picture(draw_ranking, (6.8, 4.2)),
+    Report: Picture(draw_report, (9.0, 7.0)),
     Section: Picture(draw_section, (6.0, 4.6)),
     Sensitivities: Picture(draw_sensitivities, (6.8, 4.2)),
     Statistics: Picture(draw_statistics, (8.0, 4.2)),
@@ -119,6 +122,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     `Covariance`        shares of the inputs in the variance of each output
     `Linearity`         samples of one ``output`` beside their linearisation
     `Indices`           indices of one ``output`` with confidence intervals
+    `Report`            cases over simulators, of the conformance suite
     `Lyapunov`          block means of one motion; of a batch exponents over ``parameter`` (B,), with its ``label``
     ==================  ============================================================================================
 

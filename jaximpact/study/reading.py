@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from ..integrate import solve
+from ..names import suggestion
 from ..problem import Problem
 from ..provenance import settings_of
 from ..solution import Solution
@@ -229,6 +230,17 @@ class Reading:
         axes = jax.tree.map(lambda some: 0 if some else None, varies)
         methods = {"scheme": system.scheme, "projection": system.projection, "save": system.save}
         return columns | {"args_axes": axes} | methods
+
+    def number(self, index: int | tuple[int, ...] | Mapping[str, int]) -> int:
+        """The place of a lane in the order of the design, its last dimension fastest; ``index`` as in `lane`."""
+        return int(np.ravel_multi_index(self._index(index), self.shape))
+
+    def quantity(self, name: str) -> np.ndarray:
+        """The values of one quantity of the design, for each lane (B, ...), by its key or its short name."""
+        keys = {short: key for key, short in self.design.names.items()} | {key: key for key in self.design.values}
+        if name not in keys:
+            raise ValueError(f"the study does not vary {name!r}; {suggestion(name, keys)}")
+        return self.design.at(tuple(slice(0, n) for n in self.shape))[keys[name]]
 
     def solution(self) -> Solution:
         """All lanes as `ensemble` would have returned them, in the order of the design, its last dimension fastest; in memory.

@@ -2,7 +2,7 @@
 
     python -m benchmarks.baselines.peer_steps KEY < jobs.json
 
-MJX and brax are set up as in experiments/passes: MJX with the spring and damper of its contact that give the wanted
+MJX and brax are set up as in experiments/conformance: MJX with the spring and damper of its contact that give the wanted
 bounce over sqrt(h) seconds, brax's spring pipeline with its elasticity. diffrax locates impacts by its events; it takes
 tolerances in place of a step.
 """
@@ -25,7 +25,7 @@ FLIGHTS = 64  # impacts of a lane, at most
 
 
 def rigid_bodies(motion, job):
-    """The ball by a motion of experiments/passes: (theta, t1, steps) -> (q, v)."""
+    """The ball by a motion of experiments/conformance: (theta, t1, steps) -> (q, v)."""
 
     def one(q, v, args):
         theta = jnp.stack([q[0], v[0], jnp.asarray(job["e"]), args["g"], jnp.zeros(())])
@@ -36,13 +36,13 @@ def rigid_bodies(motion, job):
 
 
 def mjx(job):
-    from passes.peers import mjx_contacts
+    from conformance.peers import mjx_contacts
 
     return rigid_bodies(mjx_contacts.ball, job)
 
 
 def brax(job):
-    from passes.peers import brax_pipelines
+    from conformance.peers import brax_pipelines
 
     return rigid_bodies(brax_pipelines.motions("spring")["grav1d"], job)
 

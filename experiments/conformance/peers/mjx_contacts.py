@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import mujoco
 from mujoco import mjx
 
+from jaximpact.conformance import JaxMotions
+
 PACKAGES = ("mujoco", "mujoco-mjx")
-HOW = "mjx.step in lax.scan, Euler; solref = (-stiffness, -damping) from e, contact time sqrt(h); jax.jacfwd"
+HOW = "mjx.step in a loop, Euler; solref = (-stiffness, -damping) from e, contact time sqrt(h); jax.jacfwd"
 RADIUS = 0.1
 
 OPTION = '<option integrator="Euler" cone="pyramidal" gravity="0 0 0"><flag eulerdamp="disable"/></option>'
@@ -57,7 +59,10 @@ def contact(m, e, h):
 
 def march(m, q0, v0, steps):
     d = mjx.make_data(m).replace(qpos=q0, qvel=v0)
-    d, _ = jax.lax.scan(lambda d, _: (mjx.step(m, d), None), d, None, length=steps)
+    # a loop wants the types that a step returns
+    types = jax.eval_shape(mjx.step, m, d)
+    d = jax.tree.map(lambda x, like: jnp.asarray(x, like.dtype), d, types)
+    d = jax.lax.fori_loop(0, steps, lambda _, d: mjx.step(m, d), d)
     return jnp.concatenate([d.qpos, d.qvel])
 
 
@@ -88,6 +93,12 @@ def two_balls(theta, t1, steps):
     return march(m, jnp.stack([x1, x2]), jnp.stack([v1, v2]), steps)
 
 
+def unit_flight(theta, t1, steps):
+    """A wall on the other side: mirrored."""
+    y0, v0, e, wall = theta
+    return -ball(jnp.stack([-y0, -v0, e, 0 * e, -wall]), t1, steps)
+
+
 def corner(theta, t1, steps):
     x0, y0, vx, vy, e, gx, gy, wx, wy = theta
     m = contact(CORNER, e, t1 / steps)
@@ -115,4 +126,10 @@ MOTIONS = {
     "corner": corner,
     "two-balls": two_balls,
     "off-wall": off_wall,
+    "unit-flight": unit_flight,
 }
+
+
+def adapter(variant: str) -> JaxMotions:
+    """All that MJX can state."""
+    return JaxMotions(MOTIONS, HOW, PACKAGES)

@@ -10,11 +10,10 @@ import jax
 import jax.numpy as jnp
 import optimistix
 
-from passes import cases, worker
+from jaximpact.conformance import JaxMotions, get
 
 PACKAGES = ("diffrax", "optimistix")
 HOW = "Event with optimistix.Newton, restart after each bounce; Tsit5 at 1e-9, steps up to 0.1; jax.jacrev through the default adjoint"
-PHASES = 1  # there is no step size: one end time is enough
 BOUNCES = {
     "grav1d": 2,
     "harm1d": 5,
@@ -25,6 +24,10 @@ BOUNCES = {
     "outside-disc": 1,
     "two-balls": 1,
     "off-wall": 1,
+    "struck": 1,
+    "unit-flight": 1,
+    "drag": 1,
+    "polar": 1,
 }
 
 
@@ -83,9 +86,7 @@ def motion(case, bounces):
     return run
 
 
-MOTIONS = {name: motion(cases.get(name), bounces) for name, bounces in BOUNCES.items()}
-
-
-def differentiate(motion, steps):
-    """Reverse mode, which diffrax's default adjoint is for."""
-    return worker.differentiate(motion, steps, jax.jacrev)
+def adapter(variant: str) -> JaxMotions:
+    """Cases of single impacts whose number is known; reverse mode, which diffrax's default adjoint is for."""
+    motions = {name: motion(get(name), bounces) for name, bounces in BOUNCES.items()}
+    return JaxMotions(motions, HOW, PACKAGES, steps=False, transform=jax.jacrev)

@@ -2,7 +2,7 @@
 
 The spring and positional pipelines have a restitution ("elasticity"); the generalized one has none and is given the
 cases without bounce. Every other setting is brax's default; double precision; differentiated as brax is: jax through
-`pipeline.step` in `lax.scan`.
+`pipeline.step` in a loop.
 """
 
 import jax
@@ -12,8 +12,10 @@ from brax.io import mjcf
 from brax.positional import pipeline as positional
 from brax.spring import pipeline as spring
 
+from jaximpact.conformance import JaxMotions
+
 PACKAGES = ("brax", "mujoco-mjx")
-HOW = "pipeline.step in lax.scan, default settings, elasticity = e; jax.jacfwd"
+HOW = "pipeline.step in a loop, default settings, elasticity = e; jax.jacfwd"
 RADIUS = 0.1
 PIPELINES = {"spring": spring, "positional": positional, "generalized": generalized}
 
@@ -32,8 +34,13 @@ def march(pipeline, sys, places, velocities, steps):
     q = jnp.concatenate([places, upright], axis=1).ravel()
     qd = jnp.concatenate([velocities, jnp.zeros((count, 3))], axis=1).ravel()
     state = pipeline.init(sys, q, qd)
-    state, _ = jax.lax.scan(lambda s, _: (pipeline.step(sys, s, jnp.zeros(0)), None), state, None, length=steps)
+    state = jax.lax.fori_loop(0, steps, lambda _, s: pipeline.step(sys, s, jnp.zeros(0)), state)
     return state.q.reshape(count, 7)[:, :3], state.qd.reshape(count, 6)[:, :3]
+
+
+def adapter(variant: str) -> JaxMotions:
+    """One of the pipelines."""
+    return JaxMotions(motions(variant), HOW, PACKAGES)
 
 
 def motions(variant: str):
@@ -56,6 +63,10 @@ def motions(variant: str):
         y0, v0, e, wall = theta
         return ball(jnp.stack([y0, v0, e, 0 * e, wall]), t1, steps)
 
+    def unit_flight(theta, t1, steps):
+        y0, v0, e, wall = theta
+        return -ball(jnp.stack([-y0, -v0, e, 0 * e, -wall]), t1, steps)
+
     def hop(theta, t1, steps):
         y0, v0, e, f, wall = theta
         return ball(jnp.stack([y0, v0, e, -f, wall]), t1, steps)
@@ -71,4 +82,4 @@ def motions(variant: str):
     if pipeline is generalized:
         return {"hop1d": hop}
     bounces = dict.fromkeys(("grav1d", "grav1d-once", "ball-e0.8", "ball-e0.5"), ball)
-    return bounces | {"hop1d": hop, "two-balls": two_balls, "off-wall": off_wall}
+    return bounces | {"hop1d": hop, "two-balls": two_balls, "off-wall": off_wall, "unit-flight": unit_flight}

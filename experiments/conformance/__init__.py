@@ -1,0 +1,1 @@
+"""What the conformance suite is checked with, and the simulators that are compared by it."""

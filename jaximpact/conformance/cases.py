@@ -1,0 +1,162 @@
+"""The cases, as data: what is asked, in words and formulas, and what is right, to 15 digits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..problem import Problem
+from .formulas import evaluate, parsed
+
+# numbers of steps, in thousandths, over which an error is taken: impacts then lie in many phases of their steps
+SHIFTS = (0, 7, 17, 29, 43, 61, 79, 97)
+
+
+class Exact(NamedTuple):
+    """State (q, v) at the end (2d,) and its Jacobian (2d, p)."""
+
+    state: np.ndarray
+    jacobian: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One motion: M(q) dv/dt = force + sum of gap gradients times impulses, gaps >= 0, Newton's law at impacts.
+
+    Attributes:
+        name, title: the case, and what it tests.
+        tags: what it takes: "M(q)", "moving wall", "lasting contact", "simultaneous", "accumulation", "plastic".
+        source: where the trap is known from, or "".
+        mass: formulas (d, d), or None for the unit matrix; force: (d,), with all terms of the mass; gaps: (m,). They speak of
+            ``t``, ``q[i]``, ``v[i]`` and the parameters.
+        parameters: name -> value, the columns of the Jacobian in this order.
+        position, velocity: which parameters are q and v at t = 0; "e" is the restitution of all contacts.
+        t1: the end, at no impact [s].
+        impacts: how many there are before t1; None where they are infinitely many.
+        exact: final state (q, v) and its derivative by the parameters.
+    """
+
+    name: str
+    title: str
+    tags: tuple[str, ...]
+    source: str
+    mass: tuple[tuple[str, ...], ...] | None
+    force: tuple[str, ...]
+    gaps: tuple[str, ...]
+    parameters: dict[str, float]
+    position: tuple[str, ...]
+    velocity: tuple[str, ...]
+    t1: float
+    impacts: int | None
+    exact: Exact
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> Case:
+        """From its entry in the file."""
+        exact = Exact(np.array(data["state"], float), np.array(data["jacobian"], float))
+        rest: dict[str, Any] = {key: _fixed(x) for key, x in data.items() if key not in ("state", "jacobian")}
+        return cls(**rest, exact=exact)
+
+    @cached_property
+    def theta(self) -> np.ndarray:
+        """The parameters' values (p,)."""
+        return np.array(list(self.parameters.values()))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the Jacobian's columns."""
+        return tuple(self.parameters)
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """Names of the Jacobian's rows."""
+        d = len(self.position)
+        return tuple(f"{x}{i}" for x in "qv" for i in range(1, d + 1)) if d > 1 else ("q", "v")
+
+    @property
+    def q0(self) -> np.ndarray:
+        return np.array([self.parameters[name] for name in self.position])
+
+    @property
+    def v0(self) -> np.ndarray:
+        return np.array([self.parameters[name] for name in self.velocity])
+
+    @property
+    def e(self) -> float:
+        return self.parameters["e"]
+
+    @property
+    def args(self) -> dict[str, float]:
+        """The parameters that the problem's functions speak of."""
+        return {k: x for k, x in self.parameters.items() if k != "e" and k not in self.position + self.velocity}
+
+    def start(self, theta: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
+        """(q0, v0, e, args) from the vector of parameters: what `jaximpact.solve` is given."""
+        values = dict(zip(self.parameters, theta, strict=True))
+        q0, v0 = (jnp.stack([values[name] for name in names]) for names in (self.position, self.velocity))
+        return q0, v0, values["e"], {name: values[name] for name in self.args}
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The motion as a `jaximpact.Problem`, from the formulas."""
+        force, gaps = list(map(parsed, self.force)), list(map(parsed, self.gaps))
+        mass = None if self.mass is None else [list(map(parsed, row)) for row in self.mass]
+
+        def vector(formulas: list, like: Any, names: dict) -> Any:
+            # numbers that are constant take the dtype of the others
+            zero = jnp.zeros_like(like[0])
+            return jnp.stack([evaluate(formula, names, jnp) + zero for formula in formulas])
+
+        def forces(t: Any, q: Any, v: Any, args: Any) -> Any:
+            return vector(force, q, {"t": t, "q": q, "v": v, **args})
+
+        def constraints(t: Any, q: Any, args: Any) -> Any:
+            return vector(gaps, q, {"t": t, "q": q, **args})
+
+        def matrix(q: Any, args: Any) -> Any:
+            assert mass is not None
+            return jnp.stack([vector(row, q, {"q": q, **args}) for row in mass])
+
+        return Problem(forces, constraints, matrix if mass else None)
+
+    def steps(self, h: float) -> tuple[int, ...]:
+        """Numbers of steps of about h, over which impacts fall into different phases of their steps."""
+        count = round(self.t1 / h)
+        return tuple(count + round(count * shift / 1000) for shift in SHIFTS)
+
+
+def _fixed(x: Any) -> Any:
+    """Lists as tuples."""
+    return tuple(map(_fixed, x)) if isinstance(x, list) else x
+
+
+def relative_error(found: Any, exact: Any) -> float:
+    """max |x - x_exact| / max |x_exact|; NaN where x has one. ValueError where the shapes differ."""
+    found, exact = np.asarray(found), np.asarray(exact)
+    if found.shape != exact.shape:
+        raise ValueError(f"{found.shape} in place of {exact.shape}")
+    return float(np.max(np.abs(found - exact)) / np.max(np.abs(exact)))
+
+
+@cache
+def cases() -> dict[str, Case]:
+    """All cases by name."""
+    data = json.loads(files(__package__).joinpath("cases.json").read_text())
+    return {entry["name"]: Case.of(entry) for entry in data["cases"]}
+
+
+def get(name: str) -> Case:
+    """The case of that name.
+
+    Raises:
+        KeyError: there is none.
+    """
+    if name not in cases():
+        raise KeyError(f"no case {name!r}; there are {', '.join(cases())}")
+    return cases()[name]

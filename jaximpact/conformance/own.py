@@ -1,0 +1,78 @@
+"""The adapter of jaximpact: a scheme, and which derivative of it ("PaoliSchatzman corrected" is a variant)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import schemes
+from ..jacobians import sensitivities
+from ..validate import without_remarks
+from .cases import get
+from .report import COARSE, FINE
+
+
+class Own:
+    """One scheme of this library, by `jaximpact.sensitivities` of the problem that the formulas state."""
+
+    PACKAGES = ("jaximpact", "jax")
+    HOW = "jaximpact.sensitivities, forward mode"
+
+    def __init__(self, scheme: str, sensitivity: str) -> None:
+        jax.config.update("jax_enable_x64", True)
+        self.scheme, self.sensitivity = getattr(schemes, scheme)(), sensitivity
+        self.plastic = scheme == "Maury"
+        self._group = cache(self._computed)
+
+    def final_state(self, case: Any, theta: Any, steps: int) -> np.ndarray:
+        return self._both(case.name, tuple(theta), steps)[0]
+
+    def jacobian(self, case: Any, theta: Any, steps: int) -> np.ndarray:
+        return self._both(case.name, tuple(theta), steps)[1]
+
+    def _both(self, name: str, theta: tuple[float, ...], steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of one number of steps; those that are asked for together are computed together."""
+        groups = (get(name).steps(h) for h in (FINE, COARSE))
+        group = next((counts for counts in groups if steps in counts), (steps,))
+        states, jacobians = self._group(name, theta, group)
+        return states[group.index(steps)], jacobians[group.index(steps)]
+
+    def _computed(self, name: str, theta: tuple[float, ...], steps: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        case = get(name)
+        if self.plastic and case.e:
+            raise NotImplementedError(name)
+
+        def start(x: Any) -> dict[str, Any]:
+            q0, v0, e, args = case.start(x)
+            return {"q0": q0, "v0": v0, "e": e} | ({"args": args} if args else {})
+
+        q0, v0, e, args = case.start(np.array(theta))
+        with without_remarks():
+            found = sensitivities(
+                case.problem,
+                q0,
+                v0,
+                t1=case.t1,
+                h=case.t1 / np.array(steps),
+                e=e,
+                args=args or None,
+                scheme=self.scheme,
+                wrt=("q0", "v0", "e", *(["args"] if args else [])),
+                mode="forward",
+                sensitivity=self.sensitivity,
+                progress=False,
+            )
+        # by the start, then by the parameters that make it
+        _, value, _, _, by_start = found._flat()
+        columns = lambda x: jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(start(x))])
+        return value, by_start @ np.asarray(jax.jacfwd(columns)(jnp.asarray(theta)))
+
+
+def adapter(variant: str) -> Own:
+    """The scheme and the derivative that a variant names."""
+    scheme, sensitivity = variant.split()
+    return Own(scheme, sensitivity)

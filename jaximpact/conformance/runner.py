@@ -1,0 +1,158 @@
+"""Adapters through the cases: each in a process of its own, with a time limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .cases import Case, get, relative_error
+from .cases import cases as all_cases
+from .report import COARSE, FINE, Cell, Column, Report
+
+WORKER = Path(__file__).with_name("worker.py")
+OWN = "jaximpact.conformance.own"
+
+
+class Adapter(NamedTuple):
+    """What is held against the cases: a heading, the adapter (file or module), its variant, the interpreter it runs in."""
+
+    title: str
+    module: str
+    variant: str = ""
+    python: str = sys.executable
+
+
+def adapters_of_jaximpact() -> tuple[Adapter, ...]:
+    """The schemes of this library, with their corrected derivatives, and with those of plain automatic differentiation."""
+    corrected = [
+        Adapter(f"jaximpact {name}", OWN, f"{name} corrected") for name in ("PaoliSchatzman", "MoreauJean", "Maury")
+    ]
+    plain = [
+        Adapter(f"{name}, plain AD", OWN, f"{name} discrete") for name in ("PaoliSchatzman", "MoreauJean", "Maury")
+    ]
+    return (*corrected, Adapter("jaximpact EventCorrected", OWN, "EventCorrected corrected"), *plain)
+
+
+def run(
+    adapters: Iterable[Adapter | str | os.PathLike[str]],
+    names: Sequence[str] | None = None,
+    *,
+    limit: float = 300.0,
+    jobs: int = 1,
+    progress: bool = False,
+) -> Report:
+    """Hold adapters against the cases.
+
+    Args:
+        adapters: `Adapter`, or paths of files.
+        names: of the cases, all by default.
+        limit: seconds that an adapter may take before it is stopped; it goes on behind the case that it was at.
+        jobs: adapters at a time.
+        progress: say when an adapter is done.
+
+    Returns:
+        `Report`. What an adapter raises, a crash and a time that is up are part of it; the other cases are not lost.
+
+    Raises:
+        KeyError: there is no such case. FileNotFoundError: there is no such file.
+    """
+    chosen = [get(name) for name in (names or all_cases())]
+    made = [_adapter(x) for x in adapters]
+
+    def one(adapter: Adapter) -> Column:
+        column = measure(adapter, chosen, limit)
+        if progress:
+            print(f"{column.title}: {column.summary}", file=sys.stderr, flush=True)
+        return column
+
+    with ThreadPoolExecutor(jobs) as pool:
+        columns = tuple(pool.map(one, made))
+    return Report(tuple(case.name for case in chosen), columns)
+
+
+def _adapter(given: Adapter | str | os.PathLike[str]) -> Adapter:
+    if isinstance(given, Adapter):
+        return given
+    path = Path(given).resolve()
+    if not path.is_file():
+        raise FileNotFoundError(f"no adapter {path}: give the file that holds final_state and jacobian")
+    return Adapter(path.stem, str(path))
+
+
+def measure(adapter: Adapter, chosen: Sequence[Case], limit: float) -> Column:
+    """Errors of one adapter: of all cases at the fine step, and at the coarse one of those that may pass."""
+    cells: dict[str, Cell] = {}
+    about: dict[str, Any] = {}
+    wanted = list(chosen)
+    for h in (FINE, COARSE):
+        while wanted:
+            at = None  # the case in work
+            for line in launch(adapter, [_job(case, h) for case in wanted], limit):
+                if "case" not in line:
+                    about |= line
+                elif line.get("begins"):
+                    at = line["case"]
+                else:
+                    at = None
+                    if not line.get("skipped"):
+                        cells[line["case"]] = _cell(cells.get(line["case"], Cell()), line, h)
+            if at is None:
+                break
+            # the process ended in this case: the others go on in a new one
+            cells[at] = cells.get(at, Cell())._replace(message=about.pop("stopped", "no answer"))
+            wanted = wanted[[case.name for case in wanted].index(at) + 1 :]
+        wanted = [case for case in chosen if case.name in cells and cells[case.name].open]
+    return Column(adapter.title, cells, about)
+
+
+def _job(case: Case, h: float) -> dict[str, Any]:
+    names = ("name", "title", "tags", "mass", "force", "gaps", "parameters", "position", "velocity", "t1", "impacts")
+    return {"case": {name: getattr(case, name) for name in names}, "h": h, "steps": case.steps(h)}
+
+
+def _cell(cell: Cell, line: dict[str, Any], h: float) -> Cell:
+    cell = cell._replace(seconds=cell.seconds + line["seconds"], message=line.get("error", ""))
+    exact = get(line["case"]).exact
+    try:
+        state = [relative_error(x, exact.state) for x in line.get("states", ())]
+        jacobian = [relative_error(x, exact.jacobian) for x in line.get("jacobians", ())]
+    except (ValueError, TypeError) as error:
+        return cell._replace(message=f"the answer has another shape: {error}")
+    states = dict(cell.states) | ({h: float(np.median(state))} if state else {})
+    return cell._replace(
+        states=states, errors=dict(cell.errors) | ({h: float(np.median(jacobian))} if jacobian else {})
+    )
+
+
+def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> list[dict[str, Any]]:
+    """The lines a worker wrote within the time limit; what ended it otherwise is the last."""
+    command = [adapter.python, str(WORKER), adapter.module, adapter.variant]
+    package = str(Path(__file__).parents[2])
+    # a module beside the package is found; an interpreter of its own keeps its own packages
+    paths = [os.environ.get("PYTHONPATH", ""), *([package] if adapter.python == sys.executable else [])]
+    environment = {"JAX_PLATFORMS": "cpu"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True, env=environment)
+        end: dict[str, Any] = {}
+        try:
+            process.communicate(json.dumps(jobs), timeout=limit)
+            if process.returncode:
+                err.seek(0)
+                said = (err.read().strip().splitlines() or ["without a word"])[-1][:200]
+                end = {"stopped": f"exit code {process.returncode}: {said}"}
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            end = {"stopped": f"time limit of {limit:g} s"}
+        out.seek(0)
+        lines = [json.loads(line) for line in out if line.endswith("\n")]
+    return [*lines, end]
