@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 from jax.extend.core import ClosedJaxpr, Literal
 
 IDENTITIES = {"guard", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
@@ -32,6 +33,57 @@ def inner(eqn: Any) -> list:
     """The jaxprs in an equation."""
     values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else [value])]
     return [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+
+
+def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same without calls of jitted functions, each of which jax differentiates by itself, in a few milliseconds; what is computed
+    twice is computed once, and what nothing depends on not at all."""
+    seen: dict = {}
+
+    def evaluate(jaxpr: Any, constants: Sequence, values: Sequence) -> list:
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
+        read = lambda v: v.val if isinstance(v, Literal) else env[v]  # type: ignore[attr-defined]
+        for eqn in needed(jaxpr):
+            given = [read(v) for v in eqn.invars]
+            if eqn.primitive.name in ("jit", "pjit"):
+                called = eqn.params["jaxpr"]
+                found = evaluate(called.jaxpr, called.consts, given)
+            else:
+                found = once(eqn, given)
+            env.update(zip(eqn.outvars, found, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def once(eqn: Any, given: list) -> list:
+        # literals by value and kind, what is traced by name
+        names = [(v.val, v.aval) if isinstance(v, Literal) else id(x) for v, x in zip(eqn.invars, given, strict=True)]  # type: ignore[attr-defined]
+        key = (eqn.primitive, str(names), str(eqn.params)) if not inner(eqn) else None
+        if key is None or key not in seen:
+            params = eqn.primitive.get_bind_params(eqn.params | _inlined_parts(eqn.params))
+            found = eqn.primitive.bind(*given, **params)
+            # with what it is of, which then keeps its name
+            seen[key] = found if eqn.primitive.multiple_results else [found], given
+        return seen[key][0]
+
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
+    return jax.make_jaxpr(lambda *values: evaluate(closed.jaxpr, closed.consts, values))(*avals)
+
+
+def needed(jaxpr: Any) -> list:
+    """The equations that something depends on."""
+    wanted, kept = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+    for eqn in reversed(jaxpr.eqns):
+        if not wanted.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            wanted.update(v for v in eqn.invars if not isinstance(v, Literal))
+    return kept[::-1]
+
+
+def _inlined_parts(params: dict) -> dict:
+    """The branches of a choice, and the bodies of loops."""
+    new = lambda x: inlined(x) if isinstance(x, ClosedJaxpr) else x
+    names = ("branches", "cond_jaxpr", "body_jaxpr")
+    parts = {name: params[name] for name in names if name in params}
+    return {name: tuple(map(new, x)) if name == "branches" else new(x) for name, x in parts.items()}
 
 
 def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:

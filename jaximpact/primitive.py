@@ -20,6 +20,8 @@ from jax.flatten_util import ravel_pytree
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import AbstractMesh
 
+from . import backwards
+from .backwards import Parts
 from .derivatives import UNDIFFERENTIATED
 from .execution import Task, one_lane, without_rows
 from .motion import Motion
@@ -27,6 +29,7 @@ from .native import foreign
 from .program import Program
 from .rows import Turn
 from .small import Unsupported
+from .trajectory import structure
 
 DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode
 ROWS = 1e8  # bytes of a Jacobian of all rows, up to which it is
@@ -123,8 +126,6 @@ class Jacobian(Derivative):
 class Cotangent(Derivative):
     """From the operands, and cotangents of the outputs: those of the operands moved. Goes through the steps backwards."""
 
-    native = False
-
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)
         of, some = self.outputs(operands[:count], branches)
@@ -171,7 +172,17 @@ def _native_shapes(function: Any, members: Sequence, axes: tuple) -> list | None
     """Those of the results in one lane, where native code is to be had: the form that is compiled is traced, and no other."""
     if not _is_native(function):
         return None
-    rows, before, general = _value(function).rows(members), int(isinstance(function, Jacobian)), function.general()
+    if isinstance(function, Cotangent):
+        return [x for x, m in zip(members, function.moved, strict=False) if m]
+    if isinstance(function, Derivative):
+        # one for each output, without a trace of the derivative, which may only be transposed
+        count = len(function.moved)
+        values = _native_shapes(function.function, members[:count], axes[:count]) or []
+        moved = sum(math.prod(x.shape) for x, m in zip(members, function.moved, strict=False) if m)
+        lead = (moved,) if isinstance(function, Jacobian) else ()
+        of = [x for x, u in zip(values, function.used, strict=True) if u]
+        return [jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) for x in of]
+    rows, general = function.rows(members), function.general()
     with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
         of_row = _branching.trace(*members, function=general).out_info
     if rows == 0:
@@ -180,8 +191,8 @@ def _native_shapes(function: Any, members: Sequence, axes: tuple) -> list | None
     of_rows = jax.eval_shape(partial(_plain, function=general, axes=axes, count=None), *members)
     found = []
     for x, many in zip(of_row, of_rows, strict=True):
-        lead = (*x.shape[:before], rows + 1, *x.shape[before:]) if many.ndim > x.ndim else x.shape
-        found.append(jax.ShapeDtypeStruct(lead, x.dtype))
+        shape = (rows + 1, *x.shape) if many.ndim > x.ndim else x.shape
+        found.append(jax.ShapeDtypeStruct(shape, x.dtype))
     return found
 
 
@@ -306,15 +317,27 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
     try:
         if not _is_native(function):
             raise Unsupported("not asked for")
-        turns, before = _turns(function, axes), int(isinstance(function, Jacobian))
-        general = function.general()
-        name = foreign.target(_branching, members, axes, count, ctx.avals_out, turns, before, function=general)
+        name = _target(function, members, axes, count, ctx.avals_out)
     except (Unsupported, ImportError, NotImplementedError) as error:
         if function.native and _value(function).execution == "native":
             raise ValueError(f"execution='native' cannot take this problem ({error}): give execution='xla'") from error
         return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
     call = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_out])
     return mlir.lower_fun(lambda *xs: call(*xs), multiple_results=True)(ctx, *operands)
+
+
+def _target(function: Any, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
+    """The target of native code; Unsupported where it cannot be had."""
+    if isinstance(function, Cotangent):
+        program, motion = function.function.opened(members)
+        if program.rows or program.problem.listed or program.length is None:
+            raise Unsupported("reverse mode of more than a last row")
+        lane = jax.tree.structure((program.replace(branches=True, length=None), motion))
+        parts, shape = Parts(lane, function.moved, function.used), structure(program, motion)
+        return backwards.target(parts, shape, program.length, members, axes, count, results)
+    general = function.general()
+    turns, before = _turns(function, axes), int(isinstance(function, Jacobian))
+    return foreign.target(_branching, members, axes, count, results, turns, before, function=general)
 
 
 _branching = jax.jit(lambda *operands, function: function(*operands, branches=True), static_argnames="function")

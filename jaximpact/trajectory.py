@@ -33,7 +33,8 @@ SEGMENTED = 32  # steps from which reverse mode keeps the states between segment
 def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
     """The motion; ``length`` steps are made, by default its own, of which those beyond its own do nothing."""
     course = Course(program, motion)
-    return course.branching() if program.branches else course.counted(length)
+    begin = course.begin(motion)
+    return course.branching(begin) if program.branches else course.counted(begin, length)
 
 
 def structure(program: Program, motion: Motion) -> Any:
@@ -98,6 +99,15 @@ class Account(NamedTuple):
         return found.noted(info.status | lost, jnp.where(lost > 0, t, motion.time(k)))
 
 
+class Begin(NamedTuple):
+    """The start of a motion: the row of time t0, and state, row and account after the steps that a scheme begins with."""
+
+    initial: Row
+    state: Any
+    row: Row
+    account: Account
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Part:
@@ -131,27 +141,28 @@ class Course:
         # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
         massive = wanted and Metric.at(self.problem, motion.q0, motion.args).factor is not None
         self.forgetful = (differentiated or massive) and not self.corrected
-        neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
-        self.listed = neighbours is not None  # constraints are those of near pairs of bodies
+        self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if self.listed:
             self.scheme = Listing(self.scheme)
-
-        self.motion, impulse, status = start(self.problem.near(neighbours), self.law, motion)
-        self.state, info = self.scheme.init(self.problem, self.law, self.motion)
-        q0, v0 = self.motion.q0, self.motion.v0
-        initial = Row(q0, v0, q0, impulse, jnp.zeros_like(v0), impulse, None, self.pairs_of(self.state))
-        self.initial = initial._replace(before=(self.state, impulse)) if self.locates else initial
         self.starts_at = program.scheme.starts_at
-        self.account = Account.opened(status, motion.t0).added(
-            self.problem, self.motion, self.starts_at, self.state, info
-        )
-        self.row = self.row_of(self.state, info, impulse, self.state) if self.starts_at > 0 else self.initial
         # what a step needs of the motion, and no more
-        self.moving = self.motion._replace(q0=None, v0=None)
+        self.moving = motion._replace(q0=None, v0=None)
         # a scheme that can make part of a step makes the last one end at t1
         over = motion.time(motion.steps) - motion.t1
         self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
+
+    def begin(self, motion: Motion) -> Begin:
+        """The motion at its start."""
+        neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
+        motion, impulse, status = start(self.problem.near(neighbours), self.law, motion)
+        state, info = self.scheme.init(self.problem, self.law, motion)
+        q0, v0 = motion.q0, motion.v0
+        initial = Row(q0, v0, q0, impulse, jnp.zeros_like(v0), impulse, None, self.pairs_of(state))
+        initial = initial._replace(before=(state, impulse)) if self.locates else initial
+        account = Account.opened(status, motion.t0).added(self.problem, motion, self.starts_at, state, info)
+        row = self.row_of(state, info, impulse, state) if self.starts_at > 0 else initial
+        return Begin(initial, state, row, account)
 
     # steps
 
@@ -239,7 +250,7 @@ class Course:
 
     # all lanes step together
 
-    def counted(self, length: Any) -> Solution:
+    def counted(self, begin: Begin, length: Any) -> Solution:
         """As a loop in which all lanes of a batch step together, for XLA: one of a fixed length where it is known."""
         program, motion = self.program, self.moving
         # a step up to a row's time is for kept rows alone: not within the loop over all steps
@@ -254,9 +265,9 @@ class Course:
             return self.value(t, self.in_time(t, row, motion.time(k) - t))
 
         keeper = Keeper(program, motion, content)
-        kept = keeper.put(keeper.empty(self.initial), 0, self.initial)
+        kept = keeper.put(keeper.empty(begin.initial), 0, begin.initial)
         if self.starts_at > 0:
-            kept = keeper.put(kept, self.starts_at, self.row)
+            kept = keeper.put(kept, self.starts_at, begin.row)
         ragged = length is not None
 
         def body(carry: Any, k: Array) -> tuple[Any, None]:
@@ -276,7 +287,7 @@ class Course:
                 found = jax.tree.map(lambda x, y: jnp.where(live, x, y), found, carry[:3])
             return (*found, keeper.put(kept, k, found[1], live)), None
 
-        carry = (self.state, self.row, self.account, kept)
+        carry = (*begin[1:], kept)
         if program.length is None:
             first, last = jnp.asarray(self.starts_at + 1, jnp.int32), motion.steps if length is None else length
             carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
@@ -314,18 +325,25 @@ class Course:
 
     # every lane steps by itself
 
-    def branching(self) -> Solution:
+    def branching(self, begin: Begin) -> Solution:
         """As a loop in which a lane takes the branches that it needs, for native code and kernels; rows leave it as they are
         made, of which there are then as many as asked for."""
-        program, dtype = self.program, self.motion.q0.dtype
-        carry = (self.state, self.row, self.account)
-        if program.rows:
-            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, dtype, bool))
-            carry, rows = stream(self.next_row, carry, Turn._make(each))
-        else:
-            carry, rows = self.next_row(carry, None)
-            rows = jax.tree.map(lambda x: x[None], rows)
-        state, row, account = carry
+        carry = begin[1:]
+        if self.program.rows:
+            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, begin.row.q.dtype, bool))
+            carry, rows = stream(partial(self.next_row, begin.initial), carry, Turn._make(each))
+            return self.closing(carry, rows)
+        carry = lax.while_loop(self.before(self.moving.steps), self.advance, carry)
+        return self.at_end(carry, begin.initial)
+
+    def at_end(self, carry: Any, initial: Row) -> Solution:
+        """The solution that keeps the last row alone."""
+        rows = self.row_at(carry, initial, self.moving.steps, None)
+        return self.closing(carry, jax.tree.map(lambda x: x[None], rows))
+
+    def closing(self, carry: Any, rows: Any) -> Solution:
+        """The solution from the last carry and the rows."""
+        program, (state, row, account) = self.program, carry
         still = Info.none(state.q, state.v, len(row.impulse))
         account = account.added(self.problem, self.ended, self.moving.steps, state, still)
         account = self.closed(state, self.stable(state, account))
@@ -336,18 +354,23 @@ class Course:
         q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
         return self.solution((t, q, v, z, impulse, energy), values, account)
 
-    def next_row(self, carry: Any, turn: Turn | None) -> tuple[Any, Any]:
-        """Steps up to the next row, or without a turn to the end, and that row: its time, state and energy, or what is saved
-        in their place."""
+    def next_row(self, initial: Row, carry: Any, turn: Turn) -> tuple[Any, Any]:
+        """Steps up to the next row, and that row."""
+        motion = self.moving
+        of_time = self.program.every is None
+        number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
+        target = jnp.where(turn.last, motion.steps, number)
+        carry = lax.while_loop(self.before(target), self.advance, carry)
+        return carry, self.row_at(carry, initial, target, turn)
+
+    def before(self, target: Array) -> Callable[[Any], Array]:
+        """Whether there are steps to be made up to that number."""
+        return lambda carry: carry[0].n < target
+
+    def row_at(self, carry: Any, initial: Row, target: Array, turn: Turn | None) -> Any:
+        """The row of a turn, or the last: its time, state and energy, or what is saved in their place."""
         program, motion = self.program, self.moving
-        target = motion.steps
-        if turn is not None:
-            of_time = program.every is None
-            number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
-            target = jnp.where(turn.last, target, number)
-        going = lambda carry: carry[0].n < target
-        carry = lax.while_loop(going, partial(self.advance, target=target), carry)
-        row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), self.initial, carry[1])
+        row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), initial, carry[1])
         if program.every is not None or program.rows == 0:
             row = row._replace(before=None)
         t, clock = motion.t1, self.ended.time(target)
@@ -356,10 +379,10 @@ class Course:
             clock = jnp.where(turn.last, clock, motion.time(target))
         row = self.in_time(t, row, clock - t)
         if program.function is not None:
-            return carry, (t, self.value(t, row))
-        return carry, (t, *row[:4], self.energy(t, row.q, row.v))
+            return t, self.value(t, row)
+        return (t, *row[:4], self.energy(t, row.q, row.v))
 
-    def advance(self, carry: Any, target: Array) -> Any:
+    def advance(self, carry: Any) -> Any:
         """A step of one lane: a free one, and where that is not right, one with the law and the full account."""
         state, row, account = carry
         new, info = self.scheme.free_step(self.problem, self.moving, state)
@@ -367,7 +390,7 @@ class Course:
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
         right = ~unsettled(new, info) & jnp.all(gaps >= -account.penetration)
         if self.program.rows == 0 or self.locates:
-            right &= new.n < (target if self.program.rows == 0 else self.moving.steps)  # the last step has all of one
+            right &= new.n < self.moving.steps  # the last step has all of one
         counted = account._replace(iterations=account.iterations + info.iterations)
         impulse = row.impulse + info.impulse
         free_row = self.row_of(new, info, row.impulse, state) if self.program.rows else row._replace(impulse=impulse)

@@ -165,16 +165,48 @@ def test_numbers_that_functions_close_over():
 
 
 def test_many_inputs_go_backwards():
-    """Where inputs are many, reverse mode walks back through the steps; the gradient is the same."""
+    """Where inputs are many, reverse mode walks back through the steps, natively where a last row is kept; gradients are the same."""
     spring = ji.Problem(
         lambda t, q, v, args: -jnp.tanh(args @ jnp.append(q, v))[:1], lambda t, q, args: q + 0.2, restitution=0.7
     )
 
-    def final(args, way):
-        return ji.solve(spring, [0.3], [-1.0], t1=1.0, steps=50, args=args, save="final", execution=way).q[-1, 0]
+    def final(args, way, save="final"):
+        found = ji.solve(spring, [0.3], [-1.0], t1=1.0, steps=50, args=args, save=save, execution=way)
+        return found.q[-1, 0] + found.impulse[-1, 0]
 
     weights = jnp.asarray(np.random.default_rng(0).normal(size=(20, 2)))
-    close(jax.grad(final)(weights, "auto"), jax.jacfwd(final)(weights, "auto"), 1e-11)
+    many = jnp.stack([weights, 1.1 * weights])
+    forward = np.stack([jax.jacfwd(final)(w, "native") for w in many])
+    close(jax.grad(final)(weights, "native"), forward[0], 1e-11)
+    close(jax.vmap(jax.grad(lambda w: final(w, "native")))(many), forward, 1e-11)
+    close(
+        jax.grad(lambda w: sum(final(x, "native") for x in (w, 1.1 * w)))(weights), forward[0] + 1.1 * forward[1], 1e-11
+    )
+    # of what is reported, and of more rows, it is XLA that does
+    close(jax.grad(lambda w: final(w, "auto", "all"))(weights), forward[0], 1e-11)
+
+
+@pytest.mark.slow
+@BY_NAME
+def test_native_reverse_mode_through_xla(scheme):
+    """Contacts that meet at once, a mass matrix: the same gradient by two ways."""
+    numbers = 0.01 * np.random.default_rng(0).normal(size=(9, 4))
+
+    def problem():
+        force = lambda t, q, v, args: PROBLEM.force(t, q, v, ARGS) + (args @ jnp.concatenate([q, v]))[:2]
+        return PROBLEM.replace(
+            force=force,
+            constraints=lambda t, q, args: PROBLEM.constraints(t, q, ARGS),
+            mass=lambda q, args: PROBLEM.mass(q, ARGS),
+            energy=None,
+        )
+
+    def total(w, way):
+        given = {"t1": STEPS * H, "steps": STEPS, "e": restitution(scheme), "save": "final", "scheme": scheme}
+        found = ji.solve(problem(), Q0[0], V0, args=w, execution=way, **given)
+        return jnp.sum(found.q[-1] ** 2) + jnp.sum(found.impulse[-1])
+
+    close(jax.grad(total)(numbers, "native"), jax.grad(total)(numbers, "xla"), 1e-10)
 
 
 def test_what_native_code_cannot_take():

@@ -44,6 +44,41 @@ for _ in range(2):
     jax.block_until_ready(jax.tree.leaves(calls[{call!r}]()))
     print(time.process_time() - begin)
 """
+HOPPER = """
+import time
+import jax, jax.numpy as jnp, numpy as np
+import jaximpact as ji
+jax.config.update("jax_enable_x64", True)
+
+def lagrangian(t, q, v, args):  # a body, and a foot on a leg that turns and is a spring
+    (x, z, a, l), (vx, vz, va, vl) = q, v
+    foot = vx + l * jnp.cos(a) * va + jnp.sin(a) * vl, vz + l * jnp.sin(a) * va - jnp.cos(a) * vl
+    energy = 0.5 * (vx**2 + vz**2) + 0.1 * (foot[0] ** 2 + foot[1] ** 2) + 0.05 * va**2
+    return energy - 9.81 * (z + 0.2 * (z - l * jnp.cos(a))) - 200 * (l - 1) ** 2
+
+def push(t, q, v, args):
+    x = jnp.concatenate([q, v])
+    for w, b in args:
+        x = jnp.tanh(w @ x + b)
+    return jnp.concatenate([jnp.zeros(2), x])
+
+gaps = lambda t, q, args: jnp.stack([q[1] - q[3] * jnp.cos(q[2]), q[3] - 0.5])
+hopper = ji.Problem.from_lagrangian(lagrangian, gaps, 0.0, push)
+random = np.random.default_rng(0)
+layers = [(jnp.asarray(0.1 * random.normal(size=(n, k))), jnp.zeros(n)) for k, n in ((8, 32), (32, 32), (32, 2))]
+
+def loss(weights, q0):
+    given = dict(t1=1.0, steps=500, scheme=ji.MoreauJean(), save="final")
+    return jnp.sum(ji.solve(hopper, q0, jnp.zeros(4), args=weights, **given).q[-1, :2] ** 2)
+
+lanes = jnp.array([0.0, 1.2, 0.1, 1.0]) + 0.01 * random.normal(size=(256, 4))
+one, many = jax.jit(jax.value_and_grad(loss)), jax.jit(jax.vmap(jax.value_and_grad(loss), (None, 0)))
+calls = {{"jit(value_and_grad)": lambda: one(layers, lanes[0]), "jit(vmap(value_and_grad))": lambda: many(layers, lanes)}}
+for _ in range(2):
+    begin = time.process_time()
+    jax.block_until_ready(calls[{call!r}]())
+    print(time.process_time() - begin)
+"""
 ROWS = [
     ("ball", 1, "solve"),
     ("ball", 1000, "ensemble"),
@@ -54,6 +89,8 @@ ROWS = [
     ("double-pendulum", 256, "jit(vmap(grad(solve)))"),
     ("links-4", 1000, "ensemble"),
     ("pile-16", 1, "solve, final state"),
+    ("hopper", 1, "jit(value_and_grad)"),
+    ("hopper", 256, "jit(vmap(value_and_grad))"),
 ]
 
 
@@ -61,7 +98,7 @@ def measured(root: Path, row: tuple[str, int, str], cache: str) -> list[float]:
     """Seconds of the first and the second call in a new process."""
     work, lanes, call = row
     environment = os.environ | {"PYTHONPATH": str(root), "JAXIMPACT_CACHE": cache}
-    command = [sys.executable, "-c", COMMON.format(work=work, lanes=lanes, call=call)]
+    command = [sys.executable, "-c", (HOPPER if work == "hopper" else COMMON).format(work=work, lanes=lanes, call=call)]
     ran = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     if ran.returncode:
         raise SystemExit(f"{row}: {ran.stderr.strip().splitlines()[-1]}")

@@ -290,7 +290,8 @@ def _store_row(w: Writer, target: str, j: int, row: Row, x: Number) -> None:
     w.do(f"{name}.skip = mul i64 %rows, {j}")
     w.do(f"{name}.from = mul i64 {name}.skip, %row")
     w.do(f"{name}.to = add i64 {name}.from, {row.place}")
-    with w.scope(None):  # nothing that it computes is seen elsewhere
-        w.store(w.address(target, x.dtype, wide=False, place=f"i64 {name}.to"), x)
+    seen, w.seen = w.seen, [{}]  # nothing that it computes is seen elsewhere, nor what was computed after that line
+    w.store(w.address(target, x.dtype, wide=False, place=f"i64 {name}.to"), x)
+    w.seen = seen
     inside, w.lines = w.lines, outside
     w.lines[row.line] = "\n".join(filter(None, [w.lines[row.line], *inside]))

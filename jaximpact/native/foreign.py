@@ -60,7 +60,7 @@ def target(
         given, every = turns(operands), lanes or 1
         slices = [slice(0, every)]
         if every >= APART:
-            ends = np.linspace(0, every, _workers() + 1).astype(int)
+            ends = np.linspace(0, every, workers() + 1).astype(int)
             slices = [slice(a, b) for a, b in pairwise(ends)]
 
         def part(some: slice) -> None:
@@ -97,14 +97,14 @@ def registered(key: Any, call: Callable[[list, list], None], shapes: Sequence, o
 _Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
-def _workers() -> int:
+def workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 @cache
 def cores() -> ThreadPoolExecutor:
     """Threads that share the lanes of a call."""
-    return ThreadPoolExecutor(_workers(), "jaximpact")
+    return ThreadPoolExecutor(workers(), "jaximpact")
 
 
 def _at(address: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jax.extend.core import Literal
 
-from ..jaxprs import CALLS, IDENTITIES, as_closed
+from ..jaxprs import CALLS, IDENTITIES, as_closed, needed
 from . import algebra, control, structure, sums
 from .cost import SMALL, is_large
 from .fold import SIMPLIFIED, folded
@@ -66,12 +66,7 @@ class Machine:
     def needed(self, jaxpr: Any) -> list:
         """The equations that something depends on."""
         if id(jaxpr) not in self.kept:
-            wanted, kept = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
-            for eqn in reversed(jaxpr.eqns):
-                if not wanted.isdisjoint(eqn.outvars):
-                    kept.append(eqn)
-                    wanted.update(v for v in eqn.invars if not isinstance(v, Literal))
-            self.kept[id(jaxpr)] = jaxpr, kept[::-1]  # which lives as long as its number is known
+            self.kept[id(jaxpr)] = jaxpr, needed(jaxpr)  # which lives as long as its number is known
         return self.kept[id(jaxpr)][1]
 
     def is_searched(self, name: str, inputs: list[Value]) -> bool:

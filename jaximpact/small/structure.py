@@ -48,6 +48,12 @@ def _pad(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [x]
 
 
+def _empty(m: Any, eqn: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """What nothing is read of: zeros do."""
+    a = eqn.outvars[0].aval
+    return [split(np.zeros(a.shape, a.dtype))]
+
+
 def _iota(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     p = eqn.params
     shape, axis = p["shape"], p["dimension"]
@@ -181,6 +187,7 @@ RULES: dict[str, Callable] = {name: _moved(move) for name, move in MOVES.items()
     "stack": lambda m, eqn, inputs: [np.stack(inputs, eqn.params["axis"])],
     "pad": _pad,
     "iota": _iota,
+    **dict.fromkeys(("empty", "empty2"), _empty),
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
