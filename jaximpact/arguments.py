@@ -264,22 +264,7 @@ def _canonical_lanes(
     leaves, args_axes = jax.tree.leaves(args), leaf_axes(args, args_axes)
     named = {"q0": (q0, q0.ndim == 2), "v0": (v0, v0.ndim == 2), "t0": (t0, t0.ndim), "t1": (t1, t1.ndim), "h": (h, h.ndim),
              "e": (e, e_axis == 0)}  # fmt: skip
-    sizes = {name: value.shape[0] for name, (value, carried) in named.items() if carried}
-    for leaf, axis in zip(leaves, args_axes, strict=True):
-        if axis == 0:
-            sizes["args"] = leaf.shape[0]
-            if len({leaf.shape[0], *sizes.values()}) > 1:
-                break
-    if not sizes:
-        raise ValueError(
-            "no argument carries a lane axis: give q0, v0, t0, t1, h, e or (with args_axes) args one, or call solve"
-        )
-    if len(set(sizes.values())) > 1:
-        raise ValueError(f"lane axes must have one length, got {sizes}")
-    count = next(iter(sizes.values()))
-    if count == 0:
-        raise ValueError("the lane axis is empty: an ensemble needs at least one trajectory")
-
+    count = _common_length(named, leaves, args_axes)
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)
     check_restitution(e)
@@ -301,6 +286,26 @@ def _canonical_lanes(
         for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
             scheme.check(problem, value, e.shape[-1] if e.ndim == 2 else 0)
     return problem, lanes
+
+
+def _common_length(named: dict[str, tuple[Any, Any]], leaves: list, args_axes: tuple) -> int:
+    """The one length of all lane axes; ``named``: arguments, and whether they carry one."""
+    sizes = {name: value.shape[0] for name, (value, carried) in named.items() if carried}
+    for leaf, axis in zip(leaves, args_axes, strict=True):
+        if axis == 0:
+            sizes["args"] = leaf.shape[0]
+            if len({leaf.shape[0], *sizes.values()}) > 1:
+                break
+    if not sizes:
+        raise ValueError(
+            "no argument carries a lane axis: give q0, v0, t0, t1, h, e or (with args_axes) args one, or call solve"
+        )
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"lane axes must have one length, got {sizes}")
+    count = next(iter(sizes.values()))
+    if count == 0:
+        raise ValueError("the lane axis is empty: an ensemble needs at least one trajectory")
+    return count
 
 
 def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:

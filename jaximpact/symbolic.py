@@ -55,25 +55,7 @@ def from_sympy(
         raise ImportError("from_sympy needs sympy: pip install 'jaximpact[sympy]'") from error
 
     t = mechanics.dynamicsymbols._t
-    if isinstance(method, mechanics.KanesMethod):
-        _refuse_kane(method)
-        q, mass, force = _kane(sympy, method, t)
-    elif isinstance(method, mechanics.LagrangesMethod):
-        if len(method.coneqs):
-            raise ValueError(
-                f"method: it has constraints of its own, {_listed(method.coneqs)}, holonomic or not: choose independent coordinates"
-            )
-        method.form_lagranges_equations()
-        q, mass, force = list(method.q), method.mass_matrix, method.forcing
-        if energy is None:
-            (lagrangian,) = sympy.Matrix([method._L])  # kept as a matrix, or not
-            energy = sum(v * lagrangian.diff(v) for v in (x.diff(t) for x in q)) - lagrangian
-    else:
-        raise TypeError(
-            f"method must be a KanesMethod or a LagrangesMethod of sympy.physics.mechanics, got {type(method).__name__}"
-        )
-
-    v = [x.diff(t) for x in q]
+    q, mass, force, energy = _stated(sympy, mechanics, method, energy)
     if isinstance(constraints, Mapping):
         if contacts is not None:
             raise ValueError("contacts: the names are given twice, as keys of constraints too")
@@ -83,39 +65,13 @@ def from_sympy(
             "constraints must be a sequence of expressions, or a dict from names to them: for one gap write [gap]"
         )
     gaps = [_gap(sympy, x) for x in constraints]
-    plain = {x: sympy.Dummy(f"q{i}") for i, x in enumerate(q)} | {x: sympy.Dummy(f"v{i}") for i, x in enumerate(v)}
     parts = {
         "the mass matrix": list(mass),
         "the forcing": list(force),
         **{f"constraint {a}": [x] for a, x in enumerate(gaps)},
         "the energy": [] if energy is None else [sympy.sympify(energy)],
     }
-    symbols: set[Any] = set()
-    replaced = {}
-    for what, expressions in parts.items():
-        replaced[what] = [sympy.sympify(x).xreplace(plain) for x in expressions]
-        for expression in replaced[what]:
-            odd = expression.atoms(sympy.Derivative, sympy.core.function.AppliedUndef)
-            if odd:
-                raise ValueError(
-                    f"{what} holds {_listed(odd)}, which is no coordinate of the method nor the first derivative of one: substitute an "
-                    "expression in t and symbols for it"
-                )
-            symbols |= expression.free_symbols
-    velocities = {plain[x] for x in v}
-    for what, banned, cause in (
-        ("the mass matrix", velocities | {t}, "the time or a velocity: only M(q) is taken"),
-        *((f"constraint {a}", velocities, "a velocity: gaps are functions of t and q") for a in range(len(gaps))),
-    ):
-        if any(x.free_symbols & banned for x in replaced[what]):
-            raise ValueError(f"{what} depends on {cause}; it is {_listed(parts[what])}")
-    parameters = sorted(symbols - set(plain.values()) - {t}, key=str)
-    names = [str(x) for x in parameters]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"two different symbols are called {twice[0]!r}: parameters are handed over by name in args")
-
-    order = [t, *plain.values(), *parameters]
+    replaced, order, names = _replaced(sympy, t, q, parts)
 
     def function(what: list[str]) -> Callable[..., Array]:
         compiled = sympy.lambdify(order, [x for name in what for x in replaced[name]], modules="jax", cse=True)
@@ -146,6 +102,64 @@ def from_sympy(
         contacts=contacts,
         units=units,
     )
+
+
+def _stated(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any]:
+    """Coordinates, mass matrix, forcing and energy of a method."""
+    t = mechanics.dynamicsymbols._t
+    if isinstance(method, mechanics.KanesMethod):
+        _refuse_kane(method)
+        q, mass, force = _kane(sympy, method, t)
+    elif isinstance(method, mechanics.LagrangesMethod):
+        if len(method.coneqs):
+            raise ValueError(
+                f"method: it has constraints of its own, {_listed(method.coneqs)}, holonomic or not: choose independent coordinates"
+            )
+        method.form_lagranges_equations()
+        q, mass, force = list(method.q), method.mass_matrix, method.forcing
+        if energy is None:
+            (lagrangian,) = sympy.Matrix([method._L])  # kept as a matrix, or not
+            energy = sum(v * lagrangian.diff(v) for v in (x.diff(t) for x in q)) - lagrangian
+    else:
+        raise TypeError(
+            f"method must be a KanesMethod or a LagrangesMethod of sympy.physics.mechanics, got {type(method).__name__}"
+        )
+    return q, mass, force, energy
+
+
+def _replaced(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict[str, list], list, list[str]]:
+    """Expressions in plain symbols, the order of these, t, q, v and the parameters, and the parameters' names.
+
+    Raises:
+        ValueError: an expression depends on what it must not depend on.
+    """
+    v = [x.diff(t) for x in q]
+    plain = {x: sympy.Dummy(f"q{i}") for i, x in enumerate(q)} | {x: sympy.Dummy(f"v{i}") for i, x in enumerate(v)}
+    symbols: set[Any] = set()
+    replaced = {}
+    for what, expressions in parts.items():
+        replaced[what] = [sympy.sympify(x).xreplace(plain) for x in expressions]
+        for expression in replaced[what]:
+            odd = expression.atoms(sympy.Derivative, sympy.core.function.AppliedUndef)
+            if odd:
+                raise ValueError(
+                    f"{what} holds {_listed(odd)}, which is no coordinate of the method nor the first derivative of one: substitute an "
+                    "expression in t and symbols for it"
+                )
+            symbols |= expression.free_symbols
+    velocities = {plain[x] for x in v}
+    for what, banned, cause in (
+        ("the mass matrix", velocities | {t}, "the time or a velocity: only M(q) is taken"),
+        *((x, velocities, "a velocity: gaps are functions of t and q") for x in parts if x.startswith("constraint")),
+    ):
+        if any(x.free_symbols & banned for x in replaced[what]):
+            raise ValueError(f"{what} depends on {cause}; it is {_listed(parts[what])}")
+    parameters = sorted(symbols - set(plain.values()) - {t}, key=str)
+    names = [str(x) for x in parameters]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"two different symbols are called {twice[0]!r}: parameters are handed over by name in args")
+    return replaced, [t, *plain.values(), *parameters], names
 
 
 def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:

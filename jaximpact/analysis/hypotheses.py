@@ -106,6 +106,27 @@ def check_hypotheses(
     values = [corner[3] for corner in corners]
     cosine = (min(values), max(values)) if values else (float("nan"), float("nan"))
 
+    flat = _flat(problem, args, t, z, gap, active, diagonal) if m else []
+    skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
+    obtuse = [corner for corner in corners if corner[3] > ANGLE]
+    failures = _failures(problem, active, deficit, flat, skew if e > 0 else obtuse, e)
+    sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
+    if DEEP[0] * widest < sunk < DEEP[1] * widest:
+        failures.append(
+            f"h is too large: the motion penetrates by {sunk:.3g}, and no gap opens wider than {widest:.3g} (penetrations of order "
+            "h add up along chains of contacts): take a smaller h, or a scheme whose z is admissible"
+        )
+    for failure in failures:
+        warnings.warn(failure, JaximpactWarning, stacklevel=2)
+    worst = tuple(sorted(skew if e > 0 else obtuse, key=lambda corner: -abs(corner[3])))
+    return Hypotheses(active, deficit, cosine, worst, tuple(failures))
+
+
+def _failures(
+    problem: Problem, active: np.ndarray, deficit: np.ndarray, flat: list[int], corners: list[tuple], e: float
+) -> list[str]:
+    """What fails, in words; ``corners``: those that the theorems exclude for this restitution."""
+
     def listed(constraints: Iterable[int]) -> str:
         names = problem.contacts
         return ", ".join(f"{a} ({names[a]!r})" if names else str(a) for a in constraints)
@@ -120,35 +141,22 @@ def check_hypotheses(
         failures.append(
             f"dependent active gradients (H3): constraints [{listed(np.flatnonzero(active[row]))}] at row {row}"
         )
-    flat = _flat(problem, args, t, z, gap, active, diagonal) if m else []
     if flat:
         failures.append(
             f"a gradient vanishes where its gap closes, constraints [{listed(flat)}]: the boundary is not regular there (a gap like q^2 or "
             "q^3), and two schemes may find different motions; write the gap as a distance, q in place of q^2"
         )
-    sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
-    if DEEP[0] * widest < sunk < DEEP[1] * widest:
+    if e > 0 and corners:
         failures.append(
-            f"h is too large: the motion penetrates by {sunk:.3g}, and no gap opens wider than {widest:.3g} (penetrations of order "
-            "h add up along chains of contacts): take a smaller h, or a scheme whose z is admissible"
-        )
-    skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
-    obtuse = [corner for corner in corners if corner[3] > ANGLE]
-    bad = skew if e > 0 else obtuse
-    if e > 0 and skew:
-        failures.append(
-            f"e > 0 and active gradients that are not orthogonal in M^-1 (H6), constraints {named(skew)}: the exact motion "
+            f"e > 0 and active gradients that are not orthogonal in M^-1 (H6), constraints {named(corners)}: the exact motion "
             "is not continuous in its data there; two schemes, or two step sizes, may find different motions"
         )
-    if e == 0 and obtuse:
+    if e == 0 and corners:
         failures.append(
-            f"e = 0 and an obtuse corner (positive product of active gradients in M^-1), constraints {named(obtuse)}: the "
+            f"e = 0 and an obtuse corner (positive product of active gradients in M^-1), constraints {named(corners)}: the "
             "velocity after it depends on the scheme and on its start"
         )
-    for failure in failures:
-        warnings.warn(failure, JaximpactWarning, stacklevel=2)
-    worst = tuple(sorted(bad, key=lambda corner: -abs(corner[3])))
-    return Hypotheses(active, deficit, cosine, worst, tuple(failures))
+    return failures
 
 
 def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
