@@ -198,7 +198,9 @@ class Backwards:
 
         axis = 0 if self.lanes is None else 1
         every = call(self.states, turns=self.turns)
-        last, before = every[:number], [np.moveaxis(x, axis, 0) for x in every[number:]]
+        rows = [many for _, many in self.states[0].results[number:]]  # not of what is empty
+        of_steps = lambda x, many: np.moveaxis(x, axis, 0) if many else np.broadcast_to(x, (self.steps, *x.shape))
+        last, before = every[:number], [of_steps(x, many) for x, many in zip(every[number:], rows, strict=True)]
         found = call(self.of_end, *last, *change)
         for k in reversed(range(self.steps)):
             found = call(self.of_step, *(x[k] for x in before), *found)

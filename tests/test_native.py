@@ -72,6 +72,21 @@ def test_a_ball(bouncing):
     compare(bouncing, balls(execution="xla"), 1e-12)
 
 
+def test_without_constraints():
+    """A spring, alone and with derivatives in both modes: q = cos(w t) to the scheme's order 2."""
+    spring = ji.Problem(lambda t, q, v, args: -(args**2) * q)
+
+    def end(w):
+        return ji.solve(spring, [1.0], [0.0], t1=1.0, steps=200, args=w, save="final", execution="native").q[-1, 0]
+
+    for found, exact in (
+        (end(2.0), np.cos(2.0)),
+        (jax.jacfwd(end)(2.0), -np.sin(2.0)),
+        (jax.grad(lambda w: end(jnp.mean(w)))(jnp.full(40, 2.0)).sum(), -np.sin(2.0)),
+    ):
+        assert found == pytest.approx(exact, abs=1e-4)  # (w h)^2 w t / 24 and its derivative
+
+
 def test_lanes_do_not_depend_on_each_other(bouncing):
     same_bits(balls(execution="native", chunk=5), bouncing)
     with jax.default_matmul_precision("highest"):  # a setting of this thread alone, which then computes by itself

@@ -116,8 +116,11 @@ def _arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> li
     found = []
     for i, (shape, dtype) in enumerate(kinds):
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if size == 0:
+            found.append(np.empty(shape, dtype))
+            continue
         data = _at(_at(table + 8 * i) + DATA)
-        memory: Any = (ctypes.c_char * size).from_address(data) if size else b""
+        memory: Any = (ctypes.c_char * size).from_address(data)
         found.append(np.frombuffer(memory, dtype).reshape(shape))
     return found
 

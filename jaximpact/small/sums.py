@@ -48,10 +48,13 @@ def _reducer(name: str, start: Any) -> Callable:
         axes, out = tuple(eqn.params["axes"]), eqn.outvars[0].aval
         kept = [i for i in range(x.ndim) if i not in axes]
         x = x.transpose([*kept, *axes]).reshape(math.prod(out.shape), math.prod(x.shape[i] for i in axes))
+        empty = start
         if x.shape[1] == 0 and start is None:
-            raise Unsupported(f"{eqn.primitive.name} of nothing")
+            if out.dtype.kind != "f" or name not in ("max", "min"):
+                raise Unsupported(f"{eqn.primitive.name} of nothing")
+            empty = -np.inf if name == "max" else np.inf
         combine = lambda x, y: m(name, x, y)
-        return [filled(out.shape, (reduce(combine, row) if len(row) else out.dtype.type(start) for row in x))]
+        return [filled(out.shape, (reduce(combine, row) if len(row) else out.dtype.type(empty) for row in x))]
 
     return rule
 
