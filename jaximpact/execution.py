@@ -135,8 +135,12 @@ def listed_lane(program: Program, motion: Motion, task: Task) -> Any:
 
 @cache
 def _listed() -> Callable[..., Any]:
-    # the fusion emitters of newer versions of XLA take half as long again to compile, for nothing that is felt here
+    # the fusion emitters of some versions of XLA take half as long again to compile, for nothing that is felt here
     options = {"xla_cpu_use_fusion_emitters": False} if jax.default_backend() == "cpu" else {}
+    try:
+        jax.jit(lambda: 0, compiler_options=options).lower().compile()
+    except jax.errors.JaxRuntimeError:  # other versions do not know the option
+        options = {}
     return jax.jit(
         lambda program, motion, task: task(program, motion, None), static_argnames="task", compiler_options=options
     )
