@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Literal, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching
 
 from .jaxprs import varying_outputs
@@ -103,16 +103,3 @@ def _batched(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int) ->
 
 ad.primitive_jvps[stream_p] = _differentiated
 batching.primitive_batchers[stream_p] = _batched
-
-
-def streamed(closed: ClosedJaxpr, passing: set[str]) -> list[Any]:
-    """Of each output of a jaxpr, the output of a `stream` that it is, or None; ``passing`` are primitives that change nothing."""
-    origin: dict = {}
-    for eqn in closed.jaxpr.eqns:
-        if eqn.primitive is stream_p:
-            origin.update((v, v) for v in eqn.outvars[eqn.params["carried"] :])
-        elif eqn.primitive.name in passing:
-            for x, y in zip(eqn.invars, eqn.outvars, strict=False):
-                if not isinstance(x, Literal) and x in origin:
-                    origin[y] = origin[x]
-    return [None if isinstance(v, Literal) else origin.get(v) for v in closed.jaxpr.outvars]

@@ -56,6 +56,10 @@ class Native:
 
     def __init__(self, width: int, fused: bool) -> None:
         self.w = Writer(width, fused)
+        self.empty: list[Value] = []  # rows without entries
+
+    def is_empty_row(self, x: Value) -> bool:
+        return any(x is y for y in self.empty)
 
     def number(self, x: Any) -> Number:
         if isinstance(x, Row):
@@ -208,6 +212,7 @@ class Native:
 
         going = lambda carry: w.op("icmp slt", self.number(carry[0].item()), count, dtype=BOOL)
         state = self.loop([filled((), [np.int64(0)]), *start], flags, going, turn)[1:]
+        self.empty += [x for x in rows if x.size == 0]
         return [*state, *rows]
 
 
@@ -240,7 +245,9 @@ def emit(closed: Any, variables: Sequence, varies: Sequence[bool], width: int, f
     )
     values |= {v: machine.constant(x) for v, x in zip(jaxpr.constvars, closed.consts, strict=True) if v not in values}
     found = machine.evaluate(jaxpr, [values[v] for v in jaxpr.constvars], [values[v] for v in jaxpr.invars])
-    rows = [_result(e, target, memory.held(e, x)) for target, x in zip(targets, found, strict=True)]
+    rows = [
+        _result(e, target, memory.held(e, x)) or e.is_empty_row(x) for target, x in zip(targets, found, strict=True)
+    ]
     w.do("%next = add i64 %number, 1")
     w.do("%more = icmp slt i64 %next, %blocks")
     w.lines[head] = w.lines[head].replace("BACK", w.block)
