@@ -67,15 +67,15 @@ class Parts:
 
     def states(self, *leaves: Any) -> tuple:
         """The carry after the last step, and that before each, which stands for all of them."""
-        each = Turn(*(jax.ShapeDtypeStruct((), x) for x in (jnp.int32, leaves[0].dtype, bool)))
         course, motion = self.course(leaves)
+        each = Turn(*(jax.ShapeDtypeStruct((), x) for x in (jnp.int32, motion.q0.dtype, bool)))
         return stream(lambda carry, _: (self.step(leaves, carry), carry), course.begin(motion)[1:], each)
 
     # transposed derivatives; of the carry the account has none
 
     def of_start(self, leaves: Sequence, change: Sequence, total: Sequence) -> list:
         """``total`` with what the first carry owes to the leaves moved."""
-        (some, _), _ = self._pulled(lambda leaves, _: _reals(self.start(leaves)), leaves, None, change)
+        some, _ = self._pulled(lambda leaves, _: _reals(self.start(leaves)), leaves, None, change)
         return [x + y for x, y in zip(total, some, strict=True)]
 
     def of_step(
@@ -85,12 +85,12 @@ class Parts:
         structure = jax.tree.structure(carry)
         made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         after = lambda *operands: _reals(jax.tree.unflatten(structure, made(*operands)))
-        (some, before), _ = self._pulled(after, leaves, carry, change)
+        some, before = self._pulled(after, leaves, carry, change)
         return before, [x + y for x, y in zip(total, some, strict=True)]
 
     def of_end(self, leaves: Sequence, carry: Any, change: Sequence) -> tuple[list, list]:
         """What the solution owes to the last carry, and to the leaves moved."""
-        (some, before), _ = self._pulled(self.end, leaves, carry, change)
+        some, before = self._pulled(self.end, leaves, carry, change)
         return before, some
 
     def _pulled(self, function: Callable, leaves: Sequence, carry: Any, change: Sequence) -> tuple:
@@ -100,8 +100,7 @@ class Parts:
             return function(full, carry if carry is None else _with_reals(carry, reals))
 
         some = [x for x, m in zip(leaves, self.moved, strict=True) if m]
-        value, pull = jax.vjp(of, some, [] if carry is None else _reals(carry))
-        return pull(list(change)), value
+        return jax.vjp(of, some, [] if carry is None else _reals(carry))[1](list(change))
 
 
 def _reals(carry: Any) -> list:
