@@ -25,8 +25,8 @@ ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal 
 class Metric(NamedTuple):
     """Kinetic metric <x, y> = x' M y at one configuration.
 
-    ``matrix`` is None (identity), a scalar, a (d,) diagonal or a (d, d) matrix; ``factor`` the Cholesky factor of a
-    matrix (or an inverse, for the iteration matrix of an implicit scheme: see ``from_iteration_matrix``).
+    ``matrix`` is None (identity), a scalar, a (d,) diagonal or a (d, d) matrix; ``factor`` the factor of a matrix, see
+    `linalg.factorise` (or an inverse, for the iteration matrix of an implicit scheme: see ``from_iteration_matrix``).
     """
 
     matrix: Array | None
@@ -71,7 +71,7 @@ class Metric(NamedTuple):
         if mass is None:
             return cls(None)
         mass = jnp.asarray(mass, q.dtype)
-        return cls(mass, linalg.cholesky(lax.stop_gradient(mass))) if mass.ndim == 2 else cls(mass)
+        return cls(mass, linalg.factorise(lax.stop_gradient(mass))) if mass.ndim == 2 else cls(mass)
 
     @classmethod
     def from_iteration_matrix(cls, matrix: Array) -> Metric:

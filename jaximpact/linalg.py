@@ -16,43 +16,48 @@ from jax.scipy.linalg import cho_solve
 UNROLL = 6
 
 
-def cholesky(a: Array) -> Array:
-    """Lower Cholesky factor of a symmetric (n, n) matrix; NaN where it is not positive definite."""
+def factorise(a: Array) -> Array:
+    """Triangular factor of a symmetric (n, n) matrix for `factored_solve`; NaN where it is not positive definite.
+
+    Up to `UNROLL` unknowns a = L D L' with a unit diagonal of L, in whose place 1/D stands: one division for each unknown, and
+    none in the solutions. Beyond, Cholesky's.
+    """
     n = a.shape[0]
     if n > UNROLL:
         return jnp.linalg.cholesky(a)
     rows: list[list] = []
     for i in range(n):
-        row: list = []
+        scaled: list = []  # L D
         for j in range(i):
-            row.append((a[i, j] - sum(row[k] * rows[j][k] for k in range(j))) / rows[j][j])
-        row.append(jnp.sqrt(a[i, i] - sum(x * x for x in row)))
-        rows.append(row)
+            scaled.append(a[i, j] - sum(scaled[k] * rows[j][k] for k in range(j)))
+        row = [x * rows[j][j] for j, x in enumerate(scaled)]
+        pivot = a[i, i] - sum(x * y for x, y in zip(scaled, row, strict=True))
+        rows.append([*row, 1 / jnp.where(pivot > 0, pivot, jnp.nan)])
     zero = jnp.zeros((), a.dtype)
     return jnp.stack([jnp.stack(row + [zero] * (n - len(row))) for row in rows])
 
 
-def cholesky_solve(factor: Array, b: Array) -> Array:
-    """Solve L L' x = b for b of shape (n,) or (n, k)."""
+def factored_solve(factor: Array, b: Array) -> Array:
+    """Solve a x = b for b of shape (n,) or (n, k), ``factor`` being that of a."""
     n = factor.shape[0]
     if n > UNROLL:
         return cho_solve((factor, True), b)
     y: list = []
     for i in range(n):
-        y.append((b[i] - sum(factor[i, k] * y[k] for k in range(i))) / factor[i, i])
+        y.append(b[i] - sum(factor[i, k] * y[k] for k in range(i)))
     x: list = [None] * n
     for i in reversed(range(n)):
-        x[i] = (y[i] - sum(factor[k, i] * x[k] for k in range(i + 1, n))) / factor[i, i]
+        x[i] = y[i] * factor[i, i] - sum(factor[k, i] * x[k] for k in range(i + 1, n))
     return jnp.stack(x)
 
 
 @jax.custom_jvp
 def spd_solve(a: Array, factor: Array, b: Array) -> Array:
-    """Solve a x = b for a symmetric positive definite (n, n) matrix with its Cholesky factor, b (n,) or (n, k).
+    """Solve a x = b for a symmetric positive definite (n, n) matrix with its `factorise`d form, b (n,) or (n, k).
 
     Differentiated as dx = a^-1 (db - da x), not through the factorisation; the factor counts as a constant.
     """
-    return cholesky_solve(factor, b)
+    return factored_solve(factor, b)
 
 
 @spd_solve.defjvp

@@ -1,8 +1,9 @@
-"""Sine and cosine of vectors, to about an ulp for every finite number.
+"""Sine and cosine of vectors, to 1.5 ulp for every finite number.
 
-x = k pi/2 + r + s, with |r| at most about pi/4 and s what r is rounded by (Cody and Waite 1980, with fused multiply-add, so that
-the first product is exact); polynomials of r of least error (those of the FreeBSD C library). Beyond LARGE, where k would no
-longer be known to all digits, the C library is called, lane by lane.
+x = k pi/2 + r, with |r| at most about pi/4 and pi/2 in parts (Cody and Waite 1980, with fused multiply-add, so that the first
+difference is exact); polynomials of r of least error (those of the FreeBSD C library). What r is rounded by is let go: keeping it
+takes half as many operations again, and would give one ulp. Beyond LARGE, where k would no longer be known to all digits, the C
+library is called, lane by lane.
 """
 
 from __future__ import annotations
@@ -74,27 +75,16 @@ def _small(w: Writer, x: Number) -> tuple[Number, Number]:
     # the last bits of the sum are those of the whole number k
     shifted = add(mul(x, _number(2 / math.pi)), _number(SHIFT))
     k = sub(shifted, _number(SHIFT))
-    first = fma(w.op("fneg", k), _number(HALF_PI[0]), x)  # exact
-    # the second product, and what is taken from the first, each with the part that is rounded off
-    product = mul(k, _number(HALF_PI[1]))
-    lost = fma(k, _number(HALF_PI[1]), w.op("fneg", product))
-    r = sub(first, product)
-    taken = sub(r, first)
-    rest = sub(sub(first, sub(r, taken)), add(product, taken))
-    rest = sub(sub(rest, lost), mul(k, _number(HALF_PI[2])))
-    y = add(r, rest)
-    s = add(sub(r, y), rest)
+    back = w.op("fneg", k)
+    # the first difference is exact, and the others are rounded as their result is
+    y = reduce(lambda rest, part: fma(back, _number(part), rest), HALF_PI, x)
     z = mul(y, y)
 
     def horner(coefficients: Sequence[float]) -> Number:
         return reduce(lambda total, c: fma(total, z, _number(c)), coefficients[1:], _number(coefficients[0]))
 
-    # sin(y + s) = y + (s + y^3 p(z)), cos(y + s) = 1 - z/2 + (z^2 p(z) - y s)
-    sine = add(y, fma(mul(y, z), horner(SINE), s))
-    half = mul(z, _number(0.5))
-    most = sub(_number(1), half)
-    lost = sub(sub(_number(1), most), half)
-    cosine = add(most, add(lost, fma(mul(z, z), horner(COSINE), w.op("fneg", mul(y, s)))))
+    sine = fma(mul(y, z), horner(SINE), y)
+    cosine = fma(mul(z, z), horner(COSINE), fma(z, _number(-0.5), _number(1)))
     quarter = w.convert("bitcast", shifted, np.int64)
     odd, second = (w.op("icmp ne", w.op("and", quarter, _whole(bit)), _whole(0), dtype=BOOL) for bit in (1, 2))
     sine = w.select(w.op("fcmp oeq", x, _number(0), dtype=BOOL), x, sine)  # a zero with its sign

@@ -426,9 +426,9 @@ def _hold(contacts: Contacts, target: Array, held: Array) -> Array:
     matrix = jnp.where(held[:, None] & held[None, :], matrix, 0) + jnp.diag(jnp.where(held, 0, 1).astype(target.dtype))
     # regular also where contacts depend on each other; one refinement makes up for it
     shift = jnp.where(held, 16 * jnp.finfo(target.dtype).eps * diagonal, 0)
-    factor = linalg.cholesky(matrix + jnp.diag(shift))
-    impulse = linalg.cholesky_solve(factor, target)
-    return impulse + linalg.cholesky_solve(factor, target - matrix @ impulse)
+    factor = linalg.factorise(matrix + jnp.diag(shift))
+    impulse = linalg.factored_solve(factor, target)
+    return impulse + linalg.factored_solve(factor, target - matrix @ impulse)
 
 
 def _react(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
