@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .execution import is_concrete, natively
 from .motion import Lanes, Motion
 from .problem import Problem
 from .program import Program
@@ -125,41 +126,41 @@ def canonical(
     return problem, Motion(q0, v0, t0, t1, h, steps, e, args)
 
 
-_report = jax.jit(start_report)
+@jax.jit
+def _report(problem: Problem, motion: Motion) -> Report:
+    return start_report(problem, motion.q0, motion.v0, motion.t0, motion.args, motion.h)
 
 
-@partial(jax.jit, static_argnames=("axes", "count"))
-def _reports(problem: Problem, motion: Motion, axes: tuple, count: int, h: Any) -> Report:
-    def one(motion: Motion) -> Report:
-        return start_report(problem, motion.q0, motion.v0, motion.t0, motion.args, h)
-
-    lanes = Lanes(motion, axes, count)
+@partial(jax.jit, static_argnames="axes")
+def _reports(problem: Problem, motion: Motion, axes: tuple) -> Report:
     if not any(axis == 0 for axis in axes):
         # only h, e or t1 differ between lanes: one start
-        return jax.tree.map(lambda x: x[None], one(motion))
-    return jax.vmap(one, in_axes=(lanes.in_axes,), axis_size=count)(motion)
+        return jax.tree.map(lambda x: x[None], _report(problem, motion))
+    return jax.vmap(_report, in_axes=(None, Lanes(motion, axes, 0).in_axes))(problem, motion)
 
 
 def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
-    """Facts about the start of each lane."""
+    """Facts about the start of each lane, a leading axis; of steps h, the same for all."""
     starts = lanes.only("q0", "v0", "t0", "args")
-    return _reports(problem, starts.motion, starts.axes, starts.count, h)
+    marks = starts.marks._replace(h=None if h is None else -1)
+    starts = Lanes.of(starts.motion._replace(h=h), marks, lanes.count)
+    through_xla = partial(_reports, axes=starts.axes)
+    return natively(_report, (None, starts.in_axes), through_xla)(problem, starts.motion)
 
 
 def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
     """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set, and the problem with
     room for the near pairs that there are."""
-    start = (problem, motion.q0, motion.v0, motion.t0, motion.args)
-    if is_traced(start):
+    one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
+    if is_traced(problem, one.only("q0", "v0", "t0", "args").motion):
         return problem, None
     # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
-    recorded = is_traced(jnp.zeros(()))
-    with jax.ensure_compile_time_eval() if recorded else nullcontext(), differentiable():
-        report = _report(*start, None if is_traced(motion.h) else motion.h)
+    with nullcontext() if is_concrete() else jax.ensure_compile_time_eval(), differentiable():
+        report = start_reports(problem, one, None if is_traced(motion.h) else motion.h)
     if is_traced(report):
         # numbers that the problem's functions close over are not known
         return problem, None
-    report = jax.tree.map(lambda x: np.asarray(x)[None], report)
+    report = jax.tree.map(np.asarray, report)
     fitting = fitted(problem, report)
     return (problem, judge(report, lanes=False)) if fitting is problem else check_start(fitting, motion)
 

@@ -116,6 +116,13 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
     return lambda motion, _: call(shape, motion)
 
 
+def natively(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
+    """A jitted function of one lane for all of them: as native code of a CPU where numbers are known and it can be had, else ``xla``."""
+    if jax.default_backend() != "cpu" or not is_concrete():
+        return xla
+    return partial(_either, native.over_lanes(one, axes), xla)
+
+
 def without_rows(program: Program) -> Program:
     """The program as native code knows it: how many steps and rows there are is no part of it."""
     rows, every = min(program.rows, 1), program.every and 1
@@ -158,7 +165,7 @@ def alone(
     native = as_native(task, program, lanes)
 
     def through_native(motion: Motion) -> Any:
-        return jax.tree.map(lambda x: jnp.asarray(x[0]), native(motion, None))
+        return jax.tree.map(lambda x: jax.device_put(x[0]), native(motion, None))
 
     return (
         partial(_refusing, execution, through_native)

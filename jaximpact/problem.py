@@ -17,6 +17,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from .labels import Labels
+from .shapes import array, returned
 
 Force = Callable[[Any, Array, Array, Any], Array]
 Constraints = Callable[[Any, Array, Any], Array]
@@ -155,8 +156,11 @@ class Problem:
 
     def count(self, t: ArrayLike, q: Array, args: Any) -> int:
         """Number of constraints m."""
-        near = lambda x: self.near(self.neighbours(t, x, args)).gaps(t, x, args)
-        return jax.eval_shape(near, q).shape[0]
+        if self.listed:
+            return jax.eval_shape(lambda x: self.near(self.neighbours(t, x, args)).gaps(t, x, args), q).shape[0]
+        if self.constraints is None:
+            return 0
+        return returned(array, self.constraints, jax.ShapeDtypeStruct((), q.dtype), q, args).shape[0]
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """g(t, q, v), shape (d,), in the dtype of q."""

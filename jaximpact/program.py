@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .motion import Motion
@@ -16,6 +14,7 @@ from .problem import Problem
 from .projection import ContactSolver
 from .save import Save
 from .schemes.base import Scheme
+from .shapes import arrays
 from .validate import is_traced, outcome
 
 static: Any = {"static": True}
@@ -66,18 +65,13 @@ class Program:
     def row_size(self, one: Motion, m: int) -> int:
         """Bytes of a saved row of one motion."""
         if self.function is not None:
-            kept = partial(evaluate, self.function)
-            found = outcome("save: function(t, q, v, args)", kept, one.t0, one.q0, one.v0, one.args)
+            name = "save: function(t, q, v, args)"
+            found = outcome(name, arrays, self.function, one.t0, one.q0, one.v0, one.args)
             if not jax.tree.leaves(found):
                 raise TypeError("save: function(t, q, v, args) returns nothing: is a return missing?")
             return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
         pairs = 8 * m * self.problem.listed
         return (3 * one.q0.shape[0] + m + 1 + (self.problem.energy is not None)) * one.q0.dtype.itemsize + pairs
-
-
-def evaluate(function: Any, t: Any, q: Any, v: Any, args: Any) -> Any:
-    """What a save function returns, as arrays."""
-    return jax.tree.map(jnp.asarray, function(t, q, v, args))
 
 
 def _saved_times(save: Save, motion: Motion) -> Any:

@@ -17,11 +17,12 @@ from .contact import Metric, closure, linearise
 from .derivatives import UNDIFFERENTIATED, forward_first, guarded
 from .motion import Motion
 from .problem import Problem
-from .program import Program, evaluate
+from .program import Program
 from .projection import ContactLaw, Solved
 from .rows import LOOK, Keeper, Row, Turn, step_at_or_after
 from .schemes.base import Info, Timing, finite
 from .sensitivity import Corrected, Tracked, end, synchronous
+from .shapes import arrays, returned
 from .solution import Solution
 from .status import DERIVATIVES, FAILURES, Status, as_status
 from .stream import stream
@@ -42,7 +43,7 @@ def structure(program: Program, motion: Motion) -> Any:
     values: Any = None
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:
-        values = jax.eval_shape(partial(evaluate, program.function), motion.t0, motion.q0, motion.v0, motion.args)
+        values = returned(arrays, program.function, motion.t0, motion.q0, motion.v0, motion.args)
     numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", *Account._fields), 0)
     timing = Timing.of(program.scheme)
     return jax.tree.structure(Solution(**numbers, energy=energy, values=values, timing=timing))
@@ -223,7 +224,7 @@ class Course:
 
     def value(self, t: Array, row: Row) -> Any:
         """What the save function keeps of a row."""
-        return evaluate(self.program.function, t, row.q, row.v, self.moving.args)
+        return arrays(self.program.function(t, row.q, row.v, self.moving.args))  # type: ignore[misc]
 
     def energy(self, t: Array, q: Array, v: Array) -> Array | None:
         """The energy of a row, where the problem defines one."""

@@ -23,6 +23,7 @@ from .contact import Closure, Metric, closure, linearise
 from .labels import UNNAMED, Labels
 from .problem import Problem
 from .schemes.base import Scheme
+from .shapes import array, arrays, returned
 
 MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
 HERE = os.path.dirname(__file__)  # the package
@@ -252,7 +253,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     t = jax.ShapeDtypeStruct((), q0.dtype)
 
     def shape_of(name: str, function: Callable, *operands: Any) -> tuple[int, ...]:
-        found = outcome(name, lambda *xs: _returned(name, function(*xs)), *operands)
+        found = outcome(name, array, function, *operands)
         if not jnp.issubdtype(found.dtype, jnp.floating):
             raise TypeError(f"{name} must return real numbers, got dtype {found.dtype}")
         return found.shape
@@ -263,7 +264,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     m = 0
     local: Any = problem.constraints
     if hasattr(local, "check"):
-        local.check(t, q0, args, outcome)
+        local.check(t, q0, args, lambda name, *call: outcome(name, arrays, *call))
     if problem.listed:
         check_listed(problem, scheme, e, d)
         m = problem.count(0.0, q0, args)
@@ -305,16 +306,10 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
         raise ValueError(f"mass is {shape}: of listed bodies give a number or a diagonal ({d},){dense}")
 
 
-def _returned(name: str, value: Any) -> Array:
-    if value is None:
-        raise TypeError("it returns None: is a return missing?")
-    return jnp.asarray(value)
-
-
-def outcome(name: str, function: Callable, *operands: Any) -> Any:
-    """Shapes and dtypes of what a function of the user's returns; or an error that names it and says how it failed."""
+def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
+    """Shapes and dtypes of what a function of the user's returns, see `shapes.returned`; or an error that names it and says how it failed."""
     try:
-        return jax.eval_shape(function, *operands)
+        return returned(read, function, *operands)
     except Exception as error:
         kind, hint = (TypeError if isinstance(error, TypeError) else ValueError), ""
         if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):

@@ -9,7 +9,7 @@ import jaximpact as ji
 ROOT = Path(ji.__file__).parent
 # layers from the ground up; a module may import from lower layers, and from its own package
 LAYERS = [
-    ["derivatives", "jaxprs", "labels"],
+    ["derivatives", "jaxprs", "labels", "shapes"],
     ["linalg", "status", "motion", "problem", "threads", "chunks", "stream", "version"],
     ["provenance"],
     ["contact", "small", "symbolic"],
@@ -23,7 +23,8 @@ LAYERS = [
     ["program"],
     ["rows", "schedule"],
     ["kernel"],
-    ["closures", "trajectory", "arguments", "execution"],
+    ["closures", "trajectory", "execution"],
+    ["arguments"],
     ["backwards"],
     ["primitive"],
     ["integrate", "ensemble", "jacobians"],

@@ -1,0 +1,39 @@
+"""What functions of the user's return, as shapes and dtypes: traced once for each shape of their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import jax
+import jax.numpy as jnp
+
+_known: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
+
+
+def array(value: Any) -> jax.Array:
+    """What a function returned as one array."""
+    if value is None:
+        raise TypeError("it returns None: is a return missing?")
+    return jnp.asarray(value)
+
+
+def arrays(value: Any) -> Any:
+    """What a function returned as a pytree of arrays."""
+    return jax.tree.map(jnp.asarray, value)
+
+
+def returned(read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
+    """Shapes and dtypes of ``read(function(*operands))``; ``read`` is `array`, `arrays`."""
+    whole = lambda *xs: read(function(*xs))
+    leaves, structure = jax.tree.flatten(operands)
+    key = read, structure, tuple(map(jax.typeof, leaves))
+    try:
+        known = _known.setdefault(function, {})
+        if key in known:
+            return known[key]
+    except TypeError:  # what has no hash, or cannot be referred to weakly
+        return jax.eval_shape(whole, *operands)
+    known[key] = jax.eval_shape(whole, *operands)
+    return known[key]
