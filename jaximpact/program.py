@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .checks import is_traced
 from .motion import Motion
 from .problem import Problem
 from .projection import ContactSolver
 from .save import Save
 from .schemes.base import Scheme
-from .validate import is_traced, outcome
+from .validate import outcome
 
 static: Any = {"static": True}
 
