@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .checks import check_counts, is_traced, short
 from .execution import is_concrete, natively
 from .motion import Lanes, Motion
 from .problem import Problem
@@ -31,20 +32,18 @@ from .validate import (
     Report,
     canonical_state,
     cast_numbers,
-    check_counts,
     check_finite,
     check_functions,
     check_memory,
+    check_problem,
     check_restitution,
     check_times,
     count_steps,
     differentiable,
-    is_traced,
     judge,
     leaf_axes,
     real_array,
     remark,
-    short,
     split_restitution,
     start_report,
 )
@@ -100,8 +99,7 @@ def canonical(
     problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, steps: int | None, e: Any, args: Any, scheme: Scheme
 ) -> tuple[Problem, Motion]:
     """Arguments of one motion as arrays of one dtype, checked; h in whole steps if ``steps`` are given, which else are not known yet."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+    check_problem(problem)
     q0, v0 = canonical_state(q0, v0)
     if q0.ndim != 1 or q0.shape[0] == 0:
         raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
@@ -241,8 +239,7 @@ def _canonical_lanes(
     problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, e: Any, args: Any, args_axes: Any, scheme: Scheme
 ) -> tuple[Problem, Lanes]:
     """Arguments as arrays of one dtype, with those that carry a lane axis."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
+    check_problem(problem)
     q0, v0 = canonical_state(q0, v0)
     for name, value in {"q0": q0, "v0": v0}.items():
         if value.ndim not in (1, 2) or value.shape[-1] == 0:

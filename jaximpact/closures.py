@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .checks import is_traced
 from .derivatives import opened
 from .motion import Motion
 from .problem import Problem
 from .program import Program
-from .validate import is_traced
 
 
 @dataclass(frozen=True)

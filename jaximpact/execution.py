@@ -17,13 +17,14 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from . import kernel, native
+from .checks import check_choice
 from .motion import Lanes, Motion
 from .program import Program
 from .rows import Turn
 from .schedule import devices
 from .small import Unsupported
 from .solution import Solution
-from .validate import check_choice, remark
+from .validate import remark
 
 EXECUTIONS = ("auto", "xla", "native", "kernel")
 MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA program and found right and faster

@@ -19,13 +19,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from .checks import is_traced
 from .labels import Labels
 from .schemes.base import Timing
 from .solution import MEANING, Origin, Solution
 from .solution.convert import arrays
 from .solution.result import needed
 from .study.guard import check_arrays, check_tree
-from .validate import is_traced
 
 FORMAT = 1
 ABOUT = "jaximpact"  # the name of the text

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import canonical, check_start, choose_methods, enlarged
+from .checks import check_choice, is_traced
 from .closures import methods_are_closed, without_closures
 from .execution import EXECUTIONS, alone, is_concrete, listed_lane, one_lane
 from .motion import Motion
@@ -25,7 +26,7 @@ from .solution import Solution
 from .status import Status
 from .threads import interruptible, refuse_fork
 from .trajectory import structure, trajectory
-from .validate import check_choice, check_memory, count_steps, differentiable, is_traced, remark
+from .validate import check_memory, count_steps, differentiable, remark
 
 SENSITIVITIES = ("corrected", "discrete", "none", None)
 

@@ -14,6 +14,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from .arguments import for_lanes, is_single, start_reports
+from .checks import check_choice
 from .execution import executed, one_lane, through_xla
 from .motion import Lanes, Motion
 from .primitive import DIRECTIONS
@@ -25,7 +26,7 @@ from .schemes.base import Scheme
 from .solution import Sensitivities, Solution
 from .status import Status, as_status
 from .trajectory import trajectory
-from .validate import check_choice, refused, told, without_remarks
+from .validate import refused, told, without_remarks
 
 SMALL = 8  # coordinates and constraints up to which native code is sure to be had
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")

@@ -9,13 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from .checks import is_traced
 from .motion import Motion
 from .problem import Problem
 from .projection import ContactSolver
 from .save import Save
 from .schemes.base import Scheme
 from .shapes import arrays
-from .validate import is_traced, outcome
+from .validate import outcome
 
 static: Any = {"static": True}
 

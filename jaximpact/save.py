@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .validate import check_counts, is_traced, known_numbers
+from .checks import check_counts, is_traced
+from .validate import known_numbers
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from .checks import MOST, check_kind, is_traced, is_whole, short
 from .contact import Closure, Metric, closure, linearise
 from .labels import UNNAMED, Labels
 from .problem import Problem
 from .schemes.base import Scheme
 from .shapes import array, arrays, returned
 
-MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
 HERE = os.path.dirname(__file__)  # the package
 
 
@@ -53,11 +53,6 @@ def remark(text: str, stacklevel: int) -> None:
         while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
             frame, stacklevel = frame.f_back, stacklevel + 1
         warnings.warn(text, JaximpactWarning, stacklevel=stacklevel + 1)
-
-
-def is_traced(*trees: Any) -> bool:
-    """Whether any leaf is a tracer of a jax transformation."""
-    return any(isinstance(leaf, jax.core.Tracer) for tree in trees for leaf in jax.tree.leaves(tree))
 
 
 def real_array(name: str, value: Any) -> Any:
@@ -95,11 +90,6 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) < 60 else f"{text[:57]}..."
-
-
 def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
     """Every real number and floating array of a pytree in ``dtype``; integer and boolean arrays stay as they are."""
 
@@ -112,7 +102,7 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
         except TypeError as error:
             what = f"{where} is a {type(leaf).__name__}: parameters must be real numbers or arrays of them"
             raise TypeError(f"{what} ({error})") from None
-        if jnp.issubdtype(array.dtype, jnp.floating) or (isinstance(leaf, int) and not isinstance(leaf, bool)):
+        if jnp.issubdtype(array.dtype, jnp.floating) or is_whole(leaf):
             array = array.astype(dtype)
             if not np.all(np.isfinite(array)):
                 raise ValueError(f"{where} is not finite: {_excerpt(array)}")
@@ -128,30 +118,11 @@ def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
     return q0.astype(dtype), v0.astype(dtype)
 
 
-def check_choice(name: str, value: Any, choices: tuple) -> None:
-    """``value`` is one of the words (or None) that an argument may be."""
-    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
-        raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
-
-
-def check_counts(**counts: Any) -> None:
-    """Whole numbers from 1 on, ``skip`` from 0, that a loop can count to."""
-    for name, value in counts.items():
-        least = 0 if name == "skip" else 1
-        if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
-        if value > MOST:
-            raise ValueError(f"{name} must not exceed {MOST} (2^31 - 2), got {value!r}")
-
-
 def full_axes(args: Any, args_axes: Any) -> Any:
     """args_axes leaf by leaf, in the structure of args: 0 for a lane axis, -1 for none."""
     message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
     given = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
-    if not all(
-        axis is None or (isinstance(axis, int | np.integer) and not isinstance(axis, bool) and axis == 0)
-        for axis in given
-    ):
+    if not all(axis is None or (is_whole(axis) and axis == 0) for axis in given):
         raise ValueError(message)
     try:
         axes = jax.tree.map(
@@ -238,6 +209,10 @@ def check_restitution(e: Any) -> None:
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
 
 
+def check_problem(problem: Any) -> None:
+    check_kind("problem", problem, Problem, "a jaximpact.Problem")
+
+
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
     """The problem without its restitution, which becomes a number of the lane; a numeric mass in ``dtype``."""
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
@@ -308,15 +283,20 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
     """Shapes and dtypes of what a function of the user's returns, see `shapes.returned`; or an error that names it and says how it failed."""
+    shapes = [jnp.shape(x) for x in operands[:-1]]
     try:
         return returned(read, function, *operands)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
+        raise retold(f"{name} failed on arguments of shapes {shapes}{hint}", error) from error
     except Exception as error:
-        kind, hint = (TypeError if isinstance(error, TypeError) else ValueError), ""
-        if isinstance(error, jax.errors.ConcretizationTypeError | jax.errors.TracerArrayConversionError):
-            hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
-        shapes = [jnp.shape(x) for x in operands[:-1]]
-        text = (str(error).splitlines() or [""])[0]
-        raise kind(f"{name} failed on arguments of shapes {shapes}{hint}: {type(error).__name__}: {text}") from error
+        raise retold(f"{name} failed on arguments of shapes {shapes}", error) from error
+
+
+def retold(what: str, error: Exception) -> Exception:
+    """An error of a user's function after what failed: a TypeError as one, any other as a ValueError."""
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    return kind(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
 @contextmanager
@@ -325,8 +305,7 @@ def told(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        kind, text = (TypeError if isinstance(error, TypeError) else ValueError), (str(error).splitlines() or [""])[0]
-        raise kind(f"{name} failed: {type(error).__name__}: {text}") from error
+        raise retold(f"{name} failed", error) from error
 
 
 @contextmanager

@@ -67,7 +67,9 @@ def test_values_in_one_batch_and_nested_parameters(tmp_path):
     alone = stroboscopic(problem, [0.0], [0.0], args=args, **options)
     np.testing.assert_allclose(found.q[1], alone.q, rtol=1e-12)
     assert found.plot(tmp_path / "diagram.png").stat().st_size > 5000
-    with pytest.raises(KeyError, match=r"drive.2: args has no 2 there, but \[0, 1\]"):
+    with pytest.raises(
+        KeyError, match=r"drive.2: args has no such number, but \['body.stiffness', 'drive.0', 'drive.1'\]"
+    ):
         bifurcation(problem, [0.0], [0.0], parameter=("drive", 2), values=values, args=args, **options)
     with pytest.raises(ValueError, match="parameter body must be one number"):
         bifurcation(problem, [0.0], [0.0], parameter="body", values=values, args=args, **options)

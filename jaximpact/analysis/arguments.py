@@ -5,16 +5,18 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import numpy as np
 
+from ..checks import MOST, check_kind
 from ..problem import Problem
 from ..solution import Solution
-from ..validate import MOST, cast_numbers, check_finite, full_axes, leaf_axes, real_array
+from ..validate import cast_numbers, check_finite, check_problem, full_axes, leaf_axes, real_array
 from .runs import runs
 
 ROWS = 10  # of a motion from which the largest change of a gap between two tells how near a contact is
@@ -69,14 +71,8 @@ def share_of_period(phase: Any) -> float:
     return float(phase)
 
 
-def check_problem(problem: Any) -> None:
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a jaximpact.Problem, got {type(problem).__name__}")
-
-
-def check_kind(name: str, value: Any, kind: type, source: str) -> None:
-    if not isinstance(value, kind):
-        raise TypeError(f"{name} must be a {kind.__name__}, from {source}, got {type(value).__name__}")
+def check_result(name: str, value: Any, kind: type, source: str) -> None:
+    check_kind(name, value, kind, f"a {kind.__name__}, from {source}")
 
 
 def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
@@ -136,7 +132,7 @@ def positive_time(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarra
 def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
     """Whether a solution can be one of this problem: dimension, number of constraints; ``args`` of one lane."""
     check_problem(problem)
-    check_kind("solution", solution, Solution, "solve or ensemble")
+    check_result("solution", solution, Solution, "solve or ensemble")
     if problem.listed or solution.pairs is not None:
         raise ValueError(
             "problem lists near pairs of bodies, and this looks at every constraint: solve with Bodies(lists=False), of so few bodies as "
@@ -183,16 +179,23 @@ def check_gaps(solution: Solution, gap: np.ndarray) -> None:
             )
 
 
-class StudyLike(Protocol):
+class StudyLike(ABC):
     """What a `Study` is to the analyses, which lie below it."""
 
-    problem: Problem
-
+    @property
+    @abstractmethod
+    def problem(self) -> Problem: ...
+    @abstractmethod
     def settings(self) -> AbstractContextManager[None]: ...
+    @abstractmethod
     def solution(self) -> Solution: ...
+    @abstractmethod
     def arguments(self, which: Any = ...) -> dict[str, Any]: ...
+    @abstractmethod
     def lane(self, index: Any, save: Any = None) -> Solution: ...
+    @abstractmethod
     def number(self, index: Any) -> int: ...
+    @abstractmethod
     def quantity(self, name: str) -> np.ndarray: ...
 
 
@@ -220,9 +223,9 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*given: Any, **options: Any) -> Any:
-        if not given or not all(hasattr(given[0], name) for name in ("settings", "solution", "arguments", "quantity")):
+        if not given or not isinstance(given[0], StudyLike):
             return function(*given, **options)
-        study: StudyLike = given[0]
+        study = given[0]
         if len(given) > 1:
             raise TypeError(f"{function.__name__}(study, ...) takes the study alone by its place, the rest by name")
         with study.settings():

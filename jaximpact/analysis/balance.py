@@ -28,7 +28,7 @@ from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..solution import Drawable, Solution, labelled
 from ..validate import cast_numbers
-from .arguments import check_kind, check_solution, takes_study
+from .arguments import check_result, check_solution, takes_study
 from .runs import runs
 
 
@@ -87,7 +87,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
     Raises:
         ValueError: the solution is a batch, has one row only, is not finite, or is not one of the problem.
     """
-    check_kind("solution", solution, Solution, "solve")
+    check_result("solution", solution, Solution, "solve")
     q, v, t, impulse = (np.asarray(x) for x in (solution.q, solution.v, solution.t, solution.impulse))
     if q.ndim != 2:
         raise ValueError(f"solution must be one motion with q of shape (k, d), got {q.shape}: pick a lane")

@@ -17,13 +17,14 @@ from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from ..checks import check_counts, is_pair
 from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
-from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_counts
-from .arguments import check_kind, check_problem, distance, sweep_values
+from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_problem
+from .arguments import check_result, distance, sweep_values
 from .forced import gather
 from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition, stroboscopic
 
@@ -140,8 +141,7 @@ def basins(
         raise ValueError(f"q0 and v0 must both have shape (d,), got {start['q'].shape} and {start['v'].shape}")
     start = {name: np.repeat(value[None], x.size * y.size, axis=0) for name, value in start.items()}
     known = [(name, i) for name in "qv" for i in range(start["q"].shape[1])]
-    pair = isinstance(coordinates, tuple | list) and len(coordinates) == 2
-    wrong = [one for one in coordinates if one not in known] if pair else [coordinates]
+    wrong = [one for one in coordinates if one not in known] if is_pair(coordinates) else [coordinates]
     if wrong:
         raise ValueError(
             f"coordinates: {wrong[0]!r} must be ('q', i) or ('v', i) with i < {start['q'].shape[1]}, one for x and one for y"
@@ -186,7 +186,7 @@ def recognise(
     Returns:
         Labels (B,), `UNSETTLED` and `FAILED` among them, and the attractors, most frequented first.
     """
-    check_kind("section", section, Section, "stroboscopic")
+    check_result("section", section, Section, "stroboscopic")
     tolerance = default_tolerance(section) if tolerance is None else distance("tolerance", tolerance)
     radius = RADIUS * tolerance if radius is None else distance("radius", radius)
     period, settled = (find(section, tolerance=tolerance) for find in (repeats_after, period_of))

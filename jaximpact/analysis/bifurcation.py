@@ -10,13 +10,14 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import check_counts, is_pair, leaf_names
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
 from ..schemes.base import Scheme
 from ..solution import Drawable, labelled
-from ..validate import check_counts
-from .arguments import check_problem, check_steps, distance, real, sweep_values
+from ..validate import check_problem
+from .arguments import check_steps, distance, real, sweep_values
 from .forced import check_restarts, gather
 from .sections import Section, impact_section, period_of, state, stroboscopic
 
@@ -234,7 +235,7 @@ def two_parameter_map(
     """
     check_problem(problem)
     for name, pair in {"values": values, "parameters": parameters}.items():
-        if not isinstance(pair, tuple | list | np.ndarray) or len(pair) != 2:
+        if not is_pair(pair):
             raise ValueError(f"{name} must be two, along x and y, got {pair!r}")
     if tolerance is not None:
         distance("tolerance", tolerance)
@@ -260,35 +261,26 @@ def two_parameter_map(
 
 
 def _path(parameter: Parameter) -> tuple:
-    path = tuple(parameter) if isinstance(parameter, tuple | list) else (parameter,)
-    if not path or not all(isinstance(key, str | int) and not isinstance(key, bool) for key in path):
-        raise TypeError(f"parameter must be a key of args, keys into nested args, or 'e', got {parameter!r}")
-    return path
+    return (parameter,) if isinstance(parameter, str) or not np.iterable(parameter) else tuple(parameter)
 
 
 def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
     """args, args_axes and e with some parameters replaced by values, one number or one for each lane."""
-    axes = jax.tree.map(lambda _: None, args)
+    known, (leaves, structure) = leaf_names(args), jax.tree.flatten(args, is_leaf=lambda x: x is None)
+    axes: list = [None] * len(leaves)
     for path, value in values.items():
+        name, path = ".".join(map(str, path)), tuple(map(str, path))
         if path == ("e",):
             e = value
+        elif path in known:
+            i = known.index(path)
+            if np.ndim(leaves[i]) != 0:
+                raise ValueError(f"parameter {name} must be one number of args, got {leaves[i]!r}")
+            leaves[i], axes[i] = value, 0 if np.ndim(value) else None
+        elif path and any(one[: len(path)] == path for one in known):
+            raise ValueError(f"parameter {name} must be one number of args, and it has parts")
         else:
-            args = _put(args, path, value, path, check=True)
-            axes = _put(axes, path, 0 if np.ndim(value) else None, path)
-    return args, axes, e
-
-
-def _put(tree: Any, path: tuple, value: Any, whole: tuple, *, check: bool = False) -> Any:
-    """A copy of nested dicts, lists and tuples with one number in it replaced."""
-    if not path:
-        if check and (isinstance(tree, dict | list | tuple) or np.ndim(tree) != 0):
-            raise ValueError(f"parameter {'.'.join(map(str, whole))} must be one number of args, got {tree!r}")
-        return value
-    key, *rest = path
-    names = list(tree) if isinstance(tree, dict) else list(range(len(tree))) if isinstance(tree, list | tuple) else []
-    if key not in names:
-        raise KeyError(f"parameter {'.'.join(map(str, whole))}: args has no {key!r} there, but {names}; or use 'e'")
-    if isinstance(tree, dict):
-        return {**tree, key: _put(tree[key], tuple(rest), value, whole, check=check)}
-    items = [_put(x, tuple(rest), value, whole, check=check) if i == key else x for i, x in enumerate(tree)]
-    return items if isinstance(tree, list) else tuple(items)
+            raise KeyError(
+                f"parameter {name}: args has no such number, but {['.'.join(one) for one in known]}; or use 'e'"
+            )
+    return jax.tree.unflatten(structure, leaves), jax.tree.unflatten(structure, axes), e

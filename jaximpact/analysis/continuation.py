@@ -25,13 +25,14 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from ..checks import check_counts, is_whole
 from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
-from ..validate import check_counts
-from .arguments import check_problem, real_number
+from ..validate import check_problem
+from .arguments import real_number
 from .family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
 from .strobe import eigenvalues, lost_derivatives
@@ -155,7 +156,7 @@ def continue_orbit(
         raise ValueError(f"bounds: ({low:g}, {high:g}) do not contain the parameter's value {value:g}")
     if parameter == RESTITUTION and not (low >= 0 and high <= 1):
         raise ValueError(f"bounds: restitution lies in [0, 1], got ({low:g}, {high:g})")
-    if isinstance(direction, bool) or not isinstance(direction, int | np.integer) or direction not in (1, -1):
+    if not is_whole(direction) or direction not in (1, -1):
         raise ValueError(f"direction must be 1 or -1, got {direction!r}")
     if not 0 < real_number("step", step) < 1:
         raise ValueError(f"step must lie between 0 and 1, got {step!r}")
@@ -180,13 +181,13 @@ def _value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
     """The parameter's value at the start."""
     if parameter == RESTITUTION:
         value = problem.restitution if e is None else e
-    elif isinstance(args, dict) and isinstance(parameter, str) and parameter in args:
-        value = args[parameter]
     else:
-        known = sorted(args) if isinstance(args, dict) else []
-        raise ValueError(f"parameter={parameter!r}: choose one of {[*known, RESTITUTION]}; args must be a dict of them")
-    if isinstance(value, dict | list | tuple):
-        raise ValueError(f"parameter={parameter!r} must be one number, got {value!r}")
+        known = args if isinstance(args, dict) else {}
+        if parameter not in [*known]:
+            raise ValueError(
+                f"parameter={parameter!r}: choose one of {[*known, RESTITUTION]}; args must be a dict of them"
+            )
+        value = known[parameter]
     return real_number(f"parameter {parameter!r}", value)
 
 

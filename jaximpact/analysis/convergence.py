@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..arguments import canonical, check_start, choose_methods
+from ..checks import check_counts, is_pair, is_whole
 from ..execution import alone, one_lane
 from ..motion import Motion
 from ..problem import Problem
@@ -27,7 +28,7 @@ from ..schemes.base import Scheme
 from ..solution import Drawable, Solution
 from ..status import FAILURES, Status
 from ..trajectory import trajectory
-from ..validate import JaximpactWarning, check_counts
+from ..validate import JaximpactWarning
 from .arguments import real, real_number
 from .interpolate import interpolant
 
@@ -168,14 +169,12 @@ def convergence(
         ValueError, TypeError: as `solve`. RuntimeError: a run failed; the message decodes its status.
     """
     counts = prime_steps() if steps is None else list(steps) if np.iterable(steps) else [steps]
-    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1 for n in counts)
-    if len(counts) < 2 or not whole or sorted(set(counts)) != counts:
+    if len(counts) < 2 or not all(is_whole(n, 1) for n in counts) or sorted(set(counts)) != counts:
         raise ValueError(f"steps must be at least two increasing whole numbers >= 1, got {list(counts)}")
     check_counts(**{"steps (the most of them)": counts[-1]})
     if impulse is not None and exact is None:
         raise ValueError("impulse goes with exact: without an exact motion the finest run is the reference of both")
-    if not isinstance(phases, int | np.integer) or isinstance(phases, bool) or phases < 1:
-        raise ValueError(f"phases must be a whole number >= 1, got {phases!r}")
+    check_counts(phases=phases)
     if exact is not None and not callable(exact):
         raise TypeError(f"exact must be a function t -> (q, v), got {type(exact).__name__}")
     impulse = None if impulse is None else real("impulse", impulse)
@@ -296,7 +295,7 @@ def _among(program: Program, motion: Motion) -> Solution:
 def _errors(solution: Solution, exact: Callable[..., Any], impulse: Any) -> tuple[float, float, float]:
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
     found = exact(t)
-    if not isinstance(found, tuple | list) or len(found) != 2:
+    if not is_pair(found):
         raise ValueError(f"exact(t) must return a pair (q, v), got {type(found).__name__}")
     for name, value in zip("qv", found, strict=True):
         value = real(f"exact(t): {name}", value)

@@ -23,8 +23,8 @@ from ..schedule import MEMORY
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme, Timing
 from ..solution import Solution
-from ..validate import canonical_state, cast_numbers, full_axes
-from .arguments import check_problem, positive_time, share_of_period
+from ..validate import canonical_state, cast_numbers, check_problem, full_axes
+from .arguments import positive_time, share_of_period
 
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 

@@ -26,7 +26,7 @@ from ..contact import Metric, linearise
 from ..problem import Problem
 from ..solution import Result, Solution
 from ..validate import JaximpactWarning, cast_numbers
-from .arguments import check_gaps, check_kind, check_solution, distance, takes_study
+from .arguments import check_gaps, check_result, check_solution, distance, takes_study
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
 GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero
@@ -79,7 +79,7 @@ def check_hypotheses(
     Raises:
         ValueError, TypeError: the solution is a batch, or it is none of this problem with these args; tolerance is negative.
     """
-    check_kind("solution", solution, Solution, "solve")
+    check_result("solution", solution, Solution, "solve")
     if np.ndim(solution.q) != 2:
         raise ValueError(f"solution must be one motion with q of shape (k, d), got {np.shape(solution.q)}: pick a lane")
     check_solution(problem, solution, args)

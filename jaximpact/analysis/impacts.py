@@ -24,7 +24,7 @@ from ..problem import Problem
 from ..schemes.base import Scheme, Timing
 from ..solution import Drawable, Result, Solution, labelled
 from ..validate import cast_numbers, leaf_axes
-from .arguments import check_kind, check_solution, one_lane, takes_study
+from .arguments import check_result, check_solution, one_lane, takes_study
 from .runs import runs
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
@@ -151,7 +151,7 @@ def impacts(
     Raises:
         ValueError: the solution does not hold its steps, is of another scheme, or a motion that is looked at is not finite.
     """
-    check_kind("solution", solution, Solution, "solve or ensemble")
+    check_result("solution", solution, Solution, "solve or ensemble")
     timing = timing_of(solution, scheme)
     t, q, v, impulse = (np.asarray(x) for x in (solution.t, solution.q, solution.v, solution.impulse))
     if solution.values is not None or t.shape[-1] < 3:

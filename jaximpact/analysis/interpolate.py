@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..checks import is_traced
 from ..schemes import EventCorrected
 from ..schemes.base import Timing
 from ..solution import Solution
-from ..validate import is_traced
 from .runs import runs
 
 ALIGNED = 1e-9  # of a step: times as near as that to a row are the row's

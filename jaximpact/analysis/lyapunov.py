@@ -20,6 +20,7 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import ArrayLike
 
+from ..checks import check_counts
 from ..execution import COMPILE, vectorised
 from ..motion import Motion
 from ..problem import Problem
@@ -30,7 +31,6 @@ from ..schemes.base import Scheme
 from ..solution import Drawable
 from ..status import FAILURES, Status, describe
 from ..trajectory import trajectory
-from ..validate import check_counts
 from .arguments import takes_study
 from .strobe import lost_derivatives, prepare_strobe
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..checks import check_counts
 from ..labels import UNNAMED, Labels
 from ..motion import Lanes
 from ..problem import Problem
@@ -24,7 +25,6 @@ from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..solution import Drawable, labelled, spread
 from ..status import FAILURES, Status, describe
-from ..validate import check_counts
 from .arguments import check_steps, real_number
 from .strobe import (
     admissible,

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
+from ..checks import check_counts
 from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
@@ -18,8 +19,7 @@ from ..save import Save
 from ..schemes.base import Scheme
 from ..solution import Drawable, Solution, labelled, spread
 from ..status import FAILURES
-from ..validate import check_counts
-from .arguments import check_kind, check_steps, distance, takes_study
+from .arguments import check_result, check_steps, distance, takes_study
 from .forced import Forced, check_restarts, gather
 from .impacts import Impacts, impacts
 
@@ -265,7 +265,7 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
 
 def repeats_after(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
     """`period_of` without a look at transients: never `NOT_SETTLED`."""
-    check_kind("section", section, Section, "stroboscopic")
+    check_result("section", section, Section, "stroboscopic")
     lanes, n = section.t.shape
     most = n // 2 if most is None else most
     check_counts(most=most) if n >= 2 else None

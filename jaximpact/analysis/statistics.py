@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..checks import check_kind
 from ..labels import UNNAMED, Labels
 from ..solution import Drawable, Solution, spread
 from ..status import FAILURES
-from .arguments import check_kind, real, takes_study
+from .arguments import check_result, real, takes_study
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
@@ -84,7 +85,7 @@ def statistics(
     Raises:
         ValueError: the solution is no batch, its rows differ in time, or a shape or level is wrong.
     """
-    check_kind("solution", solution, Solution, "ensemble")
+    check_result("solution", solution, Solution, "ensemble")
     if np.ndim(solution.q) != 3:
         raise ValueError(
             f"solution must be a batch with q of shape (B, k, d), got {np.shape(solution.q)}: use ensemble"
@@ -130,8 +131,7 @@ def _arrays(solution: Solution, values: Mapping[str, Any] | None, lanes: int, ro
     arrays = {name: np.asarray(getattr(solution, name)) for name in names}
     # with a save function the state is kept in the final row only
     arrays = {name: x for name, x in arrays.items() if x.shape[1] == rows and x.size}
-    if not isinstance(values, Mapping | None):
-        raise TypeError(f"values must be a dict of arrays (B, k, ...) by name, got {type(values).__name__}")
+    check_kind("values", values, Mapping | None, "a dict of arrays (B, k, ...) by name")
     for name, x in (values or {}).items():
         x = real(f"values[{name!r}]", x)
         if np.shape(x)[:2] != (lanes, rows):

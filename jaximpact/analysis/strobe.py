@@ -19,6 +19,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from ..arguments import for_lanes, is_single
+from ..checks import check_counts
 from ..jacobians import Jacobian, state
 from ..jacobians import jacobians as jacobians_of
 from ..motion import Lanes, Motion
@@ -28,8 +29,8 @@ from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..schemes.event_corrected import EventCorrected
 from ..status import FAILURES, Status
-from ..validate import JaximpactWarning, check_counts, full_axes, real_array
-from .arguments import check_problem, check_steps, number_of, positive_time
+from ..validate import JaximpactWarning, check_problem, full_axes, real_array
+from .arguments import check_steps, number_of, positive_time
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
 

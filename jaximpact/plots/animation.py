@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.arguments import check_kind, real, real_number
+from ..analysis.arguments import check_result, real, real_number
 from ..solution import Solution
 from .style import COLOURS, DARK, new_figure, tidy
 
@@ -53,7 +53,7 @@ def animate(
     Raises:
         ValueError: a batch, no rows, or another suffix. ImportError: no matplotlib, pillow or ffmpeg; it says what to install.
     """
-    check_kind("solution", solution, Solution, "solve or ensemble")
+    check_result("solution", solution, Solution, "solve or ensemble")
     drawings = (draw,) if callable(draw) else tuple(draw)
     if not drawings or not all(map(callable, drawings)):
         raise TypeError("draw must be a function draw(ax, t, q), such as plots.disks(0.1), or several of them")

@@ -14,12 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..checks import is_traced
 from ..labels import UNNAMED, Labels
 from ..provenance import provenance
 from ..save import Save
 from ..schemes.base import Timing
 from ..status import FAILURES, Status, describe, summarise
-from ..validate import is_traced
 from .convert import to_dataset, to_table
 from .result import Drawable, Result, analysis, files, plots
 

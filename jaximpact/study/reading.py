@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import jax
 import numpy as np
 
+from ..analysis.arguments import StudyLike
 from ..integrate import solve
 from ..names import suggestion
 from ..problem import Problem
@@ -66,7 +67,7 @@ def as_store(store: str | os.PathLike[str] | Store) -> Store:
     return ZarrStore(store)
 
 
-class Reading:
+class Reading(StudyLike):
     """A study in its store: what it is, what has been computed, single lanes.
 
     Attributes:

@@ -1,0 +1,79 @@
+"""What every argument is asked, by whoever takes it: a number, a kind, one of some words. Messages name it and say what it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+import jax
+import numpy as np
+
+MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
+
+
+def short(value: Any) -> str:
+    """A value in one short line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) < 60 else f"{text[:57]}..."
+
+
+def is_traced(*trees: Any) -> bool:
+    """Whether any leaf is a tracer of a jax transformation."""
+    return any(isinstance(leaf, jax.core.Tracer) for tree in trees for leaf in jax.tree.leaves(tree))
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array or a scalar of numpy or jax; tracers are."""
+    return isinstance(value, np.ndarray | np.generic | jax.Array)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one real number of Python or numpy, which True is not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: Any, least: float = -np.inf) -> bool:
+    """Whether a value is an integer of Python or numpy from ``least`` on, which True is not."""
+    return is_number(value) and isinstance(value, Integral) and value >= least  # type: ignore[operator]
+
+
+def is_pair(value: Any) -> bool:
+    """Whether a value is a sequence of two."""
+    return isinstance(value, tuple | list | np.ndarray) and len(value) == 2
+
+
+def are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(x, str) for x in values)
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> None:
+    """A whole number from ``least`` on that a loop can count to."""
+    if not is_whole(value, least):
+        raise ValueError(f"{name} must be a whole number >= {least}, got {short(value)}")
+    if value > MOST:
+        raise ValueError(f"{name} must not exceed {MOST} (2^31 - 2), got {value!r}")
+
+
+def check_counts(**counts: Any) -> None:
+    """Whole numbers from 1 on, ``skip`` from 0."""
+    for name, value in counts.items():
+        check_whole(name, value, least=0 if name == "skip" else 1)
+
+
+def check_kind(name: str, value: Any, kind: Any, what: str) -> None:
+    """TypeError where a value is not of a kind, one or several types, which ``what`` tells in words."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {what}, got {short(value)}")
+
+
+def check_choice(name: str, value: Any, choices: tuple) -> None:
+    """``value`` is one of the words (or None) that an argument may be."""
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
+
+
+def leaf_names(tree: Any) -> list[tuple[str, ...]]:
+    """The keys that lead to every leaf of a pytree, as text; what is None counts as a leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: x is None)
+    return [tuple(jax.tree_util.keystr((key,), simple=True) for key in path) for path, _ in leaves]
