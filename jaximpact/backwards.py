@@ -59,7 +59,7 @@ class Parts:
         return course.begin(motion)[1:]
 
     def step(self, leaves: Sequence, carry: Any) -> Any:
-        return _step(leaves, carry, parts=self)
+        return self.course(leaves)[0].advance(carry)
 
     def end(self, leaves: Sequence, carry: Any) -> list:
         found = jax.tree.leaves(self.course(leaves)[0].at_end(carry, carry[1]))
@@ -113,7 +113,7 @@ def _with_reals(carry: Any, reals: Sequence) -> Any:
     return (*jax.tree.map(lambda x: next(numbers) if is_real(x) else x, carry[:2]), carry[2])
 
 
-_step = jax.jit(lambda leaves, carry, parts: parts.course(leaves)[0].advance(carry), static_argnames="parts")
+_step = jax.jit(lambda leaves, carry, parts: parts.step(leaves, carry), static_argnames="parts")
 _start = jax.jit(lambda leaves, parts: parts.start(leaves), static_argnames="parts")
 _states = jax.jit(lambda leaves, parts: parts.states(*leaves), static_argnames="parts")
 _of_start = jax.jit(lambda *operands, parts: parts.of_start(*operands), static_argnames="parts")

@@ -31,8 +31,23 @@ def size(jaxpr: Any) -> int:
 
 def inner(eqn: Any) -> list:
     """The jaxprs in an equation."""
+    return [getattr(v, "jaxpr", v) for v in _inside(eqn)]
+
+
+def _inside(eqn: Any) -> list:
+    """The same, closed and open."""
     values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else [value])]
-    return [getattr(v, "jaxpr", v) for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+    return [v for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+
+
+def closed_over(jaxpr: Any) -> dict:
+    """What a jaxpr, and those inside it, close over: values by variable."""
+    closed = getattr(jaxpr, "jaxpr", jaxpr)
+    found = dict(zip(closed.constvars, jaxpr.consts, strict=True)) if closed is not jaxpr else {}
+    for eqn in closed.eqns:
+        for part in _inside(eqn):
+            found |= closed_over(part)
+    return found
 
 
 def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:

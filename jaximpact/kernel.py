@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import primitives
 
-from .small import Machine, Unsupported, Value, carried_axes, filled, split
+from .small import Machine, Unsupported, Value, carried_axes, filled
 from .small.cost import cost
 from .small.program import inputs
 from .small.sine import COSINE, SINE
@@ -59,12 +59,8 @@ def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bo
         def program(numbers: Iterable) -> list:
             entries, machine = iter(numbers), Machine(Blocks())
             values = {v: filled(v.aval.shape, (next(entries) for _ in range(v.aval.size))) for v in variables}
-            values |= {
-                v: split(x) for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True) if v not in values
-            }
-            found = machine.evaluate(
-                closed.jaxpr, *([values[v] for v in some] for some in (closed.jaxpr.constvars, closed.jaxpr.invars))
-            )
+            machine.given = values
+            found = machine.run(closed, [values[v] for v in closed.jaxpr.invars])
             return [y for x in found for y in x.flat]
 
         dtypes = [v.aval.dtype for v in closed.jaxpr.outvars for _ in range(v.aval.size)]  # type: ignore[attr-defined]

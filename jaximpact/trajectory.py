@@ -22,7 +22,7 @@ from .projection import ContactLaw, Solved
 from .rows import LOOK, Keeper, Row, Turn, step_at_or_after
 from .schemes.base import Info, Timing, finite
 from .sensitivity import Corrected, Tracked, end, synchronous
-from .shapes import arrays, returned
+from .shapes import array, arrays, returned
 from .solution import Solution
 from .status import DERIVATIVES, FAILURES, Status, as_status
 from .stream import stream
@@ -139,9 +139,6 @@ class Course:
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
         self.scheme: Any = Corrected(program.scheme) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
-        # rules that jax forgets in reverse mode inside another derivative: those of a mass matrix, of a step
-        massive = wanted and Metric.at(self.problem, motion.q0, motion.args).factor is not None
-        self.forgetful = (differentiated or massive) and not self.corrected
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if self.listed:
             self.scheme = Listing(self.scheme)
@@ -249,11 +246,20 @@ class Course:
         found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), pairs=pairs)
         return guarded(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
 
+    def forgets(self, q: Array) -> bool:
+        """Whether there are rules that jax forgets in reverse mode inside another derivative: of a step, or of a mass matrix."""
+        if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
+            return False
+        mass = self.problem.mass
+        mass = returned(array, mass, q, self.moving.args) if callable(mass) else mass
+        return self.problem.constraints is not None or jnp.ndim(mass) == 2
+
     # all lanes step together
 
     def counted(self, begin: Begin, length: Any) -> Solution:
         """As a loop in which all lanes of a batch step together, for XLA: one of a fixed length where it is known."""
         program, motion = self.program, self.moving
+        forgetful = self.forgets(begin.initial.q)
         # a step up to a row's time is for kept rows alone: not within the loop over all steps
         afterwards = program.function is None or (program.every is None and self.locates)
 
@@ -274,7 +280,7 @@ class Course:
         def body(carry: Any, k: Array) -> tuple[Any, None]:
             state, row, account, kept = carry
             new, info = self.step(self.until(k), state)
-            new = forward_first(new) if self.forgetful else new
+            new = forward_first(new) if forgetful else new
             found = (
                 new,
                 self.row_of(new, info, row.impulse, state),
@@ -384,6 +390,10 @@ class Course:
         return (t, *row[:4], self.energy(t, row.q, row.v))
 
     def advance(self, carry: Any) -> Any:
+        """A step of one lane; traced once for all executions and derivatives."""
+        return _advanced(self.program, self.moving, carry)
+
+    def advanced(self, carry: Any) -> Any:
         """A step of one lane: a free one, and where that is not right, one with the law and the full account."""
         state, row, account = carry
         new, info = self.scheme.free_step(self.problem, self.moving, state)
@@ -406,6 +416,11 @@ class Course:
         state = numbered(found, new.n)
         account = lax.cond(new.n % LOOK == 0, self.stable, lambda _, account: account, state, account)
         return state, row, account
+
+
+@jax.jit
+def _advanced(program: Program, motion: Motion, carry: Any) -> Any:
+    return Course(program, motion).advanced(carry)
 
 
 def unsettled(state: Any, info: Info) -> Array:

@@ -283,14 +283,18 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
     """Shapes and dtypes of what a function of the user's returns, see `shapes.returned`; or an error that names it and says how it failed."""
-    shapes = [jnp.shape(x) for x in operands[:-1]]
     try:
         return returned(read, function, *operands)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
-        raise retold(f"{name} failed on arguments of shapes {shapes}{hint}", error) from error
+        raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}{hint}", error) from error
     except Exception as error:
-        raise retold(f"{name} failed on arguments of shapes {shapes}", error) from error
+        raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}", error) from error
+
+
+def _shapes(operands: tuple) -> list:
+    """Those of all but args."""
+    return [jnp.shape(x) for x in operands[:-1]]
 
 
 def retold(what: str, error: Exception) -> Exception:

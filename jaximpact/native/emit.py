@@ -243,8 +243,8 @@ def emit(closed: Any, variables: Sequence, varies: Sequence[bool], width: int, f
     values = dict(
         zip(variables, (shared[id(s)] if id(s) in shared else memory.read(e, s) for s in sources), strict=True)
     )
-    values |= {v: machine.constant(x) for v, x in zip(jaxpr.constvars, closed.consts, strict=True) if v not in values}
-    found = machine.evaluate(jaxpr, [values[v] for v in jaxpr.constvars], [values[v] for v in jaxpr.invars])
+    machine.given = values
+    found = machine.run(closed, [values[v] for v in jaxpr.invars])
     rows = [
         _result(e, target, memory.held(e, x)) or e.is_empty_row(x) for target, x in zip(targets, found, strict=True)
     ]

@@ -25,25 +25,26 @@ _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which ja
 
 
 class Compiled(NamedTuple):
-    """Machine code of a program of one lane."""
+    """Machine code of a program of one lane, and what it closes over."""
 
     code: Code
     text: Text
+    constants: list[np.ndarray]
 
 
 class Prepared(NamedTuple):
-    """A function of one lane, compiled: its program, what it closes over, its results as avals and whether they are rows of a
-    `stream`, and their structure."""
+    """A function of one lane, compiled: its program, its results as avals and whether they are rows of a `stream`, and their
+    structure."""
 
     program: Compiled
-    constants: list[np.ndarray]
     results: list[tuple[Any, bool]]
     structure: Any
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
         """The results for all lanes; ``given``: the sequences for a `stream`, one entry a row."""
-        operands = [*leaves, *self.constants]
-        return _launch(self.program, operands, [*carried, *[False] * len(self.constants)], lanes, self.results, given)
+        constants = self.program.constants
+        operands, flags = [*leaves, *constants], [*carried, *[False] * len(constants)]
+        return _launch(self.program, operands, flags, lanes, self.results, given)
 
 
 def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> Prepared:
@@ -59,8 +60,7 @@ def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any
         closed = traced.jaxpr
         program = _compiled(closed, carried, any(carried))
     results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
-    constants = [*map(np.asarray, inputs(closed)[1])]
-    return Prepared(program, constants, results, jax.tree.structure(traced.out_info))
+    return Prepared(program, results, jax.tree.structure(traced.out_info))
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
@@ -109,7 +109,7 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     width = BYTES // max(real, default=8) if many else 1
     text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused)
-    return Compiled(compiled(text.ir), text)
+    return Compiled(compiled(text.ir), text, [*map(np.asarray, constants)])
 
 
 def _launch(

@@ -23,10 +23,11 @@ CONTROL: dict[str, Callable] = control.RULES
 
 
 class Machine:
-    """Executes jaxprs on numbers by an emitter."""
+    """Executes jaxprs on numbers by an emitter; ``given``: values of variables that they close over, the others are known."""
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
+        self.given: dict[Any, Value] = {}
         self.kept: dict[int, tuple[Any, list]] = {}
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
@@ -50,7 +51,9 @@ class Machine:
     def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
         """The outputs of a jaxpr."""
         closed = as_closed(jaxpr)
-        return self.evaluate(closed.jaxpr, [self.constant(x) for x in closed.consts], values)
+        closes = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        constants = [self.given[v] if v in self.given else self.constant(x) for v, x in closes]
+        return self.evaluate(closed.jaxpr, constants, values)
 
     def constant(self, x: Any) -> Value:
         """A known array."""

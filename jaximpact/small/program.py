@@ -7,14 +7,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..jaxprs import closed_over
+
 
 def inputs(closed: Any) -> tuple[list, list]:
-    """The variables of a jaxpr that are inputs of its program, and the values of those that it closes over.
+    """The variables of a jaxpr that are inputs of its program, and the values of those that it, or a function called in it, closes over.
 
     Whole numbers, which may be indices, are part of the program.
     """
-    given = [(v, x) for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True) if _is_given(x)]
-    return [*closed.jaxpr.invars, *(v for v, _ in given)], [x for _, x in given]
+    given = {v: x for v, x in closed_over(closed).items() if _is_given(x)}
+    return [*closed.jaxpr.invars, *given], [*given.values()]
 
 
 def _is_given(constant: Any) -> bool:
