@@ -283,7 +283,7 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
     """Shapes and dtypes of what a function of the user's returns, see `shapes.returned`; or an error that names it and says how it failed."""
-    shapes = [jnp.shape(x) for x in operands[:-1]]
+    shapes = [np.shape(x) for x in operands[:-1]]
     try:
         return returned(read, function, *operands)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:

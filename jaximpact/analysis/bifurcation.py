@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_counts, is_pair, leaf_names
+from ..checks import check_counts, is_pair, leaf_names, several
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
@@ -142,7 +142,7 @@ def bifurcation(
     values = sweep_values("values", values)
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
-    path = _path(parameter)
+    path = several(parameter)
     name = ".".join(map(str, path))
     q0, v0 = (real(name, value) for name, value in {"q0": q0, "v0": v0}.items())
     if not {q0.ndim, v0.ndim} <= {1, 2}:
@@ -240,7 +240,7 @@ def two_parameter_map(
     if tolerance is not None:
         distance("tolerance", tolerance)
     x, y = (sweep_values(f"values[{i}]", values[i]) for i in range(2))
-    first, second = (_path(parameter) for parameter in parameters)
+    first, second = map(several, parameters)
     if first == second:
         raise ValueError(f"parameters must differ, got {parameters!r}")
     across, up = (grid.ravel() for grid in np.meshgrid(x, y))
@@ -258,10 +258,6 @@ def two_parameter_map(
         found.per_period.reshape(shape),
         found.section.status.reshape(shape),
     )
-
-
-def _path(parameter: Parameter) -> tuple:
-    return (parameter,) if isinstance(parameter, str) or not np.iterable(parameter) else tuple(parameter)
 
 
 def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
