@@ -90,7 +90,16 @@ def check_choice(name: str, value: Any, choices: tuple) -> None:
         raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
 
 
-def leaf_names(tree: Any) -> list[tuple[str, ...]]:
-    """The keys that lead to every leaf of a pytree, as text; what is None counts as a leaf."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: x is None)
-    return [tuple(jax.tree_util.keystr((key,), simple=True) for key in path) for path, _ in leaves]
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
+    """The leaves of a pytree by the keys that lead to them, as text; what is None counts as a leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
+    return {tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves}
+
+
+def with_leaves(tree: Any, leaves: Iterable[Any]) -> Any:
+    """The pytree with other leaves, in the order of `named_leaves`."""
+    return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=_is_none), list(leaves))

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_counts, is_pair, leaf_names, several
+from ..checks import check_counts, is_pair, named_leaves, several, with_leaves
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
@@ -262,21 +261,20 @@ def two_parameter_map(
 
 def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
     """args, args_axes and e with some parameters replaced by values, one number or one for each lane."""
-    known, (leaves, structure) = leaf_names(args), jax.tree.flatten(args, is_leaf=lambda x: x is None)
-    axes: list = [None] * len(leaves)
+    leaves = named_leaves(args)
+    axes: dict[tuple[str, ...], int | None] = dict.fromkeys(leaves)
     for path, value in values.items():
         name, path = ".".join(map(str, path)), tuple(map(str, path))
         if path == ("e",):
             e = value
-        elif path in known:
-            i = known.index(path)
-            if np.ndim(leaves[i]) != 0:
-                raise ValueError(f"parameter {name} must be one number of args, got {leaves[i]!r}")
-            leaves[i], axes[i] = value, 0 if np.ndim(value) else None
-        elif path and any(one[: len(path)] == path for one in known):
+        elif path in leaves:
+            if np.ndim(leaves[path]) != 0:
+                raise ValueError(f"parameter {name} must be one number of args, got {leaves[path]!r}")
+            leaves[path], axes[path] = value, 0 if np.ndim(value) else None
+        elif path and any(one[: len(path)] == path for one in leaves):
             raise ValueError(f"parameter {name} must be one number of args, and it has parts")
         else:
             raise KeyError(
-                f"parameter {name}: args has no such number, but {['.'.join(one) for one in known]}; or use 'e'"
+                f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use 'e'"
             )
-    return jax.tree.unflatten(structure, leaves), jax.tree.unflatten(structure, axes), e
+    return with_leaves(args, leaves.values()), with_leaves(args, axes.values()), e
