@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .checks import check_counts, is_traced, short
+from .checks import check_counts, check_kind, is_array, is_number, is_traced, short
 from .execution import is_concrete, natively
 from .motion import Lanes, Motion
 from .problem import Problem
@@ -53,7 +53,9 @@ NODES = 1000  # of a Gauss-Legendre rule
 
 def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
     """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
-    listed = isinstance(problem, Problem) and problem.listed
+    if problem is not None:
+        check_problem(problem)
+    listed = problem is not None and problem.listed
     if scheme is None:
         scheme = Maury() if listed else PaoliSchatzman()
     if projection is None:
@@ -62,10 +64,7 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
         ("scheme", scheme, Scheme, "PaoliSchatzman()"),
         ("projection", projection, ContactSolver, "ActiveSet()"),
     ):
-        if isinstance(value, type):
-            raise TypeError(f"{name} must be an instance: write {value.__name__}(), not {value.__name__}")
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be a {name} such as {example}, got {short(value)}")
+        check_kind(name, value, kind, f"a {name} such as {example}")
         _check_options(value)
     if listed and not projection.takes_lists:
         raise ValueError(
@@ -80,16 +79,15 @@ def _check_options(method: Any) -> None:
         value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
         if is_traced(value) or option.type not in ("int", "float", "bool"):
             continue
-        if isinstance(value, jax.Array) and value.ndim == 0:
+        if is_array(value):
             value = np.asarray(value)[()]
         if option.type == "bool":
-            if not isinstance(value, bool | np.bool_):
-                raise TypeError(f"{name} must be True or False, got {short(value)}")
+            check_kind(name, value, bool | np.bool_, "True or False")
         elif option.type == "int":
             check_counts(**{name: value})
             if option.name == "nodes" and value > NODES:
                 raise ValueError(f"{name} must not exceed {NODES}, got {value}")
-        elif not isinstance(value, int | float | np.number) or isinstance(value, bool | complex):
+        elif not is_number(value):
             raise TypeError(f"{name} must be a number, got {short(value)}")
         elif not 0 <= value < np.inf:
             raise ValueError(f"{name} must be finite and not negative, got {value!r}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -43,6 +43,22 @@ def is_pair(value: Any) -> bool:
     return isinstance(value, tuple | list | np.ndarray) and len(value) == 2
 
 
+def several(value: Any) -> tuple:
+    """One, or a sequence of several, as a tuple; a text is one."""
+    return (value,) if isinstance(value, str) or not np.iterable(value) else tuple(value)
+
+
+def dotted(
+    table: Mapping[str, Any], leaf: Callable[[Any], bool] = lambda x: False, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """The entries of nested tables by dotted names, down to what is no table or a ``leaf``."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and not leaf(value):
+            yield from dotted(value, leaf, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def are_texts(values: Iterable[Any]) -> bool:
     return all(isinstance(x, str) for x in values)
 
@@ -64,7 +80,8 @@ def check_counts(**counts: Any) -> None:
 def check_kind(name: str, value: Any, kind: Any, what: str) -> None:
     """TypeError where a value is not of a kind, one or several types, which ``what`` tells in words."""
     if not isinstance(value, kind):
-        raise TypeError(f"{name} must be {what}, got {short(value)}")
+        hint = f": write {value.__name__}(), an instance" if isinstance(value, type) else ""
+        raise TypeError(f"{name} must be {what}, got {short(value)}{hint}")
 
 
 def check_choice(name: str, value: Any, choices: tuple) -> None:
@@ -73,7 +90,16 @@ def check_choice(name: str, value: Any, choices: tuple) -> None:
         raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
 
 
-def leaf_names(tree: Any) -> list[tuple[str, ...]]:
-    """The keys that lead to every leaf of a pytree, as text; what is None counts as a leaf."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=lambda x: x is None)
-    return [tuple(jax.tree_util.keystr((key,), simple=True) for key in path) for path, _ in leaves]
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
+    """The leaves of a pytree by the keys that lead to them, as text; what is None counts as a leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
+    return {tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves}
+
+
+def with_leaves(tree: Any, leaves: Iterable[Any]) -> Any:
+    """The pytree with other leaves, in the order of `named_leaves`."""
+    return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=_is_none), list(leaves))

@@ -19,7 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from .checks import is_traced
+from .checks import are_texts, is_traced
 from .labels import Labels
 from .schemes.base import Timing
 from .solution import MEANING, Origin, Solution
@@ -104,10 +104,11 @@ def load(path: str | Path) -> Solution:
         return _solution(about, found)
     except ImportError:
         raise
+    except KeyError as error:
+        raise ValueError(f"{path} is damaged or no file of a solution: it has no {error}") from error
     except (
         ValueError,
         TypeError,
-        KeyError,
         IndexError,
         AttributeError,
         OSError,
@@ -117,9 +118,7 @@ def load(path: str | Path) -> Solution:
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        reason = (
-            f"it has no {error}" if isinstance(error, KeyError) else str(error).split("\n")[0] or type(error).__name__
-        )
+        reason = str(error).split("\n")[0] or type(error).__name__
         raise ValueError(f"{path} is damaged or no file of a solution: {reason}") from error
 
 
@@ -172,7 +171,7 @@ def _form(value: Any, names: Any) -> Any:
     if type(value) in (list, tuple):
         return {type(value).__name__: [_form(x, names) for x in value]}
     if type(value) is dict:
-        if not all(isinstance(key, str) for key in value):
+        if not are_texts(value):
             raise TypeError(f"values: files keep dicts with names as keys, got {list(value)!r}")
         # in the order of jax's leaves
         return {"dict": {key: _form(value[key], names) for key in sorted(value)}}
@@ -197,8 +196,6 @@ def _filled(form: Any, numbers: Mapping[str, np.ndarray]) -> Any:
 
 def _read_npz(path: Path) -> tuple[str, dict[str, np.ndarray]]:
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-        if not isinstance(found, np.lib.npyio.NpzFile):
-            raise ValueError("it is one array")
         names = found.files
         if ABOUT not in names:
             raise ValueError(f"it holds {', '.join(names)[:100]}, but no text named {ABOUT}")

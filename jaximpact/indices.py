@@ -20,6 +20,7 @@ import jax
 import numpy as np
 from scipy.stats import norm, qmc
 
+from .checks import check_kind, check_whole, is_whole
 from .jacobians import sensitivities, state
 from .labels import UNNAMED
 from .solution import Drawable, Solution, components
@@ -111,10 +112,8 @@ class Plan(ABC):
 
     def __post_init__(self) -> None:
         name = type(self).__name__
-        if not isinstance(self.count, int | np.integer) or isinstance(self.count, bool) or self.count < FEWEST:
-            raise ValueError(f"{name}: count must be a whole number, at least {FEWEST}, got {self.count!r}")
-        if not isinstance(self.seed, int | np.integer) or self.seed < 0:
-            raise ValueError(f"{name}: seed must be a whole number >= 0, got {self.seed!r}")
+        check_whole(f"{name}: count", self.count, FEWEST)
+        check_whole(f"{name}: seed", self.seed, 0)
         if not isinstance(self.bounds, Mapping) or not self.bounds:
             raise ValueError(f'{name}: bounds must be a dict of (low, high) by quantity, such as {{"e": (0.5, 0.9)}}')
         for key, pair in self.bounds.items():
@@ -146,8 +145,7 @@ class Plan(ABC):
 
     def _solution(self, study: Reading) -> Solution:
         """What the study computed; refused where it is one of another design."""
-        if not isinstance(study, Reading):
-            raise TypeError(f"study must be a jaximpact.Study, got {type(study).__name__}")
+        check_kind("study", study, Reading, "a jaximpact.Study")
         mine, found = self.design().values, study.design.values
         if (
             study.design.kind != "points"
@@ -276,7 +274,7 @@ class Morris(Plan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.levels, int | np.integer) or self.levels < 2 or self.levels % 2:
+        if not is_whole(self.levels, 2) or self.levels % 2:
             raise ValueError(f"Morris: levels must be an even number, got {self.levels!r}")
 
     def sample(self) -> np.ndarray:

@@ -14,7 +14,7 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from .arguments import for_lanes, is_single, start_reports
-from .checks import check_choice
+from .checks import check_choice, several
 from .execution import executed, one_lane, through_xla
 from .motion import Lanes, Motion
 from .primitive import DIRECTIONS
@@ -80,9 +80,7 @@ def sensitivities(
     Raises:
         ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
     """
-    if not isinstance(wrt, str | tuple | list):
-        raise TypeError(f"wrt must be a name or several, among {', '.join(map(repr, NAMES))}, got {wrt!r}")
-    wrt = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    wrt = several(wrt)
     unknown = [name for name in wrt if name not in NAMES]
     if unknown or not wrt:
         raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")

@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from .checks import are_texts
+
 # by quantity: what its unit is called where none was given, and where that of the coordinate or gap is "{}"
 QUANTITIES = {
     "q": ("unit of q", "{}"),
@@ -53,7 +55,7 @@ class Labels:
             return cls(coordinates, contacts)
         if isinstance(units, str):
             return cls(coordinates, contacts, (("", units),))
-        if not isinstance(units, Mapping) or not all(isinstance(x, str) for pair in units.items() for x in pair):
+        if not isinstance(units, Mapping) or not are_texts((*units, *units.values())):
             raise TypeError(f"units must be a text such as 'm', or a dict from names to such texts, got {units!r}")
         strange = [name for name in units if name not in known]
         if strange:
@@ -116,7 +118,7 @@ UNNAMED = Labels()
 def _names(argument: str, names: Any) -> tuple[str, ...] | None:
     if names is None:
         return None
-    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(x, str) for x in names):
+    if isinstance(names, str) or not isinstance(names, Sequence) or not are_texts(names):
         raise TypeError(f"{argument} must be a sequence of names, such as ('x', 'y'), got {names!r}")
     if not all(name and name.isprintable() for name in names):
         raise ValueError(f"{argument}: a name is empty or cannot be printed, got {tuple(names)!r}")

@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from .checks import check_kind
 from .problem import Problem
 
 
@@ -220,8 +221,7 @@ def _gap(sympy: Any, expression: Any) -> Any:
     expression = sympy.sympify(expression)
     if isinstance(expression, sympy.core.relational._Greater | sympy.core.relational._Less):
         return expression.gts - expression.lts
-    if not isinstance(expression, sympy.Expr):
-        raise TypeError(f"constraints: {expression} is no expression, nor x >= y")
+    check_kind("constraints", expression, sympy.Expr, "expressions, or x >= y")
     return expression
 
 
@@ -235,8 +235,7 @@ def _values(names: list[str], args: Any, dtype: Any) -> list[Array]:
     """The parameters, by name, from args."""
     if not names:
         return []
-    if not isinstance(args, Mapping):
-        raise TypeError(f"args must be a dict with {', '.join(names)}, got {type(args).__name__}")
+    check_kind("args", args, Mapping, f"a dict with {', '.join(names)}")
     missing = [name for name in names if name not in args]
     if missing:
         raise ValueError(f"args has no {', '.join(map(repr, missing))}: the parameters are {', '.join(names)}")

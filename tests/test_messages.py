@@ -142,7 +142,7 @@ def test_solve_and_ensemble_name_the_argument(case):
 
 
 SENSITIVITIES = {
-    "wrt=3": ({"wrt": 3}, "wrt must be a name or several"),
+    "wrt=3": ({"wrt": 3}, "wrt=.*name some of"),
     "wrt=[3]": ({"wrt": [3]}, "wrt=.*name some of"),
     "wrt='args' without args": ({"wrt": "args"}, "wrt names 'args', but args is None"),
     "wrt='args' of booleans": ({"wrt": "args", "args": {"k": True}}, "wrt names 'args', but args holds no real number"),

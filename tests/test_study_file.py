@@ -54,7 +54,7 @@ e = [0.5, 0.6]
         ),
         ("h = 0.1", "h = 0.1\nargs = { nope = 1 }", "args: no parameter 'nope'"),
         ("h = 0.1", "h = 0.1\nargs = { dampin = 0.1 }", "did you mean 'damping'"),
-        ("h = 0.1", "h = 0.1\nsave = true", "save must be"),
+        ("h = 0.1", "h = 0.1\nsave = true", "save: every must be a whole number"),
         ("h = 0.1", "h = 0.1\nsave = ['a']", "save: times must be real numbers"),
         ("e = [0.5, 0.6]", "e = [0.5, 1.6]", "design: e: restitution must lie in [0, 1]"),
         ("e = [0.5, 0.6]", "e = {{}}", "design.e is an empty table"),

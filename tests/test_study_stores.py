@@ -135,7 +135,7 @@ def test_a_store_that_fails_at_every_write_in_turn():
 
 def test_what_is_no_store_is_named():
     for make in (small, ji.Study.open):
-        with pytest.raises(TypeError, match="store must be the path of a directory, or a Store, got int"):
+        with pytest.raises(TypeError, match="store must be the path of a directory, or a Store, got 3"):
             make(3)
 
 

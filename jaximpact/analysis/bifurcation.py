@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_counts, is_pair, leaf_names
+from ..checks import check_counts, is_pair, named_leaves, several, with_leaves
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
@@ -142,7 +141,7 @@ def bifurcation(
     values = sweep_values("values", values)
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
-    path = _path(parameter)
+    path = several(parameter)
     name = ".".join(map(str, path))
     q0, v0 = (real(name, value) for name, value in {"q0": q0, "v0": v0}.items())
     if not {q0.ndim, v0.ndim} <= {1, 2}:
@@ -240,7 +239,7 @@ def two_parameter_map(
     if tolerance is not None:
         distance("tolerance", tolerance)
     x, y = (sweep_values(f"values[{i}]", values[i]) for i in range(2))
-    first, second = (_path(parameter) for parameter in parameters)
+    first, second = map(several, parameters)
     if first == second:
         raise ValueError(f"parameters must differ, got {parameters!r}")
     across, up = (grid.ravel() for grid in np.meshgrid(x, y))
@@ -260,27 +259,22 @@ def two_parameter_map(
     )
 
 
-def _path(parameter: Parameter) -> tuple:
-    return (parameter,) if isinstance(parameter, str) or not np.iterable(parameter) else tuple(parameter)
-
-
 def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
     """args, args_axes and e with some parameters replaced by values, one number or one for each lane."""
-    known, (leaves, structure) = leaf_names(args), jax.tree.flatten(args, is_leaf=lambda x: x is None)
-    axes: list = [None] * len(leaves)
+    leaves = named_leaves(args)
+    axes: dict[tuple[str, ...], int | None] = dict.fromkeys(leaves)
     for path, value in values.items():
         name, path = ".".join(map(str, path)), tuple(map(str, path))
         if path == ("e",):
             e = value
-        elif path in known:
-            i = known.index(path)
-            if np.ndim(leaves[i]) != 0:
-                raise ValueError(f"parameter {name} must be one number of args, got {leaves[i]!r}")
-            leaves[i], axes[i] = value, 0 if np.ndim(value) else None
-        elif path and any(one[: len(path)] == path for one in known):
+        elif path in leaves:
+            if np.ndim(leaves[path]) != 0:
+                raise ValueError(f"parameter {name} must be one number of args, got {leaves[path]!r}")
+            leaves[path], axes[path] = value, 0 if np.ndim(value) else None
+        elif path and any(one[: len(path)] == path for one in leaves):
             raise ValueError(f"parameter {name} must be one number of args, and it has parts")
         else:
             raise KeyError(
-                f"parameter {name}: args has no such number, but {['.'.join(one) for one in known]}; or use 'e'"
+                f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use 'e'"
             )
-    return jax.tree.unflatten(structure, leaves), jax.tree.unflatten(structure, axes), e
+    return with_leaves(args, leaves.values()), with_leaves(args, axes.values()), e

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from ..checks import check_whole, is_number
 from ..contact import Metric
 from .contacts import PairContacts, responses
 from .neighbours import Neighbours, search
@@ -64,9 +65,8 @@ class Bodies:
     def __post_init__(self) -> None:
         for name in ("number", "pairs", "members"):
             value = getattr(self, name)
-            whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-            if not (whole and value >= 1) and not (value is None and name != "number"):
-                raise ValueError(f"Bodies({name}=...) must be a whole number >= 1, got {value!r}")
+            if value is not None or name == "number":
+                check_whole(f"Bodies({name}=...)", value)
         for name in ("gap", "obstacles", "each"):
             value = getattr(self, name)
             if not callable(value) and not (value is None and name != "gap"):
@@ -79,7 +79,7 @@ class Bodies:
             value = getattr(self, name)
             if callable(value) if name == "reach" else value is None:
                 continue
-            if not isinstance(value, int | float | np.number) or not 0 < value < np.inf:
+            if not is_number(value) or not 0 < value < np.inf:
                 raise ValueError(f"Bodies({name}=...) must be a positive number, got {value!r}")
         if self.box is not None:
             box = tuple(None if x is None else float(x) for x in self.box)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping, Sequence
+from functools import singledispatch
 from pathlib import Path
 from typing import Any
 
@@ -55,29 +56,48 @@ def write_json(path: Path, command: str, content: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(plain(record), indent=2) + "\n")
 
 
+@singledispatch
 def plain(value: Any) -> Any:
     """Numbers, strings, lists and dicts only; what is not finite becomes null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(x) for key, x in value.items()}
-    if isinstance(value, list | tuple | np.ndarray | jax.Array):
-        return [plain(x) for x in value] if np.ndim(value) else plain(np.asarray(value).item())
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
+    return str(value)
+
+
+@plain.register
+def _(value: Mapping) -> dict[str, Any]:
+    return {str(key): plain(x) for key, x in value.items()}
+
+
+@plain.register
+def _(value: list | tuple) -> list[Any]:
+    return [plain(x) for x in value]
+
+
+@plain.register
+def _(value: np.ndarray | np.generic | jax.Array) -> Any:
+    return plain(np.asarray(value).tolist())
+
+
+@plain.register
+def _(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+@plain.register
+def _(value: bool | int | None) -> int | None:
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value in a table: a number with six digits, of many the first ones."""
+    if np.ndim(value):
+        return ", ".join(map(shown, value[:8])) + (f", ... ({len(value)} in all)" if len(value) > 8 else "")
+    return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
     width = max(map(len, facts))
     for label, value in facts.items():
-        if isinstance(value, np.ndarray):
-            shown = ", ".join(f"{x:.6g}" for x in value[:8]) + (
-                f", ... ({len(value)} in all)" if len(value) > 8 else ""
-            )
-        else:
-            shown = f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)
-        print(f"  {label:<{width}}  " + shown.replace("\n", "\n" + " " * (width + 4)))
+        print(f"  {label:<{width}}  " + shown(value).replace("\n", "\n" + " " * (width + 4)))
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from ..study import Study, ZarrStore
 from ..study.importing import require
 from ..study.spec import EXAMPLE
-from .output import aligned, print_facts
+from .output import aligned, print_facts, shown
 
 SHOWN = 10  # failed lanes listed
 STUDY = f"""\
@@ -93,7 +93,7 @@ def show_study(path: str) -> int:
     if failed:
         rows = [("index", *study.design.values, "status", "failed at [s]")]
         for lane in failed[:SHOWN]:
-            values = (f"{x:.6g}" if isinstance(x, float) else str(x) for x in lane.values.values())
+            values = map(shown, lane.values.values())
             rows.append((", ".join(map(str, lane.index)), *values, lane.status, f"{lane.failed_at:.6g}"))
         more = f"\n... and {len(failed) - SHOWN} more: Study.open({path!r}).failed()" if len(failed) > SHOWN else ""
         print(f"\n{aligned(rows)}{more}\n\nthe first alone:  {failed[0].rerun}")

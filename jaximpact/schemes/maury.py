@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..checks import is_traced
 from ..contact import Metric, acceleration, linearise
 from ..motion import Motion
 from ..problem import Problem
@@ -44,7 +45,7 @@ class Maury(Scheme):
     nodes: int = field(default=3, metadata={"static": True})
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
-        if not isinstance(e, jax.core.Tracer) and np.any(np.asarray(e) != 0):
+        if not is_traced(e) and np.any(np.asarray(e) != 0):
             raise ValueError(
                 f"restitution is {np.max(np.asarray(e)):g}, but Maury treats inelastic impacts only: set it to 0, or use "
                 "PaoliSchatzman or MoreauJean"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from ..checks import is_traced
 from ..jaxprs import closed_over
 
 
@@ -20,4 +20,4 @@ def inputs(closed: Any) -> tuple[list, list]:
 
 
 def _is_given(constant: Any) -> bool:
-    return isinstance(constant, jax.core.Tracer) or jnp.issubdtype(constant.dtype, jnp.inexact)
+    return is_traced(constant) or jnp.issubdtype(constant.dtype, jnp.inexact)

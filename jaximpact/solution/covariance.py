@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
+from ..checks import check_whole, dotted
 from ..status import DOUBTS, FAILURES, Status
 from .result import Drawable
 
@@ -81,8 +81,7 @@ class Covariance(Drawable):
             raise ValueError(
                 "check needs the motion: take the covariance of what sensitivities returned for one motion"
             )
-        if not isinstance(samples, int | np.integer) or isinstance(samples, bool) or samples < 2:
-            raise ValueError(f"samples must be a whole number, at least 2, got {samples!r}")
+        check_whole("samples", samples, 2)
         if not np.any(self.spread):
             raise ValueError("check: no input varies")
         x = np.random.default_rng(seed).multivariate_normal(self.at, self.spread, samples, method="eigh")
@@ -216,7 +215,7 @@ def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -
         return _semidefinite("inputs", _numbers("inputs", given), count)
     places = dict(groups) | {name: [i] for i, name in enumerate(names)}
     spread, taken = np.zeros((count, count)), np.zeros(count, bool)
-    for name, value in _named(given):
+    for name, value in dotted(given):
         if name not in places:
             raise ValueError(f"inputs: {name!r} is none of {', '.join(dict.fromkeys((*groups, *names)))}")
         where = np.array(places[name])
@@ -237,21 +236,12 @@ def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -
     return spread
 
 
-def _named(given: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Dotted names of nested dicts."""
-    found: list[tuple[str, Any]] = []
-    for key, value in given.items():
-        name = f"{prefix}{key}"
-        found += _named(value, f"{name}.") if isinstance(value, Mapping) else [(name, value)]
-    return found
-
-
 def _numbers(what: str, value: Any) -> np.ndarray:
     try:
         array = np.asarray(value, np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(f"{what} must be real numbers, got {value!r}") from error
-    if isinstance(value, jax.core.Tracer) or not np.all(np.isfinite(array)):
+    if not np.all(np.isfinite(array)):
         raise ValueError(f"{what} must be finite numbers, got {value!r}")
     return array
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import singledispatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
 
-from ..labels import QUANTITIES
+from ..checks import is_traced
+from ..labels import QUANTITIES, Labels
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +46,13 @@ class Result:
 
     def _traced(self) -> bool:
         """Whether its numbers are not known, inside a jax transformation."""
-        return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(vars(self)))
+        return is_traced(vars(self))
+
+    def _marked(self, naming: Labels, every_step: bool | None) -> Self:
+        """The same, and the results within it, with names and units; a solution also knows whether its rows are all steps."""
+        inner = {name: x._marked(naming, None) for name, x in vars(self).items() if isinstance(x, Result)}
+        own = {"naming": naming} if "naming" in vars(self) else {}
+        return replace(self, **inner, **own)  # type: ignore[type-var]
 
     def _columns(self) -> dict[str, np.ndarray] | None:
         """The columns (n,) of its table; None where a result is none."""
@@ -111,25 +120,36 @@ def needed(module: str, extra: str = "data") -> Any:
         raise ImportError(f"this needs {module}: pip install 'jaximpact[{extra}]'") from error
 
 
+@singledispatch
 def describe_value(value: Any) -> str:
     """A value in a line: of an array its shape and range, never its numbers."""
-    if isinstance(value, Result):
-        first, *rest = repr(value).split("\n")
-        return _short(f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first)
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return _short(_array(value))
-    if isinstance(value, Mapping):
-        return _short("; ".join(f"{key}: {_shape(x)}" for key, x in value.items()))
-    if isinstance(value, list | tuple) and len(value) > 3:
-        return f"{len(value)} of {type(value[0]).__name__}"
     return _short(str(value))
 
 
-def _array(value: Any) -> str:
-    shape = str(tuple(value.shape))
-    if isinstance(value, jax.core.Tracer) or not isinstance(value, np.ndarray | np.generic | jax.Array):
-        return f"{value.dtype}{shape}"
-    array = np.asarray(value)
+@describe_value.register
+def _(value: Result) -> str:
+    first, *rest = repr(value).split("\n")
+    return _short(f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first)
+
+
+@describe_value.register
+def _(value: Mapping) -> str:
+    return _short("; ".join(f"{key}: {_shape(x)}" for key, x in value.items()))
+
+
+@describe_value.register
+def _(value: list | tuple) -> str:
+    return f"{len(value)} of {type(value[0]).__name__}" if len(value) > 3 else _short(str(value))
+
+
+@describe_value.register
+def _(value: jax.core.Tracer | jax.ShapeDtypeStruct) -> str:
+    return f"{value.dtype}{tuple(value.shape)}"
+
+
+@describe_value.register
+def _(value: np.ndarray | np.generic | jax.Array) -> str:
+    array, shape = np.asarray(value), str(np.shape(value))
     if array.size == 0 or array.dtype.kind not in "biufc":
         return f"{shape} {array.dtype}"
     if array.dtype.kind == "b":
@@ -144,14 +164,24 @@ def _array(value: Any) -> str:
     return f"{shape} {seen.min():.6g} ... {seen.max():.6g}{lost}" if seen.size else f"{shape} none finite"
 
 
+@singledispatch
 def _shape(value: Any) -> str:
-    if hasattr(value, "shape"):
-        return "x".join(map(str, value.shape)) or "1"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_shape(x)}" for key, x in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return f"[{len(value)}]"
     return _short(str(value))
+
+
+@_shape.register
+def _(value: np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct) -> str:
+    return "x".join(map(str, value.shape)) or "1"
+
+
+@_shape.register
+def _(value: Mapping) -> str:
+    return "{" + ", ".join(f"{key}: {_shape(x)}" for key, x in value.items()) + "}"
+
+
+@_shape.register
+def _(value: list | tuple) -> str:
+    return f"[{len(value)}]"
 
 
 def _short(text: str) -> str:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..checks import is_traced
+from ..checks import is_array, is_traced
 from ..labels import UNNAMED, Labels
 from ..provenance import provenance
 from ..save import Save
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import xarray
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", bound=Result)
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Solution(Drawable):
         *batch, rows, d = self.q.shape
         parts = [f"{' x '.join(map(str, batch))} motions"] if batch else []
         parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {self.impulse.shape[-1]}"]
-        if isinstance(self.status, np.ndarray | np.generic | Array) and not is_traced(self) and self.status.size:
+        if is_array(self.status) and not is_traced(self) and self.status.size:
             t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))
             parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {np.max(self.penetration):.3g}"]
             parts += [f"status = {Status(status)}"]
@@ -105,13 +105,16 @@ class Solution(Drawable):
         return f"Solution({', '.join(parts)})"
 
     def _facts(self) -> list[tuple[str, str]]:
-        if not isinstance(self.status, np.ndarray | np.generic | Array) or self._traced():
+        if not is_array(self.status) or self._traced():
             return super()._facts()
         found = [fact for fact in super()._facts() if fact[0] not in ("status", "timing", "origin")]
         status = Status(int(np.bitwise_or.reduce(np.ravel(self.status))))
         lost = f"; {int(np.sum(self.failed))} of {np.size(self.status)} motions failed" if np.ndim(self.status) else ""
         scheme = [] if self.timing is None else [("scheme", self.timing.scheme)]
         return [*scheme, *found, ("status", f"{status}{lost}")]
+
+    def _marked(self, naming: Labels, every_step: bool | None) -> Solution:
+        return replace(self, origin=replace(self.origin, naming=naming, every_step=every_step))
 
     # lanes
 
@@ -244,14 +247,6 @@ def labelled(function: Callable[P, R]) -> Callable[P, R]:
             save = Save.of(kwargs.get("save", saves.default))
             every_step = save.every == 1 and save.function is None
         problem: Any = args[0] if args else kwargs["problem"]
-        return _marked(found, problem.naming, every_step)
+        return found._marked(problem.naming, every_step)
 
     return call
-
-
-def _marked(result: Any, naming: Labels, every_step: bool | None = None) -> Any:
-    """A result, and those within it, with names and units."""
-    if isinstance(result, Solution):
-        return replace(result, origin=replace(result.origin, naming=naming, every_step=every_step))
-    changes: dict[str, Any] = {name: _marked(x, naming) for name, x in vars(result).items() if isinstance(x, Result)}
-    return replace(result, **changes, **({"naming": naming} if hasattr(result, "naming") else {}))

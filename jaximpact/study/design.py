@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats.qmc import LatinHypercube
 
+from ..checks import check_whole
 from ..names import suggestion
 
 ROOTS = ("q0", "v0", "e", "h", "t0", "t1")
@@ -100,8 +101,7 @@ class Design:
 
         Reference: M. D. McKay, R. J. Beckman, W. J. Conover, Technometrics 21 (1979) 239-245.
         """
-        if not isinstance(count, int | np.integer) or count < 1:
-            raise ValueError(f"design: count must be a whole number >= 1, got {count!r}")
+        check_whole("design: count", count)
         for key, pair in bounds.items():
             if np.shape(pair) != (2,) or not pair[0] < pair[1]:
                 raise ValueError(f"design: {key} must be (low, high) with low < high, got {pair!r}")

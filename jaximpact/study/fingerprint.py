@@ -13,6 +13,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
+from functools import singledispatchmethod
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -103,36 +104,11 @@ class _Program:
         for word in map(str, words):
             self.hash.update(f"{len(word)}:{word}".encode())
 
+    @singledispatchmethod
     def value(self, x: Any) -> None:
         """A parameter of an operation, or a constant."""
-        if isinstance(x, ClosedJaxpr):
-            self.value(list(x.consts))
-            self.jaxpr(x.jaxpr)
-        elif isinstance(x, Jaxpr):
-            self.jaxpr(x)
-        elif isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            self.say("key", x.dtype)
-            self.value(jax.random.key_data(x))
-        elif isinstance(x, np.ndarray | np.generic | jax.Array):
-            array = np.ascontiguousarray(x)
-            self.say("array", array.dtype, np.shape(x), hashlib.sha256(array.tobytes()).hexdigest())
-        elif x is None or isinstance(x, bool | int | float | complex | str | bytes | np.dtype | Enum):
-            self.say(type(x).__name__, repr(x))
-        elif isinstance(x, Mapping):
-            self.say("mapping", len(x))
-            for key in sorted(x, key=str):
-                self.say(key)
-                self.value(x[key])
-        elif isinstance(x, tuple | list):
-            self.say(type(x).__name__, len(x))
-            for part in x:
-                self.value(part)
-        elif isinstance(x, set | frozenset):
-            self.say("set", *sorted(map(_scrubbed, x)))
-        elif callable(getattr(x, "callback_func", None)):
+        if callable(getattr(x, "callback_func", None)):
             self.say("callback", *_behind(x.callback_func))
-        elif isinstance(x, type):
-            self.say("type", x.__qualname__)
         elif dataclasses.is_dataclass(x):
             self.say(type(x).__qualname__)
             for field in dataclasses.fields(x):
@@ -143,6 +119,45 @@ class _Program:
         else:
             self.say(type(x).__qualname__, _scrubbed(x))
 
+    @value.register
+    def _(self, x: ClosedJaxpr) -> None:
+        self.value(list(x.consts))
+        self.jaxpr(x.jaxpr)
+
+    @value.register
+    def _(self, x: np.ndarray | np.generic | jax.Array) -> None:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            self.say("key", x.dtype)
+            return self.value(jax.random.key_data(jnp.asarray(x)))
+        array = np.ascontiguousarray(x)
+        self.say("array", array.dtype, np.shape(x), hashlib.sha256(array.tobytes()).hexdigest())
+
+    @value.register
+    def _(self, x: bool | int | float | complex | str | bytes | np.dtype | Enum | None) -> None:
+        self.say(type(x).__name__, repr(x))
+
+    @value.register
+    def _(self, x: Mapping) -> None:
+        self.say("mapping", len(x))
+        for key in sorted(x, key=str):
+            self.say(key)
+            self.value(x[key])
+
+    @value.register
+    def _(self, x: tuple | list) -> None:
+        self.say(type(x).__name__, len(x))
+        for part in x:
+            self.value(part)
+
+    @value.register
+    def _(self, x: set | frozenset) -> None:
+        self.say("set", *sorted(map(_scrubbed, x)))
+
+    @value.register
+    def _(self, x: type) -> None:
+        self.say("type", x.__qualname__)
+
+    @value.register
     def jaxpr(self, jaxpr: Jaxpr) -> None:
         number: dict[Any, int] = {}
 

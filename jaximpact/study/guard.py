@@ -13,6 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ..checks import is_number
+
+WORDS: dict[Any, str] = {list: "list", dict: "table"}
 CODECS = {"bytes", "zstd"}  # what a study is written with; others may run code (pickles) or follow names
 TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {
     *("bool", "float16", "float32", "float64", "complex64", "complex128")
@@ -61,6 +64,27 @@ def printable_all(value: Any) -> Any:
     return value
 
 
+def wrong(value: Any, form: Any, where: str = "it") -> str | None:
+    """The first place where data are not of a form, in words; None where they are.
+
+    A form is a type; a list of one form; a dict of forms for the entries that must be there, or ``{str: form}`` for any.
+    """
+    kind = type(form) if type(form) in WORDS else form
+    if not isinstance(value, kind) or (kind in (int, float) and not is_number(value)):
+        return f"{where} is no {WORDS[kind]}" if kind in WORDS else f"{where} is a {type(value).__name__}"
+    if form is kind:
+        return None
+    if kind is list:
+        parts = [(f"{where}[{i}]", x, form[0]) for i, x in enumerate(value)]
+    else:
+        forms = dict.fromkeys(value, form[str]) if str in form else form
+        missing = [key for key in forms if key not in value]
+        if missing:
+            return f"{where} has no {missing[0]!r}"
+        parts = [(f"{where}.{key}", value[key], x) for key, x in forms.items()]
+    return next((found for name, x, inner in parts if (found := wrong(x, inner, name))), None)
+
+
 def check_arrays(path: Path) -> None:
     """Zarr's description of the arrays: format 3, numbers, the codecs of a study."""
     for file in (path / "zarr.json", *path.glob("*/zarr.json")):
@@ -90,8 +114,10 @@ def _check_node(node: Mapping[str, Any]) -> None:
 
 def check_folder(record: Any, path: Path) -> None:
     """A record names no folder of modules inside the study, nor one that depends on where it is read."""
-    folder = record.get("folder") if isinstance(record, dict) else None
-    if isinstance(folder, str) and (not os.path.isabs(folder) or Path(folder).resolve().is_relative_to(path.resolve())):
+    if wrong(record, {"folder": str}):
+        return
+    folder = record["folder"]
+    if not os.path.isabs(folder) or Path(folder).resolve().is_relative_to(path.resolve()):
         raise ValueError(
             f"{path}: study.json names modules in {folder!r}, inside the study: nothing is imported from there"
         )

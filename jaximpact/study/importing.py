@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import entries, get
+from ..checks import check_kind
 from ..problem import Problem
 
 LIBRARY = __name__.partition(".")[0]
@@ -73,8 +74,7 @@ def problem_name(problem: Any) -> str:
     """The name of a problem: of the catalogue, or "module:name"; of a `Problem`, where it is found by identity."""
     if isinstance(problem, str):
         return problem
-    if not isinstance(problem, Problem):
-        raise TypeError(f"problem must be a Problem, a catalogue name or 'module:name', got {type(problem).__name__}")
+    check_kind("problem", problem, Problem, "a Problem, a catalogue name or 'module:name'")
     for entry in entries():
         if entry.problem is problem:
             return entry.name
@@ -103,8 +103,7 @@ def load_problem(name: str, folder: str | None = None) -> Problem:
         raise ModuleNotFoundError(f"problem: {error}", name=error.name) from error
     except ValueError as error:
         raise ValueError(f"problem: {error}") from error
-    if not isinstance(found, Problem):
-        raise TypeError(f"problem: {name} is a {type(found).__name__}, not a Problem")
+    check_kind(f"problem: {name}", found, Problem, "a Problem")
     return found
 
 

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from ..checks import are_texts, is_array
 from ..projection import ADMM, ActiveSet, ProjectedGradient
 from ..save import Save
 from ..schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
@@ -26,16 +26,16 @@ def encode(value: Any, what: str) -> Any:
     """``value`` in terms of JSON, without loss; what is neither numbers nor importable is refused."""
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, np.generic | np.ndarray | jax.Array):
+    if is_array(value):
         array = np.asarray(value)
         return {"$array": array.tolist(), "dtype": array.dtype.name}
     if isinstance(value, list):
         return [encode(x, f"{what}[{i}]") for i, x in enumerate(value)]
-    if isinstance(value, tuple) and type(value) is tuple:
+    if type(value) is tuple:
         return {"$tuple": [encode(x, f"{what}[{i}]") for i, x in enumerate(value)]}
-    if isinstance(value, Mapping) and all(isinstance(key, str) and not key.startswith("$") for key in value):
+    if isinstance(value, Mapping) and are_texts(value) and not any(key.startswith("$") for key in value):
         return {"$dict": {key: encode(x, f"{what}.{key}") for key, x in value.items()}}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    if dataclasses.is_dataclass(type(value)):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
         return {
             "$dataclass": reference(type(value), what),
@@ -130,24 +130,3 @@ def _alike(old: dict, new: dict) -> bool:
 
 def _side(value: Any) -> str:
     return "(not given)" if value == {"nothing": None} else in_words(value)
-
-
-def wrong(value: Any, form: Any, where: str = "it") -> str | None:
-    """The first place where data are not of a form, in words; None where they are.
-
-    A form is a type; a list of one form; a dict of forms for the entries that must be there, or ``{str: form}`` for any.
-    """
-    if isinstance(form, list):
-        if not isinstance(value, list):
-            return f"{where} is no list"
-        return next((found for i, x in enumerate(value) if (found := wrong(x, form[0], f"{where}[{i}]"))), None)
-    if isinstance(form, dict):
-        if not isinstance(value, dict):
-            return f"{where} is no table"
-        forms = dict.fromkeys(value, form[str]) if str in form else form
-        missing = [key for key in forms if key not in value]
-        if missing:
-            return f"{where} has no {missing[0]!r}"
-        return next((found for key, x in forms.items() if (found := wrong(value[key], x, f"{where}.{key}"))), None)
-    sound = isinstance(value, form) and not (isinstance(value, bool) and form in (int, float))
-    return None if sound else f"{where} is a {type(value).__name__}"

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from ..analysis.arguments import StudyLike
+from ..checks import check_kind, is_whole, several
 from ..integrate import solve
 from ..names import suggestion
 from ..problem import Problem
@@ -22,10 +23,9 @@ from ..provenance import settings_of
 from ..solution import Solution
 from ..status import FAILURES, Status
 from .design import Blocks, Design
-from .guard import printable
+from .guard import printable, wrong
 from .importing import origin
 from .lanes import as_solution
-from .plain import wrong
 from .record import Record
 from .report import REFUSED_WORD, FailedLane, Summary
 from .schema import DONE, REFUSED
@@ -62,8 +62,7 @@ def as_store(store: str | os.PathLike[str] | Store) -> Store:
     """A `Store` as it is, a path as a `ZarrStore`."""
     if isinstance(store, Store):
         return store
-    if not isinstance(store, str | os.PathLike):
-        raise TypeError(f"store must be the path of a directory, or a Store, got {type(store).__name__}")
+    check_kind("store", store, str | os.PathLike, "the path of a directory, or a Store")
     return ZarrStore(store)
 
 
@@ -285,9 +284,9 @@ class Reading(StudyLike):
                     f"lane: give a place along each of {', '.join(self.dims)}, got {', '.join(map(str, index))}"
                 )
             index = tuple(index[name] for name in self.dims)
-        found = index if isinstance(index, tuple) else (index,)
+        found = several(index)
         fits = len(found) == len(self.shape) and all(
-            isinstance(i, int | np.integer) and 0 <= i < n for i, n in zip(found, self.shape, strict=True)
+            is_whole(i, 0) and i < n for i, n in zip(found, self.shape, strict=True)
         )
         if not fits:
             sizes = ", ".join(f"{name} 0..{n - 1}" for name, n in zip(self.dims, self.shape, strict=True))

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..provenance import SETTINGS, TRACED, changes
 from .design import Blocks, Design, summarise
-from .plain import differences, in_words, wrong
+from .guard import wrong
+from .plain import differences, in_words
 from .spec import Spec
 
 FORMAT = 2  # 1: without what the functions compute
@@ -74,8 +75,8 @@ class Record:
         Raises:
             ValueError: it is no record of a study, or of a newer format; ``name`` is that of the store.
         """
-        number = plain.get("format") if isinstance(plain, dict) else None
-        if type(number) is not int or not 1 <= number <= FORMAT:
+        number = None if wrong(plain, {"format": int}) else plain["format"]
+        if number is None or not 1 <= number <= FORMAT:
             raise ValueError(
                 f"{name}: study.json has format {number!r}, this version of jaximpact reads 1 to {FORMAT}: install the "
                 "version that wrote it"
@@ -201,7 +202,7 @@ class Record:
 
 def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
     """Encoded parameters less those that a design replaces."""
-    if not isinstance(args, dict) or not isinstance(args.get("$dict"), dict):
+    if wrong(args, {"$dict": {str: object}}):
         return args
     inner = {
         key: _without(value, [path[1:] for path in paths if path[:1] == (key,)])

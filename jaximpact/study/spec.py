@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..arguments import choose_methods
 from ..catalogue import Case, get
+from ..checks import check_kind, dotted, is_number, is_whole
 from ..names import projection_from_name, scheme_from_name, suggestion
 from ..problem import Problem
 from ..save import Save
 from ..validate import real_array
 from .design import ROOTS, Design
+from .guard import wrong
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
-from .plain import encode, names_in, wrong
+from .plain import encode, names_in
 
 EXAMPLE = """\
 # 15 restitutions x 20 frequencies of an impact oscillator
@@ -90,8 +92,7 @@ class Spec:
         Raises:
             ValueError, TypeError: one is wrong, or no other process could make it again.
         """
-        if not isinstance(design, Design):
-            raise TypeError(f"design must be a Design, e.g. Design.grid(e=[0.5, 0.9]), got {type(design).__name__}")
+        check_kind("design", design, Design, "a Design, e.g. Design.grid(e=[0.5, 0.9])")
         name = problem_name(problem)
         stated = load_problem(name)
         values = dict.fromkeys(BASE) | {"t0": t0} | base
@@ -141,8 +142,7 @@ class Spec:
 
 def known(kind: str, table: Any, names: Iterable[str]) -> None:
     """A table has no other entries than these; the error suggests the closest."""
-    if not isinstance(table, Mapping):
-        raise TypeError(f"{kind} must be a table, got {table!r}")
+    check_kind(kind, table, Mapping, "a table")
     for key in table:
         if key not in names:
             raise ValueError(f"unknown {kind} {key!r}; {suggestion(key, names)}")
@@ -153,7 +153,7 @@ def known(kind: str, table: Any, names: Iterable[str]) -> None:
 
 def _case(name: str, case: str | None) -> Case:
     entry = get(name)
-    if case is not None and (not isinstance(case, str) or case not in entry.cases):
+    if case is not None and case not in list(entry.cases):
         raise ValueError(f"case: {entry.name} has no case {case!r}; {suggestion(str(case), entry.cases)}")
     return entry.case(case)
 
@@ -196,7 +196,7 @@ def _method(kind: str, value: Any, from_name: Callable[[str], Any]) -> Any:
     """A scheme or projection by name, or by a table of its name and attributes."""
     if isinstance(value, str):
         return from_name(value)
-    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+    if wrong(value, {"name": str}):
         raise TypeError(f"{kind} must be a name, or a table with its name and attributes, got {value!r}")
     made = from_name(value["name"])
     attributes = {key: x for key, x in value.items() if key != "name"}
@@ -205,27 +205,23 @@ def _method(kind: str, value: Any, from_name: Callable[[str], Any]) -> Any:
 
 
 def _save(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise TypeError(f"save must be 'all', 'final', a whole number, times or a table, got {value!r}")
-    if isinstance(value, int) and value > 2**31 - 1:
-        raise ValueError(f"save: every {value}-th step is more than a motion has: at most {2**31 - 1}")
     if not isinstance(value, Mapping):
         return value
     known("entry of save", value, [field.name for field in dataclasses.fields(Save)])
     function = value.get("function")
-    if not isinstance(function, str | None):
-        raise TypeError(f"save.function must be 'module:name', got {function!r}")
+    check_kind("save.function", function, str | None, "'module:name'")
     return Save(**{**value, "function": None if function is None else load(function)})
 
 
 def _design(table: Any) -> Design:
-    if not isinstance(table, Mapping):
-        raise TypeError(f"design must be a table, got {table!r}")
+    check_kind("design", table, Mapping, "a table")
     kind = table.get("kind", "grid")
-    if not isinstance(kind, str) or kind not in KINDS:
+    if kind not in KINDS:
         raise ValueError(f"design: unknown kind {kind!r}; {suggestion(str(kind), KINDS)}")
     options = {key: table[key] for key in ("count", "seed") if key in table}
-    quantities = dict(_quantities({key: x for key, x in table.items() if key not in ("kind", "count", "seed")}))
+    table = {key: x for key, x in table.items() if key not in ("kind", "count", "seed")}
+    # TOML makes nested tables of args.NAME
+    quantities = dict(dotted(table, leaf=lambda x: not x or not set(RANGE).isdisjoint(x)))
     if kind == "latin-hypercube":
         if "count" not in options:
             raise ValueError("design: a latin-hypercube needs count, its number of points")
@@ -236,33 +232,24 @@ def _design(table: Any) -> Design:
     return Design.grid(**values) if kind == "grid" else Design.points(**values)
 
 
-def _quantities(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted names of nested tables, which TOML makes of args.NAME."""
-    for key, value in table.items():
-        if isinstance(value, Mapping) and not value:
-            raise ValueError(f"design.{prefix}{key} is an empty table: give it a list of values, or from, to and count")
-        if isinstance(value, Mapping) and not set(value) & set(RANGE):
-            yield from _quantities(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
 def _values(key: str, value: Any) -> Any:
     """A list as it is, or the values of a range."""
     if not isinstance(value, Mapping):
         return value
+    if not value:
+        raise ValueError(f"design.{key} is an empty table: give it a list of values, or from, to and count")
     known(f"entry of design.{key}", value, RANGE)
     missing = [name for name in ("from", "to", "count") if name not in value]
     if missing:
         raise ValueError(f"design.{key}: {', '.join(missing)} is missing")
     spacing = value.get("spacing", "linear")
-    if not isinstance(spacing, str) or spacing not in SPACINGS:
+    if spacing not in list(SPACINGS):
         raise ValueError(f"design.{key}: unknown spacing {spacing!r}; {suggestion(str(spacing), SPACINGS)}")
     low, high, count = (value[name] for name in ("from", "to", "count"))
     for name in ("from", "to"):
-        if not isinstance(value[name], int | float) or not abs(value[name]) <= LARGEST:
+        if not is_number(value[name]) or not abs(value[name]) <= LARGEST:
             raise TypeError(f"design.{key}: {name} must be a finite number, got {value[name]!r}")
-    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MOST:
+    if not is_whole(count, 1) or count > MOST:
         raise ValueError(f"design.{key}: count must be a whole number from 1 to {MOST}, got {count!r}")
     if spacing == "log" and low * high <= 0:
         raise ValueError(

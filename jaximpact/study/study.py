@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
+from ..checks import check_counts, check_kind, is_number
 from ..problem import Problem
 from ..projection import ContactSolver
 from ..provenance import CHECKS, now, provenance, settings_now, settings_of
@@ -113,8 +114,8 @@ class Study(Reading):
         place = table.get("store", store)
         if place is None:
             raise ValueError("store is missing: the path of a directory")
-        if "store" in table and (not isinstance(place, str) or not place):
-            raise TypeError(f"store must be the path of a directory, got {place!r}")
+        if "store" in table:
+            check_kind("store", place or None, str, "the path of a directory")
         spec = Spec.from_table({key: value for key, value in table.items() if key not in ("store", "chunk")})
         self = object.__new__(cls)
         self._make(as_store(place if store is None else store), spec, table.get("chunk"))
@@ -139,13 +140,14 @@ class Study(Reading):
             sys.path.append(folder)
         try:
             return cls.from_table(table)
-        except (ValueError, TypeError, ImportError, OverflowError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"{path}: {error}") from error
+        except TypeError as error:
+            raise TypeError(f"{path}: {error}") from error
+        except (ValueError, ImportError, OverflowError) as error:
+            raise ValueError(f"{path}: {error}") from error
 
     def _make(self, store: Store, spec: Spec, chunk: int | None) -> None:
-        if chunk is not None and (not isinstance(chunk, int | np.integer) or isinstance(chunk, bool) or chunk < 1):
-            raise ValueError(f"chunk must be a whole number >= 1, got {chunk!r}")
+        if chunk is not None:
+            check_counts(chunk=chunk)
         # as another process makes it: what cannot be made again is told now
         system, design = System.of(spec), spec.design
         system.check(design)
@@ -211,9 +213,9 @@ class Study(Reading):
                 "executor must be a concurrent.futures executor, e.g. ProcessPoolExecutor(4), or the get_executor() of a dask "
                 f"client, got {executor!r}"
             )
-        if outstanding is not None and (not isinstance(outstanding, int) or outstanding < 1):
-            raise ValueError(f"outstanding must be a whole number, at least 1, got {outstanding!r}")
-        if not isinstance(patience, int | float) or isinstance(patience, bool) or not patience > 0:
+        if outstanding is not None:
+            check_counts(outstanding=outstanding)
+        if not is_number(patience) or not patience > 0:
             raise ValueError(f"patience must be a number of seconds > 0, got {patience!r}")
         show = sys.stderr.isatty() if progress is None else progress
         with ExitStack() as stack:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..checks import named_leaves, with_leaves
 from ..names import suggestion
 from ..problem import Problem
 from ..save import Save
@@ -43,22 +44,17 @@ class System:
         values = dict(self.base)
         dtype = self.base["q0"].dtype if self.base["q0"] is not None else jnp.result_type(float)
         lanes = {key: column.astype(dtype) for key, column in lanes.items()}
-        values["args"] = jax.tree.map(lambda x: x, values["args"])
-        varies = jax.tree.map(lambda _: False, values["args"])
+        args, varied = named_leaves(values["args"]), set[Any]()
         for text, column in lanes.items():
             key = Key.of(text)
-            if key.root != "args":
-                values[key.root] = _replaced(values[key.root], key, column, values[key.root] is not self.base[key.root])
-                continue
-            inner, marks = values["args"], varies
-            for part in key.path[:-1]:
-                inner, marks = inner[_step(inner, part)], marks[_step(marks, part)]
-            last = _step(inner, key.path[-1])
-            inner[last] = _replaced(inner[last], key, column, marks[last])
-            marks[last] = True
+            place: dict[Any, Any] = args if key.root == "args" else values
+            name = key.path or key.root
+            place[name] = _replaced(place[name], key, column, name in varied)
+            varied.add(name)
         if np.ndim(values["q0"]) == 1:
             values["q0"] = np.broadcast_to(values["q0"], (count, *np.shape(values["q0"])))
-        return values, varies
+        varies = with_leaves(values["args"], (None if x is None else name in varied for name, x in args.items()))
+        return values | {"args": with_leaves(values["args"], args.values())}, varies
 
     def lane(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """Arguments of `solve` for one lane, from its value of each quantity."""
@@ -86,25 +82,20 @@ class System:
         check_times(*(np.asarray(columns[name], np.float64) for name in ("t0", "t1", "h")))
 
     def _check_shape(self, key: Key, shape: tuple[int, ...]) -> None:
-        value: Any = self.base["args"] if key.root == "args" else self.base[key.root]
-        for i, part in enumerate(key.path):
-            where = ".".join(("args", *key.path[:i]))
-            keys = list(value) if isinstance(value, dict) else []
-            if isinstance(value, list):
-                keys = list(map(str, range(len(value))))
-            if not isinstance(value, dict | list) or part not in keys:
-                hint = suggestion(part, keys) if keys else f"{where} has no parts"
-                raise ValueError(
-                    f"design: {key.text!r}: {where} has no {part!r}; {hint} Give args a value for every parameter, also for "
-                    "those that the design replaces"
-                )
-            value = value[_step(value, part)]
+        args = named_leaves(self.base["args"])
+        if key.root == "args" and key.path not in args:
+            if any(name[: len(key.path)] == key.path for name in args):
+                raise ValueError(f"design: {key.text!r} has parts: name one of them")
+            text, known = ".".join(key.path), [".".join(name) for name in args if name]
+            raise ValueError(
+                f"design: {key.text!r}: args has no {text!r}; {suggestion(text, known) if known else 'it has no parts.'} Give args "
+                "a value for every parameter, also for those that the design replaces"
+            )
+        value = args[key.path] if key.root == "args" else self.base[key.root]
         if value is None:
             if key.component is not None:
                 raise ValueError(f"design: {key.text!r} is a component: give {key.root} itself too, as an array")
             return
-        if isinstance(value, dict | list | tuple):
-            raise ValueError(f"design: {key.text!r} has parts: name one of them")
         if key.component is not None:
             try:
                 value = np.asarray(value)[key.component]
@@ -117,10 +108,6 @@ class System:
                 f"design: {key.text!r} must hold values of shape {np.shape(value)}, one a lane, got shape {shape}"
                 + ("; a component is written q0[0]" if not shape else "")
             )
-
-
-def _step(container: Any, part: str) -> Any:
-    return int(part) if isinstance(container, list) else part
 
 
 def _replaced(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:

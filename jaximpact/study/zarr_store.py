@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from .design import Blocks
-from .guard import check_arrays, check_folder, check_tree, printable, printable_all, read_json
+from .guard import check_arrays, check_folder, check_tree, printable, printable_all, read_json, wrong
 from .importing import require
 from .schema import DONE, Schema
 from .store import Damage, Store, told
@@ -244,7 +244,7 @@ class ZarrStore(Store):
 
     def facts(self, chunk: int) -> dict[str, Any]:
         found = read_json(self._mark(chunk), "run(repair=True) computes the chunk again")
-        if not isinstance(found, dict) or not isinstance(found.get("files"), dict):
+        if wrong(found, {"files": {str: object}}):
             raise ValueError(f"{self._mark(chunk)} is damaged: run(repair=True) computes the chunk again")
         return found
 
@@ -369,7 +369,7 @@ def _holder(lock: int) -> dict[str, str]:
         found = json.loads(os.pread(lock, 4096, 0) or b"{}")
     except (ValueError, RecursionError):
         return {}
-    return {key: printable(str(x)) for key, x in found.items()} if isinstance(found, dict) else {}
+    return {} if wrong(found, {str: object}) else {key: printable(str(x)) for key, x in found.items()}
 
 
 def _words(who: Mapping[str, str]) -> str:
