@@ -26,7 +26,7 @@ class Code:
     """A compiled function, see `emit`; other threads of Python run while it does."""
 
     def __init__(self, engine: Any, address: int) -> None:
-        self.engine = engine  # the code lives as long as it
+        self.engine, self.address = engine, address  # the code lives as long as the engine
         self.call: Callable = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4, *[ctypes.c_int64] * 2)(address)
 
 
@@ -98,6 +98,12 @@ def host() -> Host:
         return Host(llvmlite)
     except (OSError, RuntimeError, AttributeError) as error:
         raise ImportError(f"llvmlite does not know this processor: {error}") from error
+
+
+def loaded(text: str) -> Code:
+    """The code of a small module that no other process could use."""
+    with _lock:
+        return host().load(host().compile(text))
 
 
 def compiled(text: str, loops: bool = False) -> Code:

@@ -1,7 +1,8 @@
 """Native code as a target of XLA's foreign function interface, so that programs that XLA compiles can call it.
 
-The handler is a function of Python that reads the call's frame: the interface is in C, as ``xla/ffi/api/c_api.h`` of jaxlib
-has it. It takes some microseconds, and the interpreter's lock while it copies lanes to columns and back.
+The handler of a motion alone hands its buffers on, in native code. That of many lanes is a function of Python that reads the call's
+frame: the interface is in C, as ``xla/ffi/api/c_api.h`` of jaxlib has it. It takes some tens of microseconds, and the interpreter's
+lock while it copies lanes to columns and back.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from .run import prepared
+from .compile import loaded
+from .emit import NAME
+from .run import Compiled, prepared
 
 EXTENSION, API, ARGUMENTS, RESULTS, DATA = 8, 16, 72, 112, 24  # offsets in a frame, and of the data in a buffer
 METADATA, VERSION, TRAITS = 24, 24, 32  # in the extension that asks for the interface's version
 OWN_VERSION, NEW_ERROR = 32, 48  # in the interface itself
 INTERNAL = 13  # kind of error
+STACK = 2**16  # bytes of memory of a motion up to which they lie on the stack
 APART = 256  # lanes from which they are shared out to all cores
 _number = numbers_from()
 _targets: dict[Any, str] = {}
@@ -55,6 +59,9 @@ def target(
     key = (id(program.program), tuple(carried), lanes, str(shapes), str(outputs))
     if key in _targets:
         return _targets[key]
+    if lanes is None and not any(many for _, many in program.results) and program.program.text.work <= STACK:
+        code = loaded(_of_one_lane(program.program, len(shapes), len(outputs)))
+        return _named(key, code.address, code, program)
 
     def call(operands: list[np.ndarray], found: list[np.ndarray]) -> None:
         given, every = turns(operands), lanes or 1
@@ -83,15 +90,61 @@ def target(
 
 def registered(key: Any, call: Callable[[list, list], None], shapes: Sequence, outputs: Sequence) -> str:
     """The name of a target that calls ``call(operands, results)`` on arrays of these shapes and dtypes, which the key stands for."""
-    if key not in _targets:
-        name = f"jaximpact_{os.getpid()}_{next(_number)}"
-        handler = _Signature(_handled(call, shapes, outputs))
-        _handlers.append((handler, key, call))
-        jax.ffi.register_ffi_target(
-            name, jax.ffi.pycapsule(ctypes.cast(handler, ctypes.c_void_p).value), platform="cpu", api_version=1
-        )
-        _targets[key] = name
-    return _targets[key]
+    if key in _targets:
+        return _targets[key]
+    handler = _Signature(_handled(call, shapes, outputs))
+    return _named(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call)
+
+
+def _named(key: Any, address: int, *parts: Any) -> str:
+    """The name of a new target: the handler at an address, and what it needs."""
+    name = f"jaximpact_{os.getpid()}_{next(_number)}"
+    _handlers.append((key, *parts))
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
+    _targets[key] = name
+    return name
+
+
+def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
+    """A handler that hands XLA's buffers to the program of one lane as they are: a hundredth of what one in Python takes."""
+    lines: list[str] = []
+
+    def at(name: str, base: str, offset: int) -> str:
+        """The pointer that lies there."""
+        lines.append(f"%{name}.at = getelementptr i8, ptr {base}, i64 {offset}")
+        lines.append(f"%{name} = load ptr, ptr %{name}.at")
+        return f"%{name}"
+
+    def put(value: str, table: str, i: int) -> None:
+        lines.append(f"%{table}.{i} = getelementptr ptr, ptr %{table}, i64 {i}")
+        lines.append(f"store ptr {value}, ptr %{table}.{i}")
+
+    def fixed(address: int) -> str:
+        return f"inttoptr (i64 {address} to ptr)"
+
+    lines += [f"%entries = alloca [{operands + len(program.constants)} x ptr]", f"%results = alloca [{results} x ptr]"]
+    lines += [f"%work = alloca [{program.text.work + 64} x i8], align 64"]
+    asked = at("extension", "%frame", EXTENSION)
+    lines += [f"%asked = icmp ne ptr {asked}, null", "br i1 %asked, label %about, label %run", "about:"]
+    about, api = at("metadata", asked, METADATA), at("api", "%frame", API)
+    lines += [f"%own = getelementptr i8, ptr {api}, i64 {OWN_VERSION}", "%version = load i64, ptr %own"]
+    lines += [f"%told = getelementptr i8, ptr {about}, i64 {VERSION}", "store i64 %version, ptr %told"]
+    lines += [
+        f"%traits = getelementptr i8, ptr {about}, i64 {TRAITS}",
+        "store i32 0, ptr %traits",
+        "ret ptr null",
+        "run:",
+    ]
+    for table, offset, count in (("entries", ARGUMENTS, operands), ("results", RESULTS, results)):
+        buffers = at(f"{table}.buffers", "%frame", offset)
+        for i in range(count):
+            put(at(f"{table}.data{i}", at(f"{table}.buffer{i}", buffers, 8 * i), DATA), table, i)
+    for i, x in enumerate(program.constants):
+        put(fixed(x.ctypes.data), "entries", operands + i)
+    given = "ptr %entries, ptr %results, ptr null, ptr %work, i64 1, i64 0"
+    lines += [f"call void {fixed(program.code.address)}({given})", "ret ptr null"]
+    body = "\n".join(lines)
+    return f"define ptr @{NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
 
 
 _Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)

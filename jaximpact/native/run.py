@@ -109,7 +109,7 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     width = BYTES // max(real, default=8) if many else 1
     text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused)
-    return Compiled(compiled(text.ir), text, [*map(np.asarray, constants)])
+    return Compiled(compiled(text.ir), text, [np.array(x, order="C") for x in constants])
 
 
 def _launch(
