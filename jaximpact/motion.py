@@ -74,7 +74,9 @@ class Lanes:
 
     def some(self, which: Any) -> Lanes:
         """The lanes ``which``, several or a slice."""
-        return Lanes(self.take(which), self.axes, len(np.arange(self.count)[which]))
+        motion = self.take(which)
+        leaves = zip(jax.tree.leaves(motion), self.axes, strict=True)
+        return Lanes(motion, self.axes, next(len(x) for x, axis in leaves if axis == 0))
 
     def replace(self, **numbers: Any) -> Lanes:
         """With other numbers in place of some of the motion's: of the same structure and with the same axes, but for states

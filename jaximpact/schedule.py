@@ -48,6 +48,13 @@ def _automatic_chunk(program: Program, one: Motion) -> int:
     return int(np.clip(MEMORY // ((program.rows + 1) * max(row, 1)), 1, largest()))
 
 
+def _span(lanes: np.ndarray) -> Any:
+    """These lanes as an index: neighbours as a slice, for which nothing is gathered."""
+    first, last = int(lanes[0]), int(lanes[-1])
+    neighbours = last - first + 1 == len(lanes) and np.all(np.diff(lanes) == 1)
+    return slice(first, last + 1) if neighbours else lanes
+
+
 def in_chunks(
     program: Program, lanes: Lanes, call: Callable[[Motion, Any], Any], chunk: int | None = None, progress: Any = False
 ) -> Any:
@@ -70,7 +77,7 @@ def in_chunks(
     def begin(pool: Executor, padded: np.ndarray) -> Future:
         padded = np.append(padded, np.repeat(padded[-1:], -len(padded) % shares))
         longest = jnp.asarray(counts[padded].max(), jnp.int32) if ragged else None
-        return pool.submit(call, lanes.take(padded), longest)
+        return pool.submit(call, lanes.take(_span(padded)), longest)
 
     bar = tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{count} motions")
     pool = crew(threads)
@@ -90,7 +97,7 @@ def in_chunks(
                 check_memory(size, f"the result of {count} motions", FEWER_ROWS)
                 result = jax.tree.map(lambda x: np.empty((count, *x.shape[1:]), x.dtype), found)
             for target, source in zip(jax.tree.leaves(result), jax.tree.leaves(found), strict=True):
-                target[members] = source[: len(members)]
+                target[_span(members)] = source[: len(members)]
             bar.update(int(counts[members].sum()))
     finally:
         # after an error or Ctrl-C nobody waits for what is under way

@@ -115,7 +115,7 @@ def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
     """q0 and v0 as arrays of one floating dtype."""
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
     dtype = np.promote_types(q0.dtype, v0.dtype)
-    return q0.astype(dtype), v0.astype(dtype)
+    return q0.astype(dtype, copy=False), v0.astype(dtype, copy=False)
 
 
 def full_axes(args: Any, args_axes: Any) -> Any:
