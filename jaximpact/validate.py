@@ -294,7 +294,7 @@ def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands
 
 def _shapes(operands: tuple) -> list:
     """Those of all but args."""
-    return [jnp.shape(x) for x in operands[:-1]]
+    return [np.shape(x) for x in operands[:-1]]
 
 
 def retold(what: str, error: Exception) -> Exception:
