@@ -145,7 +145,7 @@ class Backwards:
             raise Unsupported("reverse mode of so many states")
         if sum(math.prod(x.shape) for x in some) > WIDE:
             raise Unsupported("reverse mode of so many numbers")
-        self.steps = length - program.scheme.starts_at
+        self.steps = length - program.scheme.traits.starts_at
         self.carried = [a is not None for a in axes]
 
         def part(one: Callable, *operands: Any, given: Sequence[bool] = (), **static: Any) -> tuple:

@@ -10,7 +10,7 @@ A step asks its `ContactLaw` for a `Reaction`; to make steps by hand, give them 
 from .contact import Contacts, Metric, acceleration, linearise
 from .motion import Motion
 from .projection import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target
-from .schemes.base import ImpactTiming, Info, Scheme, State
+from .schemes.base import Info, Scheme, State, Traits
 from .status import as_status
 
 __all__ = [
@@ -18,7 +18,6 @@ __all__ = [
     "ContactSolver",
     "Contacts",
     "Held",
-    "ImpactTiming",
     "Impulses",
     "Info",
     "Metric",
@@ -29,6 +28,7 @@ __all__ = [
     "Solved",
     "State",
     "Target",
+    "Traits",
     "acceleration",
     "as_status",
     "linearise",

@@ -33,7 +33,7 @@ def scheme_from_name(name: str, force: str | None = None) -> Scheme:
     scheme = _own("scheme", name) if isinstance(name, str) and ":" in name else lookup("scheme", name, SCHEMES)()
     if force is None:
         return scheme
-    if not isinstance(scheme, PaoliSchatzman):
+    if "force" not in vars(scheme):
         raise ValueError(f"{name} has one discretisation of the force: a choice is for the paoli-schatzman schemes")
     return replace(scheme, force=force)
 

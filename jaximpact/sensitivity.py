@@ -8,7 +8,7 @@ error that no step size cures. Here a step's values are left alone and its deriv
     dt* = -(G dq + f_theta dtheta)/f',    dx+ = D_R dx- + R_theta dtheta + (D_R F- + d_t R - F+) dt*,
 
 with R the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after, and f' the gap
-velocity. The saltation is taken within the step where the scheme's impacts lie on average (`Scheme.timing`). A
+velocity. The saltation is taken within the step where the scheme's impacts lie on average (`Traits.phase`). A
 step without impact has the derivative of the discrete map itself.
 
 References:
@@ -31,7 +31,7 @@ from .derivatives import graft_once, graft_tree
 from .motion import Motion
 from .problem import Problem
 from .projection.law import ContactLaw, Held
-from .schemes.base import Info, Scheme
+from .schemes.base import Info, Scheme, Wrapping
 from .status import Status, as_status
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
@@ -50,6 +50,10 @@ class Tracked(NamedTuple):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
+
+    def relisted(self, moved: Callable) -> Tracked:
+        """See `State.relisted`."""
+        return Tracked(self.state.relisted(moved), moved(self.last), moved(self.met), self.latest)
 
 
 class Instant(NamedTuple):
@@ -155,16 +159,8 @@ def saltate(
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Corrected(Scheme):
-    """The values of a scheme, with the derivative of the motion: for schemes whose `timing` is known."""
-
-    scheme: Scheme
-
-    def timing(self, e: Any) -> Any:
-        return self.scheme.timing(e)
-
-    def unstable(self, problem: Problem, motion: Motion, state: Any) -> Array:
-        return self.scheme.unstable(problem, motion, state.state)
+class Corrected(Wrapping):
+    """The values of a scheme, with the derivative of the motion: for schemes that locate no impacts."""
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """The scheme's, and what the contacts do at first."""
@@ -185,14 +181,14 @@ class Corrected(Scheme):
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, e, args = motion.h, motion.e, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
-        timing = self.timing(e)
-        middle = lax.stop_gradient(timing.phase * h)
+        traits = self.traits
+        middle = lax.stop_gradient(traits.phase(e) * h)
         a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
         t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
         here = observe(problem, h, t_mid, q_mid, v_mid, args)
 
         active = lax.stop_gradient(info.impulse) > 0
-        rebound = active & (last == IMPACT) & (timing.steps > 1)
+        rebound = active & (last == IMPACT) & (traits.steps > 1)
         # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
         rest = (last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
         impact = active & ~rebound & ~rest & (here.gap_velocity < -here.threshold)
@@ -223,9 +219,6 @@ class Corrected(Scheme):
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         return Tracked(new, last.astype(jnp.int32), met | impact, latest), info._replace(status=status)
 
-    def relisted(self, state: Any, moved: Callable) -> Any:
-        return Tracked(self.scheme.relisted(state.state, moved), moved(state.last), moved(state.met), state.latest)
-
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
@@ -255,11 +248,9 @@ def synchronous(
     v + h/2 a. Before the first contact it stays that of the discrete map.
     """
     h, args = motion.h, motion.args
-    timing = scheme.timing(motion.e)
-    assert timing is not None
     a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
     apart = jnp.any(impulse > 0) & ~jnp.any(last > 0)
-    return graft_once(v, v + jnp.where(apart, lax.stop_gradient(timing.lag * h) * a, 0))
+    return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
 
 
 def end(problem: Problem, motion: Motion, steps: Any, state: Any) -> Array:

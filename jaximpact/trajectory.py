@@ -20,7 +20,7 @@ from .problem import Problem
 from .program import Program
 from .projection import ContactLaw, Solved
 from .rows import LOOK, Keeper, Row, Turn, step_at_or_after
-from .schemes.base import Info, Timing, finite
+from .schemes.base import Info, Timing, finite, unstable
 from .sensitivity import Corrected, Tracked, end, synchronous
 from .shapes import array, arrays, returned
 from .solution import Solution
@@ -130,10 +130,10 @@ class Course:
     """A motion under way: what does not change over its steps, its steps, and the two ways to loop over them."""
 
     def __init__(self, program: Program, motion: Motion) -> None:
-        self.program, self.problem = program, program.problem
+        self.program, self.problem, traits = program, program.problem, program.scheme.traits
         # without restitution coupled impulses are the projection of the theory
-        self.law = Solved(program.solver, couples=not program.scheme.inelastic)
-        self.locates = program.scheme.timing(motion.e) is None  # impacts, and makes part steps
+        self.law = Solved(program.solver, couples=traits.restitution != "none")
+        self.locates = traits.locates  # impacts, and makes part steps
         wanted = program.sensitivity in ("corrected", "discrete")
         differentiated = wanted and self.problem.constraints is not None
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
@@ -142,7 +142,7 @@ class Course:
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if self.listed:
             self.scheme = Listing(self.scheme)
-        self.starts_at = program.scheme.starts_at
+        self.starts_at = traits.starts_at
         # what a step needs of the motion, and no more
         self.moving = motion._replace(q0=None, v0=None)
         # a scheme that can make part of a step makes the last one end at t1
@@ -198,7 +198,7 @@ class Course:
     def stable(self, state: Any, account: Account) -> Account:
         """With a failure where the force is too stiff for h: looked at now and then, it costs two forces."""
         state, motion = lax.stop_gradient((state, self.moving))
-        bits = as_status(self.scheme.unstable(self.problem, motion, state), Status.STEP_UNSTABLE)
+        bits = as_status(unstable(self.scheme.traits, self.problem, motion, state), Status.STEP_UNSTABLE)
         return account.noted(bits, motion.time(state.n))
 
     # rows

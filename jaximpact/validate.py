@@ -268,7 +268,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
 def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
     """What is not covered where near pairs of bodies are listed."""
     dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
-    if not scheme.takes_lists:
+    if not scheme.traits.lists:
         raise ValueError(f"{type(scheme).__name__} takes no list of near pairs: use Maury() or MoreauJean(){dense}")
     if jnp.ndim(e) > 0:
         raise ValueError(
@@ -294,7 +294,7 @@ def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands
 
 def _shapes(operands: tuple) -> list:
     """Those of all but args."""
-    return [jnp.shape(x) for x in operands[:-1]]
+    return [np.shape(x) for x in operands[:-1]]
 
 
 def retold(what: str, error: Exception) -> Exception:

@@ -152,7 +152,7 @@ def _average(program: Program, motion: Motion, many: Array, axes: tuple, blocks:
             end = trajectory(program, motion._replace(q0=x[:d], v0=x[d:], t0=t0, t1=t0 + length))
             x = jnp.concatenate([end.q[-1], end.v[-1]])
             # an impact within the last step spoils only a scheme whose derivative is not that of its own step
-            known = int(Status.DERIVATIVE_AT_END) if program.scheme.timing(0.0) is None else 0
+            known = int(Status.DERIVATIVE_AT_END) if program.scheme.traits.locates else 0
             return x, (x, end.status & ~known)
 
         def advance(_: Any, carry: tuple[Array, ...]) -> tuple[Array, ...]:

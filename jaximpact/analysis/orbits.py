@@ -22,7 +22,6 @@ from ..problem import Problem
 from ..program import Program
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
-from ..schemes.event_corrected import EventCorrected
 from ..solution import Drawable, labelled, spread
 from ..status import FAILURES, Status, describe
 from .arguments import check_steps, real_number
@@ -164,7 +163,7 @@ def periodic_orbit(
         found.append(_solve(program, smaller, tol, iterations))
     orbit = found[-1]
     if extrapolate:
-        orbit = _extrapolated(found, 2 if isinstance(program.scheme, EventCorrected) else 1)
+        orbit = _extrapolated(found, program.scheme.traits.order)
     orbit = replace(orbit, status=lost_derivatives("the monodromy", orbit.status, orbit.monodromy))
     lost = ~orbit.converged
     monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +14,7 @@ from jax.custom_batching import custom_vmap
 from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
-from ..projection.solved import Solved
-from ..schemes.base import Info, Scheme
+from ..schemes.base import Info, Wrapping
 from ..status import Status, as_status
 from .neighbours import Neighbours, same_slots
 
@@ -33,16 +32,8 @@ class Listed(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Listing(Scheme):
+class Listing(Wrapping):
     """A scheme whose every step sees the pairs near where it begins."""
-
-    scheme: Scheme
-
-    def timing(self, e: Any) -> Any:
-        return self.scheme.timing(e)
-
-    def unstable(self, problem: Problem, motion: Motion, state: Any) -> Array:
-        return self.scheme.unstable(problem, motion, state.state)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """The scheme's, of a problem near the list at the start."""
@@ -55,8 +46,7 @@ class Listing(Scheme):
         """The scheme's, the impulses of the step before being what the solver begins with."""
         t = motion.time(state.n + 1)
         neighbours, guess, before = self.renewed(problem, motion, t, state)
-        law = replace(law, guess=guess) if isinstance(law, Solved) else law
-        new, info = self.scheme.step(problem.near(neighbours), law, motion, before)
+        new, info = self.scheme.step(problem.near(neighbours), law.beginning(guess), motion, before)
         bodies: Any = problem.constraints
         reach, _ = bodies.extent(t, motion.args, state.q.dtype)
         # what is no number has a status of its own
@@ -93,12 +83,12 @@ class Listing(Scheme):
             kept.append(x)
             return x
 
-        self.scheme.relisted(state.state, keep)  # what the state holds of contacts
+        state.state.relisted(keep)  # what the state holds of contacts
         new, guess, *of_state = _where(
             work, stale, (before, lax.stop_gradient(state.impulse), *kept), (points, reach, skin)
         )
         entries = iter(of_state)
-        return new, guess, self.scheme.relisted(state.state, lambda _: next(entries))
+        return new, guess, state.state.relisted(lambda _: next(entries))
 
 
 def _where(work: Callable, pending: Array, value: Any, operands: Any) -> Any:

@@ -84,6 +84,10 @@ class ContactLaw(abc.ABC):
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         """The projection of a target onto the admissible positions, in a frozen metric."""
 
+    def beginning(self, guess: Array) -> ContactLaw:
+        """The same, a solver beginning with the impulses ``guess`` (m,)."""
+        return self
+
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
         """Which contacts (m,) act in `velocity`, and status bits, for a scheme that works out the impulses; constants."""
         found = self.velocity(*lax.stop_gradient((contacts, offset)), among)

@@ -8,7 +8,7 @@ many constraints only a working set is handed to the solver, chosen again for ea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -56,6 +56,9 @@ class Solved(ContactLaw):
         flat = is_flat(problem, time, base, args)
         projection = _Positions(self.solver, problem, metric, target, args, normals, flat)
         return reaction(projection.residual, projection.solve, d, m, base.dtype)
+
+    def beginning(self, guess: Array) -> Solved:
+        return replace(self, guess=guess)
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
         contacts, b = lax.stop_gradient(restricted(contacts, offset, among))

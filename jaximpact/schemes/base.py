@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from ..checks import is_traced
 from ..contact import Contacts, Metric, is_flat
 from ..motion import Motion
 from ..problem import Problem
@@ -34,6 +36,10 @@ class State(NamedTuple):
     def start(cls, motion: Motion) -> State:
         """The state at step 0."""
         return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0))
+
+    def relisted(self, moved: Callable[[Array], Array]) -> State:
+        """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
+        return self
 
     def moved(self, shift: Array, v: Array) -> State:
         """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
@@ -86,31 +92,45 @@ class Info(NamedTuple):
         return cls(q, v, jnp.zeros(m, q.dtype), jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero)
 
 
-class ImpactTiming(NamedTuple):
-    """How a scheme spreads an impact over its steps: over how many ``steps``, 1 or 2; where within the first, in [0, 1], its
-    derivative is taken (``phase``); and by how many steps a velocity lags behind the end of its step (``lag``)."""
+class Traits(NamedTuple):
+    """What is to be known of a scheme before it makes a step; all static.
 
+    Attributes:
+        starts_at: the number n of the state that ``init`` ends with, 1 where it makes the first step.
+        steps: over how many steps an impact is spread, 1 or 2.
+        phase: ``phase(e)``, where within the first of them, in [0, 1], the derivative of an impact with restitution e is taken.
+        lag: by how many steps a velocity lags behind the end of its step.
+        locates: whether impacts are located within a step. Its plain derivative is then that of the motion, `Scheme.step` and
+            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the step of the ``latest`` impact.
+        order: of positions, across impacts.
+        restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
+        explicit: the share of the force that is explicit in q, by which a step has a bound of stability; 0 for none.
+        damping: whether the force is explicit in the velocity too.
+        lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
+    """
+
+    starts_at: int = 0
     steps: int = 1
-    phase: Any = 0.5
+    phase: Callable[[Array], Any] = lambda e: 0.5
     lag: float = 0.0
+    locates: bool = False
+    order: int = 1
+    restitution: str = "each"
+    explicit: float = 1.0
+    damping: bool = True
+    lists: bool = False
 
 
 class Scheme(abc.ABC):
-    """A time-stepping scheme: `init` and `step` are all that a new one must define.
+    """A time-stepping scheme: `init` and `step` are all that a new one must define; `free_step`, `traits` and `check` it may.
 
     Both are pure functions of one motion's small arrays, in float64 and float32. A step asks its contact law for impulses,
-    whichever law it is: so one function gives contact steps, free steps and derivatives. ``starts_at``: the number n of the
-    state that ``init`` ends with, 1 where it makes the first step. ``takes_lists``: whether it asks of contacts only what those of a
-    list of near pairs of bodies have. ``inelastic``: whether it covers e = 0 alone.
+    whichever law it is: so one function gives contact steps, free steps and derivatives.
     """
-
-    starts_at: ClassVar[int] = 0
-    takes_lists: ClassVar[bool] = False
-    inelastic: ClassVar[bool] = False
 
     @abc.abstractmethod
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        """State at n = starts_at from initial data, whose velocity is admissible: see `trajectory.start`."""
+        """State at n = traits.starts_at from initial data, whose velocity is admissible: see `trajectory.start`."""
 
     @abc.abstractmethod
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
@@ -120,29 +140,40 @@ class Scheme(abc.ABC):
         """State at n + 1 without impulses; where ``info.acts`` or a status bit is set it is not to be used."""
         return self.step(problem, Open(), motion, state)
 
-    def timing(self, e: Any) -> ImpactTiming | None:
-        """How an impact with restitution e is spread over steps; None of a scheme that locates impacts.
-
-        Its steps have the derivative of the motion, `step` and `free_step` take a time ``length`` in (0, h] after which to
-        end, and its state tells the step of the ``latest`` impact.
-        """
-        return ImpactTiming()
+    @property
+    def traits(self) -> Traits:
+        """What is to be known before a step is made."""
+        return Traits()
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
         """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong.
 
-        By default restitution is one number, or one for each of the m contacts.
+        By default where the restitution is not of those that ``traits.restitution`` says.
         """
+        name, covered = type(self).__name__, self.traits.restitution
+        if covered == "none" and not is_traced(e) and np.any(np.asarray(e) != 0):
+            raise ValueError(
+                f"restitution is {np.max(np.asarray(e)):g}, but {name} treats inelastic impacts only: set it to 0, or use "
+                "PaoliSchatzman or MoreauJean"
+            )
+        if covered == "one" and jnp.ndim(e) > 0:
+            raise ValueError(
+                f"restitution must be one number for {name} (the theory has one coefficient for all contacts); use MoreauJean "
+                "for one per contact"
+            )
         if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
             raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
 
-    def relisted(self, state: Any, moved: Callable[[Array], Array]) -> Any:
-        """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
-        return state
 
-    def unstable(self, problem: Problem, motion: Motion, state: State) -> Array:
-        """Whether the step is beyond the stability bound of the force; by default that of a force explicit in q and v."""
-        return beyond_stability(problem, motion, state)
+@dataclass(frozen=True)
+class Wrapping(Scheme):
+    """A scheme that wraps a scheme."""
+
+    scheme: Scheme
+
+    @property
+    def traits(self) -> Traits:
+        return self.scheme.traits
 
 
 class Timing(NamedTuple):
@@ -155,8 +186,8 @@ class Timing(NamedTuple):
 
     @classmethod
     def of(cls, scheme: Scheme) -> Timing:
-        timing = scheme.timing(0.0) or ImpactTiming()
-        return cls(type(scheme).__name__, float(timing.lag), timing.steps > 1)
+        traits = scheme.traits
+        return cls(type(scheme).__name__, float(traits.lag), traits.steps > 1)
 
     @property
     def steps(self) -> int:
@@ -175,24 +206,23 @@ def mass_status(metric: Metric) -> Array:
     return wrong | as_status(~metric.symmetric(), Status.MASS_NOT_SYMMETRIC)
 
 
-def beyond_stability(
-    problem: Problem, motion: Motion, state: State, limit: float = STABLE, damping: bool = True
-) -> Array:
+def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> Array:
     """Whether h is beyond the stability bound of an explicit force, seen along the present velocity, ().
 
     Where such a scheme is unstable the state alternates, (q, v) -> (q - h v, -v). The acceleration answers to that with
     (h K + 2 C) v, K and C being stiffness and damping; h times it is below 4 v in a stable step, in the kinetic metric and in
     every direction. What drives away so fast multiplies the motion by five in a step, and is not resolved either. The time is
-    the same in both: a force that varies in time counts for nothing. ``damping``: whether the force is explicit in the
-    velocity too.
+    the same in both: a force that varies in time counts for nothing.
     """
+    if traits.explicit <= 0:
+        return jnp.zeros((), bool)
     h, args = motion.h, motion.args
-    n, q, v = state[:3]
+    n, q, v = state.n, state.q, state.v
     t, metric = motion.time(n), Metric.at(problem, q, args)
     # three quarters of the way there: neither at the mirror image nor at rest, where forces are even or singular
-    back = problem.generalised_force(t, q - (0.75 * h) * v, -0.5 * v if damping else v, args)
+    back = problem.generalised_force(t, q - (0.75 * h) * v, -0.5 * v if traits.damping else v, args)
     answer = (h / 0.75) * (back - problem.generalised_force(t, q, v, args))
-    return answer @ metric.solve(answer) > limit**2 * (v @ metric.times(v))
+    return answer @ metric.solve(answer) > (STABLE / traits.explicit) ** 2 * (v @ metric.times(v))
 
 
 def gradient_status(

@@ -30,7 +30,7 @@ from ..problem import Problem
 from ..projection.base import complementarity
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
-from .base import Info, Scheme, added, gradient_status, mass_status, unrounded
+from .base import Info, Scheme, Traits, added, gradient_status, mass_status, unrounded
 
 
 class EventState(NamedTuple):
@@ -122,9 +122,9 @@ class EventCorrected(Scheme):
     impacts: int = field(default=2, metadata={"static": True})
     newton: int = field(default=4, metadata={"static": True})
 
-    def timing(self, e: Any) -> None:
-        """The derivative of a step with located impacts is that of the motion."""
-        return None
+    @property
+    def traits(self) -> Traits:
+        return Traits(locates=True, order=2)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args

@@ -12,19 +12,16 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from ..checks import is_traced
 from ..contact import Metric, acceleration, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
-from .base import ImpactTiming, Info, Scheme, State, gradient_status, mean_acceleration
+from .base import Info, Scheme, State, Traits, gradient_status, mean_acceleration
 
 
 @jax.tree_util.register_dataclass
@@ -38,22 +35,14 @@ class Maury(Scheme):
         nodes: Gauss-Legendre nodes of the mean force over a step (without ``half_kick``).
     """
 
-    takes_lists: ClassVar[bool] = True
-    inelastic: ClassVar[bool] = True
-
     half_kick: bool = field(default=False, metadata={"static": True})
     nodes: int = field(default=3, metadata={"static": True})
 
-    def check(self, problem: Problem, e: Any, m: int) -> None:
-        if not is_traced(e) and np.any(np.asarray(e) != 0):
-            raise ValueError(
-                f"restitution is {np.max(np.asarray(e)):g}, but Maury treats inelastic impacts only: set it to 0, or use "
-                "PaoliSchatzman or MoreauJean"
-            )
-
-    def timing(self, e: Any) -> ImpactTiming:
+    @property
+    def traits(self) -> Traits:
         # measured: inelastic impacts are best differentiated at the start of their step
-        return ImpactTiming(2, 0.0, 0.5 if self.half_kick else 0.0)
+        lag = 0.5 if self.half_kick else 0.0
+        return Traits(steps=2, phase=lambda e: 0.0, lag=lag, restitution="none", lists=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, _, h, _, e, args = motion

@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
-from .base import STABLE, ImpactTiming, Info, Scheme, State, beyond_stability, gradient_status
+from .base import Info, Scheme, State, Traits, gradient_status
 
 
 @jax.tree_util.register_dataclass
@@ -38,8 +38,6 @@ class MoreauJean(Scheme):
             (`jaximpact.bodies`) they are fixed-point iterations, exact where the force is constant.
     """
 
-    takes_lists: ClassVar[bool] = True
-
     theta: float = field(default=0.5, metadata={"static": True})
     activation: float = 0.5
     newton: int = field(default=2, metadata={"static": True})
@@ -49,14 +47,10 @@ class MoreauJean(Scheme):
             raise ValueError(f"MoreauJean(theta={self.theta!r}): theta must lie in [0, 1]")
         super().check(problem, e, m)
 
-    def unstable(self, problem: Problem, motion: Motion, state: State) -> Array:
-        """Whether the step is beyond the stability bound of the force; never from theta = 1/2 on."""
-        explicit = 1 - 2 * self.theta
-        return beyond_stability(problem, motion, state, STABLE / explicit) if explicit > 0 else jnp.zeros((), bool)
-
-    def timing(self, e: Any) -> ImpactTiming:
-        # measured: early for inelastic contacts, in the middle for elastic ones
-        return ImpactTiming(1, jnp.mean(e / (1 + e)))
+    @property
+    def traits(self) -> Traits:
+        # measured: early for inelastic contacts, in the middle for elastic ones; stable from theta = 1/2 on
+        return Traits(phase=lambda e: jnp.mean(e / (1 + e)), explicit=1 - 2 * self.theta, lists=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         m = problem.count(motion.t0, motion.q0, motion.args)

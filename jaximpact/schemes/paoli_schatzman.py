@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw, Reaction, Target
 from ..status import Status, as_status
-from .base import ImpactTiming, Info, Scheme, State, beyond_stability, mean_acceleration
+from .base import Info, Scheme, State, Traits, mean_acceleration
 
 static = {"static": True}
 CHOICES = {
@@ -69,29 +69,20 @@ class PaoliSchatzman(Scheme):
     fixed_point_tolerance: float = 1e-13
     fixed_point_count: int = field(default=30, metadata=static)
 
-    starts_at: ClassVar[int] = 1
-
     def check(self, problem: Problem, e: Any, m: int) -> None:
         for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value not in allowed and not (name == "start" and callable(value)):
                 raise ValueError(f"PaoliSchatzman({name}={value!r}): choose one of {', '.join(map(repr, allowed))}")
-        if jnp.ndim(e) > 0:
-            raise ValueError(
-                "restitution must be one number for PaoliSchatzman (the theory has one coefficient for all contacts); "
-                "use MoreauJean for one per contact"
-            )
+        super().check(problem, e, m)
         if self.metric == "geodesic" and m != 1:
             raise ValueError(f"PaoliSchatzman(metric='geodesic') needs exactly one constraint, the problem has {m}")
         if self.metric == "geodesic" and self.normal == "explicit":
             raise ValueError("PaoliSchatzman(metric='geodesic') takes normals at Z: use normal='implicit'")
 
-    def unstable(self, problem: Problem, motion: Motion, state: State) -> Array:
-        """Whether the step is beyond the stability bound of the force."""
-        return beyond_stability(problem, motion, state, damping=self.force != "centred")
-
-    def timing(self, e: Any) -> ImpactTiming:
-        return ImpactTiming(2, 0.5, 0.5)
+    @property
+    def traits(self) -> Traits:
+        return Traits(starts_at=1, steps=2, lag=0.5, restitution="one", damping=self.force != "centred")
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, h, args = motion.q0, motion.v0, motion.t0, motion.h, motion.args
