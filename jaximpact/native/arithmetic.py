@@ -161,6 +161,11 @@ def converted(w: Writer, x: Number, dtype: Any) -> Number:
         if x.is_float:
             return w.convert("fpext" if new.itemsize > x.dtype.itemsize else "fptrunc", x, new)
         return w.convert("sitofp" if x.is_signed else "uitofp", x, new)
+    if x.dtype == np.float64 and new == np.int32:
+        # as the intrinsic below, which LLVM takes apart lane by lane
+        for compared, bound in (("fcmp olt", -(2.0**31)), ("fcmp ogt", 2.0**31 - 1), ("fcmp uno", 0.0)):
+            x = w.select(w.op(compared, x, same(x, bound), dtype=BOOL), same(x, bound), x)
+        return w.convert("fptosi", x, new)
     if x.is_float:
         return w.intrinsic("fptosi.sat" if new.kind == "i" else "fptoui.sat", x, dtype=new)
     if x.dtype != BOOL and new.itemsize == x.dtype.itemsize:
