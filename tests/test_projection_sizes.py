@@ -1,5 +1,7 @@
 """Projections of medium size: hard active sets, working sets, and what happens where pivots miss the tolerance."""
 
+from dataclasses import dataclass, field
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,27 +59,33 @@ def test_hard_active_sets(d, m):
         np.testing.assert_allclose(jump, reference(matrix, inverse, v), atol=1e-8)
 
 
-def spoil(monkeypatch, a, always):
-    """Make the pivots miss the tolerance, as round-off may: for the matrix a, or always."""
-    exact = active_set.dual_active_set
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Spoilt(ji.ActiveSet):
+    """Pivots that miss the tolerance, as round-off may: of the first matrix, or always."""
 
-    def spoilt(matrix, b, tolerance):
-        found = exact(matrix, b, tolerance)
-        wrong = always | (jnp.trace(matrix) == jnp.trace(a))
-        return found._replace(impulse=jnp.where(wrong, 1.001 * found.impulse, found.impulse))
+    always: bool = field(default=False, metadata={"static": True})
 
-    monkeypatch.setattr(active_set, "dual_active_set", spoilt)
+    def impulses(self, contacts, offset, tolerance, guess):
+        a, zero = contacts.delassus(), jnp.zeros((), jnp.int32)
+
+        def spoilt(matrix, b, tolerance):
+            found = active_set.dual_active_set(matrix, b, tolerance)
+            wrong = self.always | (jnp.trace(matrix) == jnp.trace(a))
+            return found._replace(impulse=jnp.where(wrong, 1.001 * found.impulse, found.impulse))
+
+        start = active_set.Attempt(guess, jnp.zeros((), bool), zero, zero)
+        return active_set.pivot_and_refine(a, offset, tolerance, start, spoilt)
 
 
 @pytest.mark.parametrize("always", [False, True])
-def test_refined_where_pivots_miss_the_tolerance(monkeypatch, always):
+def test_refined_where_pivots_miss_the_tolerance(always):
     rng = np.random.default_rng(0)
     matrix, v = jnp.asarray(rng.normal(size=(6, 8))), jnp.asarray(rng.normal(size=8))
     offset = matrix @ v
     contacts = Contacts(offset, matrix, matrix.T)
     right = Solved(ji.ActiveSet()).velocity(contacts, offset)
-    spoil(monkeypatch, contacts.delassus(), always)
-    found = Solved(ji.ActiveSet()).velocity(contacts, offset)
+    found = Solved(Spoilt(always=always)).velocity(contacts, offset)
     assert not int(right.status) & ~int(Status.IMPULSES_COUPLED)
     assert int(found.status) & Status.PROJECTION_REFINED
     assert bool(int(found.status) & Status.PROJECTION_NOT_CONVERGED) == always

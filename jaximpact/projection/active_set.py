@@ -7,6 +7,7 @@ Math. Programming 27 (1983); here on the Delassus tableau (principal pivots, R. 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -119,8 +120,11 @@ def guessed(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> 
     return lax.while_loop(going, body, (closed, start))[1]
 
 
-def pivot_and_refine(a: Array, b: Array, tolerance: Array, start: Attempt) -> Impulses:
-    """The dual active set method where the start is no solution, then as a proximal iteration while its result is none.
+def pivot_and_refine(
+    a: Array, b: Array, tolerance: Array, start: Attempt, pivots: Callable[..., Impulses] | None = None
+) -> Impulses:
+    """The dual active set method (or other ``pivots``) where the start is no solution, then as a proximal iteration while its
+    result is none.
 
     The proximal problem, A + r I for A and b - r x for b, has no dependent gradients.
     """
@@ -129,7 +133,7 @@ def pivot_and_refine(a: Array, b: Array, tolerance: Array, start: Attempt) -> Im
     def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
         k, now = carry
         r = jnp.where(k == 0, 0.0, shift)
-        found = dual_active_set(a + jnp.diag(r), b - r * now.impulse, tolerance)
+        found = (pivots or dual_active_set)(a + jnp.diag(r), b - r * now.impulse, tolerance)
         refined = as_status(k > 0, Status.PROJECTION_REFINED)
         solved = solves(a, b, found.impulse, tolerance)
         return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status | refined)
