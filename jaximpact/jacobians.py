@@ -24,7 +24,7 @@ from .projection.base import ContactSolver
 from .schedule import devices, in_chunks
 from .schemes.base import Scheme
 from .solution import Sensitivities, Solution
-from .status import Status, as_status
+from .status import Status
 from .trajectory import trajectory
 from .validate import refused, told, without_remarks
 
@@ -64,7 +64,7 @@ def sensitivities(
 
     Args:
         problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
-            as in `ensemble`, native in forward mode and for final states; where nothing carries a lane axis it is one motion, and results
+            as in `ensemble`, native in forward mode, of saved rows with the default output; where nothing carries a lane axis it is one motion, and results
             have no lane axis.
         wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
@@ -170,7 +170,7 @@ def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, executi
     """The mode that costs less: forward where inputs do not outnumber outputs, and where native code takes few of them."""
     inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]
     count, size = sum(x.size for x in inputs), max(one.q0.size, program.problem.count(one.t0, one.q0, one.args))
-    native = execution in ("auto", "native") and jax.default_backend() == "cpu" and program.rows == 0
+    native = execution in ("auto", "native") and jax.default_backend() == "cpu" and row_by_row(program, output)
     if native and count <= DIRECTIONS and size <= SMALL:
         return "forward"
     # a task that is equal to one before is not traced again
@@ -178,20 +178,27 @@ def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, executi
     return "forward" if count <= outputs.size + 1 else "reverse"
 
 
+def row_by_row(program: Program, output: Callable) -> bool:
+    """Whether native code can have it: rows leave it one by one, and what is made of several of them is not for it."""
+    return program.rows == 0 or (output is state and program.function is None)
+
+
 def jacobians(
     program: Program, lanes: Lanes, task: Jacobian, execution: str = "auto", chunk: Any = None, progress: Any = False
 ) -> Any:
     """The `Jacobian` of every lane."""
-    if task.mode == "forward" and program.rows == 0:
-        return in_chunks(program, lanes, executed(task, program, lanes, execution), chunk, progress)
 
-    def call(motion: Motion, length: Any) -> Any:
+    def through_steps(motion: Motion, length: Any) -> Any:
         # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
         number = motion.steps if length is None else length
         known = program.replace(length=None if task.mode == "forward" else int(number))
         return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
 
-    return in_chunks(program, lanes, call, chunk, progress)
+    either = task.mode == "forward" and row_by_row(program, task.output)
+    call = executed(task, program, lanes, execution) if either else through_steps
+    jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress)
+    finite = [np.isfinite(x).reshape(lanes.count, -1).all(axis=1) for x in jax.tree.leaves(jacobian)]
+    return jacobian, (value, status | np.where(np.all(finite, axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)))
 
 
 @dataclass(frozen=True)
@@ -215,8 +222,12 @@ class Varied:
             stretch = (now["t1"] - now["t0"]) / (motion.t1 - motion.t0)
             moved = Motion(**now | {"h": motion.h * stretch, "args": jax.tree.unflatten(structure, full)})
             solution = trajectory(program, moved, length)
-            with told("output(solution)"):
-                value = jax.tree.map(jnp.asarray, self.output(solution))
+            if program.branches and program.rows:
+                # each row stands for all of them
+                value: Any = {"q": solution.q, "v": solution.v}
+            else:
+                with told("output(solution)"):
+                    value = jax.tree.map(jnp.asarray, self.output(solution))
             return value, (value, solution.status)
 
         return function, {name: values[name] for name in self.wrt}
@@ -239,7 +250,4 @@ class Jacobian(Varied):
     def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Any, tuple[Any, Array]]:
         transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
         function, chosen = self.opened(program, motion, length)
-        jacobian, (value, status) = transform(function, has_aux=True)(chosen)
-        finite = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(jacobian)]
-        lost = ~jnp.all(jnp.stack(finite)) if finite else jnp.asarray(False)
-        return jacobian, (value, status | as_status(lost, Status.DERIVATIVE_NOT_FINITE))
+        return transform(function, has_aux=True)(chosen)

@@ -59,7 +59,7 @@ def _own(kind: str, name: str) -> Any:
 
 def lookup(kind: str, name: str, table: dict) -> Any:
     """The entry of that name, or ValueError that suggests the closest one."""
-    if name not in list(table):
+    if not isinstance(name, str) or name not in table:
         raise ValueError(f"unknown {kind} {name!r}; {suggestion(name, table)}")
     return table[name]
 

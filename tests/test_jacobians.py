@@ -55,11 +55,18 @@ def test_times():
     assert np.allclose(found.jacobian["q"]["t0"], -found.jacobian["q"]["t1"], rtol=1e-9)
 
 
-def test_saved_rows_give_the_tangent_along_the_motion():
-    found = ji.sensitivities(BALL, **MOTION, h=1e-3, wrt="q0", save=[0.1, 0.2])
-    assert found.jacobian["q"]["q0"].shape == (3, 1, 1)
-    # before the first impact a ball raised by dq flies dq higher
-    assert np.allclose(found.jacobian["q"]["q0"][:2, 0, 0], 1, rtol=1e-12)
+@pytest.mark.parametrize(("save", "row"), [([0.1, 0.2], 1), (100, 2)], ids=["times", "every"])
+def test_saved_rows_give_the_tangent_along_the_motion(save, row):
+    given = MOTION | {"h": 1e-3, "wrt": ("q0", "e")}
+    found = ji.sensitivities(BALL, **given, save=save)
+    assert found.jacobian["q"]["q0"].shape == (*found.value["q"].shape, 1)
+    # up to 0.2, before the first impact, a ball raised by dq flies dq higher
+    assert np.allclose(found.jacobian["q"]["q0"][: row + 1, 0, 0], 1, rtol=1e-12)
+    # the same steps, rounded otherwise
+    xla = ji.sensitivities(BALL, **given, save=save, execution="xla")
+    for name in ("jacobian", "value"):
+        for x, y in zip(*(jax.tree.leaves(getattr(each, name)) for each in (found, xla)), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-12)
 
 
 def test_status_names_a_motion_that_ends_at_an_impact():
