@@ -19,11 +19,12 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from .jaxprs import inlined
-from .native.foreign import cores, registered, workers
+from .native.foreign import cores, registered
 from .native.run import Prepared, prepared
 from .rows import Turn
 from .small import Unsupported
 from .stream import stream
+from .threads import core_count
 from .trajectory import Account, Course
 
 MEMORY = 2**30  # bytes of states to keep, beyond which reverse mode goes through XLA, which computes them again
@@ -170,7 +171,7 @@ class Backwards:
         many, every = self.lanes is not None, self.lanes or 1
         slices = [slice(0, every)]
         if every >= FEW:
-            ends = np.linspace(0, every, workers() + 1).astype(int)
+            ends = np.linspace(0, every, core_count() + 1).astype(int)
             slices = [slice(a, b) for a, b in pairwise(ends)]
 
         def share(some: slice) -> None:

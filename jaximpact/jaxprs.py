@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 IDENTITIES = {"guard", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
@@ -14,7 +14,17 @@ CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_cal
 
 
 def as_closed(jaxpr: Any) -> ClosedJaxpr:
-    return jaxpr if hasattr(jaxpr, "consts") else ClosedJaxpr(jaxpr, ())
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def is_literal(v: Any) -> bool:
+    """Whether an operand of an equation is a number written there, and no variable."""
+    return isinstance(v, Literal)
+
+
+def reader(env: Mapping, literal: Callable[[Any], Any] = lambda v: v.val) -> Callable[[Any], Any]:
+    """What an operand stands for: its value in ``env``, or of a literal what ``literal`` makes of it."""
+    return lambda v: literal(v) if is_literal(v) else env[v]
 
 
 def scan_counts(p: Any) -> tuple[int, int]:
@@ -37,7 +47,7 @@ def inner(eqn: Any) -> list:
 def _inside(eqn: Any) -> list:
     """The same, closed and open."""
     values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else [value])]
-    return [v for v in values if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+    return [v for v in values if isinstance(v, ClosedJaxpr | Jaxpr)]
 
 
 def closed_over(jaxpr: Any) -> dict:
@@ -57,7 +67,7 @@ def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     def evaluate(jaxpr: Any, constants: Sequence, values: Sequence) -> list:
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
-        read = lambda v: v.val if isinstance(v, Literal) else env[v]  # type: ignore[attr-defined]
+        read = reader(env)
         for eqn in needed(jaxpr):
             given = [read(v) for v in eqn.invars]
             if eqn.primitive.name in ("jit", "pjit"):
@@ -70,7 +80,7 @@ def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
 
     def once(eqn: Any, given: list) -> list:
         # literals by value and kind, what is traced by name
-        names = [(v.val, v.aval) if isinstance(v, Literal) else id(x) for v, x in zip(eqn.invars, given, strict=True)]  # type: ignore[attr-defined]
+        names = [(v.val, v.aval) if is_literal(v) else id(x) for v, x in zip(eqn.invars, given, strict=True)]
         key = (eqn.primitive, str(names), str(eqn.params)) if not inner(eqn) else None
         if key is None or key not in seen:
             params = eqn.primitive.get_bind_params(eqn.params | _inlined_parts(eqn.params))
@@ -85,11 +95,11 @@ def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 def needed(jaxpr: Any) -> list:
     """The equations that something depends on."""
-    wanted, kept = {v for v in jaxpr.outvars if not isinstance(v, Literal)}, []
+    wanted, kept = {v for v in jaxpr.outvars if not is_literal(v)}, []
     for eqn in reversed(jaxpr.eqns):
         if not wanted.isdisjoint(eqn.outvars):
             kept.append(eqn)
-            wanted.update(v for v in eqn.invars if not isinstance(v, Literal))
+            wanted.update(v for v in eqn.invars if not is_literal(v))
     return kept[::-1]
 
 
@@ -146,7 +156,7 @@ def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool]
     flags = dict.fromkeys(jaxpr.constvars, False)
     flags.update(zip(jaxpr.constvars, constants, strict=False))
     flags.update(zip(jaxpr.invars, given, strict=True))
-    read = lambda v: False if isinstance(v, Literal) else flags[v]
+    read = reader(flags, lambda v: False)
     for eqn in jaxpr.eqns:
         flags.update(zip(eqn.outvars, varying(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]

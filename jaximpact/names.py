@@ -30,7 +30,7 @@ PROJECTIONS: dict[str, Callable[[], ContactSolver]] = {
 
 def scheme_from_name(name: str, force: str | None = None) -> Scheme:
     """The scheme of that name; ``force`` chooses the force of the Paoli-Schatzman schemes."""
-    scheme = _own("scheme", name) if isinstance(name, str) and ":" in name else lookup("scheme", name, SCHEMES)()
+    scheme = _own("scheme", name) if ":" in str(name) else lookup("scheme", name, SCHEMES)()
     if force is None:
         return scheme
     if "force" not in vars(scheme):

@@ -6,6 +6,7 @@ function as it stands. Reverse mode with few inputs takes the Jacobian in forwar
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -41,14 +42,37 @@ motion_p.multiple_results = True
 # what is computed of one lane: functions of flat operands, hashable
 
 
+class LaneFunction(abc.ABC):
+    """A function of flat operands, hashable; ``before``: axes of its results before their own."""
+
+    before: ClassVar[int] = 0
+
+    @property
+    @abc.abstractmethod
+    def value(self) -> Value:
+        """The function itself, or that which is differentiated."""
+
+    @abc.abstractmethod
+    def general(self) -> LaneFunction:
+        """The same for any number of steps and rows, as native code is."""
+
+    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
+        """The target of native code; Unsupported where it cannot be had."""
+        general, turns = self.general(), _turns(self, axes)
+        return foreign.target(_branching, members, axes, count, results, turns, self.before, function=general)
+
+
 @dataclass(frozen=True)
-class Value:
+class Value(LaneFunction):
     """The leaves of what a task gives, from the leaves of program and motion."""
 
     task: Task
     structure: Any
-    native: ClassVar[bool] = True  # whether there is native code for such a function
     execution: str = "auto"  # as in `solve`
+
+    @property
+    def value(self) -> Value:
+        return self
 
     def __call__(self, *leaves: Any, branches: bool = False) -> list:
         program, motion = self.opened(leaves)
@@ -60,7 +84,6 @@ class Value:
         return jax.tree.unflatten(self.structure, leaves[: self.structure.num_leaves])
 
     def general(self) -> Value:
-        """The same for any number of steps and rows, as native code is."""
         program, motion = self.opened([0] * self.structure.num_leaves)
         rows, every = min(program.rows, 1), program.every and 1
         program = program.replace(length=None, rows=rows, every=every)
@@ -69,6 +92,21 @@ class Value:
     def rows(self, leaves: Sequence) -> int:
         """How many there are before the last."""
         return self.opened(leaves)[0].rows
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """Of the results in one lane: the form that native code is compiled from is traced, and no other."""
+        rows, general = self.rows(members), self.general()
+        with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
+            of_row = _branching.trace(*members, function=general).out_info
+        if rows == 0:
+            return of_row
+        # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
+        of_rows = jax.eval_shape(partial(_plain, function=general, axes=axes, count=None), *members)
+        found = []
+        for x, many in zip(of_row, of_rows, strict=True):
+            shape = (rows + 1, *x.shape) if many.ndim > x.ndim else x.shape
+            found.append(jax.ShapeDtypeStruct(shape, x.dtype))
+        return found
 
     def differentiated(self, leaves: Sequence) -> Value:
         """The same, with its derivative; ValueError if it is to have none."""
@@ -80,13 +118,16 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Derivative:
+class Derivative(LaneFunction):
     """Of some outputs with respect to some operands of a lane function."""
 
     function: Value
     moved: tuple[bool, ...]
     used: tuple[bool, ...]
-    native: ClassVar[bool] = True
+
+    @property
+    def value(self) -> Value:
+        return self.function
 
     def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
         """The used outputs as a function of the moved operands, and those."""
@@ -100,8 +141,15 @@ class Derivative:
         return of, [x for x, m in zip(operands, self.moved, strict=True) if m]
 
     def general(self) -> Derivative:
-        """Of the general function."""
         return replace(self, function=self.function.general())
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """As `Value.native_shapes`, without a trace of the derivative, which may only be transposed."""
+        count = len(self.moved)
+        values = self.function.native_shapes(members[:count], axes[:count])
+        moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
+        of = [x for x, u in zip(values, self.used, strict=True) if u]
+        return [jax.ShapeDtypeStruct(((moved,) * self.before + x.shape), x.dtype) for x in of]
 
 
 class Tangent(Derivative):
@@ -115,6 +163,8 @@ class Tangent(Derivative):
 
 class Jacobian(Derivative):
     """The changes of the outputs, for unit changes of each number moved, which are the first axis."""
+
+    before: ClassVar[int] = 1
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         of, some = self.outputs(operands, branches)
@@ -130,6 +180,19 @@ class Cotangent(Derivative):
         count = len(self.moved)
         of, some = self.outputs(operands[:count], branches)
         return jax.vjp(of, some)[1](list(operands[count:]))[0]
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """Those of the operands moved."""
+        return [x for x, m in zip(members, self.moved, strict=False) if m]
+
+    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
+        """That of the loop over the steps backwards."""
+        program, motion = self.function.opened(members)
+        if program.rows or program.problem.listed or program.length is None:
+            raise Unsupported("reverse mode of more than a last row")
+        lane = jax.tree.structure((program.replace(branches=True, length=None), motion))
+        parts, shape = Parts(lane, self.moved, self.used), structure(program, motion)
+        return backwards.target(parts, shape, program.length, members, axes, count, results)
 
 
 # the operation
@@ -162,38 +225,11 @@ _bound = jax.jit(
 def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
     members = _of_one_lane(operands, axes)
     lead = () if count is None else (count,)
-    shapes = _native_shapes(function, members, axes) if jax.default_backend() == "cpu" else None
-    if shapes is None:
+    if jax.default_backend() == "cpu" and _is_native(function):
+        shapes = function.native_shapes(members, axes)
+    else:
         shapes = jax.eval_shape(partial(_plain, function=function, axes=axes, count=None), *members)
     return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in shapes]
-
-
-def _native_shapes(function: Any, members: Sequence, axes: tuple) -> list | None:
-    """Those of the results in one lane, where native code is to be had: the form that is compiled is traced, and no other."""
-    if not _is_native(function):
-        return None
-    if isinstance(function, Cotangent):
-        return [x for x, m in zip(members, function.moved, strict=False) if m]
-    if isinstance(function, Derivative):
-        # one for each output, without a trace of the derivative, which may only be transposed
-        count = len(function.moved)
-        values = _native_shapes(function.function, members[:count], axes[:count]) or []
-        moved = sum(math.prod(x.shape) for x, m in zip(members, function.moved, strict=False) if m)
-        lead = (moved,) if isinstance(function, Jacobian) else ()
-        of = [x for x, u in zip(values, function.used, strict=True) if u]
-        return [jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype) for x in of]
-    rows, general = function.rows(members), function.general()
-    with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
-        of_row = _branching.trace(*members, function=general).out_info
-    if rows == 0:
-        return of_row
-    # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
-    of_rows = jax.eval_shape(partial(_plain, function=general, axes=axes, count=None), *members)
-    found = []
-    for x, many in zip(of_row, of_rows, strict=True):
-        shape = (rows + 1, *x.shape) if many.ndim > x.ndim else x.shape
-        found.append(jax.ShapeDtypeStruct(shape, x.dtype))
-    return found
 
 
 def _of_one_lane(operands: Sequence, axes: tuple) -> list:
@@ -202,12 +238,8 @@ def _of_one_lane(operands: Sequence, axes: tuple) -> list:
     return [jax.ShapeDtypeStruct(shape, x.dtype) for x, shape in zip(operands, shapes, strict=True)]
 
 
-def _value(function: Any) -> Value:
-    return function if isinstance(function, Value) else function.function
-
-
 def _is_native(function: Any) -> bool:
-    return function.native and _value(function).execution != "xla"
+    return function.value.execution != "xla"
 
 
 def _batched(operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple[list, list]:
@@ -239,7 +271,7 @@ def _is_real(x: Any) -> bool:
 def _pushed(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
     moved = tuple(type(t) is not ad.Zero and _is_real(x) for x, t in zip(primals, tangents, strict=True))
     changes = [ad.instantiate_zeros(t) for t, m in zip(tangents, moved, strict=True) if m]
-    if not isinstance(function, Value):
+    if function is not function.value:
         # derivatives of derivatives: of the lane function as it stands
         some = [x for x, m in zip(primals, moved, strict=True) if m]
 
@@ -317,27 +349,13 @@ def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int |
     try:
         if not _is_native(function):
             raise Unsupported("not asked for")
-        name = _target(function, members, axes, count, ctx.avals_out)
+        name = function.target(members, axes, count, ctx.avals_out)
     except (Unsupported, ImportError, NotImplementedError) as error:
-        if function.native and _value(function).execution == "native":
+        if function.value.execution == "native":
             raise ValueError(f"execution='native' cannot take this problem ({error}): give execution='xla'") from error
         return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
     call = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_out])
     return mlir.lower_fun(lambda *xs: call(*xs), multiple_results=True)(ctx, *operands)
-
-
-def _target(function: Any, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
-    """The target of native code; Unsupported where it cannot be had."""
-    if isinstance(function, Cotangent):
-        program, motion = function.function.opened(members)
-        if program.rows or program.problem.listed or program.length is None:
-            raise Unsupported("reverse mode of more than a last row")
-        lane = jax.tree.structure((program.replace(branches=True, length=None), motion))
-        parts, shape = Parts(lane, function.moved, function.used), structure(program, motion)
-        return backwards.target(parts, shape, program.length, members, axes, count, results)
-    general = function.general()
-    turns, before = _turns(function, axes), int(isinstance(function, Jacobian))
-    return foreign.target(_branching, members, axes, count, results, turns, before, function=general)
 
 
 _branching = jax.jit(lambda *operands, function: function(*operands, branches=True), static_argnames="function")
@@ -345,7 +363,7 @@ _branching = jax.jit(lambda *operands, function: function(*operands, branches=Tr
 
 def _turns(function: Any, axes: tuple) -> Callable:
     """The turns of the rows, from the operands; Unsupported where lanes differ in the times, or those are differentiated."""
-    value = _value(function)
+    value = function.value
     number = value.structure.num_leaves
     moved = (False,) * number if function is value else function.moved
     known, _ = value.opened([a is not None or m for a, m in zip(axes, moved, strict=False)])

@@ -26,6 +26,23 @@ NAMING = ("coordinates", "contacts", "units")
 FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING)
 
 
+class OfBodies:
+    """Constraints between bodies, which know more of themselves than their gaps: see `jaximpact.bodies`.
+
+    ``local``: whether they are those of a list of near pairs.
+    """
+
+    local = False
+
+    @property
+    def listed(self) -> bool:
+        """Whether near pairs are listed."""
+        return False
+
+    def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
+        """ValueError or TypeError where they do not fit the coordinates."""
+
+
 @jax.tree_util.register_pytree_with_keys_class
 class Problem:
     """A mechanical system with perfect unilateral constraints.
@@ -135,14 +152,19 @@ class Problem:
         return jnp.asarray(self.constraints(t, q, args), q.dtype)
 
     @property
+    def between(self) -> OfBodies | None:
+        """The constraints, where they are between bodies."""
+        return self.constraints if isinstance(self.constraints, OfBodies) else None
+
+    @property
     def is_local(self) -> bool:
         """Whether the constraints are those of a list of near pairs of bodies."""
-        return hasattr(self.constraints, "linearised")
+        return self.between is not None and self.between.local
 
     @property
     def listed(self) -> bool:
         """Whether the constraints are between bodies, of which near pairs are listed: see `jaximpact.bodies`."""
-        return getattr(self.constraints, "listed", False)
+        return self.between is not None and self.between.listed
 
     def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
         """The list of near pairs of bodies at (t, q); None where there is none to keep."""

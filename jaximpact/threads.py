@@ -31,7 +31,7 @@ def _forked() -> None:
     _orphan = backends_are_initialized()
 
 
-if hasattr(os, "register_at_fork"):
+if os.name == "posix":
     os.register_at_fork(after_in_child=_forked)
 
 
@@ -133,9 +133,12 @@ def is_usual() -> bool:
 
 def workers() -> int:
     """Threads that compute chunks: one for each core of a CPU, which a loop over small arrays does not share by itself."""
-    if jax.default_backend() != "cpu" or not hasattr(os, "sched_getaffinity") or not is_usual():
-        return 1
-    return len(os.sched_getaffinity(0))
+    return core_count() if jax.default_backend() == "cpu" and is_usual() else 1
+
+
+def core_count() -> int:
+    """Processor cores that this process may use; one where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def crew(threads: int) -> Executor:

@@ -190,7 +190,7 @@ def free_memory() -> float:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = 1024.0 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
     except (OSError, KeyError, ValueError):
-        known = hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names
+        known = os.name == "posix" and "SC_PHYS_PAGES" in os.sysconf_names
         free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if known else np.inf
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
@@ -237,9 +237,8 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     if shape != (d,):
         raise ValueError(f"force(t, q, v, args) must return shape ({d},) like q0, got {shape}")
     m = 0
-    local: Any = problem.constraints
-    if hasattr(local, "check"):
-        local.check(t, q0, args, lambda name, *call: outcome(name, arrays, *call))
+    if problem.between is not None:
+        problem.between.check(t, q0, args, lambda name, *call: outcome(name, arrays, *call))
     if problem.listed:
         check_listed(problem, scheme, e, d)
         m = problem.count(0.0, q0, args)

@@ -43,7 +43,7 @@ def real(name: str, value: Any) -> np.ndarray:
 def real_number(name: str, value: Any) -> float:
     """One finite real number."""
     found = real(name, value)
-    if found.ndim or isinstance(value, bool | np.bool_) or not np.isfinite(found):
+    if found.ndim or np.asarray(value).dtype == bool or not np.isfinite(found):
         raise ValueError(f"{name} must be one finite number, got {value!r}")
     return float(found)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from ..checks import check_whole, is_number
 from ..contact import Metric
+from ..problem import OfBodies
 from .contacts import PairContacts, responses
 from .neighbours import Neighbours, search
 from .start import Facts
@@ -25,7 +26,7 @@ MEMBERS = {1: 4, 2: 8, 3: 12}  # bodies in a cell that there is room for
 
 
 @dataclass(frozen=True)
-class Bodies:
+class Bodies(OfBodies):
     """Constraints between ``number`` bodies, of D coordinates each: q is theirs one after the other, (number * D,).
 
     Given as ``constraints`` of a `Problem`. Few bodies are treated like any other constraints, one for each pair and each
@@ -230,11 +231,14 @@ class Bodies:
         return replace(self, pairs=2 * slots, members=2 * room)
 
 
-class NearBodies(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class NearBodies(OfBodies):
     """Constraints of the pairs on a list, and of all bodies with their obstacles: (m,), m being the room for both."""
 
     bodies: Bodies
     list: Neighbours
+
+    local = True
 
     def __call__(self, t: ArrayLike, q: Array, args: Any) -> Array:
         present, i, j = self._slots()

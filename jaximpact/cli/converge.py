@@ -13,19 +13,8 @@ import numpy as np
 from ..analysis.convergence import convergence
 from ..names import projection_from_name, scheme_from_name
 from ..plots import ROUND_OFF, draw
+from . import shared
 from .output import aligned, file_list, print_facts, write_csv, write_json
-from .shared import (
-    CHOICES,
-    add_shared,
-    expected_orders,
-    find,
-    folder,
-    motion_name,
-    motion_of,
-    picture,
-    text,
-    why_unknown,
-)
 
 CONVERGE = f"""\
 Compute one motion with several numbers of steps, measure its errors against the exact motion (the finest run where
@@ -37,13 +26,13 @@ example:
 
 Prefer prime step counts: steps aligned with impact times are more accurate than the theory allows in general.
 
-{CHOICES}"""
+{shared.CHOICES}"""
 
 
 def add_command(commands: Any) -> None:
     """The parser of `converge`."""
-    command = commands.add_parser("converge", help="errors and orders as h -> 0", **text(CONVERGE))
-    add_shared(command)
+    command = commands.add_parser("converge", help="errors and orders as h -> 0", **shared.text(CONVERGE))
+    shared.add_shared(command)
     command.add_argument(
         "--steps", type=int, nargs="+", metavar="N", help="numbers of steps, increasing (default: primes)"
     )
@@ -51,10 +40,10 @@ def add_command(commands: Any) -> None:
 
 
 def _converge(options: argparse.Namespace) -> int:
-    entry = find(options.problem)
-    name, case, t1, e, exact, impulse = motion_of(entry, options)
+    entry = shared.find(options.problem)
+    name, case, t1, e, exact, impulse = shared.motion_of(entry, options)
     scheme, projection = scheme_from_name(options.scheme), projection_from_name(options.projection)
-    out = folder(options, entry)
+    out = shared.folder(options, entry)
     start = time.perf_counter()
     try:
         result = convergence(
@@ -65,14 +54,14 @@ def _converge(options: argparse.Namespace) -> int:
         print(f"jaximpact: {error}", file=sys.stderr)
         return 1
     seconds = time.perf_counter() - start
-    heading = f"{motion_name(entry, name, e)}: {options.scheme}"
+    heading = f"{shared.motion_name(entry, name, e)}: {options.scheme}"
     observed = result.orders()
     unchanged = e == case.restitution and t1 <= case.t1
-    expected = expected_orders(case, options.scheme) if unchanged else dict.fromkeys(observed, "-")
+    expected = shared.expected_orders(case, options.scheme) if unchanged else dict.fromkeys(observed, "-")
     measured = ("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
     files = [write_csv(out / "convergence.csv", columns)]
-    files += picture(lambda: draw(result, out / "convergence.png", title=heading))
+    files += shared.picture(lambda: draw(result, out / "convergence.png", title=heading))
     files.append(out / "convergence.json")
     settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "scheme": options.scheme}
     content = {
@@ -88,7 +77,7 @@ def _converge(options: argparse.Namespace) -> int:
     print(heading)
     print(result.table())
     if exact is None:
-        print(f"exact motion not known{why_unknown(case, t1, e)}")
+        print(f"exact motion not known{shared.why_unknown(case, t1, e)}")
     print()
     rows = [("order", "observed", "expected")]
     for label, value in observed.items():

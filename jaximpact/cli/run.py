@@ -22,20 +22,8 @@ from ..plots import draw
 from ..solution import Solution
 from ..status import DOUBTS, FAILURES, describe, summarise
 from ..validate import check_memory, count_steps
+from . import shared
 from .output import file_list, motion_columns, print_facts, summary_columns, write_arrays, write_csv, write_json
-from .shared import (
-    CHOICES,
-    UsageError,
-    add_shared,
-    count_constraints,
-    find,
-    folder,
-    motion_name,
-    motion_of,
-    picture,
-    text,
-    why_unknown,
-)  # fmt: skip
 
 ROWS = 1000  # rows of a motion kept by default
 ENSEMBLE_ROWS = 100
@@ -48,7 +36,7 @@ examples:
   jaximpact run bouncing-ball --case e=4/5 --h 1e-3
   jaximpact run billiard --ensemble 1000 --spread 0.01 --seed 1
 
-{CHOICES}\
+{shared.CHOICES}\
   --h                                error and cost are proportional to h and 1/h: start at 1e-3 of the time scale of
                                      the motion, then halve it and compare
 """
@@ -56,8 +44,8 @@ examples:
 
 def add_command(commands: Any) -> None:
     """The parser of `run`."""
-    command = commands.add_parser("run", help="compute a motion or an ensemble", **text(RUN))
-    add_shared(command)
+    command = commands.add_parser("run", help="compute a motion or an ensemble", **shared.text(RUN))
+    shared.add_shared(command)
     command.add_argument("--h", type=float, default=1e-3, help="step [s] (default %(default)g)")
     command.add_argument(
         "--force",
@@ -83,8 +71,8 @@ def add_command(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    entry = find(options.problem)
-    name, case, t1, e, exact, impulse = motion_of(entry, options)
+    entry = shared.find(options.problem)
+    name, case, t1, e, exact, impulse = shared.motion_of(entry, options)
     scheme = scheme_from_name(options.scheme, options.force)
     projection = projection_from_name(options.projection)
     _check_numbers(options)
@@ -104,8 +92,8 @@ def _run(options: argparse.Namespace) -> int:
     }
     settings |= {"scheme": options.scheme, "force": options.force, "projection": options.projection}
     settings |= {"dtype": np.dtype(dtype).name, "backend": jax.default_backend()}
-    out = folder(options, entry)
-    heading = f"{motion_name(entry, name, e)}: {options.scheme}, h = {options.h:g} s"
+    out = shared.folder(options, entry)
+    heading = f"{shared.motion_name(entry, name, e)}: {options.scheme}, h = {options.h:g} s"
 
     if options.ensemble is None:
         every = options.save or -(-steps // ROWS)
@@ -113,15 +101,15 @@ def _run(options: argparse.Namespace) -> int:
         solution, seconds = _timed(lambda: solve(entry.problem, q0, v0, save=every, **common))
         facts = _motion_facts(solution, exact, impulse)
         if exact is None:
-            facts["position error"] = f"exact motion not known{why_unknown(case, t1, e)}"
+            facts["position error"] = f"exact motion not known{shared.why_unknown(case, t1, e)}"
         gaps = jax.vmap(lambda t, q: entry.problem.gaps(t, q, case.args)) if len(q0) > 1 else None
         files = [write_arrays(out / "motion.npz", solution), write_csv(out / "motion.csv", motion_columns(solution))]
-        files += picture(lambda: draw(solution, out / "motion.png", title=heading, exact=exact, gaps=gaps))
+        files += shared.picture(lambda: draw(solution, out / "motion.png", title=heading, exact=exact, gaps=gaps))
     else:
         heading += f", {options.ensemble} motions"
         (q0, v0), remarks = _perturbed(entry, case, q0, v0, options)
         every = options.save or -(-steps // ENSEMBLE_ROWS)
-        numbers = options.ensemble * (steps // every + 2) * (3 * q0.shape[1] + count_constraints(entry, case))
+        numbers = options.ensemble * (steps // every + 2) * (3 * q0.shape[1] + shared.count_constraints(entry, case))
         save = every if options.save or numbers <= ENSEMBLE_NUMBERS else "final"
         settings |= {"save": save, "ensemble": options.ensemble, "spread": options.spread, "seed": options.seed}
         solution, seconds = _timed(lambda: ensemble(entry.problem, q0, v0, save=save, **common))
@@ -130,7 +118,7 @@ def _run(options: argparse.Namespace) -> int:
         files += [write_csv(out / "summary.csv", summary_columns(solution, q0, v0))]
         swept = {"initial q [unit of q]": q0[:, 0], "initial v [unit of q / s]": v0[:, 0]}
         if not np.all(solution.failed):
-            files += picture(lambda: draw(solution, out / "ensemble.png", title=heading, swept=swept))
+            files += shared.picture(lambda: draw(solution, out / "ensemble.png", title=heading, swept=swept))
 
     rate = (options.ensemble or 1) * steps / seconds["run"]
     timing = f"{seconds['compile']:.2f} s compiling, {seconds['run']:.3g} s running, {rate:.3g} steps/s"
@@ -158,15 +146,15 @@ def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> in
 
 def _check_numbers(options: argparse.Namespace) -> None:
     if options.save is not None and options.save < 1:
-        raise UsageError(f"--save {options.save}: keep every K-th step, K >= 1")
+        raise shared.UsageError(f"--save {options.save}: keep every K-th step, K >= 1")
     if options.ensemble is not None:
         if options.ensemble < 1:
-            raise UsageError(f"--ensemble {options.ensemble}: at least one motion is needed")
+            raise shared.UsageError(f"--ensemble {options.ensemble}: at least one motion is needed")
         check_counts(**{"--ensemble": options.ensemble})
     if not 0 <= options.spread < np.inf:
-        raise UsageError(f"--spread {options.spread:g}: a standard deviation must be finite and not negative")
+        raise shared.UsageError(f"--spread {options.spread:g}: a standard deviation must be finite and not negative")
     if options.seed < 0:
-        raise UsageError(f"--seed {options.seed}: must not be negative")
+        raise shared.UsageError(f"--seed {options.seed}: must not be negative")
 
 
 def _motion_facts(solution: Solution, exact: Callable[..., Any] | None, impulse: np.ndarray | None) -> dict[str, Any]:

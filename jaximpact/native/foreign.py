@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..threads import core_count
 from .compile import loaded
 from .emit import NAME
 from .run import Compiled, prepared
@@ -67,7 +68,7 @@ def target(
         given, every = turns(operands), lanes or 1
         slices = [slice(0, every)]
         if every >= APART:
-            ends = np.linspace(0, every, workers() + 1).astype(int)
+            ends = np.linspace(0, every, core_count() + 1).astype(int)
             slices = [slice(a, b) for a, b in pairwise(ends)]
 
         def part(some: slice) -> None:
@@ -150,14 +151,10 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
 _Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
-def workers() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-
-
 @cache
 def cores() -> ThreadPoolExecutor:
     """Threads that share the lanes of a call."""
-    return ThreadPoolExecutor(workers(), "jaximpact")
+    return ThreadPoolExecutor(core_count(), "jaximpact")
 
 
 def _at(address: int) -> int:

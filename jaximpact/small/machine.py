@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from jax.extend.core import Literal
 
-from ..jaxprs import CALLS, IDENTITIES, as_closed, needed
+from ..jaxprs import CALLS, IDENTITIES, as_closed, is_literal, needed, reader
 from . import algebra, control, structure, sums
 from .cost import SMALL, is_large
 from .fold import SIMPLIFIED, folded
@@ -61,7 +60,7 @@ class Machine:
 
     def evaluate(self, jaxpr: Any, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
         env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
-        read = lambda v: split(np.asarray(v.val, v.aval.dtype)) if isinstance(v, Literal) else env[v]  # type: ignore[attr-defined]
+        read = reader(env, lambda v: split(np.asarray(v.val, v.aval.dtype)))
         for eqn in self.needed(jaxpr):
             env.update(zip(eqn.outvars, self.apply(eqn, [read(v) for v in eqn.invars]), strict=True))
         return [read(v) for v in jaxpr.outvars]
@@ -91,7 +90,7 @@ class Machine:
             return RULES[name](self, eqn, inputs)
         if len(eqn.outvars) != 1 or np.broadcast_shapes(*(x.shape for x in inputs)) != eqn.outvars[0].aval.shape:
             raise Unsupported(name)
-        written = name == "mul" and any(isinstance(v, Literal) and v.val == 0 for v in eqn.invars)
+        written = name == "mul" and any(is_literal(v) and v.val == 0 for v in eqn.invars)
         found = self.each(name, *inputs, params=eqn.params, structural=not written)
         if found.size and found.flat[0].dtype != eqn.outvars[0].aval.dtype:
             raise Unsupported(f"{name} of {', '.join(str(v.aval.dtype) for v in eqn.invars)}")

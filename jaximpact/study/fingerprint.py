@@ -20,8 +20,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr
 
+from ..jaxprs import is_literal
 from ..problem import Problem
 from ..validate import canonical_state, cast_numbers
 from .importing import LIBRARY
@@ -163,7 +164,7 @@ class _Program:
 
         def atoms(xs: Iterable[Any]) -> None:
             for x in xs:
-                if isinstance(x, Literal):
+                if is_literal(x):
                     self.value(x.val)
                 else:
                     self.say("v", number.setdefault(x, len(number)))

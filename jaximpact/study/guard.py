@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,17 @@ def read_json(path: Path, advice: str) -> Any:
 
 def printable_all(value: Any) -> Any:
     """The same data, every text in it `printable`."""
-    if isinstance(value, str):
-        return printable(value)
+    table = lambda found: {printable(key): x for key, x in found.items()}
+    return rebuilt(value, table, lambda x: printable(x) if isinstance(x, str) else x)
+
+
+def rebuilt(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any] = lambda x: x) -> Any:
+    """JSON data from the inside out: what functions make of every table, and of what is neither table nor list."""
     if isinstance(value, list):
-        return [printable_all(x) for x in value]
+        return [rebuilt(x, table, leaf) for x in value]
     if isinstance(value, dict):
-        return {printable(key): printable_all(x) for key, x in value.items()}
-    return value
+        return table({key: rebuilt(x, table, leaf) for key, x in value.items()})
+    return leaf(value)
 
 
 def wrong(value: Any, form: Any, where: str = "it") -> str | None:

@@ -13,6 +13,7 @@ from ..projection import ADMM, ActiveSet, ProjectedGradient
 from ..save import Save
 from ..schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .design import summarise
+from .guard import rebuilt
 from .importing import load, reference
 
 # The classes that a study may hold, besides those of the module of its problem.
@@ -52,23 +53,22 @@ def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
     Classes are those of `CLASSES` and, where the problem is "module:name", dataclasses of its own package: whoever computes
     imports that anyway. Functions are looked up, not called; arrays hold numbers.
     """
-    if isinstance(value, list):
-        return [decode(x, problem, folder) for x in value]
-    if not isinstance(value, dict):
-        return value
-    if "$array" in value:
-        dtype = np.dtype(value["dtype"])
-        if dtype.kind not in "biufV" or dtype.hasobject:
-            raise ValueError(f"a study holds arrays of numbers, not of {dtype}")
-        return np.array(value["$array"], dtype)
-    if "$tuple" in value:
-        return tuple(decode(x, problem, folder) for x in value["$tuple"])
-    if "$dict" in value:
-        return {key: decode(x, problem, folder) for key, x in value["$dict"].items()}
-    if "$function" in value:
-        return load(value["$function"], folder)
-    fields = {key: decode(x, problem, folder) for key, x in value["$fields"].items()}
-    return _class(value["$dataclass"], problem, folder)(**fields)
+
+    def made(table: dict) -> Any:
+        if "$array" in table:
+            dtype = np.dtype(table["dtype"])
+            if dtype.kind not in "biufV" or dtype.hasobject:
+                raise ValueError(f"a study holds arrays of numbers, not of {dtype}")
+            return np.array(table["$array"], dtype)
+        if "$tuple" in table:
+            return tuple(table["$tuple"])
+        if "$dict" in table:
+            return table["$dict"]
+        if "$function" in table:
+            return load(table["$function"], folder)
+        return _class(table["$dataclass"], problem, folder)(**table["$fields"]) if "$dataclass" in table else table
+
+    return rebuilt(value, made)
 
 
 def _class(name: str, problem: str, folder: str | None) -> type:
@@ -86,12 +86,9 @@ def _class(name: str, problem: str, folder: str | None) -> type:
 
 def names_in(value: Any) -> list[str]:
     """The functions and classes that an encoded value names."""
-    if isinstance(value, list):
-        return [name for x in value for name in names_in(x)]
-    if not isinstance(value, dict):
-        return []
-    own = [str(value[key]) for key in ("$function", "$dataclass") if key in value]
-    return own + names_in(list(value.values()))
+    found: list[str] = []
+    rebuilt(value, lambda table: found.extend(str(table[key]) for key in ("$function", "$dataclass") if key in table))
+    return found
 
 
 def in_words(value: Any) -> str:

@@ -24,6 +24,7 @@ from ..provenance import CHECKS, now, provenance, settings_now, settings_of
 from ..save import Save
 from ..schemes import Scheme
 from ..status import FAILURES, Status
+from ..threads import core_count
 from ..validate import JaximpactWarning
 from .design import Blocks, Design
 from .fingerprint import fingerprint, sources
@@ -375,10 +376,7 @@ def _automatic_chunk(variables: tuple[Variable, ...]) -> int:
 def _batch(blocks: Blocks) -> int:
     """Lanes computed at once: on a CPU as many batches a chunk as it has cores, on an accelerator the whole chunk."""
     lanes = int(np.prod(blocks.shape))
-    if jax.default_backend() != "cpu":
-        return lanes
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return -(-lanes // cores)
+    return -(-lanes // core_count()) if jax.default_backend() == "cpu" else lanes
 
 
 def _agreed(value: np.ndarray) -> np.ndarray:
