@@ -138,7 +138,7 @@ def workers() -> int:
 
 def core_count() -> int:
     """Processor cores that this process may use; one where the system does not say."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 def crew(threads: int) -> Executor:

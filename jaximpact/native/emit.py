@@ -84,8 +84,8 @@ class Native:
 
     def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Number]:
         """The numbers of values, as vectors where they vary."""
-        split = [(x, v) for x, v in zip(values, varies, strict=True) if not isinstance(x, Block)]
-        return [self.w.wide(self.number(y)) if v else self.number(y) for x, v in split for y in x.flat]
+        split = [(self.number(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
+        return [self.w.wide(y) if v else y for y, v in split]
 
     def rebuilt(self, values: Sequence[Value], numbers: Sequence[Number]) -> list[Value]:
         entries = iter(numbers)
@@ -272,13 +272,14 @@ def _result(e: Native, target: str, x: Value) -> bool:
     if isinstance(x, Block):
         memory.each(e, x.shape, lambda index: _store(e, target, memory.linear(e, x.shape, index), w.wide(x.at(index))))
         return False
-    rows = [y for y in x.flat if isinstance(y, Row)]
+    rows = {j: y for j, y in enumerate(x.flat) if isinstance(y, Row)}
     for j, y in enumerate(x.flat):
         if not rows:
             _store(e, target, constant(j, LONG), w.wide(e.number(y)))
-        elif isinstance(y, Row) or known(y):
-            row = y if isinstance(y, Row) else rows[0]
-            _store_row(w, target, j, row, y.x if isinstance(y, Row) else w.wide(e.number(y)))
+        elif j in rows:
+            _store_row(w, target, j, y, y.x)
+        elif known(y):
+            _store_row(w, target, j, next(iter(rows.values())), w.wide(e.number(y)))
         else:
             raise Unsupported("rows of a stream beside what is none")
     return bool(rows)

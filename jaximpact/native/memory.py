@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,8 @@ class Block:
     wide: bool
     at: Callable[[Sequence[Number]], Number]
     pointer: str = ""
+
+    flat: ClassVar[tuple] = ()  # no entry is a number of its own
 
     @property
     def size(self) -> int:

@@ -91,11 +91,12 @@ class Solution(Drawable):
     pairs: Array | None = None
 
     def __repr__(self) -> str:
-        if not all(hasattr(x, "shape") for x in (self.t, self.q, self.impulse, self.status)):
+        of_q, of_impulse = np.shape(self.q), np.shape(self.impulse)
+        if not np.shape(self.t) or len(of_q) < 2 or len(of_impulse) < 2:
             return "Solution(...)"
-        *batch, rows, d = self.q.shape
+        *batch, rows, d = of_q
         parts = [f"{' x '.join(map(str, batch))} motions"] if batch else []
-        parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {self.impulse.shape[-1]}"]
+        parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {of_impulse[-1]}"]
         if is_array(self.status) and not is_traced(self) and self.status.size:
             t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))
             parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {np.max(self.penetration):.3g}"]

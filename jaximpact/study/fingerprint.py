@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.linear_util import WrappedFun
 
 from ..jaxprs import is_literal
 from ..problem import Problem
@@ -115,7 +116,7 @@ class _Program:
             for field in dataclasses.fields(x):
                 self.say(field.name)
                 self.value(getattr(x, field.name))
-        elif callable(x) or hasattr(x, "call_wrapped"):
+        elif callable(x):
             self.own_rules = True
         else:
             self.say(type(x).__qualname__, _scrubbed(x))
@@ -153,6 +154,10 @@ class _Program:
     @value.register
     def _(self, x: set | frozenset) -> None:
         self.say("set", *sorted(map(_scrubbed, x)))
+
+    @value.register
+    def _(self, x: WrappedFun) -> None:
+        self.own_rules = True
 
     @value.register
     def _(self, x: type) -> None:
