@@ -72,3 +72,24 @@ def test_what_is_no_scheme_is_told():
         Unfinished()
     with pytest.raises(TypeError, match="scheme must be a scheme such as PaoliSchatzman"):
         ji.solve(ji.Problem(lambda t, q, v, a: -q), [1.0], [0.0], t1=1.0, h=0.1, scheme=object())
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Plastic(SymplecticEuler):
+    """What covers e = 0 alone, and whose force is implicit: it has no bound of stability."""
+
+    traits = extend.Traits(restitution="none", explicit=0.0)
+
+
+def test_traits_say_what_is_covered():
+    problem = ji.Problem(lambda t, q, v, args: -1e6 * q, lambda t, q, args: q + 1.0)
+    options = {"t1": 1.0, "steps": 50, "save": "final"}
+    with pytest.raises(ValueError, match=r"restitution is 0.5, but Plastic treats inelastic impacts only"):
+        ji.solve(problem, [0.1], [0.0], e=0.5, scheme=Plastic(), **options)
+    # h^2 K = 400, far beyond 4: told of the explicit scheme alone
+    bits = [
+        int(ji.solve(problem, [0.1], [0.0], e=0.0, scheme=scheme, **options).status) & int(ji.Status.STEP_UNSTABLE)
+        for scheme in (SymplecticEuler(), Plastic())
+    ]
+    assert bits == [int(ji.Status.STEP_UNSTABLE), 0]
