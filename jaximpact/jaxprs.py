@@ -105,10 +105,9 @@ def needed(jaxpr: Any) -> list:
 
 def _inlined_parts(params: dict) -> dict:
     """The branches of a choice, and the bodies of loops."""
-    new = lambda x: inlined(x) if isinstance(x, ClosedJaxpr) else x
     names = ("branches", "cond_jaxpr", "body_jaxpr")
     parts = {name: params[name] for name in names if name in params}
-    return {name: tuple(map(new, x)) if name == "branches" else new(x) for name, x in parts.items()}
+    return {name: tuple(map(inlined, x)) if name == "branches" else inlined(x) for name, x in parts.items()}
 
 
 def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:

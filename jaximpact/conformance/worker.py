@@ -37,7 +37,7 @@ def load(name: str, variant: str) -> Any:
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(name)
-    return module.adapter(variant) if hasattr(module, "adapter") else module
+    return module.adapter(variant) if "adapter" in vars(module) else module
 
 
 def version(name: str) -> str:

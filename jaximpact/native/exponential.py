@@ -33,8 +33,9 @@ class _Doubles:
     def _of(self, name: str, *values: Any, dtype: Any = None) -> Number:
         return self.w.op(name, *(self.real(x) for x in values), dtype=dtype)
 
-    def real(self, x: Any) -> Number:
-        return x if isinstance(x, Number) else constant(x, np.float64)
+    def real(self, x: Any, dtype: Any = np.float64) -> Number:
+        """A number of the program, or a known one of a type."""
+        return x if isinstance(x, Number) else constant(x, dtype)
 
     def add(self, x: Any, y: Any) -> Number:
         return self._of("fadd", x, y)
@@ -61,7 +62,7 @@ class _Doubles:
         return reduce(lambda total, c: self.fma(total, z, c), coefficients[1:], self.real(coefficients[0]))
 
     def whole(self, name: str, x: Number, y: int | Number) -> Number:
-        return self.w.op(name, x, y if isinstance(y, Number) else constant(y, WHOLE))
+        return self.w.op(name, x, self.real(y, WHOLE))
 
     def power_of_two(self, k: Number) -> Number:
         """2^k of whole numbers from -1022 to 1023."""
