@@ -1,5 +1,6 @@
 """float64, strict dtype and rank promotion, warnings as errors: a test sees what a careless user would not."""
 
+import logging
 import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -15,8 +16,19 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 DONE = pytest.StashKey[list]()  # tests that this process has run
 
 
+class Refused(logging.Handler):
+    """Code that LLVM refuses is computed by XLA in silence: here it is an error."""
+
+    def emit(self, record):
+        text = record.getMessage()
+        assert "LLVM" not in text, text
+
+
 def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "error")
+    logger = logging.getLogger("jaximpact")
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(Refused())
 
 
 @pytest.fixture(autouse=True, scope="module")

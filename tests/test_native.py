@@ -186,6 +186,18 @@ def test_sine_and_cosine_of_any_number():
     assert np.signbit(lanewise(jnp.sin, np.array([-0.0, 0.0]))).tolist() == [True, False]
 
 
+def test_sine_of_a_shared_angle_where_some_lanes_need_it():
+    """In a branch that not all lanes take, of a number that they share."""
+
+    @jax.jit
+    def one(x, angle):
+        return jax.lax.cond(x > 0, lambda: x * jnp.sin(angle) + sum(jnp.cos(angle + k) for k in range(9)), lambda: x)
+
+    x, angle = np.linspace(-1, 1, 21), 2.0**31
+    inside = x * np.sin(angle) + sum(np.cos(angle + k) for k in range(9))
+    np.testing.assert_allclose(over_lanes(one, (0, None))(x, angle), np.where(x > 0, inside, x), rtol=1e-14, atol=1e-14)
+
+
 @pytest.mark.parametrize(("name", "most"), [("exp", 1), ("expm1", 1.25), ("log", 1), ("log1p", 1), ("tanh", 2.5)])
 def test_exponentials_of_any_number(name, most):
     """Within so many units of the value in extended precision, from numbers below the normal ones to infinity."""

@@ -51,7 +51,8 @@ def _both(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
             return scope[key]
     found = _small(w, x)
     size = w.intrinsic("fabs", x)
-    huge = w.both(w.op("fcmp ogt", size, _number(LARGE), dtype=BOOL), w.active)
+    huge = w.op("fcmp ogt", size, _number(LARGE), dtype=BOOL)
+    huge = w.both(huge, w.active) if x.wide else huge
     before, far, after = w.block, w.fresh("far"), w.fresh("near")
     w.branch(w.any(huge), far, after)
     w.begin(far)
