@@ -250,9 +250,11 @@ class Course:
         """Whether there are rules that jax forgets in reverse mode inside another derivative: of a step, or of a mass matrix."""
         if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
             return False
+        if self.problem.constraints is not None:
+            return True
         mass = self.problem.mass
         mass = returned(array, mass, q, self.moving.args) if callable(mass) else mass
-        return self.problem.constraints is not None or jnp.ndim(mass) == 2
+        return mass is not None and jnp.ndim(mass) == 2
 
     # all lanes step together
 

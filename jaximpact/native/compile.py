@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -17,6 +18,7 @@ from .arithmetic import LIBRARY
 from .emit import NAME
 
 KEPT = 256  # compiled programs
+log = logging.getLogger(__name__)
 _programs: OrderedDict[str, Code] = OrderedDict()
 _lock = Lock()
 compilations = 0  # how many programs were compiled
@@ -120,6 +122,7 @@ def compiled(text: str, loops: bool = False) -> Code:
                     cache.keep(key, code)
                 _programs[key] = host().load(code)
             except RuntimeError as error:
+                log.warning("LLVM refuses a program, which is an error of jaximpact: please report it. %s", error)
                 raise Unsupported(f"LLVM: {error}") from error
             while len(_programs) > KEPT:
                 _programs.popitem(last=False)
