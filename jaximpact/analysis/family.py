@@ -17,9 +17,10 @@ from ..problem import Problem
 from ..schemes.base import Timing
 from ..status import FAILURES
 from .arguments import number_of
+from .closing import Closing, Surface
 from .orbits import PeriodicOrbit
 from .runs import runs
-from .strobe import admissible, blocks, damped_newton, jacobians, prepare_strobe
+from .strobe import damped_newton, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 RESTITUTION = "e"
@@ -37,7 +38,7 @@ class OrbitContacts(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (2d + 1,) and unit tangent; monodromy, contacts and rows (k, 2d) of its orbit."""
+    """A point of the branch: scaled unknowns z (n + 1,) and unit tangent; monodromy, contacts and rows (k, 2d) of its orbit."""
 
     z: np.ndarray
     tangent: np.ndarray
@@ -48,7 +49,7 @@ class Point(NamedTuple):
 
 
 class Family:
-    """P(x, p) - x in scaled unknowns z = (x / size, (p - low) / width), and what is asked of its roots."""
+    """The equations of `Closing` in scaled unknowns z = (y / scale, (p - low) / width), and what is asked of their roots."""
 
     def __init__(
         self,
@@ -57,49 +58,54 @@ class Family:
         parameter: str,
         bounds: tuple[float, float],
         tol: float | None,
+        surface: Surface | None,
         common: dict[str, Any],
     ) -> None:
         self.parameter, self.low, self.width = parameter, bounds[0], bounds[1] - bounds[0]
         self.common = common
         self.program, self.lanes, _ = prepare_strobe(problem, first.q, first.v, **common)
+        self.closing = Closing(self.program, surface)
         self.d = len(first.q)
-        self.start = np.concatenate([first.q, first.v])
-        self.size = float(np.max(np.abs(self.start))) or 1.0
-        self.dtype = self.start.dtype
+        state = np.concatenate([first.q, first.v])
+        self.start = state if surface is None else np.append(state, first.period)
+        self.dtype = state.dtype
+        self.size = float(np.max(np.abs(state))) or 1.0
+        self.scale = np.full(len(self.start), self.size, self.dtype)
+        self.scale[2 * self.d :] = first.period
         self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
         self.steps = common["steps"] * common["cycles"]
         self.rough = False  # whether a sound motion had no finite derivative
         self.shift = 0  # steps from t0 to the section
         self.look = _observer(self.program.problem)
 
-    def unknowns(self, x: np.ndarray, p: float) -> np.ndarray:
-        return np.append(x / self.size, (p - self.low) / self.width).astype(self.dtype)
+    def unknowns(self, y: np.ndarray, p: float) -> np.ndarray:
+        return np.append(y / self.scale, (p - self.low) / self.width).astype(self.dtype)
 
     def value(self, z: np.ndarray) -> float:
         """The parameter."""
         return float(self.low + self.width * z[-1])
 
-    def state(self, z: np.ndarray) -> np.ndarray:
-        return z[:-1] * self.size
-
     def args(self, p: float) -> Any:
         args = self.common["args"]
         return args if self.parameter == RESTITUTION else args | {self.parameter: p}
 
-    def times(self, p: float) -> np.ndarray:
+    def times(self, z: np.ndarray) -> np.ndarray:
         """Start and end of the orbit at the section."""
-        begin = number_of("t0", self.common["t0"], self.args(p), None)
-        length = self.common["cycles"] * number_of("period", self.common["period"], self.args(p), None)
+        args = self.args(self.value(z))
+        begin = number_of("t0", self.common["t0"], args, None)
+        if self.closing.surface is not None:
+            return np.array([begin, begin + z[-2] * self.scale[-1]])
+        length = self.common["cycles"] * number_of("period", self.common["period"], args, None)
         begin = begin + self.shift / self.steps * length
         return np.array([begin, begin + length])
 
     def at(self, z: np.ndarray) -> Lanes:
         """The one motion from z."""
-        p, x = self.value(z), self.state(z).astype(self.dtype)[None]
-        begin, end = self.times(p).astype(self.dtype)
-        changes: dict[str, Any] = {"q0": x[:, : self.d], "v0": x[:, self.d :], "t0": begin, "t1": end}
+        y = (z[:-1] * self.scale).astype(self.dtype)
+        begin, end = self.times(z).astype(self.dtype)
+        changes: dict[str, Any] = {"q0": y[None, : self.d], "v0": y[None, self.d : 2 * self.d], "t0": begin, "t1": end}
         changes["h"] = np.asarray((end - begin) / self.steps)
-        number = np.asarray(p, self.dtype)
+        number = np.asarray(self.value(z), self.dtype)
         if self.parameter == RESTITUTION:
             changes["e"] = number
         else:
@@ -109,28 +115,35 @@ class Family:
     def allowed(self, z: np.ndarray) -> np.ndarray:
         # a little beyond the bounds, so that differences across them exist; restitution has none beyond
         inside = np.ones(len(z), bool) if self.parameter != RESTITUTION else (z[:, -1] >= 0) & (z[:, -1] <= 1)
-        if not (inside.all() and np.isfinite(z).all()):
+        if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
             return np.zeros(len(z), bool)
-        return admissible(self.program.problem, self.at(z[0]), self.state(z[0])[None])
+        lanes = self.at(z[0])
+        return self.closing.allowed(lanes, self.closing.unknowns(lanes))
 
-    def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Scaled P(x, p) - x (2d,), its Jacobian (2d, 2d + 1), the monodromy matrix, the status."""
-        lanes, x = self.at(z), self.state(z)
+    def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scaled values (n,) of the equations, their Jacobian (n, n + 1), the status."""
+        lanes = self.at(z)
         own = "e" if self.parameter == RESTITUTION else "args"
-        value, jacobian, status = jacobians(self.program, lanes, ("q0", "v0", own, "t0", "t1"))
+        found = self.closing.evaluate(lanes, self.closing.unknowns(lanes), (own, "t0", "t1"))
+        value, matrix, status, jacobian = found
         sound = not int(status[0]) & int(FAILURES)
         self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
-        monodromy = blocks(jacobian)[0]
 
         def column(pick: Callable[[Any], Any]) -> np.ndarray:
             return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
 
         slope = column(lambda part: part["e"] if own == "e" else part["args"][self.parameter])
-        for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
-            slope = slope + rate * column(itemgetter(name))
-        eye = np.eye(2 * self.d, dtype=self.dtype)
-        full = np.column_stack([monodromy - eye, slope * (self.width / self.size)])
-        return (value[0] - x) / self.size, full, monodromy, status
+        if self.closing.surface is not None:
+            slope = np.append(slope, 0.0 if own == "e" else self.closing.slope(lanes, self.parameter))
+        else:
+            for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
+                slope = slope + rate * column(itemgetter(name))
+        full = np.column_stack([matrix[0] * self.scale, slope * self.width])
+        return value[0] / self.size, full / self.size, status
+
+    def return_map(self, jacobian: np.ndarray) -> np.ndarray:
+        """The monodromy matrix (2d, 2d), from the scaled Jacobian (n, n + 1) of the equations."""
+        return self.closing.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
 
     def rate(self, time: Any, p: float) -> float:
         """Derivative of a time that may be a function of args."""
@@ -149,7 +162,7 @@ class Family:
         """The orbit on the plane through ``guess`` across ``normal``; its tangent points along ``along``."""
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            value, jacobian, _, status = self.evaluate(z[0])
+            value, jacobian, status = self.evaluate(z[0])
             plane = normal @ (z[0] - guess)
             return np.append(value, plane)[None], np.vstack([jacobian, normal])[None], status
 
@@ -164,8 +177,7 @@ class Family:
         tangent = np.linalg.svd(jacobian)[2][-1]
         if along is not None and tangent @ along < 0:
             tangent = -tangent
-        monodromy = jacobian[:, :-1] + np.eye(2 * self.d, dtype=self.dtype)
-        return Point(z, tangent, monodromy, used, *self.contacts(z))
+        return Point(z, tangent, self.return_map(jacobian), used, *self.contacts(z))
 
     def home(self, point: Point) -> np.ndarray:
         """State (2d,) at t0."""
