@@ -85,7 +85,7 @@ def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
     if callable(value):
         value = _lane_by_lane(name, value, args, args_axes)
     value = real(name, value)
-    if value.ndim > 1:
+    if value.ndim > 1 or value.size == 0:
         raise ValueError(f"{name} must be a number, a function of args that returns one, or (B,), got {value.shape}")
     check_finite(**{name: value})
     return value

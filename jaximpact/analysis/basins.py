@@ -25,8 +25,10 @@ from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_problem
 from .arguments import check_result, distance, sweep_values
+from .closing import Surface
+from .crossings import section
 from .forced import gather
-from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition, stroboscopic
+from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition
 
 UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
 RADIUS = 100.0  # tolerances of periodicity within which two periodic motions are the same attractor
@@ -101,6 +103,8 @@ def basins(
     coordinates: tuple[tuple[str, int], tuple[str, int]] = (("q", 0), ("v", 0)),
     q0: ArrayLike = (0.0,),
     v0: ArrayLike = (0.0,),
+    surface: Surface | None = None,
+    direction: int = 0,
     phase: float = 0.0,
     tolerance: float | None = None,
     radius: float | None = None,
@@ -117,7 +121,8 @@ def basins(
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
         q0, v0: the other initial numbers (d,).
-        period: forcing period [s], a number or a function of args.
+        period: forcing period [s], a number or a function of args; with a surface about the time between two passages.
+        surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         steps, cycles, skip: as in `stroboscopic`; ``skip`` periods must be enough to settle, and attractors of periods up
             to cycles/2 are recognised as periodic.
         tolerance, radius: as in `recognise`.
@@ -154,14 +159,14 @@ def basins(
     allowed = np.flatnonzero(np.all(np.asarray(gaps) >= 0, axis=1))
     if not allowed.size:
         raise ValueError("every start of the grid violates a constraint: choose x, y, q0 with some gaps >= 0")
-    section = stroboscopic(
-        problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
+    found = section(
+        surface, direction, problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
         args=args, e=e, scheme=scheme, projection=projection, progress=progress,
     )  # fmt: skip
-    found, attractors = recognise(section, tolerance=tolerance, radius=radius)
+    own, attractors = recognise(found, tolerance=tolerance, radius=radius)
     labels = np.full(x.size * y.size, FORBIDDEN)
     status = np.zeros(x.size * y.size, int)
-    labels[allowed], status[allowed] = found, section.status
+    labels[allowed], status[allowed] = own, found.status
     shape = (y.size, x.size)
     first, second = coordinates
     return Basins((first, second), x, y, labels.reshape(shape), attractors, status.reshape(shape))

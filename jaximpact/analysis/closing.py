@@ -63,7 +63,8 @@ class Closing:
         d = lanes.motion.q0.shape[-1]
         numbers: dict[str, Any] = {"q0": y[:, :d], "v0": y[:, d : 2 * d]}
         if self.surface is not None:
-            numbers |= {"t1": lanes.motion.t0 + y[:, -1], "h": y[:, -1] / lanes.motion.steps.astype(y.dtype)}
+            t0 = np.asarray(lanes.motion.t0, y.dtype)
+            numbers |= {"t1": t0 + y[:, -1], "h": y[:, -1] / lanes.motion.steps.astype(y.dtype)}
         return lanes.replace(**numbers)
 
     def allowed(self, lanes: Lanes, y: np.ndarray) -> np.ndarray:
@@ -114,8 +115,8 @@ class Closing:
         if self.surface is None:
             return flow
         rate, normal = matrix[:, :size, size], matrix[:, size, :size]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            delay = np.einsum("bi,bij->bj", normal, flow) / np.sum(normal * rate, axis=1)[:, None]
+        across = np.sum(normal * rate, axis=1)
+        delay = np.einsum("bi,bij->bj", normal, flow) / np.where(across == 0, 1, across)[:, None]
         return flow - rate[:, :, None] * delay[:, None]
 
     def crosses(self, matrix: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -181,7 +181,8 @@ def periodic_orbit(
 
 def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
     """Orbits of all lanes with one step size."""
-    problem, count, d = closing.program.problem, *lanes.motion.q0.shape
+    problem = closing.program.problem
+    count, d = lanes.motion.q0.shape
     y, matrix, status, residual, used, done = damped_newton(
         lambda y: closing.evaluate(lanes, y)[:3],
         lambda y: closing.allowed(lanes, y),

@@ -158,7 +158,7 @@ def damped_newton(
         active = ~(done | stuck)
         if not active.any():
             break
-        trial = x + np.where(active, damping, 0)[:, None] * step
+        trial = x + (np.where(active, damping, 0)[:, None] * step).astype(x.dtype)
         inside = allowed(trial)
         trial = np.where(inside[:, None], trial, x)
         found = evaluate(trial)

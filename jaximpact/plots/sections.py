@@ -8,6 +8,7 @@ import numpy as np
 
 from ..analysis.basins import Basins
 from ..analysis.bifurcation import Bifurcation, ParameterMap
+from ..analysis.crossings import Crossings
 from ..analysis.sections import NOT_SETTLED, ImpactSection, Section
 from .style import COLOURS, DARK, GREY, OUTSIDE, dot, new_figure, tidy
 
@@ -22,7 +23,7 @@ BASINS = (*COLOURS, "#F0E442", "#8c564b", "#5b4ea3")
 LIGHT = "#e8e8e8"
 
 
-def draw_section(section: Section, ax: Axes, *, coordinate: int = 0) -> str:
+def draw_section(section: Section | Crossings, ax: Axes, *, coordinate: int = 0) -> str:
     """Velocity over position of one coordinate, all lanes together."""
     _points(ax, section.q[..., coordinate].ravel(), section.v[..., coordinate].ravel())
     labels = section.naming
@@ -70,7 +71,7 @@ def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
     q = found.q[..., coordinate]
     _points(ax, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
     naming = found.section.naming
-    ax.set_ylabel(naming.axis(f"position {naming.coordinate(coordinate, 2)} once a period", "q", coordinate))
+    ax.set_ylabel(naming.axis(f"position {naming.coordinate(coordinate, 2)} at the section", "q", coordinate))
     ax.set_xlabel(found.parameter)
     failed = int(np.sum(found.section.failed))
     return f"{failed} of {found.section.failed.size} motions failed" if failed else ""
