@@ -81,7 +81,7 @@ class ParameterMap(Drawable):
         parameters: names of those along x and y.
         x, y: their values (nx,), (ny,).
         period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed, -2 where it has not settled.
-        impacts: mean number of impacts in a forcing period (ny, nx), NaN where the motion failed.
+        impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion failed.
         status: `Status` bits (ny, nx).
     """
 

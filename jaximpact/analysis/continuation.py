@@ -76,7 +76,9 @@ class Branch(Drawable):
         period: (n,) [s].
         multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface.
         stable: whether all lie inside the unit circle (n,).
-        impacts: impacts in one period, lasting contact not among them (n,).
+        impacts: impacts in one period (n,), without those that accumulate.
+        accumulations: how often in one period infinitely many impacts end in lasting contact (n,).
+        lasting: share of the period in which some contact lasts (n,).
         impact_speed: smallest speed at which a gap closes in an impact (n,), inf where there is none.
         clearance: smallest minimum of a gap in free flight (n,), inf where there is none.
         events: `BranchEvent`s in order.
@@ -92,6 +94,8 @@ class Branch(Drawable):
     multipliers: np.ndarray
     stable: np.ndarray
     impacts: np.ndarray
+    accumulations: np.ndarray
+    lasting: np.ndarray
     impact_speed: np.ndarray
     clearance: np.ndarray
     events: tuple[BranchEvent, ...]
@@ -99,7 +103,18 @@ class Branch(Drawable):
     naming: Labels = UNNAMED
 
     def _columns(self) -> dict[str, np.ndarray]:
-        names = ("q", "v", "period", "multipliers", "stable", "impacts", "impact_speed", "clearance")
+        names = (
+            "q",
+            "v",
+            "period",
+            "multipliers",
+            "stable",
+            "impacts",
+            "accumulations",
+            "lasting",
+            "impact_speed",
+            "clearance",
+        )
         return {self.name: self.parameter, **self._table(*names)}
 
 
@@ -249,7 +264,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
         if new is None or new.tangent @ here.tangent < TURN:
             length *= 0.5
             continue
-        if new.contacts.impacts != here.contacts.impacts:
+        if new.contacts.pattern != here.contacts.pattern:
             wall = length
             continue
         events += _between(family, here, new, len(branch) - 1)
@@ -356,6 +371,8 @@ def _branch(
         multipliers,
         (np.abs(multipliers) < 1).all(axis=1),
         np.array([point.contacts.impacts for point in points]),
+        np.array([point.contacts.accumulations for point in points]),
+        np.array([point.contacts.lasting for point in points]),
         np.array([point.contacts.speed for point in points]),
         np.array([point.contacts.clearance for point in points]),
         tuple(events),

@@ -19,7 +19,7 @@ from ..status import FAILURES
 from .arguments import number_of
 from .closing import Closing, Surface
 from .orbits import PeriodicOrbit
-from .runs import runs
+from .runs import Runs, runs
 from .strobe import damped_newton, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
@@ -27,14 +27,22 @@ RESTITUTION = "e"
 
 
 class OrbitContacts(NamedTuple):
-    """Impacts in a period, their smallest speed, the smallest minimum of a gap in free flight; how far, as a share
-    of the orbit, the nearest impulse is from the section, and the step in the middle of the longest flight."""
+    """Impacts in a period that do not accumulate, their smallest speed, accumulations, the share of the period in which a contact
+    lasts, the smallest minimum of a gap in free flight; how far, as a share of the orbit, the nearest impulse is from the section, and
+    the step in the middle of the longest flight."""
 
     impacts: int
     speed: float
+    accumulations: int
+    lasting: float
     clearance: float
     room: float
     middle: int
+
+    @property
+    def pattern(self) -> tuple[int, int]:
+        """What changes along a branch by a grazing alone."""
+        return self.impacts, self.accumulations
 
 
 class Point(NamedTuple):
@@ -231,12 +239,13 @@ def _contacts(
     A minimum in free flight is that of the parabola through three nodes, no step between them having an impulse.
     """
     if gap.shape[1] == 0:
-        return OrbitContacts(0, np.inf, np.inf, 1.0, 0)
+        return OrbitContacts(0, np.inf, 0, 0.0, np.inf, 1.0, 0)
     found, growth = runs(impulse[None], timing, periodic=True), np.diff(impulse, axis=0)
     pushed = found.active[0]
+    isolated, accumulations = _isolated(found, np.broadcast_to(e, gap.shape[1]))
     speed = np.inf
     for contact, first, length in zip(
-        *(x[~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
+        *(x[isolated & ~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
     ):
         strength = np.sum(growth[(first + np.arange(length)) % len(growth), contact])
         speed = min(speed, float((strength * diagonal[first] / (1 + e))[contact]))
@@ -245,7 +254,27 @@ def _contacts(
     low = (gap <= left) & (gap < right) & ~pushed & ~np.roll(pushed, 1, axis=0) & (bend > 0)
     least = gap - tilt**2 / (8 * np.where(bend > 0, bend, 1))
     room, middle = _longest_flight(np.any(pushed, axis=1))
-    return OrbitContacts(int(np.sum(~found.lasting)), speed, float(np.min(np.where(low, least, np.inf))), room, middle)
+    held = np.zeros(len(growth), bool)
+    for first, length in zip(found.first[found.lasting], found.length[found.lasting], strict=True):
+        held[(first + np.arange(length)) % len(growth)] = True
+    clearance = float(np.min(np.where(low, least, np.inf)))
+    return OrbitContacts(int(isolated.sum()), speed, accumulations, float(held.mean()), clearance, room, middle)
+
+
+def _isolated(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
+    """Which runs are impacts that do not accumulate, and how many accumulations there are in a periodic motion.
+
+    Where a contact rebounds, lasting contact that follows on impacts is the end of infinitely many, of all those since it last lasted; how
+    many are seen, and whether the last one is, is a matter of h.
+    """
+    isolated, ends = found.impact.copy(), np.zeros(len(found), bool)
+    for contact in np.unique(found.contact[found.lasting & (e[found.contact] > 0)]):
+        own = np.flatnonzero(found.contact == contact)
+        held = own[found.lasting[own]]
+        following = held[np.searchsorted(held, own) % len(held)]
+        ends[following[found.impact[own]]] = True
+        isolated[own] = False
+    return isolated, int(ends.sum())
 
 
 def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:

@@ -65,6 +65,12 @@ class Forced:
         one = self.lanes.take(0)
         return self.problem.count(0.0, jnp.asarray(one.q0), one.args)
 
+    def restitution(self) -> np.ndarray:
+        """That of each lane (B, 1), or of each of its contacts (B, m) or (1, m)."""
+        own = self.lanes.motion.e
+        e = np.asarray(self.problem.restitution if own is None else own)
+        return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
+
     def some(self, which: np.ndarray) -> Forced:
         """The lanes ``which``."""
         return replace(self, lanes=self.lanes.some(which), period=self.period[which])

@@ -29,6 +29,7 @@ from .arguments import check_steps, real_number
 from .closing import Closing
 from .strobe import damped_newton, lost_derivatives, near_impact, prepare_strobe
 
+FORGOTTEN = 1e3  # units of rounding of a monodromy that counts as zero
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
 
 
@@ -173,6 +174,7 @@ def periodic_orbit(
     if extrapolate:
         orbit = _extrapolated(found, program.scheme.traits.order, surface is not None)
     orbit = replace(orbit, status=lost_derivatives("the monodromy", orbit.status, orbit.monodromy))
+    orbit = replace(orbit, status=_without_remarks(orbit))
     lost = ~orbit.converged
     monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)
     orbit = replace(orbit, monodromy=monodromy, multipliers=closing.multipliers(monodromy))
@@ -199,6 +201,14 @@ def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> Perio
     return PeriodicOrbit(
         x[:, :d], x[:, d:], t0, end - t0, none, closing.return_map(matrix), residual, used, done, status
     )
+
+
+def _without_remarks(orbit: PeriodicOrbit) -> np.ndarray:
+    """The status (B,), without remarks on derivatives where lasting contact in every direction leaves none: they are zero, and nothing
+    that lies before the contact takes part in that."""
+    forgets = np.all(np.abs(orbit.monodromy) <= FORGOTTEN * np.finfo(orbit.monodromy.dtype).eps, axis=(1, 2))
+    passed = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_ZENO | Status.DERIVATIVE_SIMULTANEOUS
+    return np.where(forgets, orbit.status & ~int(passed), orbit.status)
 
 
 def _extrapolated(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:

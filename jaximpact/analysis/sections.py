@@ -85,21 +85,34 @@ class ImpactSection(Drawable):
         impacts: their records (n,), with the lane of each (`Impacts`).
         phase: phase of the forcing at each impact, in [0, 1) (n,).
         section: the states of the same motions once a forcing period (`Section`).
+        contacts: number of constraints m.
     """
 
     impacts: Impacts
     phase: np.ndarray
     section: Section
+    contacts: int = 1
 
     def _columns(self) -> dict[str, np.ndarray]:
         return {**self.impacts._columns(), "phase": self.phase}
 
     @property
     def per_period(self) -> np.ndarray:
-        """Mean number of impacts of each lane in a forcing period (B,); NaN where the lane failed."""
+        """Mean number of impacts of each lane in a forcing period (B,): inf where they accumulate; NaN where the lane failed."""
         lanes, cycles = self.section.t.shape
         count = np.bincount(self.impacts.lane, minlength=lanes) / cycles
+        count[self.impacts.accumulations.lane] = np.inf
         return np.where(self.section.failed, np.nan, count)
+
+    @property
+    def in_contact(self) -> np.ndarray:
+        """Share of the time that each contact of each lane lasts (B, m); NaN where the lane failed."""
+        held = self.impacts.lasting
+        lanes, cycles = self.section.t.shape
+        total = np.zeros((lanes, self.contacts))
+        np.add.at(total, (held.lane, held.contact), held.end - held.start)
+        share = total / (cycles * self.section.period)[:, None]
+        return np.where(self.section.failed[:, None], np.nan, share)
 
 
 @takes_study
@@ -209,7 +222,8 @@ def impact_section(
         failed_at = np.where(lost, failed_at, window.failed_at)
         lost = (status & int(FAILURES)) != 0
         looked_at = ~lost & (np.arange(len(part)) < live)
-        found = impacts(problem, window, args=begun.args, args_axes=begun.args_axes, lanes=looked_at)
+        own_e = begun.restitution()
+        found = impacts(problem, window, args=begun.args, args_axes=begun.args_axes, e=own_e, lanes=looked_at)
         records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
         t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
@@ -218,7 +232,7 @@ def impact_section(
         first += live
     every = Impacts.joined(records)
     section = Section.joined(sections)
-    return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section)
+    return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section, m)
 
 
 def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
