@@ -24,11 +24,12 @@ from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_problem
-from .arguments import check_result, distance, sweep_values
+from .arguments import StudyLike, check_result, distance, of_a_study, sweep_values
 from .closing import Surface
 from .crossings import section
 from .forced import gather
 from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition
+from .studies import basin_arguments
 
 UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
 RADIUS = 100.0  # tolerances of periodicity within which two periodic motions are the same attractor
@@ -90,6 +91,11 @@ class Basins(Drawable):
         return np.array([np.sum(self.labels == k) / allowed for k in range(len(self.attractors))])
 
 
+def _of_study(study: StudyLike, **options: Any) -> Basins:
+    return basins(**(basin_arguments(study) | options))
+
+
+@of_a_study(_of_study)
 @labelled
 def basins(
     problem: Problem,
@@ -117,7 +123,8 @@ def basins(
     """Which attractor every start of a grid leads to.
 
     Args:
-        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes.
+        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. Or a `Study` over a
+            grid of two initial numbers, in place of these and of x, y, coordinates, q0 and v0.
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
         q0, v0: the other initial numbers (d,).

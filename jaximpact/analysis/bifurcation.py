@@ -17,11 +17,12 @@ from ..save import Save
 from ..schemes.base import Scheme
 from ..solution import Drawable, labelled
 from ..validate import check_problem
-from .arguments import check_steps, distance, real, sweep_values
+from .arguments import StudyLike, check_steps, distance, of_a_study, real, sweep_values
 from .closing import Surface
 from .crossings import check_direction, passages, section
 from .forced import Forced, check_restarts, gather
 from .sections import Section, impact_section, period_of, state
+from .studies import diagram_lanes, map_arguments
 
 SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]
@@ -99,6 +100,20 @@ class ParameterMap(Drawable):
         return {name: value.ravel() for name, value in grid.items()}
 
 
+def _of_study(
+    study: StudyLike,
+    *,
+    parameter: Any,
+    sweep: str | None = None,
+    surface: Surface | None = None,
+    direction: int = 0,
+    **options: Any,
+) -> Bifurcation:
+    values, starts, found = diagram_lanes(study, parameter, sweep, surface, direction, options)
+    return Bifurcation(parameter, values, starts, None, found)
+
+
+@of_a_study(_of_study)
 @labelled
 def bifurcation(
     problem: Problem,
@@ -125,7 +140,8 @@ def bifurcation(
 
     Args:
         problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
-            lane axes.
+            lane axes. Or a `Study`, for problem, starts, values and methods: its lanes are computed over the section, ``parameter``
+            being one of the quantities that it varies.
         q0, v0: one start (d,), or several (S, d).
         parameter: a key of args, a sequence of keys into nested args, or "e", the restitution.
         values: of the parameter (P,).
@@ -218,6 +234,11 @@ def _onward(
     return found, np.where(found.failed[:, None], np.nan, q[:, -1]), v[:, -1]
 
 
+def _map_of_study(study: StudyLike, **options: Any) -> ParameterMap:
+    return two_parameter_map(**(map_arguments(study) | options))
+
+
+@of_a_study(_map_of_study)
 def two_parameter_map(
     problem: Problem,
     q0: ArrayLike,
@@ -240,7 +261,8 @@ def two_parameter_map(
     """The period of the motion, and its impacts in a forcing period, over a grid of two parameters, in one batch.
 
     Args:
-        q0, v0: the start (d,) of every motion.
+        problem, q0, v0: the start (d,) of every motion; or a `Study` over a grid of two parameters, in place of these, parameters,
+            values, args, e and methods.
         parameters: those along x and y, each as in `bifurcation`.
         values: of the two, (nx,) and (ny,).
         cycles: periods kept; motions of up to half as many periods are recognised.

@@ -32,7 +32,7 @@ from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
 from ..validate import check_problem
-from .arguments import real_number
+from .arguments import real_number, without_study
 from .family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
 from .strobe import eigenvalues, lost_derivatives
@@ -118,6 +118,7 @@ class Branch(Drawable):
         return {self.name: self.parameter, **self._table(*names)}
 
 
+@without_study("a branch begins at one orbit; give study.problem, and the state of one of periodic_orbit(study, ...)")
 @labelled
 def continue_orbit(
     problem: Problem,

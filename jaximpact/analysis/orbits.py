@@ -25,7 +25,7 @@ from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, labelled, spread
 from ..status import FAILURES, Status, describe
-from .arguments import check_steps, real_number
+from .arguments import check_steps, real_number, takes_study
 from .closing import Closing
 from .strobe import damped_newton, lost_derivatives, near_impact, prepare_strobe
 
@@ -99,6 +99,7 @@ class PeriodicOrbit(Drawable):
         return self
 
 
+@takes_study
 @labelled
 def periodic_orbit(
     problem: Problem,
