@@ -24,6 +24,7 @@ extensions = [
     "sphinx_design",
     "docstrings",
     "mathml",
+    "notebooks",
     "pages",
 ]
 exclude_patterns = ["_build", "_ext", "generated/parts"]

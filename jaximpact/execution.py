@@ -127,7 +127,7 @@ def natively(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..
 def without_rows(program: Program) -> Program:
     """The program as native code knows it: how many steps and rows there are is no part of it."""
     rows, every = min(program.rows, 1), program.every and 1
-    return program.replace(branches=True, length=None, times=program.times[:0], rows=rows, every=every)
+    return program.replace(branches=True, length=None, times=program.times[:0], rows=rows, every=every, tells=False)
 
 
 @partial(jax.jit, static_argnames=("task",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,20 +12,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .arguments import canonical, check_start, choose_methods, enlarged
-from .checks import check_choice, is_traced
+from .checks import check_choice, check_kind, is_traced
 from .closures import methods_are_closed, without_closures
 from .execution import EXECUTIONS, alone, is_concrete, listed_lane, one_lane
 from .motion import Motion
 from .primitive import bind
 from .problem import Problem
 from .program import Program
+from .progress import bar
 from .projection import ContactSolver
 from .save import Save
 from .schedule import FEWER_ROWS
 from .schemes.base import Scheme
 from .solution import Solution
 from .status import Status
-from .threads import interruptible, refuse_fork
+from .threads import arrived, interruptible, refuse_fork
 from .trajectory import structure, trajectory
 from .validate import check_memory, count_steps, differentiable, remark
 
@@ -46,6 +48,7 @@ def solve(
     e: ArrayLike | None = None,
     save: Any = "all",
     sensitivity: str | None = None,
+    progress: bool = False,
     execution: str = "auto",
 ) -> Solution:
     """Integrate one motion from (q0, v0) at t0 to t1.
@@ -77,6 +80,7 @@ def solve(
             not pay, and the status has no remarks on derivatives. Second
             derivatives, with forward mode inside: of the motion with `EventCorrected`, of the discrete map with
             "discrete"; others raise.
+        progress: show a progress bar, of a motion whose numbers are known: not under a transformation of jax.
         execution: "xla", compiled by XLA anew for every number of steps; "native", as native code of a CPU, compiled once for
             the problem and the methods, also within programs that jax transforms; "auto", native where the problem allows
             it. Values are equal to rounding; ``iterations`` of "native" count those of the steps that touch something.
@@ -101,6 +105,11 @@ def solve(
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
     check_choice("execution", execution, EXECUTIONS)
     concrete = is_concrete()
+    check_kind("progress", progress, bool | np.bool_, "True or False")
+    if progress and not concrete:
+        raise ValueError(
+            "progress=True shows a bar of a motion whose numbers are known: leave it out under jit, vmap, grad and the like"
+        )
     if problem.listed and execution == "native":
         raise ValueError(
             "execution='native' takes no list of near pairs of bodies: give execution='xla', or Bodies(lists=False)"
@@ -108,7 +117,7 @@ def solve(
     # the rows while they are made, the rows that are returned, and the numbers of the steps
     rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))
     check_memory(rows + 4.0 * number, f"save: a motion of {number} steps with {program.rows + 1} rows", FEWER_ROWS)
-    program = program.replace(sensitivity=sensitivity or ("none" if concrete else None))
+    program = program.replace(sensitivity=sensitivity or ("none" if concrete else None), tells=bool(progress))
     if concrete and problem.listed:
         call = with_room(program)
     elif concrete:
@@ -120,8 +129,9 @@ def solve(
     else:
         known = program.replace(sensitivity=sensitivity or "corrected", length=number)
         call = partial(one_lane, known, task=trajectory)
-    with differentiable():
-        return interruptible(lambda: call(motion), number)
+    with differentiable(), bar(number) if progress else nullcontext():
+        found = interruptible(lambda: call(motion), number)
+        return arrived(found) if progress else found
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:

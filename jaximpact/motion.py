@@ -80,8 +80,9 @@ class Lanes:
 
     def replace(self, **numbers: Any) -> Lanes:
         """With other numbers in place of some of the motion's: of the same structure and with the same axes, but for states
-        (B, d), which carry theirs."""
-        spread = {name: 0 for name in ("q0", "v0") if name in numbers and np.ndim(numbers[name]) == 2}
+        (B, d) and times (B,), which carry theirs."""
+        ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0, "h": 0}
+        spread = {name: 0 for name, rank in ranks.items() if name in numbers and np.ndim(numbers[name]) > rank}
         return Lanes.of(self.motion._replace(**numbers), self.marks._replace(**spread), self.count)
 
     def with_steps(self, steps: int) -> Lanes:

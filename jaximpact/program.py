@@ -34,6 +34,7 @@ class Program:
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         branches: every lane takes branches of its own, as native code and a kernel do.
+        tells: whether it tells how far it has come, through XLA.
     """
 
     problem: Problem
@@ -46,6 +47,7 @@ class Program:
     sensitivity: str | None = field(default="none", metadata=static)
     length: int | None = field(default=None, metadata=static)
     branches: bool = field(default=False, metadata=static)
+    tells: bool = field(default=False, metadata=static)
 
     @classmethod
     def of(cls, problem: Problem, scheme: Scheme, solver: ContactSolver, save: Save, motion: Motion) -> Program:

@@ -18,6 +18,7 @@ from .derivatives import UNDIFFERENTIATED, forward_first, guarded
 from .motion import Motion
 from .problem import Problem
 from .program import Program
+from .progress import LOOKS, report
 from .projection import ContactLaw, Solved
 from .rows import LOOK, Keeper, Row, Turn, step_at_or_after
 from .schemes.base import Info, Timing, finite, unstable
@@ -281,6 +282,9 @@ class Course:
 
         def body(carry: Any, k: Array) -> tuple[Any, None]:
             state, row, account, kept = carry
+            if program.tells:
+                look = k % jnp.maximum(motion.steps // LOOKS, 1) == 0
+                lax.cond(look, lambda k: jax.debug.callback(report, k / motion.steps), lambda k: None, k)
             new, info = self.step(self.until(k), state)
             new = forward_first(new) if forgetful else new
             found = (

@@ -10,6 +10,10 @@ CASE = BALL.case("e=1/2")
 OPTIONS = {"t1": CASE.t1, "args": CASE.args, "e": 0.5}
 
 
+def height(t, q, v, args):
+    return q[0] - 0.3
+
+
 def samples():
     """Results of every kind that takes no searching, by name."""
     motion = ji.solve(BALL.problem, CASE.q0, CASE.v0, steps=503, **OPTIONS)
@@ -46,6 +50,7 @@ def samples():
         "balance": analysis.balance(BALL.problem, motion, args=CASE.args, e=0.5),
         "statistics": analysis.statistics(batch),
         "section": section,
+        "crossings": analysis.crossings(batch, height, args=CASE.args),
         "impact section": analysis.ImpactSection(records, records.t % 1.0, section),
         "bifurcation": analysis.Bifurcation("w", np.array([1.0, 2.0]), 1, None, section),
         "map": analysis.ParameterMap(("w", "e"), grid, grid, np.ones((3, 3), int), np.ones((3, 3)), np.zeros((3, 3))),
@@ -60,6 +65,6 @@ def samples():
             np.array([0.1, -0.2]), np.full(2, 0.01), np.ones((10, 2)), zeros[:1], zeros[:1], one[0], one[0].astype(int)
         ),
         "branch": analysis.Branch(
-            "w", grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid >= 0, labels[0] ** 2, grid, grid, (), "bounds"
+            "w", grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid >= 0, labels[0] ** 2, labels[0] ** 2, grid, grid, grid, (), "bounds"
         ),
     }  # fmt: skip

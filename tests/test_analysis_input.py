@@ -44,6 +44,8 @@ CALLS = {
     "balance": {"problem": FREE, "solution": SOLUTION, "args": {"w": 1.0}},
     "check_hypotheses": {"problem": FREE, "solution": SOLUTION, "args": {"w": 1.0}},
     "statistics": {"solution": BATCH},
+    "crossings": {"solution": BATCH, "surface": lambda t, q, v, args: q[0], "args": {"w": 1.0}},
+    "poincare_section": FORCED | {"cycles": 2, "surface": lambda t, q, v, args: q[0]},
     "period_of": {"section": SECTION},
     "recognise": {"section": SECTION},
     "prime_steps": {"first": 10, "last": 20, "count": 2},
@@ -53,7 +55,7 @@ JUNK = ["nonsense", -1, -1.0, float("nan"), 1j, [], [[1.0]], {"a": 1}, object(),
 WRONG = {
     "args_axes": [5, -1, True, "w", {"x": 0}], "lanes": [[5], [True], "all", [0.5, 1.0]], "parameter": ["nope", 1.5, [], None],
     "parameters": [("w", "w"), "w", None], "phases": [1.5, 0, True], "exact": [3, "exact"], "impulse": [[0.0]],
-    "direction": [0, True, 2.0], "step": [0.0, 1.0, float("nan"), "x"], "tol": [0.0, -1.0, float("nan"), "x"],
+    "direction": [5, True, 2.0], "surface": [3, lambda t: t, lambda t, q, v, args: q], "step": [0.0, 1.0, float("nan"), "x"], "tol": [0.0, -1.0, float("nan"), "x"],
     "tolerance": [-1.0, float("nan"), float("inf"), "x", [1.0]], "radius": [-1.0, float("nan"), "x"],
     "phase": [1.0, -0.1, float("nan"), "x", [0.1]], "sweep": ["left", 3], "coordinates": [3, (("q", 1), ("v", 0)), (("q", 0),)],
     "quantiles": [2.0, [2.0], "x", []], "groups": [[1, 2, 3], 5], "values": [[], "x", [float("nan")], 3], "bounds": [3, (2, 1), (3.0, 4.0)],
@@ -62,7 +64,7 @@ WRONG = {
     "interval": [0.0, lambda args: "x", 1j], "count": [0, 1.5], "first": [0, "x"], "last": [1, "x"], "x": [[], "x", [[1.0]]], "y": [3, "x"],
 }  # fmt: skip
 MORE = {  # arguments that CALLS does without
-    "stroboscopic": ("skip", "phase", "args_axes"), "impact_section": ("skip", "phase", "args_axes"), "bifurcation": ("sweep", "phase", "skip"),
+    "stroboscopic": ("skip", "phase", "args_axes"), "crossings": ("direction",), "poincare_section": ("skip", "phase", "direction"), "impact_section": ("skip", "phase", "args_axes"), "bifurcation": ("sweep", "phase", "skip"),
     "two_parameter_map": ("tolerance", "phase"), "basins": ("tolerance", "radius", "coordinates"), "recognise": ("tolerance", "radius"),
     "periodic_orbit": ("tol", "iterations", "cycles", "args_axes"), "continue_orbit": ("tol", "direction", "step", "points", "cycles"),
     "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance",),

@@ -23,6 +23,7 @@ SITE = DOCS / "_build" / "html"
 sys.path.insert(0, str(DOCS / "_ext"))
 
 import docstrings  # noqa: E402
+import notebooks  # noqa: E402
 import pages  # noqa: E402
 
 SOURCES = sorted(path for path in DOCS.rglob("*.md") if not {"_build", "generated"} & {*path.relative_to(DOCS).parts})
@@ -97,6 +98,28 @@ def test_code_of_pages_is_python():
             ast.parse(re.sub(r"^%.*$", "", code[1], flags=re.MULTILINE))
             count += 1
     assert count > 60
+
+
+def test_pages_as_notebooks():
+    """Every page with code becomes one: its cells and no more, in order, and nothing in its text that Sphinx alone reads."""
+    count = 0
+    for path in SOURCES:
+        text = path.read_text()
+        cells = re.findall(r"```\{code-cell\} ipython3\n((?::[^\n]*\n)*)(.*?)```", text, re.DOTALL)
+        assert notebooks.is_notebook(text) == bool(cells), path
+        if not cells:
+            continue
+        made = notebooks.notebook(text)
+        found = [cell["source"] for cell in made["cells"] if cell["cell_type"] == "code"]
+        assert found == [code.strip() for _, code in cells], path
+        words = "\n".join(cell["source"] for cell in made["cells"] if cell["cell_type"] == "markdown")
+        assert not re.search(r"^```\{|\{(?:doc|index|ref|py:\w+)\}`", words, re.MULTILINE), path
+        assert len({cell["id"] for cell in made["cells"]}) == len(made["cells"]) and made["nbformat"] == 4
+        assert json.loads(json.dumps(made)) == made
+        count += 1
+    assert count >= 20
+    tagged = notebooks.notebook((DOCS / "howto" / "status.md").read_text())
+    assert [cell["metadata"] for cell in tagged["cells"]].count({"tags": ["raises-exception"]}) == 1
 
 
 def test_pages_made_from_the_package_say_all_of_it(generated):

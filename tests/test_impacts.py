@@ -209,3 +209,16 @@ def test_another_scheme_is_refused():
     with pytest.raises(ValueError, match="does not know its scheme"):
         impacts(fall, unknown)
     assert impacts(fall, unknown, scheme=ji.PaoliSchatzman()).t == impacts(fall, solution).t
+
+
+def test_a_rebound_that_no_step_shows():
+    """e = 0.001: the ball rests at once as far as steps can show; with e known, that is an accumulation, with e = 0 it is none."""
+    entry = catalogue.get("bouncing-ball")
+    case = entry.case("e=1/2")
+    options = {"t1": 5.0, "args": case.args}
+    for e, steps, count in ((0.001, 500, 1), (0.0, 500, 0)):
+        motion = ji.solve(entry.problem, case.q0, case.v0, h=5.0 / steps, e=e, scheme=ji.EventCorrected(), **options)
+        assert len(impacts(entry.problem, motion, args=case.args, e=e).accumulations) == count
+        assert len(impacts(entry.problem, motion, args=case.args).accumulations) == 0
+    with pytest.raises(ValueError, match="e must be a number, or have shape"):
+        impacts(entry.problem, motion, args=case.args, e=[0.1, 0.2, 0.3])

@@ -154,6 +154,19 @@ def test_two_uncoupled_oscillators_have_the_multipliers_of_both():
     np.testing.assert_allclose(by_modulus_and_phase(found.multipliers), by_modulus_and_phase(mu), rtol=0, atol=1e-6)
 
 
+def test_float32_beside_float64():
+    """A start that takes several iterations stays in the precision it was given."""
+    exact, shift, _ = closed_form(0.05, 2.2, -0.1, 0.8)
+    t0 = 0.45 * 2 * np.pi / 2.2
+    (q,), (v,) = exact(np.array([t0]))
+    start = (q + 0.1).astype(np.float32), v.astype(np.float32)
+    args = arguments(0.05, 2.2, -0.1, shift)
+    found = periodic_orbit(SHAW_HOLMES, *start, period=2 * np.pi / 2.2, t0=t0, steps=100, args=args, e=0.8)
+    assert found.converged and found.iterations >= 1 and found.q.dtype == np.float32
+    # second order at h = 0.0286, with a constant measured as 1.3
+    np.testing.assert_allclose(found.q, q, rtol=0, atol=2 * 0.0286**2)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -11,7 +11,7 @@ ROOT = Path(ji.__file__).parent
 LAYERS = [
     ["checks"],
     ["derivatives", "jaxprs", "labels", "shapes"],
-    ["linalg", "status", "motion", "problem", "threads", "chunks", "stream", "version"],
+    ["linalg", "status", "motion", "problem", "threads", "chunks", "stream", "progress", "version"],
     ["provenance"],
     ["contact", "small", "symbolic"],
     ["native"],

@@ -63,3 +63,62 @@ def test_what_cannot_be_is_named(study):
     begun = ji.Study(MemoryStore(), study_systems.ball, study.design, save=1, **OPTIONS)
     with pytest.raises(FileNotFoundError, match="call run"):
         analysis.impacts(begun)
+
+
+SHAW = {"case": "damped", "t1": 1.0, "h": 0.05}
+FORCED = {"period": lambda args: 2 * np.pi / args["frequency"], "steps": 40, "cycles": 4}
+
+
+def small_study(**values):
+    return ji.Study(MemoryStore(), "shaw-holmes", ji.Design.grid(**values), **SHAW)
+
+
+def test_a_diagram_of_a_study():
+    """The values that it varies, in order; what else it varies are starts. Lane by lane the section of its starts."""
+    study = small_study(**{"args.frequency": [2.8, 2.6], "q0[0]": [0.5, 0.6, 0.7]})
+    found = analysis.bifurcation(study, parameter="frequency", skip=2, **FORCED)
+    np.testing.assert_array_equal(found.values, [2.6, 2.8])
+    assert found.parameter == "frequency" and found.q.shape == (2, 3, 4, 1)
+    direct = analysis.stroboscopic(study, skip=2, **FORCED)
+    np.testing.assert_array_equal(found.q.reshape(6, 4, 1), direct.q[[3, 4, 5, 0, 1, 2]])
+    with pytest.raises(ValueError, match="give problem, q0, v0 and values"):
+        analysis.bifurcation(study, parameter="frequency", sweep="up", **FORCED)
+    uneven = ji.Study(MemoryStore(), "shaw-holmes", ji.Design.points(**{"args.frequency": [2.8, 2.6, 2.6]}), **SHAW)
+    with pytest.raises(ValueError, match="between 1 and 2 lanes of one value"):
+        analysis.bifurcation(uneven, parameter="frequency", **FORCED)
+
+
+def test_a_map_and_basins_of_a_study():
+    study = small_study(**{"args.frequency": [2.6, 2.8], "e": [0.5, 0.6, 0.7]})
+    scheme = ji.EventCorrected()  # which can be started again; the study's own cannot
+    found = analysis.two_parameter_map(study, skip=30, scheme=scheme, **FORCED)
+    assert found.parameters == ("frequency", "e") and found.period.shape == (3, 2)
+    known = study.arguments([0])
+    args = {name: x if np.ndim(x) == 0 else np.asarray(x)[0] for name, x in known["args"].items()}
+    direct = analysis.two_parameter_map(
+        study.problem, known["q0"][0] if np.ndim(known["q0"]) == 2 else known["q0"],
+        known["v0"][0] if np.ndim(known["v0"]) == 2 else known["v0"], parameters=("frequency", "e"),
+        values=([2.6, 2.8], [0.5, 0.6, 0.7]), skip=30, args=args, scheme=scheme, projection=known["projection"], **FORCED,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.period, direct.period)
+    np.testing.assert_array_equal(found.impacts, direct.impacts)
+
+    starts = small_study(**{"v0[0]": [-0.5, 0.5], "q0[0]": [0.2, 0.6, 1.0]})
+    basins = analysis.basins(starts, skip=30, scheme=scheme, **FORCED)
+    assert basins.coordinates == (("v", 0), ("q", 0)) and basins.labels.shape == (3, 2)
+    with pytest.raises(ValueError, match="a grid of two initial numbers"):
+        analysis.basins(study, skip=30, **FORCED)
+    with pytest.raises(ValueError, match="a grid of two parameters"):
+        analysis.two_parameter_map(starts, skip=30, scheme=scheme, **FORCED)
+
+
+def test_orbits_and_orders_of_a_study():
+    study = small_study(**{"args.frequency": [2.6, 2.8]})
+    found = analysis.periodic_orbit(study, period=FORCED["period"], steps=100, t0=0.5)
+    np.testing.assert_allclose(found.period, 2 * np.pi / np.array([2.6, 2.8]))
+    with pytest.raises(TypeError, match="a branch begins at one orbit"):
+        analysis.continue_orbit(study, parameter="e", bounds=(0.1, 0.5), period=1.0, steps=10)
+    orders = analysis.convergence(study, lane=1, steps=[101, 211])
+    assert orders.steps.tolist() == [101, 211]
+    with pytest.raises(TypeError, match="say which lane"):
+        analysis.convergence(study, steps=[101, 211])

@@ -5,6 +5,7 @@ from .basins import Attractor, Basins, basins, recognise
 from .bifurcation import Bifurcation, ParameterMap, bifurcation, two_parameter_map
 from .continuation import Branch, BranchEvent, continue_orbit
 from .convergence import Convergence, convergence, prime_steps
+from .crossings import Crossings, crossings, poincare_section
 from .hypotheses import Hypotheses, check_hypotheses
 from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
@@ -21,6 +22,7 @@ __all__ = [
     "Branch",
     "BranchEvent",
     "Convergence",
+    "Crossings",
     "Hypotheses",
     "ImpactSection",
     "Impacts",
@@ -37,11 +39,13 @@ __all__ = [
     "check_hypotheses",
     "continue_orbit",
     "convergence",
+    "crossings",
     "impact_section",
     "impacts",
     "lyapunov",
     "period_of",
     "periodic_orbit",
+    "poincare_section",
     "prime_steps",
     "recognise",
     "runs",

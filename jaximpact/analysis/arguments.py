@@ -85,7 +85,7 @@ def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
     if callable(value):
         value = _lane_by_lane(name, value, args, args_axes)
     value = real(name, value)
-    if value.ndim > 1:
+    if value.ndim > 1 or value.size == 0:
         raise ValueError(f"{name} must be a number, a function of args that returns one, or (B,), got {value.shape}")
     check_finite(**{name: value})
     return value
@@ -185,6 +185,9 @@ class StudyLike(ABC):
     @property
     @abstractmethod
     def problem(self) -> Problem: ...
+    @property
+    @abstractmethod
+    def design(self) -> Any: ...
     @abstractmethod
     def settings(self) -> AbstractContextManager[None]: ...
     @abstractmethod
@@ -221,31 +224,54 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
     names = inspect.signature(function).parameters
     single = "solution" in names and "args" in names and "args_axes" not in names
 
-    @functools.wraps(function)
-    def call(*given: Any, **options: Any) -> Any:
-        if not given or not isinstance(given[0], StudyLike):
-            return function(*given, **options)
-        study = given[0]
-        if len(given) > 1:
-            raise TypeError(f"{function.__name__}(study, ...) takes the study alone by its place, the rest by name")
-        with study.settings():
-            if single:
-                if "lane" not in options:
-                    raise TypeError(f"{function.__name__} looks at one motion: say which lane of the study, lane=0")
-                index = options.pop("lane")
-                known = study.arguments([study.number(index)])
-                found = {"args": one_lane(known["args"], known["args_axes"]), "solution": study.lane(index, save="all")}
-                found["e"] = known["e"][0] if np.ndim(known["e"]) else known["e"]
-            else:
-                known = study.arguments()
-                wanted = STATED if "solution" not in names else ("args", "args_axes", "e")
-                found = {name: known[name] for name in wanted if name in names}
-                if "solution" in names:
-                    found["solution"] = study.solution()
-                if isinstance(options.get("groups"), str):
-                    options["groups"] = study.quantity(options["groups"])
-            if "problem" in names:
-                found["problem"] = study.problem
-            return function(**found | options)  # type: ignore[call-arg]
+    def of_study(study: StudyLike, **options: Any) -> Any:
+        if single:
+            if "lane" not in options:
+                raise TypeError(f"{function.__name__} looks at one motion: say which lane of the study, lane=0")
+            index = options.pop("lane")
+            known = study.arguments([study.number(index)])
+            found = {"args": one_lane(known["args"], known["args_axes"]), "solution": study.lane(index, save="all")}
+            found["e"] = known["e"][0] if np.ndim(known["e"]) else known["e"]
+        else:
+            known = study.arguments()
+            wanted = STATED if "solution" not in names else ("args", "args_axes", "e")
+            found = {name: known[name] for name in wanted if name in names}
+            if "solution" in names:
+                found["solution"] = study.solution()
+            if isinstance(options.get("groups"), str):
+                options["groups"] = study.quantity(options["groups"])
+        if "problem" in names:
+            found["problem"] = study.problem
+        return function(**found | options)  # type: ignore[call-arg]
 
-    return call
+    return of_a_study(of_study)(function)
+
+
+def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """An analysis that ``other(study, **options)`` makes of a `Study`."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*given: Any, **options: Any) -> Any:
+            if not given or not isinstance(given[0], StudyLike):
+                return function(*given, **options)
+            if len(given) > 1:
+                raise TypeError(f"{function.__name__}(study, ...) takes the study alone by its place, the rest by name")
+            with given[0].settings():
+                return other(given[0], **options)
+
+        return call
+
+    return decorated
+
+
+def without_study(advice: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """An analysis that can make nothing of a `Study`, and says what to do."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        def refuse(study: StudyLike, **options: Any) -> Any:
+            raise TypeError(f"{function.__name__} takes no study: {advice}")
+
+        return of_a_study(refuse)(function)
+
+    return decorated

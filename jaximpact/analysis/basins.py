@@ -24,9 +24,12 @@ from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_problem
-from .arguments import check_result, distance, sweep_values
+from .arguments import StudyLike, check_result, distance, of_a_study, sweep_values
+from .closing import Surface
+from .crossings import section
 from .forced import gather
-from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition, stroboscopic
+from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition
+from .studies import basin_arguments
 
 UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
 RADIUS = 100.0  # tolerances of periodicity within which two periodic motions are the same attractor
@@ -88,6 +91,11 @@ class Basins(Drawable):
         return np.array([np.sum(self.labels == k) / allowed for k in range(len(self.attractors))])
 
 
+def _of_study(study: StudyLike, **options: Any) -> Basins:
+    return basins(**(basin_arguments(study) | options))
+
+
+@of_a_study(_of_study)
 @labelled
 def basins(
     problem: Problem,
@@ -101,6 +109,8 @@ def basins(
     coordinates: tuple[tuple[str, int], tuple[str, int]] = (("q", 0), ("v", 0)),
     q0: ArrayLike = (0.0,),
     v0: ArrayLike = (0.0,),
+    surface: Surface | None = None,
+    direction: int = 0,
     phase: float = 0.0,
     tolerance: float | None = None,
     radius: float | None = None,
@@ -113,11 +123,13 @@ def basins(
     """Which attractor every start of a grid leads to.
 
     Args:
-        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes.
+        problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. Or a `Study` over a
+            grid of two initial numbers, in place of these and of x, y, coordinates, q0 and v0.
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
         q0, v0: the other initial numbers (d,).
-        period: forcing period [s], a number or a function of args.
+        period: forcing period [s], a number or a function of args; with a surface about the time between two passages.
+        surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         steps, cycles, skip: as in `stroboscopic`; ``skip`` periods must be enough to settle, and attractors of periods up
             to cycles/2 are recognised as periodic.
         tolerance, radius: as in `recognise`.
@@ -154,14 +166,14 @@ def basins(
     allowed = np.flatnonzero(np.all(np.asarray(gaps) >= 0, axis=1))
     if not allowed.size:
         raise ValueError("every start of the grid violates a constraint: choose x, y, q0 with some gaps >= 0")
-    section = stroboscopic(
-        problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
+    found = section(
+        surface, direction, problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
         args=args, e=e, scheme=scheme, projection=projection, progress=progress,
     )  # fmt: skip
-    found, attractors = recognise(section, tolerance=tolerance, radius=radius)
+    own, attractors = recognise(found, tolerance=tolerance, radius=radius)
     labels = np.full(x.size * y.size, FORBIDDEN)
     status = np.zeros(x.size * y.size, int)
-    labels[allowed], status[allowed] = found, section.status
+    labels[allowed], status[allowed] = own, found.status
     shape = (y.size, x.size)
     first, second = coordinates
     return Basins((first, second), x, y, labels.reshape(shape), attractors, status.reshape(shape))

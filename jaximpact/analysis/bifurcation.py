@@ -1,9 +1,10 @@
-"""Bifurcation diagrams, and maps of period and impacts over two parameters, of periodically forced systems."""
+"""Bifurcation diagrams, and maps of period and impacts over two parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,12 @@ from ..save import Save
 from ..schemes.base import Scheme
 from ..solution import Drawable, labelled
 from ..validate import check_problem
-from .arguments import check_steps, distance, real, sweep_values
-from .forced import check_restarts, gather
-from .sections import Section, impact_section, period_of, state, stroboscopic
+from .arguments import StudyLike, check_steps, distance, of_a_study, real, sweep_values
+from .closing import Surface
+from .crossings import check_direction, passages, section
+from .forced import Forced, check_restarts, gather
+from .sections import Section, impact_section, period_of, state
+from .studies import diagram_lanes, map_arguments
 
 SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]
@@ -26,7 +30,7 @@ Parameter = str | int | Sequence[str | int]
 
 @dataclass(frozen=True, repr=False)
 class Bifurcation(Drawable):
-    """Stroboscopic sections over the values of one parameter, P values from S starts.
+    """Sections over the values of one parameter, P values from S starts.
 
     Attributes:
         parameter: its name.
@@ -78,7 +82,7 @@ class ParameterMap(Drawable):
         parameters: names of those along x and y.
         x, y: their values (nx,), (ny,).
         period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed, -2 where it has not settled.
-        impacts: mean number of impacts in a forcing period (ny, nx), NaN where the motion failed.
+        impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion failed.
         status: `Status` bits (ny, nx).
     """
 
@@ -96,6 +100,20 @@ class ParameterMap(Drawable):
         return {name: value.ravel() for name, value in grid.items()}
 
 
+def _of_study(
+    study: StudyLike,
+    *,
+    parameter: Any,
+    sweep: str | None = None,
+    surface: Surface | None = None,
+    direction: int = 0,
+    **options: Any,
+) -> Bifurcation:
+    values, starts, found = diagram_lanes(study, parameter, sweep, surface, direction, options)
+    return Bifurcation(parameter, values, starts, None, found)
+
+
+@of_a_study(_of_study)
 @labelled
 def bifurcation(
     problem: Problem,
@@ -109,6 +127,8 @@ def bifurcation(
     cycles: int,
     skip: int = 0,
     sweep: str | None = None,
+    surface: Surface | None = None,
+    direction: int = 0,
     phase: float = 0.0,
     args: Any = None,
     e: Any = None,
@@ -116,19 +136,21 @@ def bifurcation(
     projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> Bifurcation:
-    """The stroboscopic section of a forced system over the values of one parameter.
+    """The section of a system over the values of one parameter: stroboscopic of a forced one, on a ``surface`` of any.
 
     Args:
         problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
-            lane axes.
+            lane axes. Or a `Study`, for problem, starts, values and methods: its lanes are computed over the section, ``parameter``
+            being one of the quantities that it varies.
         q0, v0: one start (d,), or several (S, d).
         parameter: a key of args, a sequence of keys into nested args, or "e", the restitution.
         values: of the parameter (P,).
-        period: forcing period [s], a number or a function of args.
+        period: forcing period [s], a number or a function of args; with a surface about the time between two passages.
+        surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
         sweep: None: all values from the same starts, in one batch. "up" or "down": values in increasing or decreasing
             order, every one from where the one before ended, at the same phase of the forcing; this follows an
             attractor past where another one takes over, and takes as long as all periods one after the other. The
-            force must then depend on t through t/period alone, and the scheme be `EventCorrected` or `MoreauJean`, whose
+            force must then depend on t through t/period alone (with a surface not at all), and the scheme be `EventCorrected` or `MoreauJean`, whose
             states are all that they need to go on.
 
     Returns:
@@ -141,6 +163,7 @@ def bifurcation(
     values = sweep_values("values", values)
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
+    check_direction(direction)
     path = several(parameter)
     name = ".".join(map(str, path))
     q0, v0 = (real(name, value) for name, value in {"q0": q0, "v0": v0}.items())
@@ -156,15 +179,16 @@ def bifurcation(
         args, axes, e = _swept(args, e, {path: np.repeat(values, starts)})
         q0, v0 = (np.tile(x, (len(values), 1)) for x in (q0, v0))
         options = common | {"args": args, "args_axes": axes, "e": e}
-        section = stroboscopic(
-            problem, q0, v0, steps=steps, cycles=cycles, skip=skip, progress=progress, **options
+        found = section(
+            surface, direction, problem, q0, v0, steps=steps, cycles=cycles, skip=skip, progress=progress, **options
         )  # fmt: skip
     else:
         check_counts(steps=steps, cycles=cycles, skip=skip)
         check_steps(steps, skip + cycles, "skip + cycles")
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
-        section = _continued(problem, q0, v0, path, values, order, args, e, steps, cycles, skip, common, progress)
-    return Bifurcation(name, values, starts, sweep, section)
+        runs = partial(_onward, surface, direction, steps, cycles, skip, progress)
+        found = _continued(problem, q0, v0, path, values, order, args, e, common, runs)
+    return Bifurcation(name, values, starts, sweep, found)
 
 
 def _continued(
@@ -176,27 +200,45 @@ def _continued(
     order: Iterable[int],
     args: Any,
     e: Any,
-    steps: int,
-    cycles: int,
-    skip: int,
     common: dict[str, Any],
-    progress: bool | None,
+    runs: Callable[[Forced], tuple[Section, np.ndarray, np.ndarray]],
 ) -> Section:
     """Sections of all values, every one from the end of that before it."""
     found: list = [None] * len(values)
-    solution = None
+    end = None
     for i in order:
         some, _, own = _swept(args, e, {path: values[i]})
         motions = gather(problem, q0, v0, args=some, args_axes=None, e=own, **common)
         check_restarts(motions.scheme)
-        motions = motions if solution is None else motions.after(solution)
-        solution = motions.run(skip + cycles, steps, Save(every=steps, function=state), progress)
-        t = motions.strobes(np.arange(skip + 1, skip + cycles + 1))
-        q, v = (x[:, -cycles:] for x in solution.values)
-        found[i] = Section(t, q, v, motions.period, np.asarray(solution.status), np.asarray(solution.failed_at))
+        found[i], *end = runs(motions if end is None else motions.started(*end))
     return Section.joined(found)
 
 
+def _onward(
+    surface: Surface | None,
+    direction: int,
+    steps: int,
+    cycles: int,
+    skip: int,
+    progress: bool | None,
+    motions: Forced,
+) -> tuple[Section, np.ndarray, np.ndarray]:
+    """The section of motions, and the states (B, d) that others go on from; NaN where there is none."""
+    if surface is not None:
+        found = passages(motions, surface, direction, steps, cycles, skip, progress)
+        return found, found.q[:, -1], found.v[:, -1]
+    solution = motions.run(skip + cycles, steps, Save(every=steps, function=state), progress)
+    t = motions.strobes(np.arange(skip + 1, skip + cycles + 1))
+    q, v = (x[:, -cycles:] for x in solution.values)
+    found = Section(t, q, v, motions.period, np.asarray(solution.status), np.asarray(solution.failed_at))
+    return found, np.where(found.failed[:, None], np.nan, q[:, -1]), v[:, -1]
+
+
+def _map_of_study(study: StudyLike, **options: Any) -> ParameterMap:
+    return two_parameter_map(**(map_arguments(study) | options))
+
+
+@of_a_study(_map_of_study)
 def two_parameter_map(
     problem: Problem,
     q0: ArrayLike,
@@ -219,7 +261,8 @@ def two_parameter_map(
     """The period of the motion, and its impacts in a forcing period, over a grid of two parameters, in one batch.
 
     Args:
-        q0, v0: the start (d,) of every motion.
+        problem, q0, v0: the start (d,) of every motion; or a `Study` over a grid of two parameters, in place of these, parameters,
+            values, args, e and methods.
         parameters: those along x and y, each as in `bifurcation`.
         values: of the two, (nx,) and (ny,).
         cycles: periods kept; motions of up to half as many periods are recognised.

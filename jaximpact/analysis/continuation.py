@@ -1,7 +1,7 @@
 """Branches of periodic orbits over one parameter, by pseudo-arclength continuation, and what happens along them.
 
-Unknowns are the state at the section and the parameter p; each point solves P(x, p) = x on the plane a small arc ahead,
-perpendicular to the branch, so that folds are passed. Between two points lie
+Unknowns are the state at the section and the parameter p, and the period of an autonomous system; each point solves P(x, p) = x
+(`closing`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Between two points lie
 
     fold               dp/ds changes sign (a multiplier passes +1),
     branch point       a multiplier passes +1 without that,
@@ -32,7 +32,7 @@ from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
 from ..validate import check_problem
-from .arguments import real_number
+from .arguments import real_number, without_study
 from .family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
 from .strobe import eigenvalues, lost_derivatives
@@ -51,7 +51,7 @@ class BranchEvent(Result):
         kind: "fold", "branch point", "period doubling", "Neimark-Sacker" or "grazing".
         parameter: the parameter's value there.
         q, v: state at the section (d,); for grazing that of the last point before.
-        multipliers: Floquet multipliers there (2d,); for grazing those of the last point before.
+        multipliers: Floquet multipliers there, as in `PeriodicOrbit`; for grazing those of the last point before.
         index: the event lies behind this point of the branch.
         detail: for grazing, what vanishes: "impact speed" or "clearance".
     """
@@ -74,9 +74,11 @@ class Branch(Drawable):
         parameter: its values (n,).
         q, v: states at the section (n, d).
         period: (n,) [s].
-        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus.
+        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface.
         stable: whether all lie inside the unit circle (n,).
-        impacts: impacts in one period, lasting contact not among them (n,).
+        impacts: impacts in one period (n,), without those that accumulate.
+        accumulations: how often in one period infinitely many impacts end in lasting contact (n,).
+        lasting: share of the period in which some contact lasts (n,).
         impact_speed: smallest speed at which a gap closes in an impact (n,), inf where there is none.
         clearance: smallest minimum of a gap in free flight (n,), inf where there is none.
         events: `BranchEvent`s in order.
@@ -92,6 +94,8 @@ class Branch(Drawable):
     multipliers: np.ndarray
     stable: np.ndarray
     impacts: np.ndarray
+    accumulations: np.ndarray
+    lasting: np.ndarray
     impact_speed: np.ndarray
     clearance: np.ndarray
     events: tuple[BranchEvent, ...]
@@ -99,10 +103,22 @@ class Branch(Drawable):
     naming: Labels = UNNAMED
 
     def _columns(self) -> dict[str, np.ndarray]:
-        names = ("q", "v", "period", "multipliers", "stable", "impacts", "impact_speed", "clearance")
+        names = (
+            "q",
+            "v",
+            "period",
+            "multipliers",
+            "stable",
+            "impacts",
+            "accumulations",
+            "lasting",
+            "impact_speed",
+            "clearance",
+        )
         return {self.name: self.parameter, **self._table(*names)}
 
 
+@without_study("a branch begins at one orbit; give study.problem, and the state of one of periodic_orbit(study, ...)")
 @labelled
 def continue_orbit(
     problem: Problem,
@@ -116,6 +132,7 @@ def continue_orbit(
     args: Any = None,
     e: Any = None,
     t0: Any = 0.0,
+    surface: Callable[..., Any] | None = None,
     cycles: int = 1,
     direction: int = 1,
     step: float = 0.02,
@@ -134,6 +151,8 @@ def continue_orbit(
         period, t0: numbers or functions of args, as in `periodic_orbit`. Inside, the section moves away from impacts;
             states are reported at t0.
         steps, cycles: as in `periodic_orbit`.
+        surface: as in `periodic_orbit`, of an autonomous system, whose period is an unknown along the branch; it stays where it is: keep
+            it away from impacts.
         direction: 1 to start towards larger values, -1 towards smaller ones.
         step: length of the first arc, in units of the width of the bounds and the size of the first state; then it adapts.
         points: points at most.
@@ -162,8 +181,8 @@ def continue_orbit(
         raise ValueError(f"step must lie between 0 and 1, got {step!r}")
     common: dict[str, Any] = {"scheme": scheme, "projection": projection, "cycles": cycles, "steps": steps}
     common |= {"period": period, "t0": t0, "args": args, "e": e}
-    first = periodic_orbit(problem, q0, v0, tol=tol, **common).raise_if_failed()
-    family = Family(problem, first, parameter, (low, high), tol, common)
+    first = periodic_orbit(problem, q0, v0, tol=tol, surface=surface, **common).raise_if_failed()
+    family = Family(problem, first, parameter, (low, high), tol, surface, common)
     return _follow(family, value, direction, step, points)
 
 
@@ -227,7 +246,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
     length, wall = step, np.inf  # wall: how far ahead something is known to change
     while len(branch) < most:
         here = branch[-1]
-        if here.contacts.room < ROOM:
+        if here.contacts.room < ROOM and family.closing.surface is None:
             here = family.moved(here) or here
             branch[-1] = here
         length = min(length, 0.5 * wall)
@@ -246,7 +265,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
         if new is None or new.tangent @ here.tangent < TURN:
             length *= 0.5
             continue
-        if new.contacts.impacts != here.contacts.impacts:
+        if new.contacts.pattern != here.contacts.pattern:
             wall = length
             continue
         events += _between(family, here, new, len(branch) - 1)
@@ -311,7 +330,7 @@ def _event(
     family: Family, kind: str, point: Point, index: int, parameter: float | None = None, detail: str = ""
 ) -> BranchEvent:
     x = family.home(point)
-    multipliers = eigenvalues(point.monodromy[None])[0]
+    multipliers = family.closing.multipliers(point.monodromy[None])[0]
     value = family.value(point.z) if parameter is None else parameter
     return BranchEvent(kind, value, x[: family.d], x[family.d :], multipliers, index, detail)
 
@@ -342,17 +361,19 @@ def _branch(
     family: Family, points: list[Point], states: list[np.ndarray], events: list[BranchEvent], ended: str
 ) -> Branch:
     x = np.array(states)
-    multipliers = eigenvalues(np.array([point.monodromy for point in points]))
+    multipliers = family.closing.multipliers(np.array([point.monodromy for point in points]))
     parameter = np.array([family.value(point.z) for point in points])
     return Branch(
         family.parameter,
         parameter,
         x[:, : family.d],
         x[:, family.d :],
-        np.array([np.ptp(family.times(p)) for p in parameter]),
+        np.array([np.ptp(family.times(point.z)) for point in points]),
         multipliers,
         (np.abs(multipliers) < 1).all(axis=1),
         np.array([point.contacts.impacts for point in points]),
+        np.array([point.contacts.accumulations for point in points]),
+        np.array([point.contacts.lasting for point in points]),
         np.array([point.contacts.speed for point in points]),
         np.array([point.contacts.clearance for point in points]),
         tuple(events),

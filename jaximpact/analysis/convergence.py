@@ -29,8 +29,9 @@ from ..solution import Drawable, Solution
 from ..status import FAILURES, Status
 from ..trajectory import trajectory
 from ..validate import JaximpactWarning
-from .arguments import real, real_number
+from .arguments import StudyLike, of_a_study, real, real_number
 from .interpolate import interpolant
+from .studies import motion_arguments
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
@@ -133,6 +134,13 @@ def next_primes(n: int, count: int) -> list[int]:
     return found
 
 
+def _of_study(study: StudyLike, *, lane: Any = None, **options: Any) -> Convergence:
+    if lane is None:
+        raise TypeError("convergence looks at one motion: say which lane of the study, lane=0")
+    return convergence(**(motion_arguments(study, study.number(lane)) | options))
+
+
+@of_a_study(_of_study)
 def convergence(
     problem: Problem,
     q0: ArrayLike,

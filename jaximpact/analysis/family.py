@@ -17,27 +17,36 @@ from ..problem import Problem
 from ..schemes.base import Timing
 from ..status import FAILURES
 from .arguments import number_of
+from .closing import Closing, Surface
 from .orbits import PeriodicOrbit
-from .runs import runs
-from .strobe import admissible, blocks, damped_newton, jacobians, prepare_strobe
+from .runs import Runs, runs
+from .strobe import damped_newton, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 RESTITUTION = "e"
 
 
 class OrbitContacts(NamedTuple):
-    """Impacts in a period, their smallest speed, the smallest minimum of a gap in free flight; how far, as a share
-    of the orbit, the nearest impulse is from the section, and the step in the middle of the longest flight."""
+    """Impacts in a period that do not accumulate, their smallest speed, accumulations, the share of the period in which a contact
+    lasts, the smallest minimum of a gap in free flight; how far, as a share of the orbit, the nearest impulse is from the section, and
+    the step in the middle of the longest flight."""
 
     impacts: int
     speed: float
+    accumulations: int
+    lasting: float
     clearance: float
     room: float
     middle: int
 
+    @property
+    def pattern(self) -> tuple[int, int]:
+        """What changes along a branch by a grazing alone."""
+        return self.impacts, self.accumulations
+
 
 class Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (2d + 1,) and unit tangent; monodromy, contacts and rows (k, 2d) of its orbit."""
+    """A point of the branch: scaled unknowns z (n + 1,) and unit tangent; monodromy, contacts and rows (k, 2d) of its orbit."""
 
     z: np.ndarray
     tangent: np.ndarray
@@ -48,7 +57,7 @@ class Point(NamedTuple):
 
 
 class Family:
-    """P(x, p) - x in scaled unknowns z = (x / size, (p - low) / width), and what is asked of its roots."""
+    """The equations of `Closing` in scaled unknowns z = (y / scale, (p - low) / width), and what is asked of their roots."""
 
     def __init__(
         self,
@@ -57,49 +66,54 @@ class Family:
         parameter: str,
         bounds: tuple[float, float],
         tol: float | None,
+        surface: Surface | None,
         common: dict[str, Any],
     ) -> None:
         self.parameter, self.low, self.width = parameter, bounds[0], bounds[1] - bounds[0]
         self.common = common
         self.program, self.lanes, _ = prepare_strobe(problem, first.q, first.v, **common)
+        self.closing = Closing(self.program, surface)
         self.d = len(first.q)
-        self.start = np.concatenate([first.q, first.v])
-        self.size = float(np.max(np.abs(self.start))) or 1.0
-        self.dtype = self.start.dtype
+        state = np.concatenate([first.q, first.v])
+        self.start = state if surface is None else np.append(state, first.period)
+        self.dtype = state.dtype
+        self.size = float(np.max(np.abs(state))) or 1.0
+        self.scale = np.full(len(self.start), self.size, self.dtype)
+        self.scale[2 * self.d :] = first.period
         self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
         self.steps = common["steps"] * common["cycles"]
         self.rough = False  # whether a sound motion had no finite derivative
         self.shift = 0  # steps from t0 to the section
         self.look = _observer(self.program.problem)
 
-    def unknowns(self, x: np.ndarray, p: float) -> np.ndarray:
-        return np.append(x / self.size, (p - self.low) / self.width).astype(self.dtype)
+    def unknowns(self, y: np.ndarray, p: float) -> np.ndarray:
+        return np.append(y / self.scale, (p - self.low) / self.width).astype(self.dtype)
 
     def value(self, z: np.ndarray) -> float:
         """The parameter."""
         return float(self.low + self.width * z[-1])
 
-    def state(self, z: np.ndarray) -> np.ndarray:
-        return z[:-1] * self.size
-
     def args(self, p: float) -> Any:
         args = self.common["args"]
         return args if self.parameter == RESTITUTION else args | {self.parameter: p}
 
-    def times(self, p: float) -> np.ndarray:
+    def times(self, z: np.ndarray) -> np.ndarray:
         """Start and end of the orbit at the section."""
-        begin = number_of("t0", self.common["t0"], self.args(p), None)
-        length = self.common["cycles"] * number_of("period", self.common["period"], self.args(p), None)
+        args = self.args(self.value(z))
+        begin = number_of("t0", self.common["t0"], args, None)
+        if self.closing.surface is not None:
+            return np.array([begin, begin + z[-2] * self.scale[-1]])
+        length = self.common["cycles"] * number_of("period", self.common["period"], args, None)
         begin = begin + self.shift / self.steps * length
         return np.array([begin, begin + length])
 
     def at(self, z: np.ndarray) -> Lanes:
         """The one motion from z."""
-        p, x = self.value(z), self.state(z).astype(self.dtype)[None]
-        begin, end = self.times(p).astype(self.dtype)
-        changes: dict[str, Any] = {"q0": x[:, : self.d], "v0": x[:, self.d :], "t0": begin, "t1": end}
+        y = (z[:-1] * self.scale).astype(self.dtype)
+        begin, end = self.times(z).astype(self.dtype)
+        changes: dict[str, Any] = {"q0": y[None, : self.d], "v0": y[None, self.d : 2 * self.d], "t0": begin, "t1": end}
         changes["h"] = np.asarray((end - begin) / self.steps)
-        number = np.asarray(p, self.dtype)
+        number = np.asarray(self.value(z), self.dtype)
         if self.parameter == RESTITUTION:
             changes["e"] = number
         else:
@@ -109,28 +123,35 @@ class Family:
     def allowed(self, z: np.ndarray) -> np.ndarray:
         # a little beyond the bounds, so that differences across them exist; restitution has none beyond
         inside = np.ones(len(z), bool) if self.parameter != RESTITUTION else (z[:, -1] >= 0) & (z[:, -1] <= 1)
-        if not (inside.all() and np.isfinite(z).all()):
+        if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
             return np.zeros(len(z), bool)
-        return admissible(self.program.problem, self.at(z[0]), self.state(z[0])[None])
+        lanes = self.at(z[0])
+        return self.closing.allowed(lanes, self.closing.unknowns(lanes))
 
-    def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Scaled P(x, p) - x (2d,), its Jacobian (2d, 2d + 1), the monodromy matrix, the status."""
-        lanes, x = self.at(z), self.state(z)
+    def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scaled values (n,) of the equations, their Jacobian (n, n + 1), the status."""
+        lanes = self.at(z)
         own = "e" if self.parameter == RESTITUTION else "args"
-        value, jacobian, status = jacobians(self.program, lanes, ("q0", "v0", own, "t0", "t1"))
+        found = self.closing.evaluate(lanes, self.closing.unknowns(lanes), (own, "t0", "t1"))
+        value, matrix, status, jacobian = found
         sound = not int(status[0]) & int(FAILURES)
         self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
-        monodromy = blocks(jacobian)[0]
 
         def column(pick: Callable[[Any], Any]) -> np.ndarray:
             return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
 
         slope = column(lambda part: part["e"] if own == "e" else part["args"][self.parameter])
-        for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
-            slope = slope + rate * column(itemgetter(name))
-        eye = np.eye(2 * self.d, dtype=self.dtype)
-        full = np.column_stack([monodromy - eye, slope * (self.width / self.size)])
-        return (value[0] - x) / self.size, full, monodromy, status
+        if self.closing.surface is not None:
+            slope = np.append(slope, 0.0 if own == "e" else self.closing.slope(lanes, self.parameter))
+        else:
+            for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
+                slope = slope + rate * column(itemgetter(name))
+        full = np.column_stack([matrix[0] * self.scale, slope * self.width])
+        return value[0] / self.size, full / self.size, status
+
+    def return_map(self, jacobian: np.ndarray) -> np.ndarray:
+        """The monodromy matrix (2d, 2d), from the scaled Jacobian (n, n + 1) of the equations."""
+        return self.closing.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
 
     def rate(self, time: Any, p: float) -> float:
         """Derivative of a time that may be a function of args."""
@@ -149,7 +170,7 @@ class Family:
         """The orbit on the plane through ``guess`` across ``normal``; its tangent points along ``along``."""
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-            value, jacobian, _, status = self.evaluate(z[0])
+            value, jacobian, status = self.evaluate(z[0])
             plane = normal @ (z[0] - guess)
             return np.append(value, plane)[None], np.vstack([jacobian, normal])[None], status
 
@@ -164,8 +185,7 @@ class Family:
         tangent = np.linalg.svd(jacobian)[2][-1]
         if along is not None and tangent @ along < 0:
             tangent = -tangent
-        monodromy = jacobian[:, :-1] + np.eye(2 * self.d, dtype=self.dtype)
-        return Point(z, tangent, monodromy, used, *self.contacts(z))
+        return Point(z, tangent, self.return_map(jacobian), used, *self.contacts(z))
 
     def home(self, point: Point) -> np.ndarray:
         """State (2d,) at t0."""
@@ -219,12 +239,13 @@ def _contacts(
     A minimum in free flight is that of the parabola through three nodes, no step between them having an impulse.
     """
     if gap.shape[1] == 0:
-        return OrbitContacts(0, np.inf, np.inf, 1.0, 0)
+        return OrbitContacts(0, np.inf, 0, 0.0, np.inf, 1.0, 0)
     found, growth = runs(impulse[None], timing, periodic=True), np.diff(impulse, axis=0)
     pushed = found.active[0]
+    isolated, accumulations = _isolated(found, np.broadcast_to(e, gap.shape[1]))
     speed = np.inf
     for contact, first, length in zip(
-        *(x[~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
+        *(x[isolated & ~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
     ):
         strength = np.sum(growth[(first + np.arange(length)) % len(growth), contact])
         speed = min(speed, float((strength * diagonal[first] / (1 + e))[contact]))
@@ -233,7 +254,27 @@ def _contacts(
     low = (gap <= left) & (gap < right) & ~pushed & ~np.roll(pushed, 1, axis=0) & (bend > 0)
     least = gap - tilt**2 / (8 * np.where(bend > 0, bend, 1))
     room, middle = _longest_flight(np.any(pushed, axis=1))
-    return OrbitContacts(int(np.sum(~found.lasting)), speed, float(np.min(np.where(low, least, np.inf))), room, middle)
+    held = np.zeros(len(growth), bool)
+    for first, length in zip(found.first[found.lasting], found.length[found.lasting], strict=True):
+        held[(first + np.arange(length)) % len(growth)] = True
+    clearance = float(np.min(np.where(low, least, np.inf)))
+    return OrbitContacts(int(isolated.sum()), speed, accumulations, float(held.mean()), clearance, room, middle)
+
+
+def _isolated(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
+    """Which runs are impacts that do not accumulate, and how many accumulations there are in a periodic motion.
+
+    Where a contact rebounds, lasting contact that follows on impacts is the end of infinitely many, of all those since it last lasted; how
+    many are seen, and whether the last one is, is a matter of h.
+    """
+    isolated, ends = found.impact.copy(), np.zeros(len(found), bool)
+    for contact in np.unique(found.contact[found.lasting & (e[found.contact] > 0)]):
+        own = np.flatnonzero(found.contact == contact)
+        held = own[found.lasting[own]]
+        following = held[np.searchsorted(held, own) % len(held)]
+        ends[following[found.impact[own]]] = True
+        isolated[own] = False
+    return isolated, int(ends.sum())
 
 
 def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:

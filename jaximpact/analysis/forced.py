@@ -65,6 +65,12 @@ class Forced:
         one = self.lanes.take(0)
         return self.problem.count(0.0, jnp.asarray(one.q0), one.args)
 
+    def restitution(self) -> np.ndarray:
+        """That of each lane (B, 1), or of each of its contacts (B, m) or (1, m)."""
+        own = self.lanes.motion.e
+        e = np.asarray(self.problem.restitution if own is None else own)
+        return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
+
     def some(self, which: np.ndarray) -> Forced:
         """The lanes ``which``."""
         return replace(self, lanes=self.lanes.some(which), period=self.period[which])
@@ -90,8 +96,13 @@ class Forced:
 
     def after(self, solution: Solution) -> Forced:
         """The lanes from where a solution ends; those that failed there start where they would have."""
-        motion, q, v = self.lanes.motion, np.asarray(solution.q[:, -1]), np.asarray(solution.v[:, -1])
-        lost = np.asarray(solution.failed) | ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
+        q, v = (np.asarray(x[:, -1]) for x in (solution.q, solution.v))
+        return self.started(np.where(np.asarray(solution.failed)[:, None], np.nan, q), v)
+
+    def started(self, q: np.ndarray, v: np.ndarray) -> Forced:
+        """The lanes from other states (B, d); those that are not finite start where they would have."""
+        motion = self.lanes.motion
+        lost = ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
         q, v = (np.where(lost[:, None], old, new) for old, new in ((motion.q0, q), (motion.v0, v)))
         starts = self.lanes.replace(q0=q, v0=v, args=cast_numbers("args", motion.args, q.dtype)).only(
             "q0", "v0", "args"
@@ -152,6 +163,8 @@ def gather(
     for axis, leaf in zip(jax.tree.leaves(axes), jax.tree.leaves(args), strict=True):
         if axis == 0:
             sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
+    if 0 in sizes.values():
+        raise ValueError(f"lane axes must hold a lane, got {sizes}")
     if len(set(sizes.values())) > 1:
         raise ValueError(f"lane axes must have one length, got {sizes}")
     count, d = next(iter(sizes.values()), 1), q0.shape[-1]

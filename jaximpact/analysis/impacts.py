@@ -24,11 +24,12 @@ from ..problem import Problem
 from ..schemes.base import Scheme, Timing
 from ..solution import Drawable, Result, Solution, labelled
 from ..validate import cast_numbers, leaf_axes
-from .arguments import check_result, check_solution, one_lane, takes_study
+from .arguments import check_result, check_solution, one_lane, real, takes_study
 from .runs import runs
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
-ACCUMULATING = 3  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
+ACCUMULATING = 2  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
+REBOUNDS = 0.01  # of the speed of an impact: a contact that leaves slower than that does not rebound, and its impacts do not accumulate
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,8 +66,9 @@ class Impacts(Drawable):
             NaN where the motion ends within the impact.
         impulse: impulse of the impact, as far as the motion goes (n,).
         row: the solution's row at the end of the step in which the impulse begins (n,).
-        lasting: lasting contact (`Intervals`), from the impact or the touch that begins it to the last step that pushes.
-        accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact.
+        lasting: lasting contact (`Intervals`), from the impact or the touch that begins it to where its force vanishes.
+        accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact: infinitely many, of
+            which the steps show those that are told apart.
         naming: names and units of the problem.
     """
 
@@ -128,6 +130,7 @@ def impacts(
     *,
     args: Any = None,
     args_axes: Any = None,
+    e: Any = None,
     scheme: Scheme | None = None,
     lanes: np.ndarray | None = None,
 ) -> Impacts:
@@ -141,6 +144,8 @@ def impacts(
         problem: the mechanical system.
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
         args, args_axes: as they were given to `ensemble` (or `solve`).
+        e: restitution, as it was given to `ensemble` (or `solve`). Where it is not given, contacts rebound that are seen to, and a rebound
+            too weak for the steps to show is none.
         scheme: of a solution put together by hand, which does not know it (`Solution.timing`): schemes differ in the steps
             that an impact takes and in the time to which a velocity belongs.
         lanes: which lanes (B,) to look at, all by default; those of a failed motion may hold NaN.
@@ -158,7 +163,8 @@ def impacts(
         raise ValueError(
             "impacts need every step of a motion: solve with save='all' (ensemble: save=1), without a function"
         )
-    if q.ndim == 2:
+    single = q.ndim == 2
+    if single:
         t, q, v, impulse = (x[None] for x in (t, q, v, impulse))
     if q.ndim != 3:
         raise ValueError(f"solution must be one motion or a batch, q of shape (k, d) or (B, k, d), got {q.shape}")
@@ -194,15 +200,30 @@ def impacts(
         lane=lane[lasting],
         contact=contact[lasting],
         start=np.maximum(time, t[:, 0][lane])[lasting],
-        end=t[lane, end][lasting],
+        end=_released(t, impulse, lane[lasting], contact[lasting], end[lasting]),
         impacts=impact[lasting].astype(int),
     )
     lane, contact, time = lane[impact], contact[impact], time[impact]
     longest = float(np.max(np.diff(t, axis=1), initial=0.0))
-    limits = _accumulations(lane, contact, time, held, longest)
+    if e is None:
+        rebounds = ~(after[impact] <= REBOUNDS * np.abs(before[impact]))
+    else:
+        rebounds = _by_contact(e, single, impulse.shape)[lane, contact] > 0
+    limits = _accumulations(lane, contact, time, rebounds, e is not None, held, longest)
     return Impacts(
         lane, contact, time, before[impact], after[impact], strength[impact], start[impact] + 1, held, limits
     )
+
+
+def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
+    """Restitution of each contact of each lane (B, m), of impulses (B, k, m)."""
+    e, (count, _, m) = real("e", e), shape
+    try:
+        return np.broadcast_to(e if single or e.ndim != 1 else e[:, None], (count, m))
+    except ValueError as error:
+        raise ValueError(
+            f"e must be a number, or have shape {(m,) if single else f'({count},) or ({count}, {m})'}, got {e.shape}"
+        ) from error
 
 
 def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
@@ -243,16 +264,23 @@ def _fall(gap: np.ndarray, gap_velocity: np.ndarray, gap_acceleration: np.ndarra
     return np.clip(s, -most, most)
 
 
-def _accumulations(lane: np.ndarray, contact: np.ndarray, t: np.ndarray, lasting: Intervals, h: float) -> Intervals:
-    """Groups of impacts in ever shorter flights that a lasting contact ends: the limit points of infinitely many."""
+def _accumulations(
+    lane: np.ndarray,
+    contact: np.ndarray,
+    t: np.ndarray,
+    rebounds: np.ndarray,
+    sure: bool,
+    lasting: Intervals,
+    h: float,
+) -> Intervals:
+    """Groups of impacts in ever shorter flights that a lasting contact ends: the limit points of infinitely many.
+
+    How many of those before the limit are seen is a matter of h alone. Where contacts are ``sure`` to rebound, the one that begins lasting
+    contact is enough, else it takes another one that was seen to.
+    """
     n = len(lane)
     if n == 0 or len(lasting) == 0:
         return Intervals(**{name: x[:0] for name, x in vars(lasting).items()})
-    same = (np.diff(lane, prepend=-1) == 0) & (np.diff(contact, prepend=-1) == 0)
-    flight = np.where(same, np.diff(t, prepend=t[0]), np.inf)
-    # bounces of a few steps are known to a step or two
-    shorter = same & (flight < np.where(np.roll(same, 1), np.roll(flight, 1), np.inf) + 2 * h)
-    first = np.maximum.accumulate(np.where(shorter, 0, np.arange(n)))
     # the last impact at or before each lasting contact
     order = np.lexsort((np.concatenate([np.zeros(n), np.ones(len(lasting))]),
                         np.concatenate([t, lasting.start]),
@@ -263,11 +291,41 @@ def _accumulations(lane: np.ndarray, contact: np.ndarray, t: np.ndarray, lasting
     number = place[n:] - np.arange(len(lasting)) - 1
     index = np.maximum(number, 0)
     known = (number >= 0) & (lane[index] == lasting.lane) & (contact[index] == lasting.contact)
+
+    same = (np.diff(lane, prepend=-1) == 0) & (np.diff(contact, prepend=-1) == 0)
+    behind = index[known] + 1
+    # from lasting contact another flight begins
+    same[behind[behind < n]] = False
+    same[1:] &= rebounds[:-1]
+    flight = np.where(same, np.diff(t, prepend=t[0]), np.inf)
+    # bounces of a few steps are known to a step or two
+    shorter = same & (flight < np.where(np.roll(same, 1), np.roll(flight, 1), np.inf) + 2 * h)
+    first = np.maximum.accumulate(np.where(shorter, 0, np.arange(n)))
+    late = lasting.start - t[index]
+    # a landing too slow for an impact ends a flight that its acceleration makes of the same speed
+    touches = (late > 0) & rebounds[index]
     count = index - first[index] + 1
-    soon = lasting.start - t[index] <= np.where(same[index], flight[index], 0.0) + 2 * h
-    which = known & soon & (count >= ACCUMULATING)
+    soon = late <= np.where(same[index], flight[index], 2 * SLOW * h) + 2 * h
+    enough = rebounds[index] if sure else count + touches >= ACCUMULATING
+    which = known & soon & enough
     index, count = index[which], count[which]
     return Intervals(lane[index], contact[index], t[first[index]], lasting.start[which], count)
+
+
+def _released(t: np.ndarray, impulse: np.ndarray, lane: np.ndarray, contact: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """When lasting contacts end whose last step with an impulse leads to the row ``end``: where the force vanishes within that step.
+
+    It is taken to be linear in time, through its means over the two steps before; a contact that lasts to the last row ends there.
+    """
+    rows = impulse[lane[:, None], end[:, None] + np.arange(-3, 0), contact[:, None]]
+    times = t[lane[:, None], end[:, None] + np.arange(-3, 1)]
+    h = np.diff(times)
+    force = np.diff(rows) / h[:, :2]
+    fall = (force[:, 0] - force[:, 1]) / (0.5 * (h[:, 0] + h[:, 1]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        zero = times[:, 2] - 0.5 * h[:, 1] + np.where(fall > 0, force[:, 1] / fall, np.inf)
+    lasts = end == t.shape[1] - 1
+    return np.where(lasts, times[:, 3], np.clip(zero, times[:, 2], times[:, 3]))
 
 
 def _gap_states(

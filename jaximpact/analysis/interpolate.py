@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -13,7 +13,7 @@ from ..checks import is_traced
 from ..schemes import EventCorrected
 from ..schemes.base import Timing
 from ..solution import Solution
-from .runs import runs
+from .runs import REBOUND, runs
 
 ALIGNED = 1e-9  # of a step: times as near as that to a row are the row's
 
@@ -60,7 +60,8 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
         # those of the step
         found |= {"impulse": impulse[row], "pairs": np.asarray(one.pairs)[row]}
     if _located(one):
-        motion, kink = _smooth(one)
+        motion = _smooth(one)
+        kink = motion.kink
         inside = rest[:, 0] > 0
         between = dict(zip("qv", motion(times), strict=True))
         early, late = ((side & np.isfinite(kink[step]))[:, None] for side in _sides(times, t, step, kink))
@@ -82,26 +83,92 @@ def _located(solution: Solution) -> bool:
     return solution.timing == Timing.of(EventCorrected())
 
 
-def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The motion through the rows of a solution of every step, as a function of time.
+@dataclass(frozen=True)
+class Curve:
+    """A motion through the rows (n + 1) of a solution of every step: in each of its steps (n) polynomials of the time since a row.
 
-    Affine between the rows of a scheme of first order. With impacts located, rows hold velocities too: a cubic between them and,
-    where a step holds an impact, two parabolas that meet in it.
+    A step with an impact has two pieces that meet in it, ``kink`` after its start, inf where there is none; the first begins at
+    the row before, the second ends at the row behind. Coefficients by power, constants first: of positions (4, n, d), of velocities (3, n, d).
+    """
+
+    t: np.ndarray
+    kink: np.ndarray
+    before: tuple[np.ndarray, np.ndarray]
+    behind: tuple[np.ndarray, np.ndarray]
+
+    def __call__(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and velocities (k, d) at times (k,)."""
+        k = np.clip(np.searchsorted(self.t, times, side="right") - 1, 0, len(self.t) - 2)
+        since, late = times - self.t[k], times - self.t[k] >= self.kink[k]
+        rest = times - self.t[k + 1]
+        early, after = (
+            [_power_sum(x[:, k], s) for x in piece] for piece, s in ((self.before, since), (self.behind, rest))
+        )
+        position, velocity = (np.where(late[:, None], y, x) for x, y in zip(early, after, strict=True))
+        return position, velocity
+
+    def pieces(self) -> tuple[np.ndarray, ...]:
+        """All pieces (p,) in order of time: the time that theirs counts from, its values at their start and end, and coefficients."""
+        h, kinked = np.diff(self.t), np.isfinite(self.kink)
+        cut = np.where(kinked, self.kink, h)
+        order = np.argsort(np.append(np.arange(len(h)), np.flatnonzero(kinked)), kind="stable")
+        join = lambda x, y: np.concatenate([x, y[..., kinked, :]], axis=-2)[..., order, :]
+        times = [
+            np.stack([self.t[:-1], np.zeros_like(h), cut], axis=1),
+            np.stack([self.t[1:], cut - h, np.zeros_like(h)], axis=1),
+        ]
+        origin, start, end = join(*times).T
+        return origin, start, end, *(join(x, y) for x, y in zip(self.before, self.behind, strict=True))
+
+
+def _power_sum(coefficients: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Polynomials (n, d) with coefficients by power, constants first, at s (n,)."""
+    total = np.zeros_like(coefficients[0])
+    for x in coefficients[::-1]:
+        total = total * s[:, None] + x
+    return total
+
+
+def curve(solution: Solution) -> Curve:
+    """The motion through the rows of a solution of every step.
+
+    Affine between the rows of a scheme of first order, its velocity too but where an impact changes it. With impacts located, rows
+    hold velocities of their time: a cubic between them and, where a step holds an impact, two parabolas that meet in it.
     """
     if _located(solution):
-        return _smooth(solution)[0]
-    t, q = (np.asarray(x, np.float64) for x in (solution.t, solution.q))
-    chord = np.diff(q, axis=0) / np.diff(t)[:, None]
+        return _smooth(solution)
+    t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
+    h = np.diff(t)
+    zero = np.zeros_like(q[1:])
+    steps = REBOUND if solution.timing is None else solution.timing.steps
+    struck = np.zeros(len(h), bool)
+    contact = runs(np.asarray(solution.impulse)[None], solution.timing)
+    for first, last in zip(contact.first[contact.impact], contact.last[contact.impact], strict=True):
+        struck[first : min(last, first + steps) + 1] = True
+    # a velocity that jumps does so at the end of its step
+    rate = np.where(struck[:, None], 0.0, np.diff(v, axis=0) / h[:, None])
+    chord = np.diff(q, axis=0) / h[:, None]
+    before = np.stack([q[:-1], chord, zero, zero]), np.stack([v[:-1], rate, zero])
+    behind = np.stack([q[1:], chord, zero, zero]), np.stack([v[1:], zero, zero])
+    return Curve(t, np.where(struck, h, np.inf), before, behind)
+
+
+def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The motion through the rows of a solution of every step, as a function of time; of a scheme of first order the velocity is that of
+    the chord."""
+    found = curve(solution)
+    if _located(solution):
+        return found
+    chord = found.before[0][1]
 
     def affine(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        step = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
-        return q[step] + (times - t[step])[:, None] * chord[step], chord[step]
+        return found(times)[0], chord[np.clip(np.searchsorted(found.t, times, side="right") - 1, 0, len(chord) - 1)]
 
     return affine
 
 
-def _smooth(solution: Solution) -> tuple[Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], np.ndarray]:
-    """The motion through rows with velocities, and when within each step its impact lies, inf where there is none."""
+def _smooth(solution: Solution) -> Curve:
+    """The motion through rows with velocities."""
     t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
     h = np.diff(t)[:, None]
     chord = np.diff(q, axis=0) / h
@@ -134,16 +201,10 @@ def _smooth(solution: Solution) -> tuple[Callable[[np.ndarray], tuple[np.ndarray
     kinked = contact_steps & (np.max(np.abs(jump), axis=1) > np.max(np.abs(0.5 * h * (start + end)), axis=1))
     kink[kinked] = s[kinked, 0]
 
-    def motion(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        k = np.clip(np.searchsorted(t, times, side="right") - 1, 0, len(t) - 2)
-        s, width = (times - t[k])[:, None], h[k]
-        rest, bend = width - s, (v[k + 1] - 2 * chord[k] + v[k]) / width**2
-        tilt = (3 * chord[k] - 2 * v[k] - v[k + 1]) / width
-        position, velocity = q[k] + s * (v[k] + s * (tilt + s * bend)), v[k] + s * (2 * tilt + 3 * s * bend)
-        early, late = (np.isfinite(kink[k]) & side for side in (s[:, 0] < kink[k], s[:, 0] >= kink[k]))
-        for which, at, speed, bent, since in ((early, k, v[k], start[k], s), (late, k + 1, v[k + 1], end[k], -rest)):
-            position = np.where(which[:, None], q[at] + since * (speed + 0.5 * since * bent), position)
-            velocity = np.where(which[:, None], speed + since * bent, velocity)
-        return position, velocity
-
-    return motion, kink
+    bend, tilt = (v[1:] - 2 * chord + v[:-1]) / h**2, (3 * chord - 2 * v[:-1] - v[1:]) / h
+    halves, zero, split = (0.5 * start, 0.5 * end), np.zeros_like(chord), np.isfinite(kink)[:, None]
+    smooth = np.stack([q[:-1], v[:-1], tilt, bend]), np.stack([v[:-1], 2 * tilt, 3 * bend])
+    left_piece = np.stack([q[:-1], v[:-1], halves[0], zero]), np.stack([v[:-1], start, zero])
+    pieces = tuple(np.where(split, x, y) for x, y in zip(left_piece, smooth, strict=True))
+    behind = np.stack([q[1:], v[1:], halves[1], zero]), np.stack([v[1:], end, zero])
+    return Curve(t, kink, (pieces[0], pieces[1]), behind)

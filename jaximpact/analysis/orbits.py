@@ -1,14 +1,16 @@
-"""Periodic orbits of motions with periodic forcing and impacts, and their Floquet multipliers.
+"""Periodic orbits of motions with impacts, forced or autonomous, and their Floquet multipliers.
 
-An orbit is a fixed point of the stroboscopic map P: (q, v) at t0 -> (q, v) at t0 + k T. Newton's method finds it, with the
-Jacobian that is right across impacts (saltation matrices included), unstable orbits as well as stable ones. The
-eigenvalues of that Jacobian at the fixed point, the monodromy matrix, are its Floquet multipliers.
+An orbit of a system with periodic forcing is a fixed point of the stroboscopic map P: (q, v) at t0 -> (q, v) at t0 + k T; one of
+an autonomous system is a fixed point of the map from a surface back to it, after a period T that is found with it. Newton's
+method finds both, with the Jacobian that is right across impacts (saltation matrices included), unstable orbits as well as
+stable ones. The eigenvalues of that Jacobian at the fixed point, the monodromy matrix, are its Floquet multipliers.
 
 Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7-9.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,22 +21,15 @@ from ..checks import check_counts
 from ..labels import UNNAMED, Labels
 from ..motion import Lanes
 from ..problem import Problem
-from ..program import Program
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, labelled, spread
 from ..status import FAILURES, Status, describe
-from .arguments import check_steps, real_number
-from .strobe import (
-    admissible,
-    damped_newton,
-    eigenvalues,
-    lost_derivatives,
-    near_impact,
-    prepare_strobe,
-    strobe,
-)
+from .arguments import check_steps, real_number, takes_study
+from .closing import Closing
+from .strobe import damped_newton, lost_derivatives, near_impact, prepare_strobe
 
+FORGOTTEN = 1e3  # units of rounding of a monodromy that counts as zero
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
 
 
@@ -45,16 +40,19 @@ class PeriodicOrbit(Drawable):
     Attributes:
         q, v: state at t0 (d,).
         t0: time of the section, () [s].
-        period: time after which the orbit closes, cycles times the period of the forcing, () [s].
-        multipliers: Floquet multipliers (2d,), complex, by decreasing modulus; NaN where Newton failed.
-        monodromy: Jacobian of the stroboscopic map at the orbit (2d, 2d), of (q, v).
-        residual: largest component of P(q, v) - (q, v), ().
+        period: time after which the orbit closes, () [s]: cycles times the period of the forcing, or, through a surface, what was
+            found.
+        multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,); of an orbit through a
+            surface (2d - 1,), as the multiplier 1 along the orbit of an autonomous system is left out.
+        monodromy: Jacobian (2d, 2d), of (q, v), of the stroboscopic map at the orbit, or of the map from the surface back to it.
+        residual: largest component of P(q, v) - (q, v), and of the distance from the surface, ().
         iterations: Newton iterations, damped ones included, ().
         converged: whether the residual met the tolerance, ().
         status: `Status` bits of the motion over one period, (); DERIVATIVE_AT_END: an impact lies within two steps of t0.
         error: with ``extrapolate``, what extrapolation changed in the state at most, an estimate of the finest run's
             error, (); else None.
-        order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", () each; else None.
+        order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", and of the "period" that was
+            found, () each; else None.
         naming: names and units of the problem.
     """
 
@@ -94,12 +92,14 @@ class PeriodicOrbit(Drawable):
             worst = np.ravel(self.residual)[bad[0]]
             raise RuntimeError(
                 f"{bad.size} of {np.size(self.converged)} periodic orbits not found (first: lane {bad[0]}, residual {worst:.3g}): "
-                "start nearer to the orbit, take more steps, or another t0 if an impact falls on the section\n"
+                "start nearer to the orbit, take more steps, or another t0 or surface if an impact falls on the section; orbits of an "
+                "autonomous system are found through a surface=... with a guess of the period, and are no states of rest\n"
                 + self.describe_status()
             )
         return self
 
 
+@takes_study
 @labelled
 def periodic_orbit(
     problem: Problem,
@@ -110,6 +110,7 @@ def periodic_orbit(
     steps: int,
     cycles: int = 1,
     t0: Any = 0.0,
+    surface: Callable[..., Any] | None = None,
     args: Any = None,
     args_axes: Any = None,
     e: Any = None,
@@ -119,7 +120,9 @@ def periodic_orbit(
     iterations: int = 40,
     extrapolate: bool = False,
 ) -> PeriodicOrbit:
-    """Periodic orbits near given states at a time t0, by Newton's method on the stroboscopic map, and their multipliers.
+    """Periodic orbits near given states, by Newton's method on the map of a section, and their multipliers.
+
+    The section is the time t0, of a system with periodic forcing, or a ``surface`` in the state space of an autonomous system.
 
     Every argument may carry a lane axis as in `ensemble`: several starts or parameters at once. A lane that does not
     converge is flagged (``converged``) and spoils no other.
@@ -127,12 +130,14 @@ def periodic_orbit(
     Args:
         problem, e, projection, args, args_axes: as in `ensemble`.
         q0, v0: guess of the state at t0, (d,) or (B, d), admissible.
-        period: period of the forcing [s]: a number, (B,), or a function of args. Periods of autonomous systems, which
-            are unknown, are not found.
-        steps: steps in one period of the forcing.
-        cycles: periods of the forcing in one of the orbit.
+        period: period of the forcing [s]: a number, (B,), or a function of args. With a surface a guess of the time between two
+            passages, to a factor of 2.
+        steps: steps in one period.
+        cycles: periods of the forcing, or passages of the surface, in one period of the orbit.
         t0: time of the section [s]: a number, (B,), or a function of args. Keep it away from impacts, where the state has
             no derivative.
+        surface: ``surface(t, q, v, args) -> ()``, zero on the section of an autonomous system, which the orbit crosses, and away
+            from its impacts: velocities zero at the top of a flight, say. t is t0.
         scheme: `EventCorrected()` by default: of second order, and (q, v) is all it needs to be restarted.
         tol: largest |P(x) - x| over 1 + |x|; by default eps^(2/3).
         iterations: evaluations of the map at most.
@@ -143,57 +148,72 @@ def periodic_orbit(
         `PeriodicOrbit`.
 
     Raises:
-        ValueError, TypeError: an argument has a wrong shape, type or value, or a start is not admissible.
+        ValueError, TypeError: an argument has a wrong shape, type or value, a start is not admissible, or a surface is given and
+            force or constraints depend on t.
     """
     check_counts(iterations=iterations)
     common: dict[str, Any] = {"args": args, "args_axes": args_axes, "e": e, "scheme": scheme, "projection": projection}
     common |= {"period": period, "t0": t0, "cycles": cycles}
     program, lanes, single = prepare_strobe(problem, q0, v0, steps=steps, **common)
+    closing = Closing.of(program, lanes, surface)
     dtype = np.dtype(lanes.motion.q0.dtype)
     tol = float(np.finfo(dtype).eps) ** (2 / 3) if tol is None else tol
     if not real_number("tol", tol) > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
     if extrapolate:
         check_steps(steps, cycles * 2 ** (LEVELS - 1), "cycles, and 4 for extrapolate=True")
-    found = [_solve(program, lanes, tol, iterations)]
+    found = [_solve(closing, lanes, tol, iterations)]
     for level in range(1, LEVELS if extrapolate else 1):
         # the same lanes with smaller steps, from the orbit before
         finer: dict[str, Any] = {"h": lanes.motion.h / 2**level, "q0": found[-1].q, "v0": found[-1].v}
+        if surface is not None:
+            t1 = lanes.motion.t0 + found[-1].period
+            finer |= {"t1": t1, "h": (t1 - lanes.motion.t0) / (steps * cycles * 2**level)}
         smaller = lanes.replace(**finer).with_steps(steps * cycles * 2**level)
-        found.append(_solve(program, smaller, tol, iterations))
+        found.append(_solve(closing, smaller, tol, iterations))
     orbit = found[-1]
     if extrapolate:
-        orbit = _extrapolated(found, program.scheme.traits.order)
+        orbit = _extrapolated(found, program.scheme.traits.order, surface is not None)
     orbit = replace(orbit, status=lost_derivatives("the monodromy", orbit.status, orbit.monodromy))
+    orbit = replace(orbit, status=_without_remarks(orbit))
     lost = ~orbit.converged
     monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)
-    orbit = replace(orbit, monodromy=monodromy, multipliers=eigenvalues(monodromy))
+    orbit = replace(orbit, monodromy=monodromy, multipliers=closing.multipliers(monodromy))
     return _first(orbit) if single else orbit
 
 
-def _solve(program: Program, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
+def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
     """Orbits of all lanes with one step size."""
-    problem, motion = program.problem, lanes.motion
-    count, d = motion.q0.shape
-
-    def evaluate(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        value, jacobian, status = strobe(program, lanes, x)
-        return value - x, jacobian - np.eye(2 * d, dtype=x.dtype), status
-
-    start = np.concatenate([motion.q0, motion.v0], axis=1)
-    x, jacobian, status, residual, used, done = damped_newton(
-        evaluate, lambda x: admissible(problem, lanes, x), start, tol, iterations
+    problem = closing.program.problem
+    count, d = lanes.motion.q0.shape
+    y, matrix, status, residual, used, done = damped_newton(
+        lambda y: closing.evaluate(lanes, y)[:3],
+        lambda y: closing.allowed(lanes, y),
+        closing.unknowns(lanes),
+        tol,
+        iterations,
     )
-    status = status | np.where(near_impact(problem, lanes, x), int(Status.DERIVATIVE_AT_END), 0).astype(status.dtype)
-    done = done & ((status & int(FAILURES)) == 0)
+    x, motion = y[:, : 2 * d], closing.at(lanes, y).motion
+    near = near_impact(problem, closing.at(lanes, y), x)
+    status = status | np.where(near, int(Status.DERIVATIVE_AT_END), 0).astype(status.dtype)
+    done = done & ((status & int(FAILURES)) == 0) & closing.crosses(matrix, y)
     t0, end = (np.broadcast_to(np.asarray(t), (count,)) for t in (motion.t0, motion.t1))
-    monodromy = jacobian + np.eye(2 * d, dtype=x.dtype)
     none = np.full((count, 2 * d), np.nan, complex)
-    return PeriodicOrbit(x[:, :d], x[:, d:], t0, end - t0, none, monodromy, residual, used, done, status)
+    return PeriodicOrbit(
+        x[:, :d], x[:, d:], t0, end - t0, none, closing.return_map(matrix), residual, used, done, status
+    )
 
 
-def _extrapolated(found: list[PeriodicOrbit], order: int) -> PeriodicOrbit:
-    """Richardson's extrapolation of orbits with steps h, h/2, h/4."""
+def _without_remarks(orbit: PeriodicOrbit) -> np.ndarray:
+    """The status (B,), without remarks on derivatives where lasting contact in every direction leaves none: they are zero, and nothing
+    that lies before the contact takes part in that."""
+    forgets = np.all(np.abs(orbit.monodromy) <= FORGOTTEN * np.finfo(orbit.monodromy.dtype).eps, axis=(1, 2))
+    passed = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_ZENO | Status.DERIVATIVE_SIMULTANEOUS
+    return np.where(forgets, orbit.status & ~int(passed), orbit.status)
+
+
+def _extrapolated(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:
+    """Richardson's extrapolation of orbits with steps h, h/2, h/4, of periods that were ``unknown`` or given."""
     coarse, middle, fine = found
     factor = 1 / (2**order - 1)
 
@@ -208,16 +228,18 @@ def _extrapolated(found: list[PeriodicOrbit], order: int) -> PeriodicOrbit:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log2(change(coarse, middle, *names) / change(middle, fine, *names))
 
+    orders = {"state": observed("q", "v"), "monodromy": observed("monodromy")}
     return replace(
         fine,
         q=finest("q"),
         v=finest("v"),
+        period=finest("period"),
         monodromy=finest("monodromy"),
         iterations=np.sum([one.iterations for one in found], axis=0),
         converged=coarse.converged & middle.converged & fine.converged,
         status=coarse.status | middle.status | fine.status,
         error=factor * change(middle, fine, "q", "v"),
-        order={"state": observed("q", "v"), "monodromy": observed("monodromy")},
+        order=orders | ({"period": observed("period")} if unknown else {}),
     )
 
 

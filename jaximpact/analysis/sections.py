@@ -1,4 +1,4 @@
-"""Sections of forced motions: their states once a forcing period, and at their impacts; many motions at once."""
+"""Sections of motions: states once a forcing period, or on a surface (`crossings`), and impacts; many motions at once."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ VISIBLE = 1e-6  # a multiplier nearer to one, and what dies out less within what
 
 @dataclass(frozen=True, repr=False)
 class Section(Drawable):
-    """States of B motions once a forcing period, at ``t = (phase + k) period``.
+    """States of B motions once a forcing period, at ``t = (phase + k) period``, or at their passages through a surface.
 
     Attributes:
         t: times (B, n) [s].
         q, v: positions and velocities (B, n, d).
-        period: forcing period of each lane (B,) [s].
+        period: forcing period of each lane, or about the time between two passages as it was given (B,) [s].
         status: `Status` bits of each lane (B,).
         failed_at: time of the first failure of each lane, NaN where none (B,) [s].
         naming: names and units of the problem.
@@ -85,21 +85,34 @@ class ImpactSection(Drawable):
         impacts: their records (n,), with the lane of each (`Impacts`).
         phase: phase of the forcing at each impact, in [0, 1) (n,).
         section: the states of the same motions once a forcing period (`Section`).
+        contacts: number of constraints m.
     """
 
     impacts: Impacts
     phase: np.ndarray
     section: Section
+    contacts: int = 1
 
     def _columns(self) -> dict[str, np.ndarray]:
         return {**self.impacts._columns(), "phase": self.phase}
 
     @property
     def per_period(self) -> np.ndarray:
-        """Mean number of impacts of each lane in a forcing period (B,); NaN where the lane failed."""
+        """Mean number of impacts of each lane in a forcing period (B,): inf where they accumulate; NaN where the lane failed."""
         lanes, cycles = self.section.t.shape
         count = np.bincount(self.impacts.lane, minlength=lanes) / cycles
+        count[self.impacts.accumulations.lane] = np.inf
         return np.where(self.section.failed, np.nan, count)
+
+    @property
+    def in_contact(self) -> np.ndarray:
+        """Share of the time that each contact of each lane lasts (B, m); NaN where the lane failed."""
+        held = self.impacts.lasting
+        lanes, cycles = self.section.t.shape
+        total = np.zeros((lanes, self.contacts))
+        np.add.at(total, (held.lane, held.contact), held.end - held.start)
+        share = total / (cycles * self.section.period)[:, None]
+        return np.where(self.section.failed[:, None], np.nan, share)
 
 
 @takes_study
@@ -209,7 +222,8 @@ def impact_section(
         failed_at = np.where(lost, failed_at, window.failed_at)
         lost = (status & int(FAILURES)) != 0
         looked_at = ~lost & (np.arange(len(part)) < live)
-        found = impacts(problem, window, args=begun.args, args_axes=begun.args_axes, lanes=looked_at)
+        own_e = begun.restitution()
+        found = impacts(problem, window, args=begun.args, args_axes=begun.args_axes, e=own_e, lanes=looked_at)
         records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
         t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
@@ -218,7 +232,7 @@ def impact_section(
         first += live
     every = Impacts.joined(records)
     section = Section.joined(sections)
-    return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section)
+    return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section, m)
 
 
 def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
@@ -231,7 +245,7 @@ def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
 
 
 def period_of(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
-    """Number of forcing periods after which each motion repeats (B,), from its section.
+    """Number of forcing periods, or of passages through a surface, after which each motion repeats (B,), from its section.
 
     The smallest p with |x[k + p] - x[k]| <= tolerance for all states x (`Section.states`, largest component) kept, unless
     these states still settle: how fast the changes over p periods, and over the divisors of p, die out tells how far the states
@@ -243,7 +257,7 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
         most: largest p looked for; by default half of the states kept.
 
     Returns:
-        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed; -2
+        p; 0 where none is found, because the motion has a longer period or is not periodic; -1 where the lane failed, or passes the surface no more; -2
         (`NOT_SETTLED`) where its states still approach a periodic motion, too slowly to tell which: skip more periods.
     """
     period = repeats_after(section, tolerance=tolerance, most=most)
@@ -276,7 +290,7 @@ def repeats_after(section: Section, *, tolerance: float | None = None, most: int
     for p in range(most, 0, -1):
         apart = repetition(section, p)
         period[apart <= tolerance] = p
-    period[section.failed] = FAILED_LANE
+    period[section.failed | ~np.all(np.isfinite(section.q), axis=(1, 2))] = FAILED_LANE
     return period
 
 

@@ -57,8 +57,7 @@ def prepare_strobe(
     """
     if period is None:
         raise ValueError(
-            f"{name}: give the {name}, a number or a function of args; orbits of autonomous systems, whose period is unknown, "
-            "are not covered"
+            f"{name}: give the {name}, a number or a function of args; for an orbit of an autonomous system a guess, with surface=..."
         )
     check_problem(problem)
     check_counts(steps=steps, cycles=cycles)
@@ -86,13 +85,6 @@ def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.
     chunk = lanes.count if lanes.count <= FEW else None
     jacobian, (value, status) = jacobians_of(program, lanes, Jacobian(wrt, state, "forward"), chunk=chunk)
     return np.concatenate([value["q"], value["v"]], axis=1), jacobian, status
-
-
-def strobe(program: Program, lanes: Lanes, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The stroboscopic map of states x (B, 2d): its value, its Jacobian (B, 2d, 2d) and the status (B,)."""
-    d = x.shape[1] // 2
-    value, jacobian, status = jacobians(program, lanes.replace(q0=x[:, :d], v0=x[:, d:]), ("q0", "v0"))
-    return value, blocks(jacobian), status
 
 
 def blocks(jacobian: Any) -> np.ndarray:
@@ -166,7 +158,7 @@ def damped_newton(
         active = ~(done | stuck)
         if not active.any():
             break
-        trial = x + np.where(active, damping, 0)[:, None] * step
+        trial = x + (np.where(active, damping, 0)[:, None] * step).astype(x.dtype)
         inside = allowed(trial)
         trial = np.where(inside[:, None], trial, x)
         found = evaluate(trial)

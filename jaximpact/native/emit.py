@@ -57,6 +57,8 @@ class Native:
     def __init__(self, width: int, fused: bool) -> None:
         self.w = Writer(width, fused)
         self.empty: list[Value] = []  # rows without entries
+        # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
+        self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
 
     def is_empty_row(self, x: Value) -> bool:
         return any(x is y for y in self.empty)
@@ -102,6 +104,9 @@ class Native:
         start = [memory.own(self, x, v) if isinstance(x, Block) else x for x, v in zip(start, varies, strict=True)]
         numbers = self.flat(start, varies)
         before, head, body, after = w.block, *(w.fresh(name) for name in ("head", "body", "after"))
+        counter, self.counter = self.counter, None
+        if counter:
+            w.do(f"store volatile i64 0, ptr {counter}, align 8")
         w.go(head)
         w.begin(head)
         first = len(w.lines)
@@ -113,6 +118,11 @@ class Native:
                 more = w.both(more, w.active)
             w.branch(w.any(more), body, after)
             w.begin(body)
+            if counter:
+                turns = "%" + w.fresh("turns")
+                w.do(f"{turns} = load volatile i64, ptr {counter}, align 8")
+                w.do(f"{turns}.next = add i64 {turns}, 1")
+                w.do(f"store volatile i64 {turns}.next, ptr {counter}, align 8")
             with w.scope(more if more.wide else w.active):
                 found = turn(carry)
                 new = self.flat(found, varies)
@@ -123,6 +133,7 @@ class Native:
                     w.lines[first + i] += f", [ {x.name}, %{w.block} ]"
                 w.go(head)
         w.begin(after)
+        self.counter = counter
         return carry
 
     def choose(

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import jax
 import numpy as np
 
+from ..progress import watched
 from ..small import Unsupported, carried_axes
 from ..small.cost import cost
 from ..small.program import inputs
@@ -131,6 +132,8 @@ def _launch(
     found = [np.empty((math.prod(a.shape), rows if many else 1, padded), a.dtype) for a, many in results]
     work = np.empty(program.text.work + 64, np.uint8)
     first = work.ctypes.data + -work.ctypes.data % 64
+    if (watch := watched()) is not None and program.text.width == 1:
+        watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
     program.code.call(_table(entries), _table(found), _table(given), first, blocks, rows)
     arrays = [x[:, :, :lanes].transpose(2, 1, 0) for x in found]
     return [x.reshape(lanes, *[rows] * many, *a.shape) for x, (a, many) in zip(arrays, results, strict=True)]

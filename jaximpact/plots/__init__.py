@@ -15,6 +15,7 @@ from ..analysis import (
     Bifurcation,
     Branch,
     Convergence,
+    Crossings,
     Impacts,
     ImpactSection,
     Lyapunov,
@@ -74,6 +75,7 @@ PICTURES = {
     Branch: Picture(draw_branch, main=draw_states),
     Convergence: Picture(draw_convergence, (6.8, 4.8)),
     Covariance: Picture(draw_covariance, (8.0, 4.2)),
+    Crossings: Picture(draw_section, (6.0, 4.6)),
     ImpactSection: Picture(draw_impact_section, (6.0, 4.6)),
     Impacts: Picture(draw_impacts, (8.0, 3.6)),
     Indices: Picture(draw_indices, (8.0, 4.2)),
@@ -110,7 +112,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     `Balance`           energies, and the residuals
     `Convergence`       errors over h, with observed orders and lines of slope 1 and 2
     `Statistics`        quantile bands of ``component`` of ``name``, over time or groups (``label``)
-    `Section`           velocity over position of one ``coordinate``
+    `Section`           velocity over position of one ``coordinate``; so of `Crossings`
     `ImpactSection`     velocity before each impact over its phase
     `Bifurcation`       positions of one ``coordinate``, and the period, over the parameter
     `ParameterMap`      period and impacts over the two parameters

@@ -66,7 +66,8 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
         for (name, x), colour in zip(contact.items(), COLOURS[2:], strict=False):
             ax.plot(p, x, color=colour, lw=1.4, label=name)
         ax.axhline(0.0, color=DARK, lw=0.8)
-        ax.set_ylabel(branch.naming.axis("", "gap velocity") + branch.naming.axis(",", "gap"))
+        units = {"smallest impact speed": "gap velocity", "smallest clearance": "gap"}
+        ax.set_ylabel(",".join(branch.naming.axis("", units[name]) for name in contact))
     for kind, marker in MARKERS.items():
         events = [event for event in branch.events if event.kind == kind]
         if events:
@@ -90,6 +91,8 @@ def draw_states(branch: Branch, ax: Axes) -> str:
         name = branch.naming.coordinate(i, branch.q.shape[1])
         for stable, style in LINES.items():
             x, y = _pieces(branch, i, stable)
+            if not x.size:
+                continue
             ax.plot(x, y, color=colour, label=f"{name}, {'stable' if stable else 'unstable'}", **style)
     for kind, marker in MARKERS.items():
         events = [event for event in branch.events if event.kind == kind]
@@ -97,7 +100,7 @@ def draw_states(branch: Branch, ax: Axes) -> str:
             at = [event.parameter for event in events]
             ax.plot(at, [event.q[0] for event in events], marker, color=DARK, ms=7, label=kind, ls="none")
             ax.vlines(at, 0, 1, transform=ax.get_xaxis_transform(), color=GREY, lw=0.7, zorder=0)
-    ax.set_ylabel(branch.naming.axis("position q at t0\n", "q"))
+    ax.set_ylabel(branch.naming.axis("position q at the section\n", "q"))
     ax.set_xlabel(branch.name)
     tidy(ax)
     ax.legend(**OUTSIDE)

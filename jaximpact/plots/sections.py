@@ -8,6 +8,7 @@ import numpy as np
 
 from ..analysis.basins import Basins
 from ..analysis.bifurcation import Bifurcation, ParameterMap
+from ..analysis.crossings import Crossings
 from ..analysis.sections import NOT_SETTLED, ImpactSection, Section
 from .style import COLOURS, DARK, GREY, OUTSIDE, dot, new_figure, tidy
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 POINTS = 20_000  # points from which each is drawn as a pixel
+BEYOND = 1e300  # drawn in place of infinitely many
 PERIODS = 8  # periods with a colour of their own
 ROOM = 9  # basins with a colour of their own
 # further colours, distinct from the palette's and from each other
@@ -22,7 +24,7 @@ BASINS = (*COLOURS, "#F0E442", "#8c564b", "#5b4ea3")
 LIGHT = "#e8e8e8"
 
 
-def draw_section(section: Section, ax: Axes, *, coordinate: int = 0) -> str:
+def draw_section(section: Section | Crossings, ax: Axes, *, coordinate: int = 0) -> str:
     """Velocity over position of one coordinate, all lanes together."""
     _points(ax, section.q[..., coordinate].ravel(), section.v[..., coordinate].ravel())
     labels = section.naming
@@ -70,7 +72,7 @@ def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
     q = found.q[..., coordinate]
     _points(ax, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
     naming = found.section.naming
-    ax.set_ylabel(naming.axis(f"position {naming.coordinate(coordinate, 2)} once a period", "q", coordinate))
+    ax.set_ylabel(naming.axis(f"position {naming.coordinate(coordinate, 2)} at the section", "q", coordinate))
     ax.set_xlabel(found.parameter)
     failed = int(np.sum(found.section.failed))
     return f"{failed} of {found.section.failed.size} motions failed" if failed else ""
@@ -78,11 +80,19 @@ def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
 
 def draw_parameter_map(found: ParameterMap) -> tuple[np.ndarray, str]:
     """Period and number of impacts over the two parameters."""
+    from matplotlib import colormaps
+
     figure = new_figure(11.0, 4.8)
     left, right = figure.subplots(1, 2, sharey=True)
     draw_periods(found, left)
-    image = right.pcolormesh(found.x, found.y, found.impacts, cmap="viridis", shading="nearest", rasterized=True)
-    figure.colorbar(image, ax=right, label="impacts in a forcing period")
+    endless = np.isposinf(found.impacts)
+    finite = found.impacts[np.isfinite(found.impacts)]
+    image = right.pcolormesh(
+        found.x, found.y, np.where(endless, BEYOND, found.impacts), cmap=colormaps["viridis"].with_extremes(over=COLOURS[1]), shading="nearest", rasterized=True,
+        vmin=np.min(finite, initial=0.0), vmax=np.max(finite, initial=1.0),
+    )  # fmt: skip
+    label = "impacts in a forcing period" + (";\nbeyond the scale: infinitely many" if endless.any() else "")
+    figure.colorbar(image, ax=right, label=label, extend="max" if endless.any() else "neither")
     right.set_xlabel(found.parameters[0])
     return np.array([left, right]), ""
 

@@ -1,0 +1,325 @@
+"""Poincaré sections on a surface s(t, q, v, args) = 0: where computed motions pass through it, and motions run until they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import ArrayLike
+
+from ..checks import check_counts, is_whole
+from ..labels import UNNAMED, Labels
+from ..problem import Problem
+from ..projection.base import ContactSolver
+from ..schemes.base import Scheme
+from ..solution import Drawable, Solution, labelled
+from ..status import FAILURES
+from ..validate import cast_numbers, leaf_axes
+from .arguments import check_result, check_steps, one_lane, takes_study
+from .closing import Surface, check_surface
+from .forced import Forced, check_restarts, gather
+from .interpolate import curve
+from .sections import Section, stroboscopic
+
+HALVINGS = 60  # of the piece that a passage lies in
+NOISE = 64  # units of rounding of the largest value of s within which it counts as zero
+PERIODS = 32  # of a run between two looks at how many passages there are
+PATIENCE = 4  # times as many periods as passages are asked for, after which no more are waited for
+
+
+@dataclass(frozen=True, repr=False)
+class Crossings(Drawable):
+    """Passages of one or many motions through a surface, in the order of lane and time.
+
+    Attributes:
+        lane: which motion (n,).
+        t: times (n,) [s].
+        q, v: states there (n, d).
+        direction: 1 where s increases, -1 where it decreases (n,).
+        naming: names and units of the problem.
+    """
+
+    lane: np.ndarray
+    t: np.ndarray
+    q: np.ndarray
+    v: np.ndarray
+    direction: np.ndarray
+    naming: Labels = UNNAMED
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return self._table("lane", "t", "q", "v", "direction")
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    def of(self, lane: int) -> Crossings:
+        """The passages of one motion."""
+        arrays = {name: x[self.lane == lane] for name, x in vars(self).items() if isinstance(x, np.ndarray)}
+        return replace(self, **arrays)
+
+
+@takes_study
+def crossings(
+    solution: Solution,
+    surface: Surface,
+    *,
+    direction: int = 0,
+    args: Any = None,
+    args_axes: Any = None,
+) -> Crossings:
+    """Where motions pass through a surface, between the rows of a solution that holds every step.
+
+    A passage is a change of sign of s along the motion, located on the path between two rows: a cubic, broken where the step has an
+    impact. So it is of second order in h with `EventCorrected`, and of first order with the others, as the motion itself. What an impact
+    jumps over is none: a velocity that an impact reverses is not zero at any time. Two passages within one step are not seen.
+
+    Args:
+        solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
+        surface: ``surface(t, q, v, args) -> ()``, continuous. Keep the function: another one compiles anew.
+        direction: 1 for passages where s increases, -1 where it decreases, 0 for both.
+        args, args_axes: as they were given to `ensemble` (or `solve`).
+
+    Returns:
+        `Crossings`; a motion that starts on the surface does not pass it there, nor does one that stays on it.
+
+    Raises:
+        ValueError, TypeError: the solution does not hold its steps, or a motion is not finite; the surface is none.
+    """
+    check_result("solution", solution, Solution, "solve or ensemble")
+    check_direction(direction)
+    if solution.values is not None or solution.origin.every_step is False or np.shape(solution.t)[-1] < 2:
+        raise ValueError(
+            "solution: passages need every step of a motion: solve with save='all' (ensemble: save=1), without a function"
+        )
+    if np.ndim(solution.q) == 2:
+        solution = jax.tree.map(lambda x: np.asarray(x)[None], solution)
+    if np.ndim(solution.q) != 3:
+        raise ValueError(
+            f"solution must be one motion or a batch, q of shape (k, d) or (B, k, d), got {solution.q.shape}"
+        )
+    if not np.all(np.isfinite(solution.q) & np.isfinite(solution.v)):
+        raise ValueError("solution: a motion is not finite: leave it out with solution[~solution.failed]")
+    args = cast_numbers("args", args, solution.q.dtype)
+    t, q, v = (x[0, 0] for x in (solution.t, solution.q, solution.v))
+    check_surface(surface, t, q, v, one_lane(args, args_axes))
+    return find(solution, surface, direction, args, args_axes)
+
+
+def check_direction(direction: Any) -> None:
+    if not is_whole(direction) or direction not in (-1, 0, 1):
+        raise ValueError(f"direction must be 1, -1, or 0 for both, got {direction!r}")
+
+
+def find(solution: Solution, surface: Surface, direction: int, args: Any, args_axes: Any) -> Crossings:
+    """`crossings` of a batch, of arguments that were checked."""
+    lanes = [jax.tree.map(lambda x, i=i: np.asarray(x)[i], solution) for i in range(len(solution.t))]
+    pieces = [curve(one).pieces() for one in lanes]
+    lane = np.repeat(np.arange(len(lanes)), [len(piece[0]) for piece in pieces])
+    origin, start, end, *polynomials = (
+        np.concatenate(x, axis=-2 if x[0].ndim == 3 else 0) for x in zip(*pieces, strict=True)
+    )
+    parts = origin, start, end, *(np.moveaxis(x, 1, 0) for x in polynomials)
+    dtype = solution.q.dtype
+    leaves, structure = jax.tree.flatten(args)
+    axes = leaf_axes(args, args_axes)
+
+    def call(function: Any, which: np.ndarray) -> tuple[np.ndarray, ...]:
+        # few sizes, few compilations
+        size = 1 << max(len(which) - 1, 0).bit_length()
+        some = np.concatenate([which, np.repeat(which[:1], size - len(which))])
+        own = tuple(x if axis is None else np.asarray(x)[lane[some]] for x, axis in zip(leaves, axes, strict=True))
+        given = tuple(x[some].astype(dtype) for x in parts)
+        return tuple(np.asarray(x)[: len(which)] for x in function(surface, given, own, axes, structure))
+
+    ends = np.stack(call(_values, np.arange(len(lane))))
+    largest = np.zeros(len(lanes))
+    np.maximum.at(largest, lane, np.max(np.abs(ends), axis=0))
+    ends[np.abs(ends) <= NOISE * np.finfo(dtype).eps * largest[lane]] = 0
+    if not np.all(np.isfinite(ends)):
+        raise ValueError("surface is not finite at a state of the motion")
+    up, down = ((side * ends[0] < 0) & (side * ends[1] >= 0) for side in (1, -1))
+    passed = np.flatnonzero((up & (direction >= 0)) | (down & (direction <= 0)))
+    if not passed.size:
+        none = np.zeros((0, solution.q.shape[-1]), dtype)
+        return Crossings(lane[:0], none[:, 0], none, none, lane[:0], solution.naming)
+    t, q, v = call(_root, passed)
+    return Crossings(lane[passed], t, q, v, np.where(up[passed], 1, -1), solution.naming)
+
+
+Pieces = tuple[Any, ...]
+
+
+def _state(piece: Pieces, s: Array) -> tuple[Array, Array, Array]:
+    """Time, position and velocity at a time s of the piece's own."""
+    origin, _, _, positions, velocities = piece
+    q, v = (sum(x * s**i for i, x in enumerate(part)) for part in (positions, velocities))
+    return origin + s, q, v
+
+
+@partial(jax.jit, static_argnames=("surface", "axes", "structure"))
+def _values(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure: Any) -> tuple[Array, Array]:
+    def one(piece: Pieces, leaves: tuple) -> tuple[Array, Array]:
+        args = jax.tree.unflatten(structure, leaves)
+        of = lambda s: jnp.asarray(surface(*_state(piece, s), args), s.dtype)
+        return of(piece[1]), of(piece[2])
+
+    return jax.vmap(one, in_axes=(0, axes))(pieces, leaves)
+
+
+@partial(jax.jit, static_argnames=("surface", "axes", "structure"))
+def _root(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure: Any) -> tuple[Array, Array, Array]:
+    """States where s changes its sign, by halving."""
+
+    def one(piece: Pieces, leaves: tuple) -> tuple[Array, Array, Array]:
+        args = jax.tree.unflatten(structure, leaves)
+        of = lambda s: jnp.asarray(surface(*_state(piece, s), args), s.dtype)
+        below = of(piece[1]) < 0
+
+        def halve(_: Any, bracket: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = bracket
+            middle = 0.5 * (low + high)
+            before = jnp.where(below, of(middle) < 0, of(middle) > 0)
+            return jnp.where(before, middle, low), jnp.where(before, high, middle)
+
+        return _state(piece, lax.fori_loop(0, HALVINGS, halve, (piece[1], piece[2]))[1])
+
+    return jax.vmap(one, in_axes=(0, axes))(pieces, leaves)
+
+
+@takes_study
+@labelled
+def poincare_section(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    *,
+    surface: Surface,
+    direction: int = 0,
+    period: Any,
+    steps: int,
+    cycles: int,
+    skip: int = 0,
+    phase: float = 0.0,
+    args: Any = None,
+    args_axes: Any = None,
+    e: Any = None,
+    scheme: Scheme | None = None,
+    projection: ContactSolver | None = None,
+    progress: bool | None = None,
+) -> Section:
+    """The states of motions at their passages through a surface, the Poincaré map of autonomous systems and of forced ones.
+
+    Motions run until each has passed ``skip + cycles`` times, in runs of 32 periods of which every step is kept; see `crossings` for what
+    a passage is. Where the surface is a time, t = phase * period + k period, this is `stroboscopic`, which keeps no other rows.
+
+    Args:
+        problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
+        surface: ``surface(t, q, v, args) -> ()``, zero on the section. Keep the function: another one compiles anew.
+        direction: 1 for passages where it increases, -1 where it decreases, 0 for both.
+        period: about the time between two passages [s], a number, (B,), or a function of args: h = period/steps, and motions run for at most
+            4 (skip + cycles) periods.
+        steps: steps in that time.
+        cycles: passages kept, at least one.
+        skip: passages before those, the transient.
+        phase: part of the period, in [0, 1), at which the motion starts.
+        scheme: `EventCorrected()` (default) or `MoreauJean()`: a state of theirs is all that the next step needs.
+        progress: show a progress bar, as in `ensemble`.
+
+    Returns:
+        A `Section` with n = cycles. Failed lanes are flagged in its ``status``; lanes that do not pass as often, having come to rest
+        say, have NaN for the last of their rows.
+
+    Raises:
+        ValueError, TypeError: as `stroboscopic`; the surface is none, or the scheme carries an impact over into the next step.
+    """
+    check_direction(direction)
+    check_counts(steps=steps, cycles=cycles, skip=skip)
+    check_steps(steps, PATIENCE * (skip + cycles), "4 (skip + cycles)")
+    motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
+    return passages(motions, surface, direction, steps, cycles, skip, progress)
+
+
+def passages(
+    motions: Forced,
+    surface: Surface,
+    direction: int,
+    steps: int,
+    cycles: int,
+    skip: int,
+    progress: bool | None,
+) -> Section:
+    """The section of motions that were checked."""
+    check_restarts(motions.scheme)
+    one = motions.lanes.take(0)
+    dtype = motions.lanes.motion.q0.dtype
+    args = cast_numbers("args", motions.args, dtype)
+    check_surface(surface, jnp.zeros((), dtype), one.q0, one.v0, one_lane(args, motions.args_axes))
+    periods = min(PERIODS, skip + cycles)
+    row = 8 * (1 + 3 * one.q0.shape[0] + motions.constraints())
+    parts = [
+        _passages(part, live, surface, direction, steps, cycles, skip, periods, progress)
+        for part, live in motions.parts(row * (steps * periods + 1))
+    ]
+    return Section.joined(parts)
+
+
+def _passages(
+    part: Forced,
+    live: int,
+    surface: Surface,
+    direction: int,
+    steps: int,
+    cycles: int,
+    skip: int,
+    periods: int,
+    progress: bool | None,
+) -> Section:
+    """The section of the first ``live`` lanes of a group of them."""
+    lanes, d = part.lanes.motion.q0.shape
+    dtype = part.lanes.motion.q0.dtype
+    wanted, count = skip + cycles, np.zeros(lanes, int)
+    t, q, v = np.full((lanes, cycles), np.nan), *(np.full((lanes, cycles, d), np.nan, dtype) for _ in range(2))
+    status, failed_at = np.zeros(lanes, int), np.full(lanes, np.nan)
+    failed = np.zeros(lanes, bool)
+    period = part.period
+    for _ in range(-(-PATIENCE * wanted // periods)):
+        waiting = ~failed & (count < wanted)
+        if not waiting.any():
+            break
+        window = part.run(periods, steps, 1, progress)
+        status = np.where(waiting, status | window.status, status)
+        failed_at = np.where(waiting, window.failed_at, failed_at)
+        failed = (status & int(FAILURES)) != 0
+        sound = np.flatnonzero(waiting & ~failed)
+        if sound.size:
+            some = part.some(sound)
+            args = cast_numbers("args", some.args, dtype)
+            found = find(
+                jax.tree.map(lambda x, sound=sound: x[sound], window), surface, direction, args, some.args_axes
+            )
+            lane = sound[found.lane]
+            # the number of each among those of its lane, in this window
+            number = count[lane] - skip + np.arange(len(lane)) - np.searchsorted(found.lane, found.lane)
+            kept = (number >= 0) & (number < cycles)
+            for whole, new in ((t, found.t), (q, found.q), (v, found.v)):
+                whole[lane[kept], number[kept]] = new[kept]
+            count += np.bincount(lane, minlength=lanes)
+        part = replace(part, begins=part.begins + periods).after(window)
+    own = slice(live)
+    return Section(t[own], q[own], v[own], period[own], status[own], failed_at[own])
+
+
+def section(surface: Surface | None, direction: int, problem: Problem, q0: Any, v0: Any, **options: Any) -> Section:
+    """`poincare_section`, or `stroboscopic` without a surface."""
+    if surface is None:
+        if direction != 0:
+            raise ValueError(
+                f"direction={direction!r} is one of passages through a surface: give surface=..., or leave direction out"
+            )
+        return stroboscopic(problem, q0, v0, **options)
+    return poincare_section(problem, q0, v0, surface=surface, direction=direction, **options)

@@ -1,0 +1,89 @@
+"""What diagrams, maps and basins are of a `Study`: the values that it varies are theirs, and its lanes their motions, which they compute anew."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from .arguments import StudyLike, one_lane
+from .crossings import section
+from .sections import Section
+
+METHODS = ("e", "scheme", "projection")
+
+
+def diagram_lanes(
+    study: StudyLike, parameter: Any, sweep: str | None, surface: Any, direction: int, options: dict[str, Any]
+) -> tuple[np.ndarray, int, Section]:
+    """The values of a quantity that a study varies, how many lanes have each, and the section of all lanes, those of one value
+    next to each other."""
+    if sweep is not None:
+        raise ValueError(
+            f"sweep={sweep!r}: the lanes of a study start from states of their own; to follow an attractor give problem, q0, v0 and values"
+        )
+    if not isinstance(parameter, str):
+        raise TypeError(f"parameter must be the name of a quantity that the study varies, got {parameter!r}")
+    column = study.quantity(parameter)
+    if column.ndim != 1:
+        raise ValueError(f"parameter {parameter} of the study must be one number, got shape {column.shape[1:]}")
+    values, member, count = np.unique(column, return_inverse=True, return_counts=True)
+    if np.ptp(count):
+        raise ValueError(
+            f"parameter {parameter}: the study has between {count.min()} and {count.max()} lanes of one value; a diagram takes as many of "
+            "each, as those of Design.grid"
+        )
+    known = study.arguments()
+    own = {name: known[name] for name in ("args", "args_axes", *METHODS)} | options
+    found = section(surface, direction, study.problem, known["q0"], known["v0"], **own)
+    order = np.argsort(member, kind="stable")
+    arrays = {field.name: getattr(found, field.name)[order] for field in fields(Section) if field.name != "naming"}
+    return values, int(count[0]), replace(found, **arrays)
+
+
+def map_arguments(study: StudyLike) -> dict[str, Any]:
+    """A study over a grid of two parameters as arguments of `two_parameter_map`."""
+    keys, values = _pair(study, ("e", "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})")
+    paths = tuple(key.path if key.root == "args" else ("e",) for key in keys)
+    if any(key.component is not None for key in keys):
+        raise ValueError("study: a map is over parameters of one number each, not over components of one")
+    return _first(study) | {"parameters": paths, "values": values}
+
+
+def basin_arguments(study: StudyLike) -> dict[str, Any]:
+    """A study over a grid of two initial numbers as arguments of `basins`."""
+    keys, values = _pair(study, ("q0", "v0"), "two initial numbers, Design.grid(**{'q0[0]': ..., 'v0[0]': ...})")
+    if any(key.component is None for key in keys):
+        raise ValueError("study: basins are over components of q0 and v0, named 'q0[0]', 'v0[0]'")
+    coordinates = tuple((key.root[0], key.component[0]) for key in keys)
+    return _first(study) | {"coordinates": coordinates, "x": values[0], "y": values[1]}
+
+
+def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
+    """The two quantities that a study varies over a grid, and their values."""
+    design = study.design
+    keys = design.keys
+    if design.kind != "grid" or len(keys) != 2 or any(key.root not in roots for key in keys):
+        raise ValueError(
+            f"study: this is of one over a grid of {what}; this one varies {', '.join(key.text for key in keys)} over {design.kind}: make "
+            "another, or give problem and arguments themselves"
+        )
+    return keys, tuple(np.asarray(design.values[key.text]) for key in keys)
+
+
+def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
+    """The arguments of one lane of a study, by its place in the order of the design, as `solve` takes them."""
+    known = study.arguments([number])
+    ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0, "e": 0}
+    numbers = {
+        name: np.asarray(known[name])[0] if np.ndim(known[name]) > rank else known[name] for name, rank in ranks.items()
+    }
+    methods = {"scheme": known["scheme"], "projection": known["projection"]}
+    return {"problem": study.problem, "args": one_lane(known["args"], known["args_axes"])} | numbers | methods
+
+
+def _first(study: StudyLike) -> dict[str, Any]:
+    """The arguments of its first lane, which are those of all but for what is varied; sections have a phase in place of t0 and t1."""
+    found = motion_arguments(study, 0)
+    return {name: x for name, x in found.items() if name not in ("t0", "t1")}
