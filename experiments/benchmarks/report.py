@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Collection
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -135,8 +136,8 @@ def with_ratios(rows: list[dict]) -> list[dict]:
     return found
 
 
-def table(rows: list[dict]) -> str:
-    """All rows, a table for every section that has some."""
+def table(rows: list[dict], earlier: Collection[str] = ()) -> str:
+    """All rows, a table for every section that has some; those ``earlier`` are of another run."""
     rows = with_ratios(rows)
     parts = [LEGEND]
     for key, (title, columns) in SECTIONS.items():
@@ -145,6 +146,8 @@ def table(rows: list[dict]) -> str:
             continue
         lines = [f"## {title}", "", "| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
         lines += ["| " + " | ".join(COLUMNS[column](row) for column in columns) + " |" for row in mine]
+        if key in earlier:
+            lines.insert(2, "Recorded earlier, with an older version of this library.\n")
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)
 

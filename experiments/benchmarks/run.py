@@ -74,12 +74,22 @@ def peer_rows(rounds: int, python: dict[str, str]) -> list[dict]:
     return rows
 
 
-def write(folder: Path, rows: list[dict], points: list[dict]) -> str:
-    """Write results, table and pictures into the folder; the table."""
-    rows = report.with_ratios(rows)
-    results = {"about": report.about(), "rows": rows, "precision": points}
+def earlier(folder: Path, parts: list[str]) -> dict:
+    """What the folder has of the parts that are not measured now, and what they were measured with."""
+    recorded = folder / "results.json"
+    found = json.loads(recorded.read_text()) if recorded.exists() else {"about": {}, "rows": [], "precision": []}
+    before = found.get("earlier", {"sections": {}})["sections"]
+    rows = [row for row in found["rows"] if report.section(row) not in parts]
+    about = {kind: before.get(kind, found["about"]) for kind in sorted({report.section(row) for row in rows})}
+    return {"rows": rows, "sections": about, "precision": [] if "precision" in parts else found["precision"]}
+
+
+def write(folder: Path, rows: list[dict], points: list[dict], kept: dict) -> str:
+    """Write results, table and pictures into the folder, with what is kept of it; the table."""
+    rows, points = report.with_ratios(rows) + kept["rows"], points + kept["precision"]
+    results = {"about": report.about(), "rows": rows, "precision": points, "earlier": {"sections": kept["sections"]}}
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    text = report.table(rows)
+    text = report.table(rows, kept["sections"])
     (folder / "table.md").write_text(text)
     work_precision.pictures(points, folder)
     return text
@@ -93,7 +103,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--parts",
         nargs="+",
         choices=PARTS,
-        help="what to measure; by default all, with --only the first two",
+        help="what to measure, the rest stays as it is recorded; by default all, with --only the first two",
     )
     parser.add_argument("--only", nargs="+", metavar="WORK:LANES", help="rows of values and derivatives to measure")
     parser.add_argument("--rounds", type=int, default=5)
@@ -119,31 +129,32 @@ def main(arguments: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[dict] = []
     points: list[dict] = []
+    kept = earlier(options.out, parts)
     with tempfile.TemporaryDirectory() as folder:
         libraries = native.Native(folder) if native.compiler() else None
         for kind, few, all_of_them in (("values", VALUES, ALL_VALUES), ("derivatives", DERIVATIVES, ALL_DERIVATIVES)):
             if kind in parts:
                 for item in options.only or (all_of_them if options.full else few):
                     rows += measure(item, kind, options, libraries)
-                    write(options.out, rows, points)  # what is done survives an interruption
+                    write(options.out, rows, points, kept)  # what is done survives an interruption
                     jax.clear_caches()
     if "peers" in parts:
         rows += peer_rows(options.rounds, python)
     if "contacts" in parts:
         with tempfile.TemporaryDirectory() as folder:
             rows += contacts.rows(options.rounds, folder)
-        write(options.out, rows, points)
+        write(options.out, rows, points, kept)
         jax.clear_caches()
     if "accelerator" in parts:
         for row in accelerator.rows(options):
             rows.append(row)
-            write(options.out, rows, points)
+            write(options.out, rows, points, kept)
     if "precision" in parts:
         for name in work_precision.MOTIONS:
             print(f"error against cost: {name}", file=sys.stderr, flush=True)
             points += work_precision.measure(name, options.full, python)
             jax.clear_caches()
-    print(write(options.out, rows, points))
+    print(write(options.out, rows, points, kept))
 
 
 if __name__ == "__main__":
