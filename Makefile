@@ -17,7 +17,7 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 demo: setup
-	$(BIN)/python experiments/measured_bounces.py $(if $(DATA),--data $(DATA)) --out $(OUT)/measured_bounces
+	$(BIN)/python experiments/cases/measured_bounces.py $(if $(DATA),--data $(DATA)) --out $(OUT)/measured_bounces
 
 test: setup
 	$(BIN)/python -m pytest
@@ -45,18 +45,18 @@ docs-fresh: setup
 	$(MAKE) docs
 
 figures: setup
-	$(BIN)/python experiments/convergence.py --out $(OUT)/convergence
-	$(BIN)/python experiments/tangents.py --out $(OUT)/tangents
-	$(BIN)/python experiments/bounce_to_target.py --out $(OUT)/bounce_to_target
-	$(BIN)/python experiments/bounces_by_gradient.py $(if $(DATA),--data $(DATA)) --out $(OUT)/bounces_by_gradient
-	$(BIN)/python experiments/bifurcation_diagram.py --out $(OUT)/bifurcation_diagram
-	$(BIN)/python experiments/basins_picture.py --out $(OUT)/basins_picture
-	$(BIN)/python experiments/two_parameter_map.py --out $(OUT)/two_parameter_map
-	$(BIN)/python experiments/periodic_orbits.py --out $(OUT)/periodic_orbits
-	$(BIN)/python experiments/lyapunov_spectrum.py --out $(OUT)/lyapunov_spectrum
+	$(BIN)/python experiments/cases/convergence.py --out $(OUT)/convergence
+	$(BIN)/python experiments/cases/tangents.py --out $(OUT)/tangents
+	$(BIN)/python experiments/cases/bounce_to_target.py --out $(OUT)/bounce_to_target
+	$(BIN)/python experiments/cases/bounces_by_gradient.py $(if $(DATA),--data $(DATA)) --out $(OUT)/bounces_by_gradient
+	$(BIN)/python experiments/gallery/bifurcation_diagram.py --out $(OUT)/bifurcation_diagram
+	$(BIN)/python experiments/gallery/basins_picture.py --out $(OUT)/basins_picture
+	$(BIN)/python experiments/gallery/two_parameter_map.py --out $(OUT)/two_parameter_map
+	$(BIN)/python experiments/gallery/periodic_orbits.py --out $(OUT)/periodic_orbits
+	$(BIN)/python experiments/gallery/lyapunov_spectrum.py --out $(OUT)/lyapunov_spectrum
 
 gallery: setup
-	$(BIN)/python experiments/gallery.py
+	$(BIN)/python experiments/gallery/draw.py
 
 conformance: setup
 	$(BIN)/python -m pip install --quiet '.[peers]'

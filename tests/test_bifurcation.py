@@ -10,7 +10,7 @@ import pytest
 import jaximpact as ji
 from jaximpact.analysis import bifurcation, stroboscopic, two_parameter_map
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments" / "gallery"))  # as a script there sees it
 
 from impact_oscillator import PROBLEM, args_of, exact_section, forcing_period
 

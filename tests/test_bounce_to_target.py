@@ -15,7 +15,7 @@ from scipy.optimize import least_squares
 import jaximpact as ji
 
 pytest.importorskip("optax")
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments" / "cases"))  # as a script there sees it
 
 from bounce_to_target import (
     Task,

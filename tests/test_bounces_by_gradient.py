@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("optax")
 ROOT = Path(__file__).resolve().parents[1]
 REAL = ROOT.parent / "shared" / "data" / "bounce_times.csv"
-sys.path.insert(0, str(ROOT / "experiments"))  # as a script there sees it
+sys.path.insert(0, str(ROOT / "experiments" / "cases"))  # as a script there sees it
 
 from bounces_by_gradient import main  # noqa: E402
 from gradient_fit.fit import factors  # noqa: E402

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-sys.path.insert(0, str(EXPERIMENTS))
+sys.path.insert(0, str(EXPERIMENTS / "gallery"))
 
-import gallery  # noqa: E402
+import draw as gallery  # noqa: E402
 
 
 def test_page_and_pictures():

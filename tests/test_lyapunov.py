@@ -14,7 +14,7 @@ from jaximpact import catalogue
 from jaximpact.analysis import lyapunov
 from jaximpact.catalogue import oscillators
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments" / "gallery"))  # as a script there sees it
 
 from impact_oscillator import exact_exponents
 

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 REAL = ROOT.parent / "shared" / "data" / "bounce_times.csv"
-sys.path.insert(0, str(ROOT / "experiments"))  # as a script there sees it
+sys.path.insert(0, str(ROOT / "experiments" / "cases"))  # as a script there sees it
 
 from bounces.data import read_drops  # noqa: E402
 from bounces.matching import match  # noqa: E402
@@ -129,7 +129,7 @@ def test_matching_leaves_a_lone_late_contact_out():
 
 
 def test_recovers_the_truth_of_synthetic_drops(tmp_path, capsys):
-    source = ROOT / "experiments" / "data"
+    source = ROOT / "experiments" / "cases" / "data"
     text = (source / "synthetic_bounces.csv").read_text() + "stone,50,1,0,0.0\nstone,50,1,1,0.1\n"
     data, out = tmp_path / "synthetic_bounces.csv", tmp_path / "out"
     data.write_text(text)

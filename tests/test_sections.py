@@ -11,7 +11,7 @@ import jaximpact as ji
 from jaximpact.analysis import Section, impact_section, period_of, periodic_orbit, stroboscopic
 from jaximpact.catalogue import oscillators
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))  # as a script there sees it
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments" / "gallery"))  # as a script there sees it
 
 from bifurcation_diagram import COMPARED, compare
 from impact_oscillator import PROBLEM, args_of, forcing_period

@@ -92,7 +92,7 @@ def test_no_study_there(tmp_path, capsys):
 
 
 def test_example_is_shipped_and_described(monkeypatch, tmp_path, capsys):
-    file = Path(__file__).parents[1] / "experiments" / "studies" / "impact_oscillator.toml"
+    file = Path(__file__).parents[1] / "experiments" / "gallery" / "studies" / "impact_oscillator.toml"
     monkeypatch.chdir(tmp_path)
     study = ji.Study.from_file(file)
     assert (study.dims, study.shape) == (("e", "frequency"), (15, 20))

@@ -253,12 +253,13 @@ def command_line() -> str:
 
 
 def gallery_plates() -> dict[str, Any]:
-    sys.path.insert(0, str(EXPERIMENTS))
+    place = str(EXPERIMENTS / "gallery")
+    sys.path.insert(0, place)
     try:
-        import gallery
+        import draw
     finally:
-        sys.path.remove(str(EXPERIMENTS))
-    return gallery.PLATES
+        sys.path.remove(place)
+    return draw.PLATES
 
 
 def gallery() -> str:

@@ -5,7 +5,7 @@
     python experiments/benchmarks/bodies.py heap 10000   # disks that fall, then settled ones; for minutes
     python experiments/benchmarks/bodies.py cube 50 20   # 50³ spheres on the way down, 20 steps at 1e-3 m/s
 
-Spheres in a box: experiments/spheres_in_a_box.py.
+Spheres in a box: experiments/gallery/spheres_in_a_box.py.
 """
 
 from __future__ import annotations

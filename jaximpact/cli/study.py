@@ -22,7 +22,7 @@ Compute the study that a TOML file describes, into a Zarr store that xarray read
 it. It may be stopped at any instant: finished chunks are kept, and the end result is the same to the last bit.
 
 examples:
-  jaximpact study experiments/studies/impact_oscillator.toml
+  jaximpact study experiments/gallery/studies/impact_oscillator.toml
   jaximpact study big.toml --dask tcp://10.0.0.5:8786       on the workers of a dask cluster
 
 a file:

@@ -1,9 +1,9 @@
 """The gallery: every picture with the command that draws it.
 
-    python experiments/gallery.py               # draws all of them anew and writes gallery/README.md, half an hour
-    python experiments/gallery.py basins orbits # those only
+    python experiments/gallery/draw.py               # draws all of them anew and writes README.md here, half an hour
+    python experiments/gallery/draw.py basins orbits # those only
 
-The commands run from the folder above this one; pictures are copied into gallery/.
+The commands run from the top of the repository; pictures are copied to this folder.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).parent
-GALLERY = HERE / "gallery"
+GALLERY = Path(__file__).parent
+ROOT = GALLERY.parents[1]
 
 
 class Plate(NamedTuple):
@@ -37,73 +37,73 @@ class Plate(NamedTuple):
 PLATES = {
     "disks": Plate(
         "A heap of disks",
-        "falling_disks.py",
+        "gallery/falling_disks.py",
         "disks.png",
         "300 inelastic disks without friction fall into a box and come to rest. The lines are as wide as the impulses between disks; what the "
         "floor carries is compared with their weight.",
     ),
     "spheres": Plate(
         "Spheres in a box",
-        "spheres_in_a_box.py",
+        "gallery/spheres_in_a_box.py",
         "spheres.png",
         "8³ spheres settle in a box, 1000 steps to a residual of 1e-8 m/s; the script prints steps a second, penetration and the weight on the "
         "floor.",
     ),
     "bifurcation": Plate(
         "A bifurcation diagram",
-        "bifurcation_diagram.py --full",
+        "gallery/bifurcation_diagram.py --full",
         "bifurcation.png",
         "The forced impact oscillator once a forcing period, 300 periods kept at each of 400 frequencies: period doubling, chaos, "
         "and windows whose periods add up. The lower panel is the period found.",
     ),
     "basins": Plate(
         "Basins of attraction",
-        "basins_picture.py --full",
+        "gallery/basins_picture.py --full",
         "basins.png",
         "512 × 512 initial states of the same oscillator and the attractors they reach, recognised from the motions; rings mark the "
         "attractors' points once a period.",
     ),
     "map": Plate(
         "Periods over two parameters",
-        "two_parameter_map.py --full",
+        "gallery/two_parameter_map.py --full",
         "map.png",
         "Period of the motion, and impacts in a forcing period, over frequency and place of the wall.",
     ),
     "orbits": Plate(
         "A branch of periodic orbits",
-        "periodic_orbits.py",
+        "gallery/periodic_orbits.py",
         "frequency_up.png",
         "One orbit followed over the frequency, through its instability: state, Floquet multipliers, impact speed. Events are "
         "compared with closed forms.",
     ),
     "lyapunov": Plate(
         "Lyapunov exponents",
-        "lyapunov_spectrum.py",
+        "gallery/lyapunov_spectrum.py",
         "lyapunov_spectrum.png",
         "Largest exponent over the frequency, with tangents right across impacts; an event-driven reference at a handful of "
         "frequencies.",
     ),
     "tangents": Plate(
         "Derivatives across impacts",
-        "tangents.py",
+        "cases/tangents.py",
         "tangents.png",
         "Tangents and adjoints along a motion with five impacts, beside those of `EventCorrected` and of plain automatic differentiation.",
     ),
     "optimum": Plate(
         "An optimum through an impact",
-        "bounce_to_target.py",
+        "cases/bounce_to_target.py",
         "figure.png",
         "A puck steered by one bounce to a target at least effort: corrected derivatives reach the known optimum, others do not.",
     ),
     "convergence": Plate(
         "Convergence, measured",
-        "convergence.py",
+        "cases/convergence.py",
         "convergence.png",
         "Errors of positions, velocities and impulses as h → 0, against exact motions.",
     ),
     "bounces": Plate(
         "Restitution from bounces",
-        "measured_bounces.py",
+        "cases/measured_bounces.py",
         "figure.png",
         "The main job on the synthetic data set: restitution and release height fitted to the times of contacts.",
     ),
@@ -111,7 +111,7 @@ PLATES = {
 
 
 def page() -> str:
-    """gallery/README.md."""
+    """README.md."""
     lines = ["# Gallery", "", "Every picture is drawn by the command under it, all of them by `make gallery`.", ""]
     for name, plate in PLATES.items():
         lines += [f"## {plate.title}", "", plate.text, "", f"![{plate.title}]({name}.png)", ""]
@@ -127,11 +127,10 @@ def main():
     unknown = set(options.plates) - set(PLATES)
     if unknown:
         parser.error(f"no plate {', '.join(sorted(unknown))}; choose among {', '.join(PLATES)}")
-    GALLERY.mkdir(exist_ok=True)
     for name in options.plates or PLATES:
         plate, out = PLATES[name], (options.out / name).resolve()
         _, script, *rest = shlex.split(plate.command)
-        subprocess.run([sys.executable, script, *rest, "--out", str(out)], cwd=HERE.parent, check=True)
+        subprocess.run([sys.executable, script, *rest, "--out", str(out)], cwd=ROOT, check=True)
         shutil.copy(out / plate.picture, GALLERY / f"{name}.png")
     (GALLERY / "README.md").write_text(page())
 

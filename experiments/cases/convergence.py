@@ -1,7 +1,7 @@
 """Observed orders of the schemes on catalogue problems with exact motions: the table of the manual, the figure of the gallery.
 
-python experiments/convergence.py                 a choice of problems, under a minute
-python experiments/convergence.py --full          every case of the catalogue with every scheme its theory covers
+python experiments/cases/convergence.py                 a choice of problems, under a minute
+python experiments/cases/convergence.py --full          every case of the catalogue with every scheme its theory covers
 """
 
 import argparse

@@ -4,8 +4,8 @@ q'' + 2 z q' + q = cos(w (t + shift)), q >= wall, one impact a period. Down from
 touches the wall a second time; from there it is followed up, through its period doubling. Each event stands beside
 the root of the closed-form monodromy matrix (Shaw and Holmes 1983), or of the closed-form motion's clearance.
 
-python experiments/periodic_orbits.py             coarse steps
-python experiments/periodic_orbits.py --full      small ones, and branches over the wall and the restitution too
+python experiments/gallery/periodic_orbits.py             coarse steps
+python experiments/gallery/periodic_orbits.py --full      small ones, and branches over the wall and the restitution too
 """
 
 import argparse

@@ -3,8 +3,8 @@
 One batch of motions; the reference (impact_oscillator.py) shares no code with it. Where impacts accumulate and
 the contact stays for a while, a motion forgets its start altogether: its exponents are -infinity, and it is left out.
 
-python experiments/lyapunov_spectrum.py             few motions, short averages
-python experiments/lyapunov_spectrum.py --full      many, long ones: minutes
+python experiments/gallery/lyapunov_spectrum.py             few motions, short averages
+python experiments/gallery/lyapunov_spectrum.py --full      many, long ones: minutes
 """
 
 import argparse

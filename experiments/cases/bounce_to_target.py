@@ -19,7 +19,7 @@ v, which the impact multiplies by -1/e. Two linear equations with the Gram numbe
 m; what remains is to minimise over the one number s. For sums of cosines the same holds of the projections of a and w
 onto them, so that this optimum is exact, too.
 
-    python experiments/bounce_to_target.py            # a table for several steps h, results.npz, table.csv, figure.png
+    python experiments/cases/bounce_to_target.py            # a table for several steps h, results.npz, table.csv, figure.png
 """
 
 import argparse

@@ -5,8 +5,8 @@ steps h, all drops in one call of `jaximpact.ensemble` for each h, in two rounds
 around the best pair. The contact times are extrapolated to h = 0 and compared with the measured ones by a loss that
 forgives missed and extra contacts. Written to the output folder: fits.csv (a row a drop), results.npz, figure.png.
 
-    python experiments/measured_bounces.py                              # the synthetic file, with known truth
-    python experiments/measured_bounces.py --data bounce_times.csv      # measured drops
+    python experiments/cases/measured_bounces.py                              # the synthetic file, with known truth
+    python experiments/cases/measured_bounces.py --data bounce_times.csv      # measured drops
 
 Every row of the data is one contact: ball (a name), drop_height_cm (nominal height of the ball's lowest point at
 release), drop (which repeat), bounce (0, 1, 2, ... the order of contacts), time_s (time of contact; only differences

@@ -7,8 +7,8 @@ more: then the contacts of the simulation are never far from those they are comp
 without it: does drag explain that the ratio of successive flights depends on speed? Written to the output folder: balls.csv,
 drops.csv, results.npz, figure.png.
 
-    python experiments/bounces_by_gradient.py                              # the synthetic file, without drag in truth
-    python experiments/bounces_by_gradient.py --data bounce_times.csv      # measured drops
+    python experiments/cases/bounces_by_gradient.py                              # the synthetic file, without drag in truth
+    python experiments/cases/bounces_by_gradient.py --data bounce_times.csv      # measured drops
 
 The data are those of measured_bounces.py; if that has been run, its results are compared with these.
 """

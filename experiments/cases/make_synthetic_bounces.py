@@ -3,7 +3,7 @@
 Contact times of an ideal ball of constant restitution (closed form, not the solver), spoilt the way an acoustic
 stopwatch spoils them: 1 ms of trigger jitter, some contacts missed, some extra contacts late in a drop.
 
-    python experiments/make_synthetic_bounces.py            # rewrites experiments/data/synthetic_{bounces,truth}.csv
+    python experiments/cases/make_synthetic_bounces.py            # rewrites experiments/cases/data/synthetic_{bounces,truth}.csv
 """
 
 import argparse
