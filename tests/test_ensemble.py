@@ -250,3 +250,20 @@ def test_no_lane_axis():
 def test_is_jax_free_result():
     found = ji.ensemble(OSCILLATOR, t1=0.1, h=0.01, **options())
     assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(found))
+
+
+@pytest.mark.parametrize("lanes", [4, 5])
+def test_the_same_functions_are_not_called_again(lanes):
+    """Neither for their shapes nor for the check of the start, whatever the numbers; of as many lanes or of others."""
+    calls = []
+
+    def force(t, q, v, args):
+        calls.append(1)
+        return -args * jnp.ones_like(q)
+
+    problem = ji.Problem(force, lambda t, q, args: q)
+    run = lambda lanes, g: ji.ensemble(problem, np.ones((lanes, 1)), [0.0], t1=0.5, h=0.01, args=g)
+    run(4, 9.81)
+    calls.clear()
+    run(lanes, 3.7)
+    assert not calls
