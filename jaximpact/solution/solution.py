@@ -20,6 +20,7 @@ from ..provenance import provenance
 from ..save import Save
 from ..schemes.base import Timing
 from ..status import FAILURES, Status, describe, summarise
+from . import paraview
 from .convert import to_dataset, to_table
 from .result import Drawable, Result, analysis, files, plots
 
@@ -199,6 +200,24 @@ class Solution(Drawable):
     def to_pandas(self) -> pandas.DataFrame:
         """A table with a row for each time, indexed by t, or by lane and t; needs pandas. The last row is that of t1."""
         return to_table(self)
+
+    def to_paraview(self, path: str | Path, *, dimension: int = 3, radius: Any = None) -> Path:
+        """One motion of bodies for ParaView: ``path``, which ends with .pvd, and beside it a folder of VTK files, for every row the
+        bodies as points with their velocity [and radius], and contacts that act, where near pairs are listed, as lines with
+        their impulse in the step. Needs vtk (`pip install 'jaximpact[paraview]'`).
+
+        Args:
+            dimension: coordinates of each body, 2 or 3.
+            radius: a number, one for each body (N,), or a function of t that gives one of these; a point's column, for glyphs.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: several motions, coordinates that do not divide by the dimension, another ending, radii of another shape.
+            ImportError: vtk is not installed.
+        """
+        return paraview.write(self, path, dimension, radius)
 
     def animate(self, path: str | Path | None = None, *, draw: Callable[..., Any], **options: Any) -> Any:
         """The motion as a moving picture: `jaximpact.plots.animate` of this solution; needs matplotlib."""

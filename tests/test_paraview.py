@@ -1,0 +1,74 @@
+"""Files for ParaView hold the rows: read again by VTK's own readers."""
+
+import xml.etree.ElementTree as ElementTree
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import bodies
+
+pytest.importorskip("vtkmodules", reason="vtk is not installed: pip install 'jaximpact[paraview]'")
+from vtkmodules.util.numpy_support import vtk_to_numpy
+from vtkmodules.vtkIOXML import vtkXMLPolyDataReader
+
+RADIUS, NUMBER = 0.1, 9
+
+
+@pytest.fixture(scope="module")
+def column():
+    """Nine spheres one above the other, which settle on the floor."""
+    problem = bodies.spheres(np.full(NUMBER, RADIUS), walls=((-1, 1), (-1, 1), (0, None)), gravity=9.81)
+    q0 = np.stack([[0.0, 0.0, (2 * k + 1.05) * RADIUS] for k in range(NUMBER)]).ravel()
+    return ji.solve(problem, q0, np.zeros(3 * NUMBER), t1=0.1, h=1e-2, save=5)
+
+
+def read(path):
+    reader = vtkXMLPolyDataReader()
+    reader.SetFileName(str(path))
+    reader.Update()
+    return reader.GetOutput()
+
+
+def test_rows_come_back(column, tmp_path):
+    path = column.to_paraview(tmp_path / "run.pvd", radius=RADIUS)
+    sets = [x.attrib for x in ElementTree.parse(path).iter("DataSet")]
+    for part, kind in (("0", "bodies"), ("1", "contacts")):
+        mine = [x for x in sets if x["part"] == part]
+        np.testing.assert_array_equal([float(x["timestep"]) for x in mine], column.t)
+        assert all(kind in x["file"] for x in mine)
+    for k in range(len(column.t)):
+        data = read(tmp_path / sets[2 * k]["file"])
+        np.testing.assert_array_equal(vtk_to_numpy(data.GetPoints().GetData()), column.q[k].reshape(-1, 3))
+        about = data.GetPointData()
+        np.testing.assert_array_equal(vtk_to_numpy(about.GetArray("velocity")), column.v[k].reshape(-1, 3))
+        np.testing.assert_array_equal(vtk_to_numpy(about.GetArray("radius")), np.full(NUMBER, RADIUS))
+    # at the end every sphere but the lowest rests on the one below it, whose contact carries h g for each above
+    data = read(tmp_path / sets[-1]["file"])
+    lines = vtk_to_numpy(data.GetLines().GetConnectivityArray()).reshape(-1, 2)
+    impulse = vtk_to_numpy(data.GetCellData().GetArray("impulse"))
+    order = np.argsort(lines[:, 0])
+    np.testing.assert_array_equal(lines[order], np.stack([np.arange(NUMBER - 1), np.arange(1, NUMBER)], axis=1))
+    np.testing.assert_allclose(
+        impulse[order], 9.81e-2 * np.arange(NUMBER - 1, 0, -1), rtol=1e-5
+    )  # to the solver's 1e-8 m/s
+
+
+def test_bodies_in_the_plane_have_no_third_coordinate(tmp_path):
+    free = ji.solve(ji.Problem(lambda t, q, v, args: jnp.zeros_like(q)), np.arange(4.0), np.ones(4), t1=0.1, h=0.05)
+    path = free.to_paraview(tmp_path / "flight.pvd", dimension=2, radius=lambda t: [0.1 + t, 0.2])
+    assert "contacts" not in path.read_text()
+    data = read(tmp_path / "flight" / "bodies_000002.vtp")
+    np.testing.assert_allclose(vtk_to_numpy(data.GetPoints().GetData()), [[0.1, 1.1, 0], [2.1, 3.1, 0]])
+    np.testing.assert_allclose(vtk_to_numpy(data.GetPointData().GetArray("radius")), [0.2, 0.2])
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [("run.vtk", {}, "ends with .pvd"), ("run.pvd", {"dimension": 2}, "27"), ("run.pvd", {"dimension": 1}, "dimension=1"),
+     ("run.pvd", {"radius": [0.1, 0.2]}, "one for each of 9 bodies")],
+)  # fmt: skip
+def test_bad_input(column, path, options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        column.to_paraview(tmp_path / path, **options)
