@@ -52,9 +52,10 @@ def _inside(eqn: Any) -> list:
 
 def closed_over(jaxpr: Any) -> dict:
     """What a jaxpr, and those inside it, close over: values by variable."""
-    closed = getattr(jaxpr, "jaxpr", jaxpr)
-    found = dict(zip(closed.constvars, jaxpr.consts, strict=True)) if closed is not jaxpr else {}
-    for eqn in closed.eqns:
+    inside = getattr(jaxpr, "jaxpr", jaxpr)
+    # in newer versions of jax a closed jaxpr is one with constants, and is its own inside
+    found = dict(zip(inside.constvars, getattr(jaxpr, "consts", ()), strict=False))
+    for eqn in inside.eqns:
         for part in _inside(eqn):
             found |= closed_over(part)
     return found
