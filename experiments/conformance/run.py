@@ -28,7 +28,7 @@ COLUMNS = {
         ("MuJoCo, differences of 1e-5", "mujoco_differences.py", "1e-5 1/3"),
         ("MuJoCo, differences of 3e-2", "mujoco_differences.py", "3e-2 1/2"),
     ],
-    "brax": [(f"brax {name}", "brax_pipelines.py", name) for name in ("spring", "positional", "generalized")],
+    "brax": [(f"brax {name}", "brax_pipelines.py", name) for name in ("spring", "positional")],
     "diffrax": [("diffrax, events by hand", "diffrax_events.py", "")],
     "jaxonomy": [("jaxonomy", "jaxonomy_ball.py", "")],
     "drake": [
