@@ -5,35 +5,91 @@
     python experiments/conformance/run.py --page          # put the table and the picture into README.md
 
 Every adapter runs in a process of its own, with a time limit; a simulator that is not installed says so. `--python`
-names an interpreter of a peer's own. One simulator of yours: python -m jaximpact.conformance --adapter mine.py
+names an interpreter of a peer's own, and what it measured is kept (columns.json in --out; with --page that of this folder): the table holds what was measured
+last of every column and case, so that peers that cannot share an environment can share a table. One simulator of yours:
+python -m jaximpact.conformance --adapter mine.py
 """
 
 import argparse
+import json
 import shutil
 import sys
 from pathlib import Path
 
 from jaximpact import conformance
-from jaximpact.conformance import Adapter
+from jaximpact.conformance import Adapter, Cell, Column, Report
 
 HERE = Path(__file__).parent
 PEERS = HERE / "peers"
 PAGE, MARKERS = HERE / "README.md", ("<!-- table -->", "<!-- end of table -->")
 COLUMNS = {
     "mjx": [("MuJoCo MJX", "mjx_contacts.py", "")],
-    "mujoco": [("MuJoCo, finite differences", "mujoco_differences.py", "")],
-    "brax": [(f"brax {name}", "brax_pipelines.py", name) for name in ("spring", "positional", "generalized")],
+    "mujoco": [
+        ("MuJoCo, differences of 1e-5", "mujoco_differences.py", "1e-5 1/3"),
+        ("MuJoCo, differences of 3e-2", "mujoco_differences.py", "3e-2 1/2"),
+    ],
+    "brax": [(f"brax {name}", "brax_pipelines.py", name) for name in ("spring", "positional")],
     "diffrax": [("diffrax, events by hand", "diffrax_events.py", "")],
     "jaxonomy": [("jaxonomy", "jaxonomy_ball.py", "")],
+    "drake": [
+        ("Drake SAP", "drake_simulators.py", "sap"),
+        ("Drake witness, plain reset", "drake_simulators.py", "plain"),
+        ("Drake witness, saltation by hand", "drake_simulators.py", "saltation"),
+    ],
+    "newton": [
+        ("Newton SemiImplicit", "newton_particles.py", "SemiImplicit"),
+        ("Newton XPBD", "newton_particles.py", "XPBD"),
+    ],
 }
 
 
-def write_page(report: conformance.Report, folder: Path) -> None:
+def write_page(report: Report, folder: Path) -> None:
     """Replace what stands between the page's markers, and the picture beside it."""
     before, rest = PAGE.read_text().split(MARKERS[0])
     after = rest.split(MARKERS[1])[1]
     PAGE.write_text(f"{before}{MARKERS[0]}\n\n{report.markdown()}\n{MARKERS[1]}{after}")
     shutil.copy2(folder / "picture.png", HERE / "conformance.png")
+
+
+def kept(file: Path) -> dict[str, Column]:
+    """Columns of earlier runs, by heading."""
+    if not file.exists():
+        return {}
+    by_step = lambda errors: {float(h): error for h, error in errors.items()}
+    read = lambda cell: Cell(by_step(cell["errors"]), by_step(cell["states"]), cell["seconds"], cell["message"])
+    return {
+        title: Column(title, {name: read(cell) for name, cell in column["cells"].items()}, column["about"])
+        for title, column in json.loads(file.read_text()).items()
+    }
+
+
+def keep(file: Path, columns: dict[str, Column]) -> None:
+    """Write them: errors of Jacobians and states by case and step, versions, settings."""
+    plain = {
+        title: {"cells": {name: cell._asdict() for name, cell in column.cells.items()}, "about": column.about}
+        for title, column in columns.items()
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(plain, indent=1) + "\n")
+
+
+def order() -> list[str]:
+    """Headings of all columns."""
+    peers = [title for columns in COLUMNS.values() for title, _, _ in columns]
+    return [*(adapter.title for adapter in conformance.adapters_of_jaximpact()), *peers]
+
+
+def joined(measured: Report, file: Path) -> Report:
+    """What was measured, and what was measured before of other columns and cases."""
+    columns = kept(file)
+    for new in measured.columns:
+        old = columns.get(new.title)
+        if new.cells or old is None or not old.cells:
+            # a case that was measured again and is not stated any more is gone
+            rest = {} if old is None else {n: c for n, c in old.cells.items() if n not in measured.names}
+            columns[new.title] = Column(new.title, rest | dict(new.cells), new.about)
+    keep(file, columns)
+    return Report(tuple(conformance.cases()), tuple(columns[title] for title in order() if title in columns))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -55,7 +111,8 @@ def main(arguments: list[str] | None = None) -> None:
         if key in wanted:
             where = python.get(key, sys.executable)
             adapters += [Adapter(title, str(PEERS / file), variant, where) for title, file, variant in columns]
-    report = conformance.run(adapters, options.cases, limit=options.limit, jobs=options.jobs, progress=True)
+    measured = conformance.run(adapters, options.cases, limit=options.limit, jobs=options.jobs, progress=True)
+    report = joined(measured, (HERE if options.page else options.out) / "columns.json")
     folder = report.save(options.out)
     if options.page:
         write_page(report, folder)

@@ -20,11 +20,11 @@ class Own:
     """One scheme of this library, by `jaximpact.sensitivities` of the problem that the formulas state."""
 
     PACKAGES = ("jaximpact", "jax")
-    HOW = "jaximpact.sensitivities, forward mode"
 
     def __init__(self, scheme: str, sensitivity: str) -> None:
         jax.config.update("jax_enable_x64", True)
         self.scheme, self.sensitivity = getattr(schemes, scheme)(), sensitivity
+        self.HOW = f'jaximpact.sensitivities, mode="forward", sensitivity="{sensitivity}"'
         self.plastic = scheme == "Maury"
         self._group = cache(self._computed)
 

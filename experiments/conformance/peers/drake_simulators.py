@@ -1,0 +1,200 @@
+"""Drake with AutoDiffXd: its discrete contact (SAP), and its hybrid systems with witness functions.
+
+**SAP**: spheres of unit mass on prismatic joints before half-spaces, `MultibodyPlant` in discrete mode with the contact approximation
+"sap", point contact, no friction. Drake has no restitution. SAP's compliance is a linear spring with relaxation time tau, whose
+force does not pull: k x (1 + tau x'/x), the spring and damper whose restitution does not depend on the speed. As for MuJoCo, the ratio of
+damping is the one of the wanted e and the contact takes h^(1/3) seconds: as h -> 0 it hardens and is resolved by ever more steps. Plastic
+cases have the rigid contact that Drake makes of a stiffness no step resolves (its near-rigid regime), which does not bounce, with
+a relaxation time of sqrt(h). Forces come in at
+the port of generalized forces. Stiffness and relaxation time are no AutoDiffXd in Drake: the column of e is by central differences
+of 1e-5; all others are Drake's automatic derivatives.
+
+**Witness**: a ball as a `LeafSystem`; the `Simulator` isolates the witness function's zero and resets the velocity. Runge-Kutta 3 with
+accuracy 1e-9. The variant "plain" resets v to -e v; the time that Drake isolates carries no derivative, as its documentation of
+`WitnessFunction` leaves it to the user. The variant "saltation" adds to the reset what the time's derivative owes, by hand.
+"""
+
+import math
+
+import numpy as np
+from pydrake.autodiffutils import AutoDiffXd
+from pydrake.geometry import AddContactMaterial, HalfSpace, ProximityProperties, Sphere
+from pydrake.math import RigidTransform, cos, sin, sqrt
+from pydrake.multibody.plant import AddMultibodyPlantSceneGraph, CoulombFriction, DiscreteContactApproximation
+from pydrake.multibody.tree import FixedOffsetFrame, PrismaticJoint, SpatialInertia, UnitInertia
+from pydrake.systems.analysis import ApplySimulatorConfig, Simulator_, SimulatorConfig
+from pydrake.systems.framework import DiagramBuilder, LeafSystem_, UnrestrictedUpdateEvent_, WitnessFunctionDirection
+from springs import damping_ratio
+from walls import Motion
+
+FUNCTIONS = {"sin": sin, "cos": cos, "sqrt": sqrt}
+RADIUS, CHANGE, RIGID = 0.1, 1e-5, 1e12
+
+
+def properties(stiffness, relaxation):
+    found = ProximityProperties()
+    AddContactMaterial(point_stiffness=stiffness, friction=CoulombFriction(0.0, 0.0), properties=found)
+    found.AddProperty("material", "relaxation_time", relaxation)
+    return found
+
+
+def diagram(bounded, d, h, e):
+    """d points on prismatic joints, some with a half-space below, as a diagram of AutoDiffXd."""
+    if e == 0:
+        stiffness, relaxation = RIGID, math.sqrt(h)
+    else:
+        frequency = math.pi / h ** (1 / 3)
+        # of two equal materials in contact the stiffness is half of each one's, the relaxation time the sum of both
+        stiffness, relaxation = 2 * frequency**2, damping_ratio(e) / frequency if e < 1 else 0.0
+    builder = DiagramBuilder()
+    plant, _ = AddMultibodyPlantSceneGraph(builder, time_step=h)
+    plant.set_discrete_contact_approximation(DiscreteContactApproximation.kSap)
+    plant.mutable_gravity_field().set_gravity_vector(np.zeros(3))
+    for i in range(d):
+        body = plant.AddRigidBody(f"body{i}", SpatialInertia(1.0, np.zeros(3), UnitInertia.SolidSphere(RADIUS)))
+        place = RigidTransform([10.0 * i, 0, 0])  # each coordinate is a lane of its own
+        plant.AddJoint(
+            PrismaticJoint(
+                f"r{i}",
+                plant.AddFrame(FixedOffsetFrame(f"lane{i}", plant.world_frame(), place)),
+                body.body_frame(),
+                [0, 0, 1],
+            )
+        )
+        if i in bounded:
+            plant.RegisterCollisionGeometry(
+                body, RigidTransform(), Sphere(RADIUS), f"ball{i}", properties(stiffness, relaxation)
+            )
+    if bounded:
+        floor = RigidTransform([0, 0, -RADIUS])
+        plant.RegisterCollisionGeometry(
+            plant.world_body(), floor, HalfSpace(), "floor", properties(stiffness, relaxation)
+        )
+    plant.Finalize()
+    return builder.Build().ToAutoDiffXd()
+
+
+def dual(theta):
+    return [AutoDiffXd(x, np.eye(len(theta))[i]) for i, x in enumerate(theta)]
+
+
+def split(y, p):
+    """Values and derivatives of AutoDiffXd numbers; constants have none."""
+    derivatives = [x.derivatives() if x.derivatives().size else np.zeros(p) for x in y]
+    return np.array([x.value() for x in y]), np.array(derivatives)
+
+
+class Sap:
+    PACKAGES = ("drake",)
+    HOW = (
+        "MultibodyPlant<AutoDiffXd>, SAP, point contact; linear spring and relaxation time from e, contact time h^(1/3), rigid for e = 0; "
+        "column of e by central differences"
+    )
+
+    def march(self, case, theta, steps):
+        """Values and derivatives at the end."""
+        h = case.t1 / steps
+        e = float(theta[list(case.parameters).index("e")])
+        motion = Motion(case, dual(theta), FUNCTIONS)
+        system = diagram(motion.bounded, motion.d, h, e)
+        plant = system.GetSubsystemByName("plant")
+        simulator = Simulator_[AutoDiffXd](system)
+        context = plant.GetMyMutableContextFromRoot(simulator.get_mutable_context())
+        r, v = motion.start
+        plant.SetPositionsAndVelocities(context, np.array([*r, *v]))
+        port = plant.get_applied_generalized_force_input_port()
+        for k in range(steps):
+            now = plant.GetPositionsAndVelocities(context)
+            force = motion.force(k * h, list(now[: motion.d]), list(now[motion.d :]))
+            port.FixValue(context, np.array([AutoDiffXd(0.0) + f for f in force]))
+            simulator.AdvanceTo((k + 0.5) * h)
+        now = plant.GetPositionsAndVelocities(context)
+        return split(motion.end(list(now[: motion.d]), list(now[motion.d :])), len(theta))
+
+    def final_state(self, case, theta, steps):
+        return self.march(case, theta, steps)[0]
+
+    def jacobian(self, case, theta, steps):
+        found = self.march(case, theta, steps)[1]
+        i, up, down = list(case.parameters).index("e"), np.array(theta), np.array(theta)
+        if theta[i] == 0:
+            return found  # a rigid contact does not bounce
+        up[i], down[i] = min(theta[i] + CHANGE, 1.0), theta[i] - CHANGE
+        slope = self.final_state(case, up, steps) - self.final_state(case, down, steps)
+        found[:, i] = slope / (up[i] - down[i])
+        return found
+
+
+class Ball(LeafSystem_[AutoDiffXd]):
+    """A case of single impacts as a hybrid system: state (r, v), one witness function a wall."""
+
+    def __init__(self, motion, saltation):
+        super().__init__()
+        self.motion, self.saltation, d = motion, saltation, motion.d
+        self.DeclareContinuousState(d, d, 0)
+        self.witnesses = [self._witness(i) for i in motion.bounded]
+
+    def _witness(self, i):
+        def strike(system, context, event, state):
+            # a change, since Drake begins simultaneous events of other walls at the same context
+            now, found = context.get_continuous_state_vector().CopyToVector(), state.get_mutable_continuous_state()
+            found.SetFromVector(found.CopyToVector() + self._reset(context, i) - now)
+
+        event = UnrestrictedUpdateEvent_[AutoDiffXd](system_callback=strike)
+        gap = lambda context: context.get_continuous_state_vector().CopyToVector()[i]
+        return self.MakeWitnessFunction(f"wall {i}", WitnessFunctionDirection.kPositiveThenNonPositive, gap, event)
+
+    def DoGetWitnessFunctions(self, context):
+        return self.witnesses
+
+    def DoCalcTimeDerivatives(self, context, derivatives):
+        state = context.get_continuous_state_vector().CopyToVector()
+        derivatives.get_mutable_vector().SetFromVector(self._field(context.get_time(), state))
+
+    def _field(self, t, state):
+        r, v = list(state[: self.motion.d]), list(state[self.motion.d :])
+        return np.array([*v, *(AutoDiffXd(0.0) + f for f in self.motion.force(t, r, v))])
+
+    def _reset(self, context, i):
+        t, state, j = context.get_time(), context.get_continuous_state_vector().CopyToVector(), self.motion.d + i
+        # the time to the wall: nearly zero, and its derivative is that of the impact's time
+        lead = -state[i] / state[j] if self.saltation else AutoDiffXd(0.0)
+        state = state + self._field(t, state) * lead
+        state[j] = -self.motion.values["e"] * state[j]
+        return state - self._field(t, state) * lead
+
+
+class Witness:
+    PACKAGES, STEPS = ("drake",), False
+
+    def __init__(self, saltation):
+        self.saltation = saltation
+        self.HOW = "Simulator<AutoDiffXd> with witness functions, runge_kutta3, accuracy 1e-9; v reset to -e v" + (
+            ", and a saltation of the impact's time by hand" if saltation else ""
+        )
+
+    def march(self, case, theta):
+        if case.impacts is None or {"lasting contact", "accumulation"} & set(case.tags):
+            raise NotImplementedError(case.name)
+        motion = Motion(case, dual(theta), FUNCTIONS)
+        simulator = Simulator_[AutoDiffXd](Ball(motion, self.saltation))
+        ApplySimulatorConfig(
+            SimulatorConfig(integration_scheme="runge_kutta3", accuracy=1e-9, max_step_size=0.05), simulator
+        )
+        context = simulator.get_mutable_context()
+        context.SetAccuracy(1e-9)  # of the witness function's zero
+        r, v = motion.start
+        context.SetContinuousState(np.array([AutoDiffXd(0.0) + x for x in (*r, *v)]))
+        simulator.AdvanceTo(case.t1)
+        end = context.get_continuous_state_vector().CopyToVector()
+        return split(motion.end(list(end[: motion.d]), list(end[motion.d :])), len(theta))
+
+    def final_state(self, case, theta, steps):
+        return self.march(case, theta)[0]
+
+    def jacobian(self, case, theta, steps):
+        return self.march(case, theta)[1]
+
+
+def adapter(variant):
+    return Sap() if variant == "sap" else Witness(saltation=variant == "saltation")
