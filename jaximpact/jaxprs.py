@@ -57,7 +57,9 @@ def closed_over(jaxpr: Any) -> dict:
     found = dict(zip(inside.constvars, getattr(jaxpr, "consts", ()), strict=False))
     for eqn in inside.eqns:
         for part in _inside(eqn):
-            found |= closed_over(part)
+            # what the body of a stream closes over is among the operands
+            known = getattr(part, "constvars", ()) if eqn.primitive.name == "stream" else ()
+            found |= {v: x for v, x in closed_over(part).items() if v not in known}
     return found
 
 
