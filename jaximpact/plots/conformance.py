@@ -27,7 +27,7 @@ def draw_report(report: Report, ax: Axes) -> str:
             error = cell.errors.get(FINE, math.nan)
             colour = PASSES if cell.passes else FAILS if math.isfinite(error) else GREY
             ax.fill_between([j - 0.46, j + 0.46], i - 0.42, i + 0.42, color=colour, alpha=0.75, lw=0)
-            text = "0" if error == 0 else f"{math.log10(error):.0f}" if error > 0 and math.isfinite(error) else "?"
+            text = "0" if error == 0 else f"{round(math.log10(error))}" if error > 0 and math.isfinite(error) else "?"
             place: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7, "color": "white"}
             ax.text(j, i, text, **place)
     ax.set_xticks(range(len(shown)), [column.title for column in shown], rotation=35, ha="right", fontsize=8)
