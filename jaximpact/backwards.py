@@ -131,7 +131,7 @@ class Backwards:
     """
 
     def __init__(self, parts: Parts, solution: Any, length: int, members: Sequence, axes: Sequence, lanes: int | None):
-        self.parts, self.lanes = parts, lanes
+        self.lanes = lanes
         flags = jax.tree.unflatten(solution, parts.used)
         if any(getattr(flags, name) for name in Account._fields):
             raise Unsupported("reverse mode of what is reported of a whole motion")
@@ -216,4 +216,4 @@ def target(
     shapes = [((*n, *x.shape), np.dtype(x.dtype)) for n, x in zip(lead, members, strict=True)]
     outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
     key = (parts, length, tuple(axes), lanes, str(shapes))
-    return registered(key, Backwards(parts, solution, length, members, axes, lanes), shapes, outputs)
+    return registered(key, lambda: Backwards(parts, solution, length, members, axes, lanes), shapes, outputs)

@@ -31,9 +31,8 @@ def returned(read: Callable[[Any], Any], function: Callable, *operands: Any) -> 
     key = read, structure, tuple(map(jax.typeof, leaves))
     try:
         known = _known.setdefault(function, {})
-        if key in known:
-            return known[key]
     except TypeError:  # what has no hash, or cannot be referred to weakly
-        return jax.eval_shape(whole, *operands)
-    known[key] = jax.eval_shape(whole, *operands)
+        known = {}
+    if key not in known:
+        known[key] = jax.eval_shape(whole, *operands)
     return known[key]

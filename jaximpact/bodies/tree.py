@@ -42,7 +42,7 @@ def tree_pairs(
         count, whole = points.shape[0], np.dtype(np.int32)
         shapes = [(x.shape, np.dtype(x.dtype)) for x in (points, cutoff)]
         results = [((count, slots), whole), ((count, slots), whole), ((count,), whole)]
-        name = foreign.registered(("tree", box, slots, str(shapes)), call, shapes, results)
+        name = foreign.registered(("tree", box, slots, str(shapes)), lambda: call, shapes, results)
         return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(points, cutoff))  # type: ignore[return-value]
 
     i, j, pairs = batchable(lanes)(points[None], jnp.asarray(cutoff)[None])

@@ -26,7 +26,7 @@ def walked(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]:
         count, m = operands[0].shape
         shapes = [(x.shape, np.dtype(x.dtype)) for x in operands]
         results = [((count, m), real), ((count,), np.dtype(np.int32))]
-        name = foreign.registered((bodies, str(shapes)), call, shapes, results)
+        name = foreign.registered((bodies, str(shapes)), lambda: call, shapes, results)
         return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(*operands))  # type: ignore[return-value]
 
     impulse, count = batchable(lanes)(*(x[None] for x in operands))

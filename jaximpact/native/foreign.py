@@ -86,13 +86,15 @@ def target(
         else:
             list(cores().map(part, slices))
 
-    return registered(key, call, shapes, outputs)
+    return registered(key, lambda: call, shapes, outputs)
 
 
-def registered(key: Any, call: Callable[[list, list], None], shapes: Sequence, outputs: Sequence) -> str:
-    """The name of a target that calls ``call(operands, results)`` on arrays of these shapes and dtypes, which the key stands for."""
+def registered(key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence) -> str:
+    """The name of a target that calls ``call(operands, results)`` on arrays of these shapes and dtypes, which the key stands for;
+    ``make()`` gives the call where there is no such target yet."""
     if key in _targets:
         return _targets[key]
+    call = make()
     handler = _Signature(_handled(call, shapes, outputs))
     return _named(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call)
 

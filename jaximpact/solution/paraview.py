@@ -36,7 +36,7 @@ def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> 
     folder = path.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     entries = []
-    for k, t in enumerate(np.asarray(solution.t)):
+    for k, t in enumerate(np.asarray(solution.t).tolist()):
         about = {"velocity": velocities[k]} | ({} if radii is None else {"radius": radii[k]})
         _polydata(folder / f"bodies_{k:06d}.vtp", points[k], np.arange(number)[:, None], "SetVerts", about, {})
         entries.append((t, 0, f"bodies_{k:06d}.vtp"))
@@ -48,7 +48,7 @@ def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> 
             entries.append((t, 1, f"contacts_{k:06d}.vtp"))
     lines = (
         f'<DataSet timestep="{t!r}" part="{part}" file={quoteattr(f"{folder.name}/{name}")}/>'
-        for t, part, name in ((float(t), part, name) for t, part, name in entries)
+        for t, part, name in entries
     )
     text = '<?xml version="1.0"?>\n<VTKFile type="Collection" version="0.1">\n<Collection>\n'
     path.write_text(text + "\n".join(lines) + "\n</Collection>\n</VTKFile>\n")
