@@ -155,11 +155,17 @@ class Blocks:
         return rebuilt(lax.while_loop(lambda state: _any(state[0]), of_live, (test(numbers), numbers))[1])
 
     def choose(
-        self, which: Any, branches: Sequence[Callable], sizes: Sequence[int], avals: Sequence, varies: Sequence[bool]
+        self,
+        which: Any,
+        branches: Sequence[Callable],
+        operands: list[Value],
+        sizes: Sequence[int],
+        avals: Sequence,
+        varies: Sequence[bool],
     ) -> list[Value]:
         """The shortest always, the others if any lane asks for them."""
         rebuilt = _rebuilt([np.empty(a.shape, object) for a in avals])
-        runs = [lambda branch=branch: _flat(branch(), varies) for branch in branches]
+        runs = [lambda branch=branch: _flat(branch(operands), varies) for branch in branches]
         which = jnp.clip(jnp.asarray(which).astype(jnp.int32), 0, len(branches) - 1)
         if which.ndim == 0:
             return rebuilt(lax.switch(which, runs))

@@ -18,9 +18,9 @@ from .derivatives import UNDIFFERENTIATED, forward_first, guarded
 from .motion import Motion
 from .problem import Problem
 from .program import Program
-from .progress import LOOKS, report
+from .progress import LOOKS, SEGMENT, report
 from .projection import ContactLaw, Solved
-from .rows import LOOK, Keeper, Row, Turn, step_at_or_after
+from .rows import Keeper, Row, Turn, step_at_or_after
 from .schemes.base import Info, Timing, finite, unstable
 from .sensitivity import Corrected, Tracked, end, synchronous
 from .shapes import array, arrays, returned
@@ -292,7 +292,7 @@ class Course:
                 self.row_of(new, info, row.impulse, state),
                 account.added(self.problem, motion, k, new, info),
             )
-            account = lax.cond(k % LOOK == 0, self.stable, lambda _, account: account, found[0], found[2])
+            account = lax.cond(k % SEGMENT == 0, self.stable, lambda _, account: account, found[0], found[2])
             found = (*found[:2], account)
             live: Any = True
             if ragged:
@@ -346,8 +346,7 @@ class Course:
             each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, begin.row.q.dtype, bool))
             carry, rows = stream(partial(self.next_row, begin.initial), carry, Turn._make(each))
             return self.closing(carry, rows)
-        carry = lax.while_loop(self.before(self.moving.steps), self.advance, carry)
-        return self.at_end(carry, begin.initial)
+        return self.at_end(self.advanced_to(self.moving.steps, carry), begin.initial)
 
     def at_end(self, carry: Any, initial: Row) -> Solution:
         """The solution that keeps the last row alone."""
@@ -373,12 +372,24 @@ class Course:
         of_time = self.program.every is None
         number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
         target = jnp.where(turn.last, motion.steps, number)
-        carry = lax.while_loop(self.before(target), self.advance, carry)
+        carry = self.advanced_to(target, carry)
         return carry, self.row_at(carry, initial, target, turn)
 
-    def before(self, target: Array) -> Callable[[Any], Array]:
-        """Whether there are steps to be made up to that number."""
-        return lambda carry: carry[0].n < target
+    def advanced_to(self, target: Array, carry: Any) -> Any:
+        """Steps up to that number, in segments with a look at the stability of the force after each."""
+
+        def before(number: Array) -> Callable[[Any], Array]:
+            return lambda carry: carry[0].n < number
+
+        def segment(carry: Any) -> Any:
+            n = carry[0].n
+            state, row, account = lax.while_loop(
+                before(jnp.minimum(n + (SEGMENT - n % SEGMENT), target)), self.advance, carry
+            )
+            account = lax.cond(state.n % SEGMENT == 0, self.stable, lambda _, account: account, state, account)
+            return state, row, account
+
+        return lax.while_loop(before(target), segment, carry)
 
     def row_at(self, carry: Any, initial: Row, target: Array, turn: Turn | None) -> Any:
         """The row of a turn, or the last: its time, state and energy, or what is saved in their place."""
@@ -419,9 +430,7 @@ class Course:
 
         # the number of the step is that of all lanes, which spares them a choice
         found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)
-        state = numbered(found, new.n)
-        account = lax.cond(new.n % LOOK == 0, self.stable, lambda _, account: account, state, account)
-        return state, row, account
+        return numbered(found, new.n), row, account
 
 
 @jax.jit

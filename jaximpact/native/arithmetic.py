@@ -30,6 +30,12 @@ def _numeric(real: str, whole: str) -> Rule:
     return rule
 
 
+def _sub(w: Writer, params: Any, values: list[Number]) -> Number:
+    found = _numeric("fsub", "sub")(w, params, values)
+    w.differences[found.name] = (values[0], values[1])
+    return found
+
+
 def _mul(w: Writer, params: Any, values: list[Number]) -> Number:
     if values[0].dtype == BOOL:
         return w.op("and", *values)
@@ -282,7 +288,7 @@ def _library(name: str) -> Rule:
 
 
 RULES: dict[str, Rule] = {
-    "add": _numeric("fadd", "add"), "add_any": _numeric("fadd", "add"), "sub": _numeric("fsub", "sub"), "mul": _mul,
+    "add": _numeric("fadd", "add"), "add_any": _numeric("fadd", "add"), "sub": _sub, "mul": _mul,
     "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": largest, "min": smallest, "clamp": _clamp,
     "eq": compare("oeq", "eq", "eq"), "ne": compare("une", "ne", "ne"), "lt": compare("olt", "slt", "ult"),
     "le": compare("ole", "sle", "ule"), "gt": compare("ogt", "sgt", "ugt"), "ge": compare("oge", "sge", "uge"),

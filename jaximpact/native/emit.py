@@ -54,8 +54,8 @@ class Native:
 
     memory = True
 
-    def __init__(self, width: int, fused: bool) -> None:
-        self.w = Writer(width, fused)
+    def __init__(self, width: int, register: int, fused: bool) -> None:
+        self.w, self.register = Writer(width, fused), register  # lanes of a vector, and of one register
         self.empty: list[Value] = []  # rows without entries
         # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
         self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
@@ -137,7 +137,13 @@ class Native:
         return carry
 
     def choose(
-        self, which: Any, branches: Sequence[Callable], sizes: Sequence[int], avals: Sequence, varies: Sequence[bool]
+        self,
+        which: Any,
+        branches: Sequence[Callable],
+        operands: list[Value],
+        sizes: Sequence[int],
+        avals: Sequence,
+        varies: Sequence[bool],
     ) -> list[Value]:
         w, last = self.w, len(branches) - 1
         order = sorted(range(len(branches)), key=lambda i: sizes[i])
@@ -147,7 +153,7 @@ class Native:
             held.append(memory.reserved(self, a.shape, a.dtype, v) if none is None else none)
         now = self.flat(held, varies)
         if sizes[order[0]] <= CHEAP:
-            found = branches[order.pop(0)]()
+            found = branches[order.pop(0)](operands)
             self.put(held, found, None)
             now = self.flat(found, varies)
         for i in order:
@@ -159,16 +165,53 @@ class Native:
             w.branch(w.any(taken), inside, after)
             w.begin(inside)
             with w.scope(taken if asked.wide else w.active):
-                found = branches[i]()
-                new = self.flat(found, varies)
-                if asked.wide:
-                    new = [w.select(taken, x, y) for x, y in zip(new, now, strict=True)]
-                self.put(held, found, taken if asked.wide else None)
+                if asked.wide and w.width > self.register and not any(isinstance(x, Block) for x in (*operands, *held)):
+                    new = self.by_register(branches[i], operands, varies, taken, now)
+                else:
+                    found = branches[i](operands)
+                    new = self.flat(found, varies)
+                    if asked.wide:
+                        new = [w.select(taken, x, y) for x, y in zip(new, now, strict=True)]
+                    self.put(held, found, taken if asked.wide else None)
                 end = w.block
                 w.go(after)
             w.begin(after)
             now = [w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
         return self.rebuilt(held, now)
+
+    def by_register(
+        self, branch: Callable, operands: list[Value], varies: Sequence[bool], taken: Number, now: list[Number]
+    ) -> list[Number]:
+        """The numbers of a dear branch where it is ``taken``, else ``now``: for the lanes of one register after the other, and only of
+        registers with a lane that takes it."""
+        w, every, bits = self.w, self.w.width, self.w.bits(taken)
+        results = [w.reserve(1, x.dtype, True) for x in now]
+        for place, x in zip(results, now, strict=True):
+            w.store(place, x)
+        w.lines.append("")
+        keeping = len(w.lines) - 1
+
+        def turn(i: Number, _: list[Number]) -> list[Number]:
+            with w.narrowed(self.register) as outside:
+                mask = w.mask(bits, i)
+                inside, after = w.fresh("inside"), w.fresh("outside")
+                w.branch(w.any(mask), inside, after)
+                w.begin(inside)
+                w.lines.append("")
+                reading = len(w.lines) - 1
+                part = lambda y: outside.part(y) if isinstance(y, Number) else y
+                with w.scope(mask):
+                    found = self.flat(branch([filled(x.shape, map(part, x.flat)) for x in operands]), varies)
+                    for place, x in zip(results, found, strict=True):
+                        address = w.address(place, x.dtype, wide=True, place=i)
+                        w.store(address, w.select(mask, x, w.load(address, x.dtype, True)))
+                outside.read(keeping, reading, i)
+                w.go(after)
+                w.begin(after)
+            return []
+
+        memory.repeat(self, every // self.register, [], turn)
+        return [w.load(place, x.dtype, True) for place, x in zip(results, now, strict=True)]
 
     def scan(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
         p = eqn.params
@@ -227,8 +270,10 @@ class Native:
         return [*state, *rows]
 
 
-def emit(closed: Any, variables: Sequence, varies: Sequence[bool], width: int, fused: bool) -> Text:
-    """A program for ``width`` lanes a vector, with the C signature
+def emit(
+    closed: Any, variables: Sequence, varies: Sequence[bool], width: int, fused: bool, register: int | None = None
+) -> Text:
+    """A program for ``width`` lanes a vector, of which a ``register`` holds so many (None: all), with the C signature
 
         void motion(void** entries, void** results, void** given, void* work, int64_t blocks, int64_t rows)
 
@@ -237,7 +282,7 @@ def emit(closed: Any, variables: Sequence, varies: Sequence[bool], width: int, f
     ``given`` are the sequences that its turns are given. Booleans are bytes. What the jaxpr closes over is known where it
     is no variable; ``fused``: see `Writer`.
     """
-    e = Native(width, fused)
+    e = Native(width, register or width, fused)
     w, jaxpr, machine = e.w, closed.jaxpr, Machine(e)
     w.do(f"%row = mul i64 %blocks, {width}")
     sources = [

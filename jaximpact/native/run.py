@@ -19,7 +19,9 @@ from ..small.program import inputs
 from .compile import Code, compiled, host
 from .emit import Text, emit
 
-BYTES = 64  # of a vector: the widest registers there are, or two of the next
+BYTES = 64  # of a register: the widest that there are, or two of the next
+TOGETHER = 2  # registers of a vector in a program of few operations, which have to wait for each other
+SHORT = 8_000  # operations of such a program
 LARGEST = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
 _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
@@ -108,8 +110,9 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
         raise Unsupported(f"a program of some {count} operations, more than {LARGEST}")
     variables, constants = inputs(closed)
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
-    width = BYTES // max(real, default=8) if many else 1
-    text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused)
+    register = BYTES // max(real, default=8) if many else 1
+    width = register * TOGETHER if many and count <= SHORT else register
+    text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused, register)
     return Compiled(compiled(text.ir), text, [np.array(x, order="C") for x in constants])
 
 

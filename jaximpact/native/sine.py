@@ -15,7 +15,7 @@ from functools import reduce
 import numpy as np
 
 from ..small.sine import COSINE, SINE
-from .writer import BOOL, Number, Writer, constant
+from .writer import BOOL, RARE, Number, Writer, constant
 
 LARGE = 2.0**30
 SHIFT = 1.5 * 2.0**52
@@ -36,6 +36,13 @@ def cosine(w: Writer, x: Number, library: Library) -> Number:
 
 def _single(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
     """Both, in the precision of x; that of single precision is computed in double."""
+    a, b = w.differences.get(x.name, (x, None))
+    if a == b:
+        return x, w.op("fadd", x, constant(1, x.dtype))  # of 0, or of what is no number
+    turned = None if b is None else w.computed("fsub contract", b, a)
+    if turned is not None and (len(turned.name), turned.name) < (len(x.name), x.name):
+        sine, cosine = _single(w, turned, library)
+        return w.op("fsub", constant(0, x.dtype), sine), cosine
     if not w.fused:
         return library(w, "sin", x), library(w, "cos", x)
     if x.dtype == np.float64:
@@ -46,15 +53,14 @@ def _single(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
 
 def _both(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
     key = ("sine and cosine of", x)
-    for scope in reversed(w.seen):
-        if key in scope:
-            return scope[key]
+    if (known := w.known(key)) is not None:
+        return known
     found = _small(w, x)
     size = w.intrinsic("fabs", x)
     huge = w.op("fcmp ogt", size, _number(LARGE), dtype=BOOL)
     huge = w.both(huge, w.active) if x.wide else huge
     before, far, after = w.block, w.fresh("far"), w.fresh("near")
-    w.branch(w.any(huge), far, after)
+    w.branch(w.any(huge), far, after, RARE)
     w.begin(far)
     with w.scope(huge):
         exact = [w.select(huge, library(w, name, x), y) for name, y in zip(("sin", "cos"), found, strict=True)]
@@ -72,20 +78,24 @@ def _number(value: float) -> Number:
 
 def _small(w: Writer, x: Number) -> tuple[Number, Number]:
     fma = lambda a, b, c: w.intrinsic("fma", a, b, c)
-    mul, add, sub = (lambda a, b, name=name: w.op(name, a, b) for name in ("fmul", "fadd", "fsub"))
+    mul, sub = (lambda a, b, name=name: w.op(name, a, b) for name in ("fmul", "fsub"))
     # the last bits of the sum are those of the whole number k
-    shifted = add(mul(x, _number(2 / math.pi)), _number(SHIFT))
+    shifted = fma(x, _number(2 / math.pi), _number(SHIFT))
     k = sub(shifted, _number(SHIFT))
     back = w.op("fneg", k)
     # the first difference is exact, and the others are rounded as their result is
     y = reduce(lambda rest, part: fma(back, _number(part), rest), HALF_PI, x)
     z = mul(y, y)
 
-    def horner(coefficients: Sequence[float]) -> Number:
-        return reduce(lambda total, c: fma(total, z, _number(c)), coefficients[1:], _number(coefficients[0]))
+    square = mul(z, z)
 
-    sine = fma(mul(y, z), horner(SINE), y)
-    cosine = fma(mul(z, z), horner(COSINE), fma(z, _number(-0.5), _number(1)))
+    def polynomial(coefficients: Sequence[float]) -> Number:
+        """Two terms at a time, which is a chain half as long as one by one."""
+        pairs = [fma(z, _number(a), _number(b)) for a, b in zip(coefficients[::2], coefficients[1::2], strict=True)]
+        return reduce(lambda total, pair: fma(total, square, pair), pairs)
+
+    sine = fma(mul(y, z), polynomial(SINE), y)
+    cosine = fma(square, polynomial(COSINE), fma(z, _number(-0.5), _number(1)))
     quarter = w.convert("bitcast", shifted, np.int64)
     odd, second = (w.op("icmp ne", w.op("and", quarter, _whole(bit)), _whole(0), dtype=BOOL) for bit in (1, 2))
     sine = w.select(w.op("fcmp oeq", x, _number(0), dtype=BOOL), x, sine)  # a zero with its sign

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,9 @@ from ..small import Unsupported
 TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
     f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
-BOOL, INT = np.dtype(bool), np.dtype(np.int32)
+RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'
+NAMED = re.compile(r"%[\w.]+")
+BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,8 @@ class Writer:
         self.used = 0  # bytes of memory for arrays
         self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
         self.active: Number | None = None  # the lanes whose results matter, None: all
+        self.outside: Outside | None = None  # of blocks for the lanes of one register of several
+        self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
         self._count = 0
 
     def type(self, dtype: Any, wide: bool) -> str:
@@ -98,22 +103,35 @@ class Writer:
     def text(self, dtype: Any, wide: bool, instruction: str) -> Number:
         """The result of an instruction without side effects."""
         dtype = np.dtype(dtype)
-        for scope in reversed(self.seen):
-            if (known := scope.get((instruction, dtype))) is not None:
-                return known
+        if (known := self.known((instruction, dtype))) is not None:
+            return known
         found = Number("%" + self.fresh(), dtype, wide)
         self.lines.append(f"  {found.name} = {instruction}")
         self.seen[-1][instruction, dtype] = found
         return found
+
+    def known(self, key: tuple) -> Any:
+        """What was computed before under that key, as far as the present block can see it."""
+        for scope in reversed(self.seen):
+            if key in scope:
+                return scope[key]
+        return None if self.outside is None else self.outside.known(key)
 
     def do(self, instruction: str) -> None:
         self.lines.append(f"  {instruction}")
 
     def op(self, name: str, *values: Number, dtype: Any = None) -> Number:
         """An instruction whose operands have one type, and its result too where no other dtype is given."""
-        first, *others = self.alike(values)
-        names = ", ".join(x.name for x in (first, *others))
-        return self.text(first.dtype if dtype is None else dtype, first.wide, f"{name} {self.of(first)} {names}")
+        first, *_ = operands = self.alike(values)
+        return self.text(first.dtype if dtype is None else dtype, first.wide, self._instruction(name, operands))
+
+    def _instruction(self, name: str, values: Sequence[Number]) -> str:
+        return f"{name} {self.of(values[0])} {', '.join(x.name for x in values)}"
+
+    def computed(self, name: str, *values: Number) -> Number | None:
+        """The result of an instruction that was written before, of operands of its type."""
+        operands = self.alike(values)
+        return self.known((self._instruction(name, operands), operands[0].dtype))
 
     def convert(self, name: str, x: Number, dtype: Any) -> Number:
         return self.text(dtype, x.wide, f"{name} {self.arg(x)} to {self.type(dtype, x.wide)}")
@@ -237,8 +255,9 @@ class Writer:
     def go(self, label: str) -> None:
         self.do(f"br label %{label}")
 
-    def branch(self, which: Number, yes: str, no: str) -> None:
-        self.do(f"br i1 {which.name}, label %{yes}, label %{no}")
+    def branch(self, which: Number, yes: str, no: str, hint: str = "") -> None:
+        """To a block; ``hint`` RARE: hardly ever to the first, which then has to save the registers that it needs."""
+        self.do(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
     @contextmanager
     def scope(self, active: Number | None) -> Iterator[None]:
@@ -251,9 +270,88 @@ class Writer:
             self.seen.pop()
             self.active = outside
 
+    @contextmanager
+    def narrowed(self, width: int) -> Iterator[Outside]:
+        """Blocks for the lanes of one register of several, which know what was computed for all of them before."""
+        before = self.width, self.seen, self.active, self.outside
+        outside = Outside(self, width)
+        self.width, self.seen, self.active, self.outside = width, [{}], None, outside
+        try:
+            yield outside
+        finally:
+            self.width, self.seen, self.active, self.outside = before
+
+    def bits(self, which: Number) -> Number:
+        """A condition of all lanes as one number."""
+        found = self.text(LONG, False, f"bitcast {self.arg(which)} to i{self.width}")
+        return found if self.width == 64 else self.text(LONG, False, f"zext i{self.width} {found.name} to i64")
+
+    def mask(self, bits: Number, i: Number) -> Number:
+        """The condition of the lanes of the i-th vector."""
+        shifted = self.op("lshr", bits, self.op("mul", i, constant(self.width, LONG)))
+        part = self.text(LONG, False, f"trunc i64 {shifted.name} to i{self.width}")
+        return self.text(BOOL, True, f"bitcast i{self.width} {part.name} to {self.type(BOOL, True)}")
+
     def joined(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
         """A number that comes from one of several blocks."""
         found = Number("%" + self.fresh(), np.dtype(dtype), wide)
         parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
         self.lines.append(f"  {found.name} = phi {self.of(found)} {parts}")
         return found
+
+
+class Outside:
+    """What blocks for one register's lanes see of the vectors of several registers: a vector that they use is kept in memory before
+    them, and its part read at their beginning."""
+
+    def __init__(self, w: Writer, width: int) -> None:
+        self.w, self.seen, self.every, self.width = w, w.seen, w.width, width
+        self.images: dict[Number, Number] = {}  # by vector, the part of the register
+        self.sources: dict[str, Number] = {}  # and back, by name
+
+    def part(self, x: Number) -> Number:
+        """The register's part of a vector."""
+        if not x.wide:
+            return x
+        if x not in self.images:
+            self.images[x] = found = Number("%part" + self.w.fresh(""), x.dtype, True) if x.name.startswith("%") else x
+            self.sources[found.name] = x
+        return self.images[x]
+
+    def known(self, key: tuple) -> Any:
+        """As `Writer.known`, of what is computed from parts as the whole was."""
+        what, other = key
+        if isinstance(other, Number):
+            outer = (what, self.sources.get(other.name, other))
+        else:
+            whole = NAMED.sub(lambda name: self.sources[name[0]].name if name[0] in self.sources else name[0], what)
+            whole = whole.replace(f"<{self.width} x ", f"<{self.every} x ").replace(
+                f".v{self.width}", f".v{self.every}"
+            )
+            outer = (whole, other)
+        for scope in reversed(self.seen):
+            if outer in scope:
+                found = scope[outer]
+                return self.part(found) if isinstance(found, Number) else tuple(map(self.part, found))
+        return None
+
+    def read(self, keeping: int, reading: int, i: Number) -> None:
+        """Fills in two lines: ``keeping``, before the blocks, with the vectors that the lines after ``reading`` use, and that with
+        their i-th parts."""
+        w = self.w
+        used = set(NAMED.findall("\n".join(w.lines[reading:])))
+        parts = [(x, part) for x, part in self.images.items() if part.name in used]
+        keep, read = list[str](), list[str]()
+        before = w.lines, w.width, w.outside
+        w.outside = None
+        w.seen.append({})  # nothing that this computes is seen elsewhere
+        for x, part in parts:
+            w.lines, w.width = keep, self.every
+            place = w.reserve(1, x.dtype, True)
+            w.store(place, x)
+            w.lines, w.width = read, self.width
+            found = w.load(w.address(place, x.dtype, wide=True, place=i), x.dtype, True)
+            read[-1] = read[-1].replace(f"{found.name} =", f"{part.name} =")
+        w.seen.pop()
+        w.lines, w.width, w.outside = before
+        w.lines[keeping], w.lines[reading] = "\n".join(keep), "\n".join(read)

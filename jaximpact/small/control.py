@@ -51,9 +51,9 @@ def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         return m.run(branches[min(max(int(which), 0), last)], operands)
     if which.dtype == bool:
         which = m("convert_element_type", which, params={"new_dtype": np.dtype(np.int32)})
-    runs = [lambda branch=branch: m.run(branch, operands) for branch in branches]
+    runs = [lambda operands, branch=branch: m.run(branch, operands) for branch in branches]
     sizes = [cost(branch) for branch in branches]
-    return m.emitter.choose(which, runs, sizes, [v.aval for v in eqn.outvars], _varying(m, eqn, inputs))
+    return m.emitter.choose(which, runs, operands, sizes, [v.aval for v in eqn.outvars], _varying(m, eqn, inputs))
 
 
 def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:

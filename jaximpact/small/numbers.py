@@ -38,9 +38,15 @@ class Emitter(Protocol):
         """The carry once ``going`` is false; lanes that are done keep theirs."""
 
     def choose(
-        self, which: Any, branches: Sequence[Callable], sizes: Sequence[int], avals: Sequence, varies: Sequence[bool]
+        self,
+        which: Any,
+        branches: Sequence[Callable],
+        operands: list[Value],
+        sizes: Sequence[int],
+        avals: Sequence,
+        varies: Sequence[bool],
     ) -> list:
-        """The results of the branch of that number, in range; of branches of so many operations."""
+        """The results of the branch of that number, in range, of the operands; of branches of so many operations."""
 
     def large(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """A primitive with an array too large for numbers among its operands or results."""
