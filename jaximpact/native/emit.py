@@ -107,10 +107,11 @@ class Native:
         counter, self.counter = self.counter, None
         if counter:
             w.do(f"store volatile i64 0, ptr {counter}, align 8")
-        w.go(head)
-        w.begin(head)
-        first = len(w.lines)
-        with w.scope(w.active):
+        w.lines.append("")
+        with w.looping(w.active):
+            w.go(head)
+            w.begin(head)
+            first = len(w.lines)
             phis = [w.joined(x.dtype, x.wide, [(x, before)]) for x in numbers]
             carry = self.rebuilt(start, phis)
             more = self.number(going(carry))

@@ -16,6 +16,17 @@ from ..small import Unsupported
 TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
     f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
+SPREAD = ("insertelement", "shufflevector")  # of one number to all lanes
+KEPT = (
+    "load",
+    "sdiv",
+    "udiv",
+    "srem",
+    "urem",
+    "call double @",
+    "call float @",
+    "call i",
+)  # where they stand: they may trap, or cost much
 RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'
 NAMED = re.compile(r"%[\w.]+")
 BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
@@ -64,6 +75,18 @@ def memory(dtype: Any) -> np.dtype:
     return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop: the line before it, of these lines, and what is known there."""
+
+    lines: list[str]
+    line: int
+    outside: dict
+
+    def before(self, text: str) -> None:
+        self.lines[self.line] = "\n".join(filter(None, [self.lines[self.line], text]))
+
+
 class Writer:
     """A function body of ``width`` lanes a vector, one basic block after the other.
 
@@ -82,6 +105,8 @@ class Writer:
         self.active: Number | None = None  # the lanes whose results matter, None: all
         self.outside: Outside | None = None  # of blocks for the lanes of one register of several
         self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
+        self.loops: list[Loop] = []  # around the present block
+        self.depth: dict[str, int] = {}  # how many loops there are around a number
         self._count = 0
 
     def type(self, dtype: Any, wide: bool) -> str:
@@ -106,8 +131,16 @@ class Writer:
         if (known := self.known((instruction, dtype))) is not None:
             return known
         found = Number("%" + self.fresh(), dtype, wide)
-        self.lines.append(f"  {found.name} = {instruction}")
-        self.seen[-1][instruction, dtype] = found
+        line, depth = f"  {found.name} = {instruction}", len(self.loops)
+        if self.loops and (not wide or instruction.startswith(SPREAD)) and not instruction.startswith(KEPT):
+            depth = max((self.depth.get(name, depth) for name in NAMED.findall(instruction)), default=depth)
+        self.depth[found.name] = depth
+        if depth < len(self.loops):
+            self.loops[depth].before(line)
+            self.loops[depth].outside[instruction, dtype] = found
+        else:
+            self.lines.append(line)
+            self.seen[-1][instruction, dtype] = found
         return found
 
     def known(self, key: tuple) -> Any:
@@ -248,6 +281,17 @@ class Writer:
 
     # blocks
 
+    @contextmanager
+    def looping(self, active: Number | None) -> Iterator[None]:
+        """A scope of blocks that are gone through again and again: what does not change is computed before them, in the line that
+        was written last."""
+        self.loops.append(Loop(self.lines, len(self.lines) - 1, self.seen[-1]))
+        try:
+            with self.scope(active):
+                yield
+        finally:
+            self.loops.pop()
+
     def begin(self, label: str) -> None:
         self.lines.append(f"{label}:")
         self.block = label
@@ -273,13 +317,13 @@ class Writer:
     @contextmanager
     def narrowed(self, width: int) -> Iterator[Outside]:
         """Blocks for the lanes of one register of several, which know what was computed for all of them before."""
-        before = self.width, self.seen, self.active, self.outside
+        before = self.width, self.seen, self.active, self.outside, self.loops
         outside = Outside(self, width)
-        self.width, self.seen, self.active, self.outside = width, [{}], None, outside
+        self.width, self.seen, self.active, self.outside, self.loops = width, [{}], None, outside, []
         try:
             yield outside
         finally:
-            self.width, self.seen, self.active, self.outside = before
+            self.width, self.seen, self.active, self.outside, self.loops = before
 
     def bits(self, which: Number) -> Number:
         """A condition of all lanes as one number."""
