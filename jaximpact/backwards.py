@@ -57,20 +57,20 @@ class Parts:
 
     def start(self, leaves: Sequence) -> tuple:
         course, motion = self.course(leaves)
-        return course.begin(motion)[1:]
+        return course.begin(motion)
 
     def step(self, leaves: Sequence, carry: Any) -> Any:
         return self.course(leaves)[0].advance(carry)
 
     def end(self, leaves: Sequence, carry: Any) -> list:
-        found = jax.tree.leaves(self.course(leaves)[0].at_end(carry, carry[1]))
+        found = jax.tree.leaves(self.course(leaves)[0].at_end(carry))
         return [x for x, u in zip(found, self.used, strict=True) if u]
 
     def states(self, *leaves: Any) -> tuple:
         """The carry after the last step, and that before each, which stands for all of them."""
         course, motion = self.course(leaves)
         each = Turn(*(jax.ShapeDtypeStruct((), x) for x in (jnp.int32, motion.q0.dtype, bool)))
-        return stream(lambda carry, _: (self.step(leaves, carry), carry), course.begin(motion)[1:], each)
+        return stream(lambda carry, _: (self.step(leaves, carry), carry), course.begin(motion), each)
 
     # transposed derivatives; of the carry the account has none
 
@@ -135,7 +135,6 @@ class Backwards:
         flags = jax.tree.unflatten(solution, parts.used)
         if any(getattr(flags, name) for name in Account._fields):
             raise Unsupported("reverse mode of what is reported of a whole motion")
-        program, _ = jax.tree.unflatten(parts.structure, [0] * parts.structure.num_leaves)
         self.count = count = len(parts.moved)
         leaves, change = members[:count], members[count:]
         some = [x for x, m in zip(leaves, parts.moved, strict=True) if m]
@@ -146,7 +145,7 @@ class Backwards:
             raise Unsupported("reverse mode of so many states")
         if sum(math.prod(x.shape) for x in some) > WIDE:
             raise Unsupported("reverse mode of so many numbers")
-        self.steps = length - program.scheme.traits.starts_at
+        self.steps = length
         self.carried = [a is not None for a in axes]
 
         def part(one: Callable, *operands: Any, given: Sequence[bool] = (), **static: Any) -> tuple:

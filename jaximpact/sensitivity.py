@@ -169,11 +169,8 @@ class Corrected(Wrapping):
         contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
         speed = contacts.gap_velocity(v0)
         closed = closure(contacts, speed, q0, v0).closed
-        active = info.impulse > 0
-        last = jnp.where(closed & (active | (speed <= 0)), LASTING, FREE).astype(jnp.int32)
-        early = as_status(jnp.any(active & ~closed), Status.DERIVATIVE_AT_END)
-        tracked = Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32))
-        return tracked, info._replace(status=info.status | early)
+        last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
+        return Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32)), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
@@ -214,7 +211,10 @@ class Corrected(Wrapping):
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
         zeno = lasting & ~lasted & met & (e > 0)
+        # an impact of two steps that the first step is part of is not resolved
+        early = jnp.any(impact) & (before.n == 0) & (traits.steps > 1)
         status = info.status | doubts(here, impact, reacting & (last == FREE) & ~zeno, zeno)
+        status = status | as_status(early, Status.DERIVATIVE_AT_END)
         last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         return Tracked(new, last.astype(jnp.int32), met | impact, latest), info._replace(status=status)

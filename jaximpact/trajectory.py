@@ -35,8 +35,8 @@ SEGMENTED = 32  # steps from which reverse mode keeps the states between segment
 def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
     """The motion; ``length`` steps are made, by default its own, of which those beyond its own do nothing."""
     course = Course(program, motion)
-    begin = course.begin(motion)
-    return course.branching(begin) if program.branches else course.counted(begin, length)
+    carry = course.begin(motion)
+    return course.branching(carry) if program.branches else course.counted(carry, length)
 
 
 def structure(program: Program, motion: Motion) -> Any:
@@ -101,15 +101,6 @@ class Account(NamedTuple):
         return found.noted(info.status | lost, jnp.where(lost > 0, t, motion.time(k)))
 
 
-class Begin(NamedTuple):
-    """The start of a motion: the row of time t0, and state, row and account after the steps that a scheme begins with."""
-
-    initial: Row
-    state: Any
-    row: Row
-    account: Account
-
-
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Part:
@@ -143,7 +134,6 @@ class Course:
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if self.listed:
             self.scheme = Listing(self.scheme)
-        self.starts_at = traits.starts_at
         # what a step needs of the motion, and no more
         self.moving = motion._replace(q0=None, v0=None)
         # a scheme that can make part of a step makes the last one end at t1
@@ -151,17 +141,15 @@ class Course:
         self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
-    def begin(self, motion: Motion) -> Begin:
-        """The motion at its start."""
+    def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
+        """What the loop carries, at the start: the state, the row of the step that led to it, the account before it."""
         neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
         motion, impulse, status = start(self.problem.near(neighbours), self.law, motion)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
-        initial = Row(q0, v0, q0, impulse, jnp.zeros_like(v0), impulse, None, self.pairs_of(state))
-        initial = initial._replace(before=(state, impulse)) if self.locates else initial
-        account = Account.opened(status, motion.t0).added(self.problem, motion, self.starts_at, state, info)
-        row = self.row_of(state, info, impulse, state) if self.starts_at > 0 else initial
-        return Begin(initial, state, row, account)
+        row = Row(q0, v0, q0, impulse, jnp.zeros_like(v0), impulse, None, self.pairs_of(state))
+        row = row._replace(before=(state, impulse)) if self.locates else row
+        return state, row, Account.opened(status, motion.t0).added(self.problem, motion, 0, state, info)
 
     # steps
 
@@ -259,10 +247,11 @@ class Course:
 
     # all lanes step together
 
-    def counted(self, begin: Begin, length: Any) -> Solution:
+    def counted(self, carry: Any, length: Any) -> Solution:
         """As a loop in which all lanes of a batch step together, for XLA: one of a fixed length where it is known."""
         program, motion = self.program, self.moving
-        forgetful = self.forgets(begin.initial.q)
+        initial = carry[1]
+        forgetful = self.forgets(initial.q)
         # a step up to a row's time is for kept rows alone: not within the loop over all steps
         afterwards = program.function is None or (program.every is None and self.locates)
 
@@ -275,9 +264,7 @@ class Course:
             return self.value(t, self.in_time(t, row, motion.time(k) - t))
 
         keeper = Keeper(program, motion, content)
-        kept = keeper.put(keeper.empty(begin.initial), 0, begin.initial)
-        if self.starts_at > 0:
-            kept = keeper.put(kept, self.starts_at, begin.row)
+        kept = keeper.put(keeper.empty(initial), 0, initial)
         ragged = length is not None
 
         def body(carry: Any, k: Array) -> tuple[Any, None]:
@@ -300,12 +287,12 @@ class Course:
                 found = jax.tree.map(lambda x, y: jnp.where(live, x, y), found, carry[:3])
             return (*found, keeper.put(kept, k, found[1], live)), None
 
-        carry = (*begin[1:], kept)
+        carry = (*carry, kept)
         if program.length is None:
-            first, last = jnp.asarray(self.starts_at + 1, jnp.int32), motion.steps if length is None else length
+            first, last = jnp.asarray(1, jnp.int32), motion.steps if length is None else length
             carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
         else:
-            numbers = jnp.arange(self.starts_at + 1, program.length + 1, dtype=jnp.int32)
+            numbers = jnp.arange(1, program.length + 1, dtype=jnp.int32)
             scan = _scan_in_segments if program.sensitivity in ("corrected", "discrete") else _scan
             carry = scan(body, carry, numbers)
         state, row, account, kept = carry
@@ -338,19 +325,17 @@ class Course:
 
     # every lane steps by itself
 
-    def branching(self, begin: Begin) -> Solution:
+    def branching(self, carry: Any) -> Solution:
         """As a loop in which a lane takes the branches that it needs, for native code and kernels; rows leave it as they are
         made, of which there are then as many as asked for."""
-        carry = begin[1:]
         if self.program.rows:
-            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, begin.row.q.dtype, bool))
-            carry, rows = stream(partial(self.next_row, begin.initial), carry, Turn._make(each))
-            return self.closing(carry, rows)
-        return self.at_end(self.advanced_to(self.moving.steps, carry), begin.initial)
+            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
+            return self.closing(*stream(self.next_row, carry, Turn._make(each)))
+        return self.at_end(self.advanced_to(self.moving.steps, carry))
 
-    def at_end(self, carry: Any, initial: Row) -> Solution:
+    def at_end(self, carry: Any) -> Solution:
         """The solution that keeps the last row alone."""
-        rows = self.row_at(carry, initial, self.moving.steps, None)
+        rows = self.row_at(carry, self.moving.steps, None)
         return self.closing(carry, jax.tree.map(lambda x: x[None], rows))
 
     def closing(self, carry: Any, rows: Any) -> Solution:
@@ -366,14 +351,14 @@ class Course:
         q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
         return self.solution((t, q, v, z, impulse, energy), values, account)
 
-    def next_row(self, initial: Row, carry: Any, turn: Turn) -> tuple[Any, Any]:
+    def next_row(self, carry: Any, turn: Turn) -> tuple[Any, Any]:
         """Steps up to the next row, and that row."""
         motion = self.moving
         of_time = self.program.every is None
         number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
         target = jnp.where(turn.last, motion.steps, number)
         carry = self.advanced_to(target, carry)
-        return carry, self.row_at(carry, initial, target, turn)
+        return carry, self.row_at(carry, target, turn)
 
     def advanced_to(self, target: Array, carry: Any) -> Any:
         """Steps up to that number, in segments with a look at the stability of the force after each."""
@@ -391,10 +376,9 @@ class Course:
 
         return lax.while_loop(before(target), segment, carry)
 
-    def row_at(self, carry: Any, initial: Row, target: Array, turn: Turn | None) -> Any:
+    def row_at(self, carry: Any, target: Array, turn: Turn | None) -> Any:
         """The row of a turn, or the last: its time, state and energy, or what is saved in their place."""
-        program, motion = self.program, self.moving
-        row = jax.tree.map(lambda x, y: jnp.where(target == 0, x, y), initial, carry[1])
+        program, motion, row = self.program, self.moving, carry[1]
         if program.every is not None or program.rows == 0:
             row = row._replace(before=None)
         t, clock = motion.t1, self.ended.time(target)

@@ -87,7 +87,7 @@ class Info(NamedTuple):
 
     @classmethod
     def none(cls, q: Array, v: Array, m: int) -> Info:
-        """Of an `init` that makes no step."""
+        """Of an `init`, which makes no step."""
         zero = jnp.zeros((), jnp.int32)
         return cls(q, v, jnp.zeros(m, q.dtype), jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero)
 
@@ -96,7 +96,6 @@ class Traits(NamedTuple):
     """What is to be known of a scheme before it makes a step; all static.
 
     Attributes:
-        starts_at: the number n of the state that ``init`` ends with, 1 where it makes the first step.
         steps: over how many steps an impact is spread, 1 or 2.
         phase: ``phase(e)``, where within the first of them, in [0, 1], the derivative of an impact with restitution e is taken.
         lag: by how many steps a velocity lags behind the end of its step.
@@ -109,7 +108,6 @@ class Traits(NamedTuple):
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
     """
 
-    starts_at: int = 0
     steps: int = 1
     phase: Callable[[Array], Any] = lambda e: 0.5
     lag: float = 0.0
@@ -130,7 +128,7 @@ class Scheme(abc.ABC):
 
     @abc.abstractmethod
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        """State at n = traits.starts_at from initial data, whose velocity is admissible: see `trajectory.start`."""
+        """State at n = 0 from initial data, whose velocity is admissible: see `trajectory.start`."""
 
     @abc.abstractmethod
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:

@@ -82,46 +82,51 @@ class PaoliSchatzman(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(starts_at=1, steps=2, lag=0.5, restitution="one", damping=self.force != "centred")
+        return Traits(steps=2, lag=0.5, restitution="one", damping=self.force != "centred")
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        q0, v0, t0, h, args = motion.q0, motion.v0, motion.t0, motion.h, motion.args
-        metric = Metric.at(problem, q0, args)
-        if callable(self.start):
-            z = jnp.asarray(self.start(h, q0, v0, args), q0.dtype)
-        elif self.start == "euler":
-            z = jnp.zeros_like(v0)
-        elif self.start == "taylor":
-            z = 0.5 * h * acceleration(problem, metric, t0, q0, v0, args)
-        else:
-            z = h * self._force(problem, metric, t0, h, q0, v0, args)
-        found = law.position(problem, metric, self._target(t0 + h, q0, h * (v0 + z), h), args)
-        v = v0 + z + found.jump
-        state = State.start(motion).moved(h * v, v)
-        return state, Info.of(found, metric, state.q, v, jnp.zeros_like(h))
+        m = problem.count(motion.t0, motion.q0, motion.args)
+        return State.start(motion), Info.none(motion.q0, motion.v0, m)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+        """The first step is one with e = 0 and another force."""
         h, e, args = motion.h, motion.e, motion.args
         n, q, v = state[:3]
         t = motion.time(n)
         metric = Metric.at(problem, q, args)
-        scale = h / (1 + e)
-        time = t + h * ((1 - e) / (1 + e))
+        first = n == 0
+        keep, part = jnp.where(first, 1, 1 - e), jnp.where(first, 1, 1 / (1 + e))
+        scale = h * part
+        time = t + scale * keep
 
-        def advance(force: Array) -> tuple[Array, Target, Reaction]:
-            target = self._target(time, q, scale * ((1 - e) * v + h * force), scale)
+        def advance(kick: Array) -> tuple[Array, Target, Reaction]:
+            target = self._target(time, q, scale * (keep * v + kick), scale)
             found = law.position(problem, metric, target, args)
-            return v + h * force + found.jump, target, found
+            return v + kick + found.jump, target, found
+
+        def kick(force: Array) -> Array:
+            return jnp.where(first, start, h * force)
 
         status = jnp.zeros((), jnp.int32)
+        start = self._start(problem, metric, t, h, q, v, args)
         if self.force == "centred":
-            centred, status = self._centred_velocity(problem, metric, t, q, v, args, lambda f: advance(f)[0])
+            centred, status = self._centred_velocity(problem, metric, t, q, v, args, lambda f: advance(kick(f))[0])
             force = acceleration(problem, metric, t, q, centred, args)
         else:
             force = self._force(problem, metric, t, h, q, v, args)
-        v_new, target, found = advance(force)
+        v_new, target, found = advance(kick(force))
         info = Info.of(found, metric, target.point(found.jump), v_new, e)
         return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
+
+    def _start(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
+        """What is added to the velocity in the first step."""
+        if callable(self.start):
+            return jnp.asarray(self.start(h, q, v, args), q.dtype)
+        if self.start == "euler":
+            return jnp.zeros_like(v)
+        if self.start == "taylor":
+            return 0.5 * h * acceleration(problem, metric, t, q, v, args)
+        return h * self._force(problem, metric, t, h, q, v, args)
 
     def _force(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
         if self.force == "mean":
