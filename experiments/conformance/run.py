@@ -4,7 +4,7 @@
     python experiments/conformance/run.py --only jaxonomy mjx --python jaxonomy=other_venv/bin/python
     python experiments/conformance/run.py --page          # put the table and the picture into README.md
 
-Every adapter runs in a process of its own, with a time limit; a simulator that is not installed says so. `--python`
+Every adapter runs in a process of its own, with a time limit for each case; a simulator that is not installed says so. `--python`
 names an interpreter of a peer's own, and what it measured is kept (columns.json in --out; with --page that of this folder): the table holds what was measured
 last of every column and case, so that peers that cannot share an environment can share a table. One simulator of yours:
 python -m jaximpact.conformance --adapter mine.py
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", metavar="KEY", choices=["jaximpact", *COLUMNS])
     parser.add_argument("--python", nargs="*", default=[], metavar="KEY=PATH", help="interpreter of a peer")
     parser.add_argument("--page", action="store_true", help="put the table into experiments/conformance/README.md too")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds a column may take at each step size")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds a case may take at each step size")
     parser.add_argument("--jobs", type=int, default=1, help="columns measured at a time")
     options = parser.parse_args(arguments)
     if any("=" not in item for item in options.python):

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
         "--limit",
         type=float,
         default=300.0,
-        help="seconds until an adapter is stopped, and begun anew behind the case it was at",
+        help="seconds a case may take at each step size, until the adapter is stopped, and begun anew behind it",
     )
     made.add_argument("--jobs", type=int, default=1, help="adapters at a time")
     made.add_argument("--list", action="store_true", help="the cases and what they test")

@@ -40,8 +40,11 @@ class Cell(NamedTuple):
 
     @property
     def text(self) -> str:
+        undecided = FINE not in self.errors or (self.open and COARSE not in self.errors)
+        if self.message and undecided:
+            return "error"
         if FINE not in self.errors:
-            return "error" if self.message else f"state {self.states[FINE]:.1e}" if FINE in self.states else "–"
+            return f"state {self.states[FINE]:.1e}" if FINE in self.states else "–"
         return f"{'pass' if self.passes else 'FAIL'} {self.errors[FINE]:.1e}"
 
 

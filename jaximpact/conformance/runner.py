@@ -1,15 +1,19 @@
-"""Adapters through the cases: each in a process of its own, with a time limit."""
+"""Adapters through the cases: each in a process of its own, with a time limit for each case."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,7 +59,8 @@ def run(
     Args:
         adapters: `Adapter`, or paths of files.
         names: of the cases, all by default.
-        limit: seconds that an adapter may take before it is stopped; it goes on behind the case that it was at.
+        limit: seconds that an adapter may take to load, and for one case at one step size. One that takes longer is stopped, and
+            begun anew behind the case that it was at.
         jobs: adapters at a time.
         progress: say when an adapter is done.
 
@@ -133,26 +138,57 @@ def _cell(cell: Cell, line: dict[str, Any], h: float) -> Cell:
     )
 
 
-def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> list[dict[str, Any]]:
-    """The lines a worker wrote within the time limit; what ended it otherwise is the last."""
+def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> Iterator[dict[str, Any]]:
+    """The lines a worker writes, as they come; what ended it otherwise is the last. No line may take longer than the limit."""
     command = [adapter.python, str(WORKER), adapter.module, adapter.variant]
     package = str(Path(__file__).parents[2])
     # a module beside the package is found; an interpreter of its own keeps its own packages
     paths = [os.environ.get("PYTHONPATH", ""), *([package] if adapter.python == sys.executable else [])]
     environment = {"JAX_PLATFORMS": "cpu"} | os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err, text=True, env=environment)
-        end: dict[str, Any] = {}
+    with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile("w+") as err:
+        json.dump(jobs, given)
+        given.seek(0)
+        process = subprocess.Popen(
+            command, stdin=given, stdout=subprocess.PIPE, stderr=err, text=True, env=environment, start_new_session=True
+        )
+        with process:
+            try:
+                for line in _within(limit, process.stdout):
+                    yield json.loads(line)
+                if process.wait():
+                    err.seek(0)
+                    said = (err.read().strip().splitlines() or ["without a word"])[-1][:200]
+                    yield {"stopped": f"exit code {process.returncode}: {said}"}
+            except TimeoutError:
+                yield {"stopped": f"time limit of {limit:g} s"}
+            finally:
+                _kill(process)
+
+
+def _kill(process: subprocess.Popen) -> None:
+    """With what it started, where there are process groups: that too would hold the stream open."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+
+
+def _within(limit: float, stream: Any) -> Iterator[str]:
+    """Whole lines of a stream. TimeoutError where one, or the end, takes longer than the limit."""
+    lines: SimpleQueue[str] = SimpleQueue()
+
+    def read() -> None:
+        for line in stream:
+            lines.put(line)
+        lines.put("")
+
+    Thread(target=read, daemon=True).start()
+    while True:
         try:
-            process.communicate(json.dumps(jobs), timeout=limit)
-            if process.returncode:
-                err.seek(0)
-                said = (err.read().strip().splitlines() or ["without a word"])[-1][:200]
-                end = {"stopped": f"exit code {process.returncode}: {said}"}
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            end = {"stopped": f"time limit of {limit:g} s"}
-        out.seek(0)
-        lines = [json.loads(line) for line in out if line.endswith("\n")]
-    return [*lines, end]
+            line = lines.get(timeout=limit)
+        except Empty:
+            raise TimeoutError from None
+        if not line.endswith("\n"):  # the end, or cut off
+            return
+        yield line
