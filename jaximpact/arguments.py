@@ -170,12 +170,6 @@ def fitted(problem: Problem, report: Report) -> Problem:
     return problem if bodies is before else problem.replace(constraints=bodies)
 
 
-def enlarged(problem: Problem, q0: Any) -> Problem:
-    """The problem with twice as much room for near pairs of bodies."""
-    bodies: Any = problem.constraints
-    return problem.replace(constraints=bodies.enlarged(q0))
-
-
 def for_lanes(
     problem: Problem,
     q0: Any,

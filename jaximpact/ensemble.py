@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import enlarged, for_lanes
+from .arguments import for_lanes
+from .bodies.growth import enlarged, slots, with_slots
 from .execution import executed
+from .motion import Lanes
 from .problem import Problem
+from .program import Program
 from .projection.base import ContactSolver
 from .schedule import in_chunks
 from .schemes.base import Scheme
@@ -64,7 +68,25 @@ def ensemble(
     """
     program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
     found = in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
-    while np.any(found.status & int(Status.NEIGHBOURS_LOST)):
-        program = program.replace(problem=enlarged(program.problem, lanes.take(0).q0))
-        found = in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
+    while np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
+        program, found = with_room(program, lanes, found, lost, execution, chunk)
     return found
+
+
+def with_room(
+    program: Program, lanes: Lanes, found: Solution, lost: np.ndarray, execution: str, chunk: int | None
+) -> tuple[Program, Solution]:
+    """The program with larger lists, and the solution with the lanes whose lists were full (B,) computed again by it."""
+    q0 = lanes.take(0).q0
+    larger = program.replace(problem=enlarged(program.problem, q0))
+    some = lanes.some(np.flatnonzero(lost))
+    again = in_chunks(larger, some, executed(trajectory, larger, some, execution), chunk, False)
+    before, after = (slots(x.problem, q0) for x in (program, larger))
+    found = with_slots(found, before, after, program.problem.constraints.number)  # type: ignore[union-attr]
+
+    def put(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+        whole = np.array(whole)
+        whole[lost] = part
+        return whole
+
+    return larger, jax.tree.map(put, found, again)

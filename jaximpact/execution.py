@@ -136,9 +136,9 @@ def one_lane(program: Program, motion: Motion, task: Task) -> Any:
     return task(program, motion, None)
 
 
-def listed_lane(program: Program, motion: Motion, task: Task) -> Any:
-    """The same of listed bodies, whose time is spent in native code."""
-    return _listed()(program, motion, task=task)
+def listed_lane(program: Program, motion: Motion, carry: Any, task: Task) -> Any:
+    """The same of listed bodies, whose time is spent in native code; from a ``carry``, or from the start where it is None."""
+    return _listed()(program, motion, carry, task=task)
 
 
 @cache
@@ -150,7 +150,9 @@ def _listed() -> Callable[..., Any]:
     except jax.errors.JaxRuntimeError:  # other versions do not know the option
         options = {}
     return jax.jit(
-        lambda program, motion, task: task(program, motion, None), static_argnames="task", compiler_options=options
+        lambda program, motion, carry, task: task(program, motion, carry),
+        static_argnames="task",
+        compiler_options=options,
     )
 
 

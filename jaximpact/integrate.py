@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .arguments import canonical, check_start, choose_methods, enlarged
+from .arguments import canonical, check_start, choose_methods
+from .bodies.growth import enlarged, grown
 from .checks import check_choice, check_kind, is_traced
 from .closures import methods_are_closed, without_closures
 from .execution import EXECUTIONS, alone, is_concrete, listed_lane, one_lane
@@ -27,7 +28,7 @@ from .schemes.base import Scheme
 from .solution import Solution
 from .status import Status
 from .threads import arrived, interruptible, refuse_fork
-from .trajectory import structure, trajectory
+from .trajectory import staged, structure, trajectory
 from .validate import check_memory, count_steps, differentiable, remark
 
 SENSITIVITIES = ("corrected", "discrete", "none", None)
@@ -135,14 +136,19 @@ def solve(
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:
-    """The motion, computed again with larger lists where more bodies came near each other than there was room for."""
+    """The motion; where more bodies come near each other than there is room for, it goes on from there with larger lists."""
 
     def call(motion: Motion) -> Solution:
         known = program if program.sensitivity == "none" else program.replace(length=int(motion.steps))
-        found = listed_lane(known, motion, task=trajectory)
-        if not np.asarray(found.status) & int(Status.NEIGHBOURS_LOST):
-            return found
-        return with_room(program.replace(problem=enlarged(program.problem, motion.q0)))(motion)
+        found, carry, full = listed_lane(known, motion, None, task=staged)
+        while full:
+            if carry[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
+                problem, carry = enlarged(known.problem, motion.q0), None
+            else:
+                problem, carry = grown(known.problem, motion, carry)
+            known = known.replace(problem=problem)
+            found, carry, full = listed_lane(known, motion, carry, task=staged)
+        return found
 
     return call
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -14,13 +12,14 @@ from jax import Array, lax
 
 from .bodies.listing import Listing
 from .contact import Metric, closure, linearise
-from .derivatives import UNDIFFERENTIATED, forward_first, guarded
+from .counted import Counted
+from .derivatives import UNDIFFERENTIATED, guarded
 from .motion import Motion
 from .problem import Problem
 from .program import Program
-from .progress import LOOKS, SEGMENT, report
+from .progress import SEGMENT
 from .projection import ContactLaw, Solved
-from .rows import Keeper, Row, Turn, step_at_or_after
+from .rows import Row, Turn, step_at_or_after
 from .schemes.base import Info, Timing, finite, unstable
 from .sensitivity import Corrected, Tracked, end, synchronous
 from .shapes import array, arrays, returned
@@ -29,14 +28,24 @@ from .status import DERIVATIVES, FAILURES, Status, as_status
 from .stream import stream
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
-SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
 
 
 def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
     """The motion; ``length`` steps are made, by default its own, of which those beyond its own do nothing."""
     course = Course(program, motion)
     carry = course.begin(motion)
-    return course.branching(carry) if program.branches else course.counted(carry, length)
+    return course.branching(carry) if program.branches else Counted(course).whole(carry, length)
+
+
+def staged(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:
+    """The motion of listed bodies as far as their lists have room, from its start or from where an earlier stage ended.
+
+    Returns:
+        Its solution, where it came to its end; the carry before the step that had no room, and whether there was one ().
+    """
+    course = Course(program, motion)
+    counted = Counted(course)
+    return counted.stage(counted.opened(course.begin(motion)) if carry is None else carry)
 
 
 def structure(program: Program, motion: Motion) -> Any:
@@ -245,84 +254,6 @@ class Course:
         mass = returned(array, mass, q, self.moving.args) if callable(mass) else mass
         return mass is not None and jnp.ndim(mass) == 2
 
-    # all lanes step together
-
-    def counted(self, carry: Any, length: Any) -> Solution:
-        """As a loop in which all lanes of a batch step together, for XLA: one of a fixed length where it is known."""
-        program, motion = self.program, self.moving
-        initial = carry[1]
-        forgetful = self.forgets(initial.q)
-        # a step up to a row's time is for kept rows alone: not within the loop over all steps
-        afterwards = program.function is None or (program.every is None and self.locates)
-
-        def content(k: Any, row: Row, i: Any) -> Any:
-            if program.every is not None:
-                row = row._replace(before=None)
-            if afterwards:
-                return row
-            t = motion.time(k) if program.every is not None else jnp.take(program.times, i, mode="clip")
-            return self.value(t, self.in_time(t, row, motion.time(k) - t))
-
-        keeper = Keeper(program, motion, content)
-        kept = keeper.put(keeper.empty(initial), 0, initial)
-        ragged = length is not None
-
-        def body(carry: Any, k: Array) -> tuple[Any, None]:
-            state, row, account, kept = carry
-            if program.tells:
-                look = k % jnp.maximum(motion.steps // LOOKS, 1) == 0
-                lax.cond(look, lambda k: jax.debug.callback(report, k / motion.steps), lambda k: None, k)
-            new, info = self.step(self.until(k), state)
-            new = forward_first(new) if forgetful else new
-            found = (
-                new,
-                self.row_of(new, info, row.impulse, state),
-                account.added(self.problem, motion, k, new, info),
-            )
-            account = lax.cond(k % SEGMENT == 0, self.stable, lambda _, account: account, found[0], found[2])
-            found = (*found[:2], account)
-            live: Any = True
-            if ragged:
-                live = k <= motion.steps
-                found = jax.tree.map(lambda x, y: jnp.where(live, x, y), found, carry[:3])
-            return (*found, keeper.put(kept, k, found[1], live)), None
-
-        carry = (*carry, kept)
-        if program.length is None:
-            first, last = jnp.asarray(1, jnp.int32), motion.steps if length is None else length
-            carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
-        else:
-            numbers = jnp.arange(1, program.length + 1, dtype=jnp.int32)
-            scan = _scan_in_segments if program.sensitivity in ("corrected", "discrete") else _scan
-            carry = scan(body, carry, numbers)
-        state, row, account, kept = carry
-        account = self.closed(state, self.stable(state, account))
-        return self.collected(row, keeper.all(kept) if program.rows else None, keeper.index, account, afterwards)
-
-    def collected(self, row: Row, kept: Any, index: Array, account: Account, afterwards: bool) -> Solution:
-        """The solution from what was kept and the last row."""
-        program, motion = self.program, self.moving
-        t1, final = motion.t1, self.last(row)
-        times = jnp.asarray(program.times)
-        if program.every is not None:
-            times = motion.time(jnp.arange(program.rows) * program.every)
-        if afterwards and program.rows:
-            back = motion.time(index) - times if program.every is None else jnp.zeros_like(times)
-            kept = jax.vmap(self.in_time)(times, kept, back)
-            kept = kept if program.function is None else jax.vmap(self.value)(times, kept)
-        ending = final if program.function is None else self.value(t1, final)
-        if program.rows:
-            every = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), kept, ending)
-        else:
-            every = jax.tree.map(lambda x: x[None], ending)
-        times = jnp.concatenate([times, t1[None]])
-        rows, values = every, None
-        if program.function is not None:
-            rows, values = jax.tree.map(lambda x: x[None], final), every
-        t = times if program.function is None else times[-1:]
-        energy = None if self.problem.energy is None else jax.vmap(self.energy)(t, rows.q, rows.v)
-        return self.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs)
-
     # every lane steps by itself
 
     def branching(self, carry: Any) -> Solution:
@@ -430,25 +361,3 @@ def unsettled(state: Any, info: Info) -> Array:
 def numbered(state: Any, n: Any) -> Any:
     """The state with another number."""
     return state._replace(state=numbered(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)
-
-
-def _scan(body: Callable, carry: Any, numbers: Array) -> Any:
-    return lax.scan(body, carry, numbers)[0]
-
-
-def _scan_in_segments(body: Callable, carry: Any, numbers: Array) -> Any:
-    """The same, with little memory for reverse mode.
-
-    Only the states between segments are kept, and their number is about the square root of the number of steps; a
-    segment is computed again when its derivative is taken.
-    """
-    count = len(numbers)
-    root = math.isqrt(count)
-    if count < SEGMENTED:
-        return _scan(body, carry, numbers)
-    # a length that divides the count spares a second copy of the step
-    length = next((k for i in range(root // 2) for k in (root - i, root + i) if count % k == 0), root)
-    even = count - count % length
-    segment = jax.checkpoint(partial(_scan, body), prevent_cse=False)
-    carry = _scan(lambda c, ks: (segment(c, ks), None), carry, numbers[:even].reshape(-1, length))
-    return _scan(body, carry, numbers[even:]) if even < count else carry

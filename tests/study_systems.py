@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaximpact as ji
+from jaximpact import bodies
 from jaximpact.study import ZarrStore
 
 
@@ -135,3 +136,11 @@ def digest(path) -> dict[str, str]:
     files = sorted(file for file in Path(path).glob("*/*") if file.parent.name != ".study" and not file.is_dir())
     assert not [file for file in files if file.suffix == ".partial"]
     return {f"{file.parent.name}/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def to_the_middle(t, q, v, args):
+    return -args["k"] * q
+
+
+GATHERING = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=40)  # room that lasts for what they do
+CROWDED = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=12)  # and that does not

@@ -23,6 +23,7 @@ LAYERS = [
     ["solution"],
     ["program"],
     ["rows", "schedule"],
+    ["counted"],
     ["kernel"],
     ["closures", "trajectory", "execution"],
     ["arguments"],

@@ -219,6 +219,12 @@ def texts_of(function: Any, seen: set[int]) -> list[str]:
     if id(function) in seen:
         return []
     seen.add(id(function))
+    if dataclasses.is_dataclass(function) and not isinstance(function, type):
+        # constraints between bodies, a function made of functions and numbers
+        parts = [(field.name, getattr(function, field.name)) for field in dataclasses.fields(function)]
+        return [type(function).__qualname__] + [
+            text for name, x in parts for text in (name, *(texts_of(x, seen) if callable(x) else [repr(x)]))
+        ]
     package = (getattr(function, "__module__", None) or "").partition(".")[0]
     if package == LIBRARY and ".catalogue" not in function.__module__:
         texts = [function.__qualname__]  # its versions are recorded

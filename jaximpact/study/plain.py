@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..bodies import ConjugateGradients
 from ..checks import are_texts, is_array
 from ..projection import ADMM, ActiveSet, ProjectedGradient
 from ..save import Save
@@ -16,11 +17,13 @@ from .design import summarise
 from .guard import rebuilt
 from .importing import load, reference
 
+METHODS = (
+    ActiveSet, ADMM, ConjugateGradients, EventCorrected, Maury, MoreauJean, PaoliSchatzman, ProjectedGradient, Save,
+)  # fmt: skip
 # The classes that a study may hold, besides those of the module of its problem.
-CLASSES = {
-    f"{made.__module__}:{made.__qualname__}": made
-    for made in (ActiveSet, ADMM, EventCorrected, Maury, MoreauJean, PaoliSchatzman, ProjectedGradient, Save)
-} | {"jaximpact.integrate:Save": Save}  # its name in stores of earlier versions
+CLASSES = {f"{made.__module__}:{made.__qualname__}": made for made in METHODS} | {
+    "jaximpact.integrate:Save": Save
+}  # its name in stores of earlier versions
 
 
 def encode(value: Any, what: str) -> Any:

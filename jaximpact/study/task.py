@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from ..arguments import start_reports
+from ..bodies.growth import packed
 from ..ensemble import ensemble
 from ..motion import Lanes, Motion
 from ..provenance import TRACED, changes, provenance, settings_of
@@ -154,6 +155,8 @@ def _computed(task: Task) -> Result:
         chunk=task.batch,
         progress=False,
     )
+    if system.problem.listed:
+        solution = packed(solution, system.problem)
     arrays = named(solution, system.save.function is not None, task.common_times)
     for array in arrays.values():
         array[bad] = np.nan if array.dtype.kind == "f" else 0

@@ -1,0 +1,101 @@
+"""More room for near pairs: of bodies whose list ran out, and of what is kept of contacts between them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..motion import Motion
+from ..problem import Problem
+
+
+def enlarged(problem: Problem, q0: Any) -> Problem:
+    """The problem with twice as much room for near pairs of bodies."""
+    bodies: Any = problem.constraints
+    return problem.replace(constraints=bodies.enlarged(q0))
+
+
+def slots(problem: Problem, q0: Any) -> int:
+    """How many near pairs of bodies there is room for."""
+    bodies: Any = problem.constraints
+    return bodies.slots(bodies.positions(q0).shape[1])[0]
+
+
+def grown(problem: Problem, motion: Motion, carry: tuple) -> tuple[Problem, tuple]:
+    """The problem with room for the step behind a carry (`counted.Counted`), and the carry with as much."""
+    bodies: Any = problem.constraints
+    state = carry[0]
+    # what the step looked for and had no room for
+    found = jax.jit(bodies.neighbours)(motion.time(state.n + 1), state.q, motion.args)
+    larger = bodies.fitting(found)
+    problem = problem.replace(constraints=bodies.enlarged(motion.q0) if larger is bodies else larger)
+    return problem, _moved(carry, bodies.slots(found.points.shape[-1])[0], slots(problem, motion.q0))
+
+
+def _moved(carry: tuple, old: int, new: int) -> tuple:
+    """The carry with room for ``new`` pairs in place of ``old``."""
+    listed, row, account, kept = carry
+    empty = len(listed.neighbours.points)
+    room = lambda x: widened(x, -1, old, new)
+    neighbours = listed.neighbours._replace(
+        i=widened(listed.neighbours.i, -1, old, new, empty), j=widened(listed.neighbours.j, -1, old, new, empty)
+    )
+    state = listed._replace(state=listed.state.relisted(room), neighbours=neighbours, impulse=room(listed.impulse))
+
+    def of_row(row: Any) -> Any:
+        return row._replace(
+            impulse=room(row.impulse), last=room(row.last), pairs=widened(row.pairs, -2, old, new, empty)
+        )
+
+    if hasattr(kept.buffer, "pairs"):
+        kept = kept._replace(buffer=of_row(kept.buffer))
+    return state, of_row(row), account, kept
+
+
+def widened(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
+    """With room for ``new`` pairs along an axis whose first entries are the ``old`` ones."""
+    module: Any = np if isinstance(x, np.ndarray) else jnp
+    before, behind = module.split(x, [old], axis=axis)
+    shape = list(x.shape)
+    shape[axis] = new - old
+    return module.concatenate([before, module.full(shape, fill, x.dtype), behind], axis=axis)
+
+
+def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
+    """A solution of ``number`` bodies whose rows have room for ``new`` pairs in place of ``old``."""
+    impulse, pairs = widened(solution.impulse, -1, old, new), widened(solution.pairs, -2, old, new, number)
+    return replace(solution, impulse=impulse, pairs=pairs)
+
+
+def packed(solution: Any, problem: Problem) -> Any:
+    """A solution of numpy arrays with the room for near pairs that the problem states, whatever its lists had to grow to.
+
+    Pairs that push are kept before others.
+
+    Raises:
+        ValueError: more pairs push at once than there is room for.
+    """
+    bodies: Any = problem.constraints
+    q = np.asarray(solution.q)
+    new = slots(problem, q[(0,) * (q.ndim - 1)])
+    impulse, pairs = np.asarray(solution.impulse), np.asarray(solution.pairs)
+    walls = int(np.sum(pairs.reshape(-1, *pairs.shape[-2:])[0, :, 1] < 0))
+    old = impulse.shape[-1] - walls
+    if old <= new:
+        return with_slots(solution, old, new, bodies.number)
+    pushing = impulse[..., :old] != 0
+    most = int(np.max(np.sum(pushing, axis=-1)))
+    if most > new:
+        raise ValueError(
+            f"{most} pairs of bodies push at once, and there is room for {new} in each row: give Bodies(pairs=...) at least {most}"
+        )
+    # in the order of the list, those that push first of all
+    rank = np.where(pushing, 0, 1) + (pairs[..., :old, 0] == bodies.number)
+    chosen = np.sort(np.argsort(rank, axis=-1, kind="stable")[..., :new], axis=-1)
+    axis = chosen.ndim - 1
+    taken = lambda x, at: np.concatenate([np.take_along_axis(x, at, axis), np.split(x, [old], axis)[1]], axis)
+    return replace(solution, impulse=taken(impulse, chosen), pairs=taken(pairs, chosen[..., None]))

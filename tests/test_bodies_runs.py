@@ -1,0 +1,84 @@
+"""Runs of many bodies: lists that run out of room, ensembles and studies of them."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.bodies import disks
+from jaximpact.study import MemoryStore
+
+APART = 0.5 * (np.array(list(itertools.product(range(4), repeat=2))) + 0.5).ravel() - 1.0
+TIME = {"t1": 0.7, "h": 2e-3}
+
+
+def gathering(**options):
+    """Sixteen disks far apart that a force gathers; in the end each touches others."""
+    return disks(np.full(16, 0.1), force=lambda t, q, v, args: -20.0 * q, **options)
+
+
+def pushing(pairs, impulse):
+    """Impulses by pair."""
+    return {tuple(p): x for p, x in zip(np.asarray(pairs).tolist(), np.asarray(impulse).tolist(), strict=True) if x > 0}
+
+
+@pytest.fixture(scope="module")
+def ample():
+    return ji.solve(gathering(), APART, 0 * APART, save=25, **TIME).raise_if_failed()
+
+
+def test_a_run_goes_on_with_larger_lists(ample):
+    found = ji.solve(gathering(pairs=1, members=1), APART, 0 * APART, save=25, **TIME).raise_if_failed()
+    assert len(pushing(found.pairs[-1], found.impulse[-1])) > 20
+    assert found.impulse.shape[1] < ample.impulse.shape[1]  # it has grown by what it needed
+    # the same pairs in the same order, so the same arithmetic on every row, before the lists grew and behind
+    for name in ("t", "q", "v", "z", "energy", "residual", "iterations", "penetration"):
+        assert np.array_equal(getattr(found, name), getattr(ample, name)), name
+    for row in range(len(found.t)):
+        expected = pushing(ample.pairs[row], ample.impulse[row])
+        assert pushing(found.pairs[row], found.impulse[row]) == expected
+    # what a program has no room for in its own rows, a list that another transformation keeps, has a status
+    end = lambda q: ji.solve(gathering(pairs=1, members=1), q, 0 * q, t1=0.7, steps=350, save="final").status
+    assert int(jax.jit(end)(jnp.asarray(APART))) & ji.Status.NEIGHBOURS_LOST
+
+
+@pytest.mark.slow
+def test_derivatives_asked_for_outside_survive_the_growth(ample):
+    options = {"save": "final", "sensitivity": "corrected"} | TIME
+    found = ji.solve(gathering(pairs=1), APART, 0 * APART, **options)
+    reference = ji.solve(gathering(), APART, 0 * APART, **options)
+    assert np.array_equal(found.q[-1], ample.q[-1]) and found.status == reference.status
+
+
+@pytest.mark.slow
+def test_lanes_whose_lists_are_full_are_computed_again(ample):
+    starts = np.stack([APART, 1.4 * APART, APART])  # the second gathers too, the first and the last sooner
+    found = ji.ensemble(gathering(pairs=20), starts, 0 * starts, save=25, **TIME).raise_if_failed()
+    reference = ji.ensemble(gathering(), starts, 0 * starts, save=25, **TIME)
+    assert np.array_equal(found.q, reference.q)
+    assert np.allclose(found.q[0], ample.q, rtol=0, atol=1e-9)  # the same arithmetic, in another order
+    for lane in range(3):
+        pairs = [pushing(x.pairs[lane, -1], x.impulse[lane, -1]) for x in (found, reference)]
+        assert pairs[0] == pairs[1]
+
+
+def test_studies_of_bodies():
+    strengths = np.array([5.0, 20.0])
+    common = {"q0": APART, "v0": 0 * APART, "args": {"k": 1.0}, "save": 25} | TIME
+    design = ji.Design.grid(**{"args.k": strengths})
+    study = ji.Study(MemoryStore(), "study_systems:GATHERING", design, **common)
+    study.run()
+    found = study.dataset()
+    assert np.all(found.status == 0) and found.impulse.shape[-1] == 40
+    one = ji.solve(gathering(), APART, 0 * APART, save=25, **TIME)
+    assert np.allclose(found.q[1], one.q, rtol=0, atol=1e-9)  # the same arithmetic, in another order
+    kept = pushing(found.pairs.values[1, -1], found.impulse.values[1, -1])
+    assert kept.keys() == pushing(one.pairs[-1], one.impulse[-1]).keys()
+    crowded = ji.Study(MemoryStore(), "study_systems:CROWDED", design, **common)
+    with pytest.raises(
+        RuntimeError, match=r"2\d pairs of bodies push at once, and there is room for 12 .* Bodies\(pairs"
+    ):
+        crowded.run()
