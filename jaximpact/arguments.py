@@ -141,7 +141,9 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
     marks = starts.marks._replace(h=None if h is None else -1)
     starts = Lanes.of(starts.motion._replace(h=h), marks, lanes.count)
     through_xla = partial(_reports, axes=starts.axes)
-    return natively(_report, (None, starts.in_axes), through_xla)(problem, starts.motion)
+    # native code has no search for near pairs
+    call = through_xla if problem.listed else natively(_report, (None, starts.in_axes), through_xla)
+    return call(problem, starts.motion)
 
 
 def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:

@@ -133,10 +133,9 @@ def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
     """Whether a solution can be one of this problem: dimension, number of constraints; ``args`` of one lane."""
     check_problem(problem)
     check_result("solution", solution, Solution, "solve or ensemble")
-    if problem.listed or solution.pairs is not None:
+    if solution.pairs is not None:
         raise ValueError(
-            "problem lists near pairs of bodies, and this looks at every constraint: solve with Bodies(lists=False), of so few bodies as "
-            "that takes"
+            "solution is of listed bodies, and the problem is not: give the problem that the solution was computed with"
         )
     dtype, m = solution.q.dtype, solution.impulse.shape[-1]
     args = cast_numbers("args", args, dtype)

@@ -29,6 +29,7 @@ from ..problem import Problem
 from ..solution import Drawable, Solution, labelled
 from ..validate import cast_numbers
 from .arguments import check_result, check_solution, takes_study
+from .listed import Chosen, every_step, is_listed, over_rows
 from .runs import runs
 
 
@@ -78,7 +79,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
     Args:
         problem: the mechanical system.
         solution: one motion of it (no lane axis) with its rows: `solve` with save="all", or every k-th step where no two
-            impacts of a contact come within k steps.
+            impacts of a contact come within k steps; of listed bodies every step.
         args, e: as they were given to `solve`.
 
     Returns:
@@ -95,6 +96,10 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         raise ValueError("solution has its final row only: solve with save='all'")
     if not all(np.isfinite(x).all() for x in (q, v, impulse)):
         raise ValueError("solution is not finite: see solution.raise_if_failed()")
+    if is_listed(problem):
+        every_step(solution)
+        chosen = Chosen.of(problem, solution, every=False)
+        problem, solution, impulse = chosen.problem, chosen.solution(solution), chosen.impulse
     check_solution(problem, solution, args)
     e = cast_numbers("e", problem.restitution if e is None else e, q.dtype)
     m = impulse.shape[1]
@@ -118,7 +123,7 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
         momentum = Metric.at(problem, q, args).times(v)
         return 0.5 * v @ momentum, momentum
 
-    return jax.vmap(one)(q, v)
+    return over_rows(problem, one)(q, v)
 
 
 @jax.jit
@@ -127,7 +132,7 @@ def _intervals(
 ) -> tuple[Array, ...]:
     """Of each interval between rows: work (k-1,), loss (k-1,), driven (k-1,), and the change of momentum (k-1, d)."""
     one = partial(_interval, problem, args, e)
-    return jax.vmap(one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse)
+    return over_rows(problem, one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse)
 
 
 def _interval(
@@ -164,10 +169,11 @@ def _interval(
 
     at, q_at, v_at = t + s, q + s * (v + 0.5 * s * a), v + s * a
     contacts = linearise(problem, Metric.at(problem, q_at, args), at, q_at, args)
-    change = contacts.delassus() @ p
+    response = contacts.jump(p)
+    change = contacts.velocity(response)
     # a lasting contact's impulse makes up for the acceleration; an impact's is more
     _, turning = gap_derivatives(problem, at, q_at, v_at, args)
     impact = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(turning))
     loss = 0.5 * jnp.sum(jnp.where(impact, p * (1 - e) / (1 + e) * change, 0))
     driven = -p @ drift(problem, at, q_at, args)
-    return work, loss, driven, gained + contacts.jacobian.T @ p
+    return work, loss, driven, gained + Metric.at(problem, q_at, args).times(response)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import jax
@@ -27,10 +28,13 @@ from ..problem import Problem
 from ..solution import Result, Solution
 from ..validate import JaximpactWarning, cast_numbers
 from .arguments import check_gaps, check_result, check_solution, distance, takes_study
+from .listed import Chosen, is_listed, rows_of
+from .listed import corners as listed_corners
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
 GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero
 DEEP = 0.25, 10.0  # times the widest gap: penetrations that spoil a motion, and those of contacts that never opened
+MANY = 20  # constraints that a message names
 NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 1 - 1/k in each
 
 
@@ -45,6 +49,8 @@ class Hypotheses(Result):
             two active constraints.
         worst: rows, pairs of constraints and cosines of the corners that fail, worst first: (row, a, b, cosine).
         failures: the hypotheses that fail, in words; empty where all hold.
+        pairs: of listed bodies, whose the m constraints are (m, 2), as in `Solution.pairs`: all that ever were on the list. Cosines are then
+            of contacts that share a body, and a cluster of more than 1000 contacts has its rank bounded by its coordinates.
     """
 
     active: np.ndarray
@@ -52,6 +58,7 @@ class Hypotheses(Result):
     cosine: tuple[float, float]
     worst: tuple[tuple[int, int, int, float], ...]
     failures: tuple[str, ...]
+    pairs: np.ndarray | None = None
 
     def _columns(self) -> dict[str, np.ndarray]:
         return {name: np.array([x[i] for x in self.worst]) for i, name in enumerate(("row", "a", "b", "cosine"))}
@@ -82,19 +89,22 @@ def check_hypotheses(
     check_result("solution", solution, Solution, "solve")
     if np.ndim(solution.q) != 2:
         raise ValueError(f"solution must be one motion with q of shape (k, d), got {np.shape(solution.q)}: pick a lane")
+    ends = None
+    if is_listed(problem):
+        chosen = Chosen.of(problem, solution, every=True)
+        problem, solution, ends = chosen.problem, chosen.solution(solution), chosen.ends
     check_solution(problem, solution, args)
     t, q, z = (jnp.asarray(x) for x in (solution.t, solution.q, solution.z))
     args = cast_numbers("args", args, z.dtype)
     e = float(np.max(np.asarray(problem.restitution if e is None else e)))
 
-    @jax.jit
-    @jax.vmap
-    def look(t: Array, q: Array, z: Array) -> tuple[Array, ...]:
-        contacts = linearise(problem, Metric.at(problem, z, args), t, z, args)
-        return problem.gaps(t, q, args), contacts.gap, contacts.angles(), contacts.diagonal()
-
-    at_q, gap, cosines, diagonal = (np.asarray(x) for x in look(t, q, z))
-    check_gaps(solution, at_q)
+    rows, cosines = [], np.zeros(0)
+    if ends is None:
+        at_q, gap, cosines, diagonal = _looked(problem, t, q, z, args)
+        check_gaps(solution, at_q)
+    else:
+        rows = rows_of(problem, t, q, z, args)
+        at_q, gap, diagonal = (np.stack(x) for x in list(zip(*rows, strict=True))[:3])
     k, m = gap.shape
     if tolerance is not None:
         tolerance = distance("tolerance", tolerance)
@@ -102,14 +112,16 @@ def check_hypotheses(
         tolerance = 2 * float(np.max(np.abs(np.diff(gap, axis=0)), initial=0.0)) if k > 1 else 0.0
     active = gap <= tolerance
 
-    deficit, corners = _corners(active, cosines)
+    deficit, corners = _corners(active, cosines) if ends is None else listed_corners(rows, active)
     values = [corner[3] for corner in corners]
     cosine = (min(values), max(values)) if values else (float("nan"), float("nan"))
 
-    flat = _flat(problem, args, t, z, gap, active, diagonal) if m else []
+    flat = _flat(problem, args, t, z, gap, active, diagonal) if m and ends is None else []
+    if ends is not None:
+        flat = np.flatnonzero(np.any(active & (diagonal < GRADIENT**2 * np.max(diagonal)), axis=0)).tolist()
     skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
     obtuse = [corner for corner in corners if corner[3] > ANGLE]
-    failures = _failures(problem, active, deficit, flat, skew if e > 0 else obtuse, e)
+    failures = _failures(problem, active, deficit, flat, skew if e > 0 else obtuse, e, ends)
     sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
     if DEEP[0] * widest < sunk < DEEP[1] * widest:
         failures.append(
@@ -119,17 +131,42 @@ def check_hypotheses(
     for failure in failures:
         warnings.warn(failure, JaximpactWarning, stacklevel=2)
     worst = tuple(sorted(skew if e > 0 else obtuse, key=lambda corner: -abs(corner[3])))
-    return Hypotheses(active, deficit, cosine, worst, tuple(failures))
+    return Hypotheses(active, deficit, cosine, worst, tuple(failures), ends)
+
+
+def _looked(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:
+    """Gaps at q, gaps at z, cosines between all gradients there, and the diagonal of the Delassus matrix, at each row."""
+
+    @jax.jit
+    @jax.vmap
+    def look(t: Array, q: Array, z: Array) -> tuple[Array, ...]:
+        contacts = linearise(problem, Metric.at(problem, z, args), t, z, args)
+        return problem.gaps(t, q, args), contacts.gap, contacts.angles(), contacts.diagonal()
+
+    return tuple(np.asarray(x) for x in look(t, q, z))
 
 
 def _failures(
-    problem: Problem, active: np.ndarray, deficit: np.ndarray, flat: list[int], corners: list[tuple], e: float
+    problem: Problem,
+    active: np.ndarray,
+    deficit: np.ndarray,
+    flat: list[int],
+    corners: list[tuple],
+    e: float,
+    ends: np.ndarray | None,
 ) -> list[str]:
-    """What fails, in words; ``corners``: those that the theorems exclude for this restitution."""
+    """What fails, in words; ``corners``: those that the theorems exclude for this restitution; ``ends``: of listed bodies, whose
+    contacts they are."""
+
+    def called(a: int) -> str:
+        if ends is not None:
+            i, j = ends[a].tolist()
+            return f"{i}-{j}" if j >= 0 else f"{i}-obstacle {-1 - j}"
+        return f"{a} ({problem.contacts[a]!r})" if problem.contacts else str(a)
 
     def listed(constraints: Iterable[int]) -> str:
-        names = problem.contacts
-        return ", ".join(f"{a} ({names[a]!r})" if names else str(a) for a in constraints)
+        first = [called(int(a)) for a in islice(constraints, MANY)]
+        return ", ".join(first) + (", ..." if len(first) == MANY else "")
 
     def named(selected: list[tuple[int, int, int, float]]) -> str:
         pairs = sorted({(a, b) for _, a, b, _ in selected})

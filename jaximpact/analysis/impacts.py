@@ -25,6 +25,7 @@ from ..schemes.base import Scheme, Timing
 from ..solution import Drawable, Result, Solution, labelled
 from ..validate import cast_numbers, leaf_axes
 from .arguments import check_result, check_solution, one_lane, real, takes_study
+from .listed import Chosen, every_step, is_listed, over_rows
 from .runs import runs
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
@@ -40,6 +41,7 @@ class Intervals(Result):
         lane, contact: which motion and which constraint (n,).
         start, end: times (n,) [s].
         impacts: number of impacts within, both ends included (n,).
+        pairs: of listed bodies, whose contact it is (n, 2), as in `Solution.pairs`.
     """
 
     lane: np.ndarray
@@ -47,6 +49,7 @@ class Intervals(Result):
     start: np.ndarray
     end: np.ndarray
     impacts: np.ndarray
+    pairs: np.ndarray | None = None
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self._table("lane", "contact", "start", "end", "impacts")
@@ -70,6 +73,7 @@ class Impacts(Drawable):
         accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact: infinitely many, of
             which the steps show those that are told apart.
         naming: names and units of the problem.
+        pairs: of listed bodies, whose the contacts are (n, 2), as in `Solution.pairs`; ``contact`` counts those that ever push.
     """
 
     lane: np.ndarray
@@ -82,6 +86,7 @@ class Impacts(Drawable):
     lasting: Intervals
     accumulations: Intervals
     naming: Labels = UNNAMED
+    pairs: np.ndarray | None = None
 
     def _columns(self) -> dict[str, np.ndarray]:
         columns = self._table("lane", "contact", "t", "before", "after", "impulse", "row")
@@ -168,6 +173,12 @@ def impacts(
         t, q, v, impulse = (x[None] for x in (t, q, v, impulse))
     if q.ndim != 3:
         raise ValueError(f"solution must be one motion or a batch, q of shape (k, d) or (B, k, d), got {q.shape}")
+    ends = None
+    if is_listed(problem):
+        every_step(solution)
+        chosen = Chosen.of(problem, solution, every=False)
+        problem, solution, ends = chosen.problem, chosen.solution(solution), chosen.ends
+        impulse = chosen.impulse[None] if single else chosen.impulse
     axes = leaf_axes(args, args_axes)
     sizes = {len(x) for x, axis in zip(jax.tree.leaves(args), axes, strict=True) if axis == 0}
     if sizes - {len(t)}:
@@ -181,7 +192,7 @@ def impacts(
 
     args = cast_numbers("args", args, q.dtype)
     states = partial(_gap_states, problem, t, q, v, args, args_axes, lag=timing.velocity_lag)
-    gap, gap_velocity, gap_acceleration = (x[np.arange(len(lane)), contact] for x in states(lane, start))
+    gap, gap_velocity, gap_acceleration = states(lane, start, contact)
     h = t[lane, start + 1] - t[lane, start]
     delay = _fall(gap, gap_velocity, gap_acceleration, 2 * h)
     before = gap_velocity + gap_acceleration * delay
@@ -189,7 +200,7 @@ def impacts(
     time = t[lane, start] + delay
 
     last = np.where(lasting, start + width, end)
-    _, gap_velocity, gap_acceleration = (x[np.arange(len(lane)), contact] for x in states(lane, last))
+    _, gap_velocity, gap_acceleration = states(lane, last, contact)
     # the motion after an impact is continued back to it; the one in lasting contact has no free acceleration
     after = np.where(lasting, gap_velocity, gap_velocity - gap_acceleration * (t[lane, last] - time))
     cut = (end - start < width) & (end == t.shape[1] - 1)
@@ -210,9 +221,10 @@ def impacts(
     else:
         rebounds = _by_contact(e, single, impulse.shape)[lane, contact] > 0
     limits = _accumulations(lane, contact, time, rebounds, e is not None, held, longest)
-    return Impacts(
+    made = Impacts(
         lane, contact, time, before[impact], after[impact], strength[impact], start[impact] + 1, held, limits
     )
+    return made if ends is None else _rebuilt(lambda part: _arrays(part(made)) | {"pairs": ends[part(made).contact]})
 
 
 def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
@@ -280,7 +292,7 @@ def _accumulations(
     """
     n = len(lane)
     if n == 0 or len(lasting) == 0:
-        return Intervals(**{name: x[:0] for name, x in vars(lasting).items()})
+        return Intervals(**{name: x[:0] for name, x in _arrays(lasting).items()})
     # the last impact at or before each lasting contact
     order = np.lexsort((np.concatenate([np.zeros(n), np.ones(len(lasting))]),
                         np.concatenate([t, lasting.start]),
@@ -337,38 +349,43 @@ def _gap_states(
     args_axes: Any,
     lane: np.ndarray,
     row: np.ndarray,
+    contact: np.ndarray,
     *,
     lag: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Gaps, their rates and their free accelerations (n, m) at rows of lanes, the rates as of the time of the row."""
+    """The gap of a contact, its rate and its free acceleration (n,) at rows of lanes, the rate as of the time of the row."""
     n = len(lane)
     if n == 0:
-        return (np.zeros((0, 0)),) * 3
+        return (np.zeros(0),) * 3
     # few sizes, few compilations
     size = 1 << (n - 1).bit_length()
-    lane, row = (np.concatenate([x, np.repeat(x[:1], size - n)]) for x in (lane, row))
+    lane, row, contact = (np.concatenate([x, np.repeat(x[:1], size - n)]) for x in (lane, row, contact))
     leaves, structure = jax.tree.flatten(args)
     axes = leaf_axes(args, args_axes)
     some = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
     # zero in the first row, the velocity of which lags behind nothing
     h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]
-    found = _look(problem, t[lane, row], q[lane, row], v[lane, row], some, axes, structure)
+    found = _look(problem, t[lane, row], q[lane, row], v[lane, row], contact, some, axes, structure)
     gap, gap_velocity, gap_acceleration = (np.asarray(x)[:n] for x in found)
-    return gap, gap_velocity + lag * h[:n, None] * gap_acceleration, gap_acceleration
+    return gap, gap_velocity + lag * h[:n] * gap_acceleration, gap_acceleration
 
 
 @partial(jax.jit, static_argnames=("axes", "structure"))
 def _look(
-    problem: Problem, t: Array, q: Array, v: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
+    problem: Problem, t: Array, q: Array, v: Array, which: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
 ) -> tuple[Array, Array, Array]:
-    def one(t: Array, q: Array, v: Array, leaves: tuple[Any, ...]) -> tuple[Array, Array, Array]:
-        args = jax.tree.unflatten(structure, leaves)
+    def one(t: Array, q: Array, v: Array, which: Array, *own: Any) -> tuple[Array, Array, Array]:
+        mine = iter(own)
+        leaves_of_lane = [next(mine) if axis == 0 else x for x, axis in zip(leaves, axes, strict=True)]
+        args = jax.tree.unflatten(structure, leaves_of_lane)
         metric = Metric.at(problem, q, args)
         contacts = linearise(problem, metric, t, q, args)
         gap_velocity, turning = gap_derivatives(problem, t, q, v, args)
-        return contacts.gap, gap_velocity, contacts.velocity(acceleration(problem, metric, t, q, v, args)) + turning
+        free = contacts.velocity(acceleration(problem, metric, t, q, v, args)) + turning
+        return contacts.gap[which], gap_velocity[which], free[which]
 
-    return jax.vmap(one, in_axes=(0, 0, 0, axes))(t, q, v, leaves)
+    carried = [x for x, axis in zip(leaves, axes, strict=True) if axis == 0]
+    return over_rows(problem, one)(t, q, v, which, *carried)
 
 
 def _arrays(record: Impacts | Intervals) -> dict[str, np.ndarray]:
