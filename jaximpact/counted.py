@@ -12,8 +12,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .derivatives import forward_first
-from .progress import LOOKS, SEGMENT, report
-from .rows import Keeper, Row
+from .progress import LOOKS, report
+from .rows import LOOK, Keeper, Row
 from .solution import Solution
 from .status import Status
 
@@ -56,7 +56,7 @@ class Counted:
         new = forward_first(new) if forgetful else new
         row = course.row_of(new, info, row.impulse, state)
         account = account.added(course.problem, motion, k, new, info)
-        return new, row, lax.cond(k % SEGMENT == 0, course.stable, lambda _, account: account, new, account)
+        return new, row, lax.cond(k % LOOK == 0, course.stable, lambda _, account: account, new, account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """All steps; of a fixed length where it is known, else ``length`` of them, of which those beyond the motion's own do nothing."""

@@ -13,7 +13,6 @@ from tqdm import tqdm
 
 EVERY = 0.1  # seconds between two looks
 LOOKS = 200  # reports of a motion through XLA
-SEGMENT = 15  # steps of a turn of the loop over time, and to a look at their stability; odd, since what is unstable alternates
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
 _through_xla: list[Watch] = []  # reports come from threads that know no context: they are those of the latest motion
 
@@ -26,8 +25,8 @@ class Watch:
         self.share: Callable[[], float] = lambda: 0.0
 
     def count(self, turns: np.ndarray, rows: int) -> None:
-        """Told by a number of turns that grows in memory, an array (1,): rows made, or segments where there are none."""
-        self.share = lambda: min(float(turns[0]) / (rows or self.steps / SEGMENT), 1.0)
+        """Told by a number of turns that grows in memory, an array (1,): rows made, or steps where there are none."""
+        self.share = lambda: min(float(turns[0]) / (rows or self.steps), 1.0)
 
 
 def watched() -> Watch | None:

@@ -13,6 +13,8 @@ from jax import Array, lax
 from .motion import Motion
 from .program import Program
 
+LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
+
 
 class Row(NamedTuple):
     """What a saved row holds until it is interpolated: position, velocity, admissible position (d,), accumulated impulse (m,),

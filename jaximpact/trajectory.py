@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,9 +16,8 @@ from .derivatives import UNDIFFERENTIATED, guarded
 from .motion import Motion
 from .problem import Problem
 from .program import Program
-from .progress import SEGMENT
 from .projection import ContactLaw, Solved
-from .rows import Row, Turn, step_at_or_after
+from .rows import LOOK, Row, Turn, step_at_or_after
 from .schemes.base import Info, Timing, finite, unstable
 from .sensitivity import Corrected, Tracked, end, synchronous
 from .shapes import array, arrays, returned
@@ -156,7 +154,8 @@ class Course:
         motion, impulse, status = start(self.problem.near(neighbours), self.law, motion)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
-        row = Row(q0, v0, q0, impulse, jnp.zeros_like(v0), impulse, None, self.pairs_of(state))
+        # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
+        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state))
         row = row._replace(before=(state, impulse)) if self.locates else row
         return state, row, Account.opened(status, motion.t0).added(self.problem, motion, 0, state, info)
 
@@ -292,20 +291,8 @@ class Course:
         return carry, self.row_at(carry, target, turn)
 
     def advanced_to(self, target: Array, carry: Any) -> Any:
-        """Steps up to that number, in segments with a look at the stability of the force after each."""
-
-        def before(number: Array) -> Callable[[Any], Array]:
-            return lambda carry: carry[0].n < number
-
-        def segment(carry: Any) -> Any:
-            n = carry[0].n
-            state, row, account = lax.while_loop(
-                before(jnp.minimum(n + (SEGMENT - n % SEGMENT), target)), self.advance, carry
-            )
-            account = lax.cond(state.n % SEGMENT == 0, self.stable, lambda _, account: account, state, account)
-            return state, row, account
-
-        return lax.while_loop(before(target), segment, carry)
+        """Steps up to that number."""
+        return lax.while_loop(lambda carry: carry[0].n < target, self.advance, carry)
 
     def row_at(self, carry: Any, target: Array, turn: Turn | None) -> Any:
         """The row of a turn, or the last: its time, state and energy, or what is saved in their place."""
@@ -345,7 +332,9 @@ class Course:
 
         # the number of the step is that of all lanes, which spares them a choice
         found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)
-        return numbered(found, new.n), row, account
+        state = numbered(found, new.n)
+        account = lax.cond(new.n % LOOK == 0, self.stable, lambda _, account: account, state, account)
+        return state, row, account
 
 
 @jax.jit
