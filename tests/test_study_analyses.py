@@ -112,6 +112,62 @@ def test_a_map_and_basins_of_a_study():
         analysis.two_parameter_map(starts, skip=30, scheme=scheme, **FORCED)
 
 
+PERIOD = 2 * np.pi / 2.6
+
+
+def saved_study(periods=8, every=40, **values):
+    """40 steps of 2 pi/2.6/40 a period; what is varied leaves the period alone."""
+    h = PERIOD / 40
+    study = ji.Study(
+        MemoryStore(),
+        "shaw-holmes",
+        ji.Design.grid(**values),
+        case="damped",
+        t1=periods * PERIOD,
+        h=h,
+        save=ji.Save(every=every),
+    )
+    study.run(progress=False)
+    return study
+
+
+def test_diagrams_maps_and_basins_of_saved_rows():
+    """Without steps: the states of the study's own rows, as computed anew by as many steps from the same starts."""
+    study = saved_study(**{"args.frequency": [2.6], "e": [0.7, 0.5, 0.6]})
+    options = {"period": lambda args: 2 * np.pi / args["frequency"], "cycles": 4}
+    found = analysis.bifurcation(study, parameter="e", **options)
+    direct = analysis.bifurcation(study, parameter="e", steps=40, skip=4, **options)
+    np.testing.assert_array_equal(found.values, [0.5, 0.6, 0.7])
+    # the same steps; one begins at t0 and counts them, the other from row to row
+    np.testing.assert_allclose(found.q, direct.q, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found.section.t, direct.section.t, rtol=1e-14)
+    earlier = analysis.bifurcation(study, parameter="e", skip=3, **options)
+    np.testing.assert_array_equal(earlier.q[:, :, 1:], found.q[:, :, :-1])
+
+    flat = analysis.two_parameter_map(study, **options)
+    assert flat.parameters == ("frequency", "e") and flat.period.shape == (3, 1)
+    np.testing.assert_array_equal(flat.period[[1, 2, 0]], found.periods())
+    assert np.all(np.isnan(flat.impacts))
+
+    starts = saved_study(**{"q0[0]": [-9.0, 0.6], "v0[0]": [0.0, 0.5, 0.7]})
+    basins = analysis.basins(starts, period=PERIOD, cycles=4)
+    assert basins.labels.shape == (3, 2) and np.all(basins.labels[:, 0] == -2)  # behind the wall
+    assert np.all(basins.labels[:, 1] != -2)
+
+
+def test_rows_that_a_study_has_not_are_named():
+    study = saved_study(every=30, **{"e": [0.5, 0.6]})
+    for options, message in (
+        ({"cycles": 4}, "has no row at t = "),
+        ({"cycles": 9}, "have 8 forcing periods"),
+        ({"cycles": 4, "skip": 5}, "have 8 forcing periods"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            analysis.bifurcation(study, parameter="e", period=PERIOD, **options)
+    with pytest.raises(TypeError, match="scheme: without steps"):
+        analysis.bifurcation(study, parameter="e", period=PERIOD, cycles=4, scheme=ji.EventCorrected())
+
+
 def test_orbits_and_orders_of_a_study():
     study = small_study(**{"args.frequency": [2.6, 2.8]})
     found = analysis.periodic_orbit(study, period=FORCED["period"], steps=100, t0=0.5)

@@ -23,13 +23,14 @@ from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Drawable, Result, labelled
+from ..status import Status
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_problem
 from .arguments import StudyLike, check_result, distance, of_a_study, sweep_values
 from .closing import Surface
 from .crossings import section
 from .forced import gather
 from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition
-from .studies import basin_arguments
+from .studies import basin_arguments, saved_section, some_lanes
 
 UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
 RADIUS = 100.0  # tolerances of periodicity within which two periodic motions are the same attractor
@@ -91,8 +92,20 @@ class Basins(Drawable):
         return np.array([np.sum(self.labels == k) / allowed for k in range(len(self.attractors))])
 
 
-def _of_study(study: StudyLike, **options: Any) -> Basins:
-    return basins(**(basin_arguments(study) | options))
+def _of_study(
+    study: StudyLike, *, tolerance: float | None = None, radius: float | None = None, **options: Any
+) -> Basins:
+    stated = basin_arguments(study)
+    if "steps" in options:
+        return basins(**(stated | options), tolerance=tolerance, radius=radius)
+    found = saved_section(study, **options)
+    allowed = np.flatnonzero((found.status & int(Status.START_NOT_ADMISSIBLE)) == 0)
+    own, attractors = recognise(some_lanes(found, allowed), tolerance=tolerance, radius=radius)
+    labels, status = np.full(len(found.status), FORBIDDEN), np.zeros(len(found.status), int)
+    labels[allowed], status[allowed] = own, found.status[allowed]
+    x, y = stated["x"], stated["y"]
+    grid = lambda lanes: lanes.reshape(len(x), len(y)).T  # the last dimension of a design is the fastest
+    return Basins(stated["coordinates"], x, y, grid(labels), attractors, grid(status))
 
 
 @of_a_study(_of_study)
@@ -124,7 +137,8 @@ def basins(
 
     Args:
         problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. Or a `Study` over a
-            grid of two initial numbers, in place of these and of x, y, coordinates, q0 and v0.
+            grid of two initial numbers, in place of these and of x, y, coordinates, q0 and v0; without ``steps`` its saved rows are taken as
+            in `bifurcation`.
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
         q0, v0: the other initial numbers (d,).

@@ -22,7 +22,7 @@ from .closing import Surface
 from .crossings import check_direction, passages, section
 from .forced import Forced, check_restarts, gather
 from .sections import Section, impact_section, period_of, state
-from .studies import diagram_lanes, map_arguments
+from .studies import diagram_lanes, map_arguments, saved_section
 
 SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]
@@ -82,7 +82,8 @@ class ParameterMap(Drawable):
         parameters: names of those along x and y.
         x, y: their values (nx,), (ny,).
         period: as `period_of` finds it (ny, nx): 0 for none, -1 where the motion failed, -2 where it has not settled.
-        impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion failed.
+        impacts: mean number of impacts in a forcing period (ny, nx), inf where they accumulate, NaN where the motion failed, and in
+            maps of the rows that a study saved.
         status: `Status` bits (ny, nx).
     """
 
@@ -141,7 +142,8 @@ def bifurcation(
     Args:
         problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
             lane axes. Or a `Study`, for problem, starts, values and methods: its lanes are computed over the section, ``parameter``
-            being one of the quantities that it varies.
+            being one of the quantities that it varies. Without ``steps`` nothing is computed: the states are those of the rows that the study
+            saved, which must hold one at every t = (phase + k) period of the last ``cycles`` periods (or of those behind ``skip``).
         q0, v0: one start (d,), or several (S, d).
         parameter: a key of args, a sequence of keys into nested args, or "e", the restitution.
         values: of the parameter (P,).
@@ -234,8 +236,16 @@ def _onward(
     return found, np.where(found.failed[:, None], np.nan, q[:, -1]), v[:, -1]
 
 
-def _map_of_study(study: StudyLike, **options: Any) -> ParameterMap:
-    return two_parameter_map(**(map_arguments(study) | options))
+def _map_of_study(study: StudyLike, *, tolerance: float | None = None, **options: Any) -> ParameterMap:
+    stated = map_arguments(study)
+    if "steps" in options:
+        return two_parameter_map(**(stated | options), tolerance=tolerance)
+    x, y = stated["values"]
+    found = saved_section(study, **options)
+    grid = lambda lanes: lanes.reshape(len(x), len(y)).T  # the last dimension of a design is the fastest
+    period, status = grid(period_of(found, tolerance=tolerance)), grid(found.status)
+    first, second = (".".join(map(str, path)) for path in stated["parameters"])
+    return ParameterMap((first, second), x, y, period, np.full(period.shape, np.nan), status)
 
 
 @of_a_study(_map_of_study)
@@ -262,7 +272,7 @@ def two_parameter_map(
 
     Args:
         problem, q0, v0: the start (d,) of every motion; or a `Study` over a grid of two parameters, in place of these, parameters,
-            values, args, e and methods.
+            values, args, e and methods. Without ``steps`` its saved rows are taken as in `bifurcation`; impacts are not known then, and NaN.
         parameters: those along x and y, each as in `bifurcation`.
         values: of the two, (nx,) and (ny,).
         cycles: periods kept; motions of up to half as many periods are recognised.

@@ -1,4 +1,5 @@
-"""What diagrams, maps and basins are of a `Study`: the values that it varies are theirs, and its lanes their motions, which they compute anew."""
+"""What diagrams, maps and basins are of a `Study`: the values that it varies are theirs, and its lanes their motions, computed anew or, without
+``steps``, as the study saved them."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import StudyLike, one_lane
+from ..checks import check_counts
+from .arguments import StudyLike, one_lane, positive_time, share_of_period
 from .crossings import section
 from .sections import Section
 
@@ -34,12 +36,67 @@ def diagram_lanes(
             f"parameter {parameter}: the study has between {count.min()} and {count.max()} lanes of one value; a diagram takes as many of "
             "each, as those of Design.grid"
         )
-    known = study.arguments()
-    own = {name: known[name] for name in ("args", "args_axes", *METHODS)} | options
-    found = section(surface, direction, study.problem, known["q0"], known["v0"], **own)
-    order = np.argsort(member, kind="stable")
-    arrays = {field.name: getattr(found, field.name)[order] for field in fields(Section) if field.name != "naming"}
-    return values, int(count[0]), replace(found, **arrays)
+    if "steps" in options:
+        known = study.arguments()
+        own = {name: known[name] for name in ("args", "args_axes", *METHODS)} | options
+        found = section(surface, direction, study.problem, known["q0"], known["v0"], **own)
+    else:
+        found = saved_section(study, surface=surface, **options)
+    return values, int(count[0]), some_lanes(found, np.argsort(member, kind="stable"))
+
+
+def some_lanes(section: Section, which: np.ndarray) -> Section:
+    """Those lanes of a section, in that order."""
+    arrays = {field.name: getattr(section, field.name)[which] for field in fields(Section) if field.name != "naming"}
+    return replace(section, **arrays)
+
+
+def saved_section(
+    study: StudyLike,
+    *,
+    period: Any,
+    cycles: int,
+    skip: int | None = None,
+    phase: float = 0.0,
+    surface: Any = None,
+    **rest: Any,
+) -> Section:
+    """The states of all lanes once a forcing period, from the rows that the study saved; the last ``cycles``, or those behind ``skip``.
+
+    Raises:
+        ValueError: it has no row at such a time, or ends before. TypeError: something is asked that takes a new computation.
+    """
+    beyond = sorted(rest) + ([] if surface is None else ["surface"])
+    if beyond:
+        raise TypeError(
+            f"{beyond[0]}: without steps the states are those that the study saved, once a forcing period; give steps to compute them anew"
+        )
+    check_counts(cycles=cycles, **({} if skip is None else {"skip": skip}))
+    phase, known, motions = share_of_period(phase), study.arguments(), study.solution()
+    lanes, dtype = len(motions.status), motions.q.dtype
+    every = np.broadcast_to(positive_time("period", period, known["args"], known["args_axes"]), (lanes,))
+    t0, t1 = (np.broadcast_to(np.asarray(known[name], float), (lanes,)) for name in ("t0", "t1"))
+    exact = 1e-9 * every + 16 * np.finfo(dtype).eps * np.abs(t1)  # rounding of row times, which are multiples of h
+    first, last = np.ceil((t0 - exact) / every - phase) + 1, np.floor((t1 + exact) / every - phase)
+    begin = last - cycles + 1 if skip is None else first + skip
+    if np.any((begin < first) | (begin + cycles - 1 > last)):
+        most = int(np.min(last - first + 1))
+        raise ValueError(f"cycles={cycles}, skip={skip or 0}: the motions of the study have {most} forcing periods")
+    t = (begin[:, None] + np.arange(cycles) + phase) * every[:, None]
+    rows = np.broadcast_to(np.asarray(motions.t, float), (lanes, motions.q.shape[1]))
+    place = np.array([np.searchsorted(own, at) for own, at in zip(rows, t - exact[:, None], strict=True)])
+    place = np.minimum(place, rows.shape[1] - 1)
+    apart = np.abs(np.take_along_axis(rows, place, axis=1) - t)
+    lost = np.asarray(motions.failed)
+    missing = (apart > 2 * exact[:, None]) & ~lost[:, None]
+    if np.any(missing):
+        raise ValueError(
+            f"the study has no row at t = {t[missing][0]:g}, a forcing period after others: make it with h = period/steps and save=Save(every=steps), "
+            "or give steps to compute the states anew"
+        )
+    q, v = (np.take_along_axis(np.asarray(x), place[..., None], axis=1) for x in (motions.q, motions.v))
+    q, v = (np.where((apart > 2 * exact[:, None])[..., None], np.nan, x) for x in (q, v))
+    return Section(t, q, v, every, np.asarray(motions.status), np.asarray(motions.failed_at), motions.naming)
 
 
 def map_arguments(study: StudyLike) -> dict[str, Any]:
