@@ -96,8 +96,9 @@ def in_chunks(
                 size = sum(float(x.nbytes) for x in jax.tree.leaves(found)) / len(chunks[i][1]) * count
                 check_memory(size, f"the result of {count} motions", FEWER_ROWS)
                 result = jax.tree.map(lambda x: np.empty((count, *x.shape[1:]), x.dtype), found)
+            places = _span(members)
             for target, source in zip(jax.tree.leaves(result), jax.tree.leaves(found), strict=True):
-                target[_span(members)] = source[: len(members)]
+                target[places] = source[: len(members)]
             bar.update(int(counts[members].sum()))
     finally:
         # after an error or Ctrl-C nobody waits for what is under way

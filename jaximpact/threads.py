@@ -29,6 +29,7 @@ _orphan = False  # whether this process was forked from one whose threads of jax
 def _forked() -> None:
     global _orphan
     _orphan = backends_are_initialized()
+    _idle.clear()  # a fork copies no threads
 
 
 if os.name == "posix":
@@ -72,14 +73,34 @@ def _end() -> None:
         os._exit(0 if uncaught is None else 130 if uncaught is KeyboardInterrupt else 1)
 
 
+_idle: list[SimpleQueue] = []  # the tasks of threads that wait for some
+
+
+def _thread() -> SimpleQueue:
+    """A thread, one that waits or a new one, as the queue of what it is to do."""
+
+    def serve() -> None:
+        while True:
+            tasks.get()()
+            _idle.append(tasks)
+
+    with suppress(IndexError):
+        return _idle.pop()
+    tasks: SimpleQueue = SimpleQueue()
+    threading.Thread(target=serve, daemon=True).start()
+    return tasks
+
+
 class Crew(Executor):
-    """Threads that compute; unlike those of a ThreadPoolExecutor, the interpreter does not wait for them at its end."""
+    """Threads that compute; unlike those of a ThreadPoolExecutor, the interpreter does not wait for them at its end, and they serve
+    the next crew: to start one takes longer than many an ensemble of few motions."""
 
     def __init__(self, count: int) -> None:
         self._jobs: SimpleQueue = SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
+        self._done: SimpleQueue = SimpleQueue()
+        self._count = count
+        for _ in range(count):
+            _thread().put(self._work)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -91,6 +112,7 @@ class Crew(Executor):
                     future.set_exception(error)
             # nothing is kept alive while this thread waits
             del job, future, function
+        self._done.put(None)
 
     def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
@@ -102,11 +124,10 @@ class Crew(Executor):
         with suppress(Empty):
             while cancel_futures:
                 self._jobs.get_nowait()[0].cancel()
-        for _ in self._threads:
+        for _ in range(self._count):
             self._jobs.put(None)
-        if wait:
-            for thread in self._threads:
-                thread.join()
+        for _ in range(self._count if wait else 0):
+            self._done.get()
 
 
 class Here(Executor):
