@@ -77,7 +77,11 @@ class Native:
         return x.wide if isinstance(x, Block) else any(getattr(y, "wide", False) for y in x.flat)
 
     def large(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
-        return memory.apply(self, eqn, inputs)
+        """What was computed before of the same operands is not computed again: a branch knows what the free step did."""
+        key = eqn.primitive, (str(eqn.params), *map(identity, inputs))
+        if (found := self.w.known(key)) is None:
+            found = self.w.seen[-1][key] = memory.apply(self, eqn, inputs)
+        return found
 
     def constant(self, x: np.ndarray) -> Block:
         return memory.known(self, x)
@@ -314,6 +318,11 @@ def emit(
     body = "\n".join([*w.entry, *w.lines])
     others = "\n".join(w.declared.values())
     return Text(f"define void @{NAME}({SIGNATURE}) nounwind {{\nentry:\n{body}\n}}\n{others}\n", width, rows, w.used)
+
+
+def identity(x: Value) -> Any:
+    """What is equal of equal values only; known numbers by their bits."""
+    return x if isinstance(x, Block) else (x.shape, *((y.dtype, y.tobytes()) if known(y) else y for y in x.flat))
 
 
 def pointer(w: Writer, table: str, i: int) -> str:

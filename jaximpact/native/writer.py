@@ -365,6 +365,8 @@ class Outside:
     def known(self, key: tuple) -> Any:
         """As `Writer.known`, of what is computed from parts as the whole was."""
         what, other = key
+        if not isinstance(what, str):  # arrays in memory
+            return None
         if isinstance(other, Number):
             outer = (what, self.sources.get(other.name, other))
         else:
