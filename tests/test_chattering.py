@@ -130,6 +130,19 @@ def test_a_branch_of_them():
         np.testing.assert_allclose([q[0], v[0]], flight(a, 2.0), rtol=0, atol=(PERIOD / 100) ** 2)
 
 
+def test_a_branch_ends_where_sticking_does():
+    """Event by event the ball comes to rest before the table releases it up to A = 1.9469 (bisected with `cycles_between_rests`)."""
+    exact = flight(1.9, 2.0)
+    branch = continue_orbit(
+        BALL, [exact[0]], [exact[1]], parameter="A", bounds=(1.1, 3.0), period=PERIOD, steps=400, t0=2.0, args={"A": 1.9}, e=0.3, step=0.1
+    )  # fmt: skip
+    (event,) = branch.events
+    assert branch.ended == event.kind == "end of sticking" and event.detail == "lasting contact"
+    assert (branch.accumulations == 1).all() and branch.lasting[-1] < branch.lasting[0] / 4
+    # contacts of a few steps are the shortest seen, and the last bounces are shorter than a step: h = 0.016
+    assert event.parameter == branch.parameter[-1] == pytest.approx(1.9469, abs=PERIOD / 400)
+
+
 def test_inelastic_landings_are_no_accumulations():
     found = impact_section(
         BALL, [A + 0.5], [0.0], period=PERIOD, steps=100, cycles=4, skip=4, phase=0.25, args={"A": A}, e=0.0

@@ -7,10 +7,12 @@ Unknowns are the state at the section and the parameter p, and the period of an 
     branch point       a multiplier passes +1 without that,
     period doubling    a multiplier passes -1,
     Neimark-Sacker     a complex pair passes the unit circle,
-    grazing            an impact appears or disappears: a free flight touches a constraint, or an impact velocity vanishes.
+    grazing            an impact appears or disappears: a free flight touches a constraint, or an impact velocity vanishes,
+    end of sticking    impacts do not accumulate any more before the contact that they ended in would be released.
 
 The first four are located by root finding along the arc. At grazing the map has no derivative and the branch ends; its place
-is extrapolated from points ever closer to it.
+is extrapolated from points ever closer to it. Where sticking ends the branch ends too: orbits behind have impacts of their own; the place is
+that of the last point, a contact of a few steps being the shortest that is seen.
 
 References: E. J. Doedel, Congr. Numer. 30 (1981) 265-284 (arclength); A. B. Nordmark, J. Sound Vib. 145 (1991) 279-297
 (grazing).
@@ -48,12 +50,12 @@ class BranchEvent(Result):
     """Something that happens along a branch.
 
     Attributes:
-        kind: "fold", "branch point", "period doubling", "Neimark-Sacker" or "grazing".
+        kind: "fold", "branch point", "period doubling", "Neimark-Sacker", "grazing" or "end of sticking".
         parameter: the parameter's value there.
-        q, v: state at the section (d,); for grazing that of the last point before.
-        multipliers: Floquet multipliers there, as in `PeriodicOrbit`; for grazing those of the last point before.
+        q, v: state at the section (d,); for grazing and the end of sticking that of the last point before.
+        multipliers: Floquet multipliers there, as in `PeriodicOrbit`; for grazing and the end of sticking those of the last point before.
         index: the event lies behind this point of the branch.
-        detail: for grazing, what vanishes: "impact speed" or "clearance".
+        detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact".
     """
 
     kind: str
@@ -82,7 +84,7 @@ class Branch(Drawable):
         impact_speed: smallest speed at which a gap closes in an impact (n,), inf where there is none.
         clearance: smallest minimum of a gap in free flight (n,), inf where there is none.
         events: `BranchEvent`s in order.
-        ended: why it ends: "bounds", "grazing", "points" (their number), or "no convergence".
+        ended: why it ends: "bounds", "grazing", "end of sticking", "points" (their number), or "no convergence".
         naming: names and units of the problem.
     """
 
@@ -243,7 +245,11 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
         raise RuntimeError("the orbit at the start was lost: take more steps or a larger tol")
     branch, events, ended = [start], [], "points"
     states = [family.home(start)]
-    length, wall = step, np.inf  # wall: how far ahead something is known to change
+    length, wall, behind = (
+        step,
+        np.inf,
+        start,
+    )  # wall: how far ahead something is known to change; behind: an orbit beyond it
     while len(branch) < most:
         here = branch[-1]
         if here.contacts.room < ROOM and family.closing.surface is None:
@@ -251,9 +257,9 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
             branch[-1] = here
         length = min(length, 0.5 * wall)
         if length < SHORTEST * step:
-            grazing = _grazing(family, branch)
-            ended = "no convergence" if grazing is None else "grazing"
-            events += [] if grazing is None else [grazing]
+            last = _end_of_sticking(family, branch, behind) or _grazing(family, branch)
+            ended = "no convergence" if last is None else last.kind
+            events += [] if last is None else [last]
             break
         guess = here.z + length * here.tangent
         outside = not 0 <= guess[-1] <= 1
@@ -266,7 +272,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
             length *= 0.5
             continue
         if new.contacts.pattern != here.contacts.pattern:
-            wall = length
+            wall, behind = length, new
             continue
         events += _between(family, here, new, len(branch) - 1)
         branch.append(new)
@@ -333,6 +339,14 @@ def _event(
     multipliers = family.closing.multipliers(point.monodromy[None])[0]
     value = family.value(point.z) if parameter is None else parameter
     return BranchEvent(kind, value, x[: family.d], x[family.d :], multipliers, index, detail)
+
+
+def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> BranchEvent | None:
+    """Just ahead of a branch whose orbits stick, if those behind do so less often; or None."""
+    last = branch[-1]
+    if behind.contacts.accumulations >= last.contacts.accumulations:
+        return None
+    return _event(family, "end of sticking", last, len(branch) - 1, detail="lasting contact")
 
 
 def _grazing(family: Family, branch: list[Point]) -> BranchEvent | None:

@@ -16,7 +16,14 @@ from .style import COLOURS, DARK, GREY, OUTSIDE, evenly, new_grid, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MARKERS = {"fold": "v", "branch point": "P", "period doubling": "D", "Neimark-Sacker": "o", "grazing": "X"}
+MARKERS = {
+    "fold": "v",
+    "branch point": "P",
+    "period doubling": "D",
+    "Neimark-Sacker": "o",
+    "grazing": "X",
+    "end of sticking": "s",
+}
 LINES: dict[bool, dict[str, Any]] = {True: {"lw": 1.8}, False: {"lw": 1.2, "ls": (0, (3, 2))}}  # stable or not
 FARTHEST = 3.0  # multipliers of larger modulus are named at the edge of the complex plane, not drawn
 
