@@ -48,18 +48,36 @@ def installed(tmp_path_factory):
     if built.returncode and "setuptools" in built.stderr and "No matching distribution" in built.stderr:
         pytest.skip("needs a package index for the build's own setuptools")
     assert built.returncode == 0, built.stderr
-    wheel = next(folder.glob("*.whl"))
     place = folder / "site"
-    zipfile.ZipFile(wheel).extractall(place)
+    zipfile.ZipFile(next(folder.glob("*.whl"))).extractall(place)
     return place
+
+
+@pytest.fixture(scope="module")
+def environment(installed, tmp_path_factory):
+    """The interpreter of a new environment, in which pip found the wheel's dependencies by its metadata alone."""
+    folder = tmp_path_factory.mktemp("environment")
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    (wheel,) = installed.parent.glob("*.whl")
+    command = [str(python), "-m", "pip", "install", "--quiet", f"jaximpact[plot,study] @ {wheel.as_uri()}"]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean())
+    if done.returncode and ("No matching distribution" in done.stderr or "ConnectionError" in done.stderr):
+        pytest.skip("needs a package index for the dependencies")
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def clean():
+    """The environment's variables, without those that would let Python look elsewhere."""
+    return {name: x for name, x in os.environ.items() if not name.startswith("PYTHON")} | {"MPLBACKEND": "agg"}
 
 
 def run(installed, folder, *arguments):
     """Python elsewhere, with the wheel and the packages it depends on, but not the repository."""
     # an editable installation hooks in by site: -S leaves it out
     paths = [str(installed), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    environment = {name: x for name, x in os.environ.items() if not name.startswith("PYTHON")}
-    environment |= {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "MPLBACKEND": "agg"}
+    environment = clean() | {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
@@ -73,6 +91,20 @@ def test_a_wheel_is_enough(installed, tmp_path):
     assert listed.returncode == 0 and "bouncing-ball" in listed.stdout, listed.stderr
     shown = run(installed, tmp_path, "-m", "jaximpact.conformance", "--show", "zeno")
     assert shown.returncode == 0 and "q[0] - wall" in shown.stdout, shown.stderr
+
+
+@pytest.mark.slow
+def test_a_wheel_names_its_dependencies(environment, tmp_path):
+    """The same in an environment that was empty before: nothing that the repository's own environment happens to hold."""
+
+    def python(*arguments):
+        command = [str(environment), *arguments]
+        return subprocess.run(command, cwd=tmp_path, env=clean(), capture_output=True, text=True, timeout=600)
+
+    done = python("-c", USE, str(environment.parents[1]))
+    assert done.returncode == 0, done.stderr
+    listed = python("-m", "jaximpact", "list")
+    assert listed.returncode == 0 and "bouncing-ball" in listed.stdout, listed.stderr
 
 
 @pytest.mark.slow
