@@ -25,8 +25,8 @@ ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal 
 class Metric(NamedTuple):
     """Kinetic metric <x, y> = x' M y at one configuration.
 
-    ``matrix`` is None (identity), a scalar, a (d,) diagonal or a (d, d) matrix; ``factor`` the factor of a matrix, see
-    `linalg.factorise` (or an inverse, for the iteration matrix of an implicit scheme: see ``from_iteration_matrix``).
+    ``matrix`` is None (identity), a scalar, a (d,) diagonal, a (d, d) matrix, or the blocks (N, D, D) of one that is block-diagonal;
+    ``factor`` the factor of a matrix, or of each block, see `linalg.factorise` (or an inverse, for the iteration matrix of an implicit scheme: see ``from_iteration_matrix``).
     """
 
     matrix: Array | None
@@ -43,6 +43,9 @@ class Metric(NamedTuple):
             return x
         if self.inverse is not None:
             return self.inverse @ x
+        if self.factor is not None and self.matrix.ndim == 3:
+            of_bodies = x.reshape(*self.matrix.shape[:2], *x.shape[1:])
+            return jax.vmap(linalg.spd_solve)(self.matrix, self.factor, of_bodies).reshape(x.shape)
         if self.factor is not None:
             return linalg.spd_solve(self.matrix, self.factor, x)
         scale = jnp.broadcast_to(self.matrix, (x.shape[0],))
@@ -53,7 +56,7 @@ class Metric(NamedTuple):
         if self.matrix is None:
             return jnp.array(True)
         if self.factor is not None:
-            return jnp.all(jnp.isfinite(self.factor)) & jnp.all(jnp.diagonal(self.factor) > 0)
+            return jnp.all(jnp.isfinite(self.factor)) & jnp.all(_diagonals(self.factor) > 0)
         return jnp.all(self.matrix > 0) & jnp.all(jnp.isfinite(self.matrix))
 
     def symmetric(self) -> Array:
@@ -61,8 +64,8 @@ class Metric(NamedTuple):
         if self.matrix is None or self.factor is None:
             return jnp.array(True)
         # of a positive definite matrix no entry is larger than the diagonal's largest
-        small = 1e4 * jnp.finfo(self.matrix.dtype).eps * jnp.max(jnp.diagonal(self.matrix))
-        return ~jnp.any(jnp.abs(self.matrix - self.matrix.T) > small)
+        small = 1e4 * jnp.finfo(self.matrix.dtype).eps * jnp.max(_diagonals(self.matrix))
+        return ~jnp.any(jnp.abs(self.matrix - jnp.swapaxes(self.matrix, -1, -2)) > small)
 
     @classmethod
     def at(cls, problem: Problem, q: Array, args: Any) -> Metric:
@@ -71,12 +74,19 @@ class Metric(NamedTuple):
         if mass is None:
             return cls(None)
         mass = jnp.asarray(mass, q.dtype)
+        if mass.ndim == 3:
+            return cls(mass, jax.vmap(linalg.factorise)(lax.stop_gradient(mass)))
         return cls(mass, linalg.factorise(lax.stop_gradient(mass))) if mass.ndim == 2 else cls(mass)
 
     @classmethod
     def from_iteration_matrix(cls, matrix: Array) -> Metric:
         """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..."""
         return cls(matrix, inverse=linalg.inverse(matrix))
+
+
+def _diagonals(matrix: Array) -> Array:
+    """Of a matrix, or of each of several."""
+    return jnp.diagonal(matrix, axis1=-2, axis2=-1)
 
 
 class Contacts(NamedTuple):

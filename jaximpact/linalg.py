@@ -11,9 +11,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.scipy.linalg import cho_solve
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 UNROLL = 6
+
+LARGEST = 100  # iterations of `near_one`
 
 
 def factorise(a: Array) -> Array:
@@ -49,6 +51,17 @@ def factored_solve(factor: Array, b: Array) -> Array:
     for i in reversed(range(n)):
         x[i] = y[i] * factor[i, i] - sum(factor[k, i] * x[k] for k in range(i + 1, n))
     return jnp.stack(x)
+
+
+def half_solve(factor: Array, b: Array) -> Array:
+    """H b with H' H = a^-1, for b (n,), ``factor`` being that of a."""
+    n = factor.shape[0]
+    if n > UNROLL:
+        return solve_triangular(factor, b, lower=True)
+    y: list = []
+    for i in range(n):
+        y.append(b[i] - sum(factor[i, k] * y[k] for k in range(i)))
+    return jnp.stack([x * jnp.sqrt(factor[i, i]) for i, x in enumerate(y)])
 
 
 @jax.custom_jvp
@@ -155,3 +168,21 @@ def solve_by_products(product: Callable[[Array], Array], b: Array) -> Array:
         return lax.while_loop(going, body, (zero, jnp.zeros_like(b), b, b, b @ b))[1]
 
     return lax.custom_linear_solve(product, b, solve, symmetric=True)
+
+
+def near_one(product: Callable[[Array], Array], b: Array) -> Array:
+    """Solve P x = b by x <- x + b - P x, P (n, n) near the identity; differentiable, and at once where it is the identity."""
+
+    def solve(product: Callable, b: Array) -> Array:
+        def body(carry: tuple) -> tuple:
+            k, x, r = carry
+            x = x + r
+            return k + 1, x, b - product(x)
+
+        def going(carry: tuple) -> Array:
+            k, _, r = carry
+            return (k < LARGEST) & (jnp.max(jnp.abs(r)) > 4 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(b)))
+
+        return lax.while_loop(going, body, (jnp.zeros((), jnp.int32), b, b - product(b)))[1]
+
+    return lax.custom_linear_solve(product, b, solve, transpose_solve=solve)

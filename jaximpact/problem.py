@@ -302,8 +302,10 @@ class Problem:
 
 
 def mass_times(mass: Any, v: Array) -> Array:
-    """M v for a mass given as None, a scalar, a (d,) diagonal or a (d, d) matrix."""
+    """M v for a mass given as None, a scalar, a (d,) diagonal, a (d, d) matrix or its blocks (N, D, D) along the diagonal."""
     if mass is None:
         return v
     mass = jnp.asarray(mass, v.dtype)
+    if mass.ndim == 3:
+        return jnp.sum(mass * v.reshape(mass.shape[0], 1, -1), axis=2).ravel()
     return mass @ v if mass.ndim == 2 else mass * v

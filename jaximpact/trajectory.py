@@ -251,7 +251,7 @@ class Course:
             return True
         mass = self.problem.mass
         mass = returned(array, mass, q, self.moving.args) if callable(mass) else mass
-        return mass is not None and jnp.ndim(mass) == 2
+        return mass is not None and jnp.ndim(mass) > 1
 
     # every lane steps by itself
 

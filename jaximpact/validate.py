@@ -252,8 +252,13 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     if problem.mass is not None:
         callable_mass = callable(problem.mass)
         shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
-        if shape not in ((), (d,), (d, d)):
-            raise ValueError(f"mass must be a scalar or have shape ({d},) or ({d}, {d}), got {shape}")
+        blocks = len(shape) == 3 and shape[0] * shape[1] == d and shape[1] == shape[2]
+        if shape not in ((), (d,), (d, d)) and not blocks:
+            raise ValueError(
+                f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got {shape}"
+            )
+        if problem.between is not None:
+            check_blocks(problem, shape, d)
     if problem.energy is not None:
         shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
         if shape != ():
@@ -268,16 +273,27 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
     """What is not covered where near pairs of bodies are listed."""
     dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
     if not scheme.traits.lists:
-        raise ValueError(f"{type(scheme).__name__} takes no list of near pairs: use Maury() or MoreauJean(){dense}")
+        raise ValueError(
+            f"{type(scheme).__name__} takes no list of near pairs: use Maury(), MoreauJean() or PaoliSchatzman(){dense}"
+        )
     if jnp.ndim(e) > 0:
         raise ValueError(
             f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
         )
     if problem.contacts is not None:
         raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
-    if callable(problem.mass) or jnp.ndim(problem.mass if problem.mass is not None else 0) > 1:
-        shape = "a function" if callable(problem.mass) else f"of shape {jnp.shape(problem.mass)}"
-        raise ValueError(f"mass is {shape}: of listed bodies give a number or a diagonal ({d},){dense}")
+
+
+def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
+    """The mass of bodies, of that shape: no matrix of all of them where near pairs are listed, and a block for each body."""
+    number: int = problem.between.number  # type: ignore[union-attr, attr-defined]
+    if problem.listed and len(shape) == 2:
+        raise ValueError(
+            f"mass has shape {shape}: of listed bodies give a number, a diagonal ({d},), or a block for each body, ({number}, {d // number}, "
+            f"{d // number}): see bodies.block_mass; or Bodies(lists=False), of few bodies"
+        )
+    if len(shape) == 3 and shape[0] != number:
+        raise ValueError(f"mass has {shape[0]} blocks, and there are {number} bodies: give one for each")
 
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:

@@ -5,7 +5,8 @@ solution = jaximpact.solve(problem, q0, v0, t1=1.0, h=1e-3)
 """
 
 from ..projection.conjugate_gradients import ConjugateGradients
+from .blocks import block_mass
 from .round import disks, spheres
 from .statement import Bodies
 
-__all__ = ["Bodies", "ConjugateGradients", "disks", "spheres"]
+__all__ = ["Bodies", "ConjugateGradients", "block_mass", "disks", "spheres"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .. import linalg
 from ..contact import ORTHOGONAL, Metric
 from ..linalg import solve_by_products
 from ..small import Unsupported
@@ -22,7 +23,8 @@ class PairContacts:
     """Contacts between bodies ``i`` and ``j`` (m,), N standing for an obstacle, linearised at one configuration.
 
     ``gap`` f (m,), ``drift`` f_t (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates,
-    ``ri`` and ``rj`` (m, D) these multiplied by the inverse of the bodies' masses.
+    ``ri`` and ``rj`` (m, D) these multiplied by the inverse of the bodies' masses; ``hi`` and ``hj`` (m, D) by half of it, H with H' H = M^-1,
+    where that is no diagonal.
     """
 
     gap: Array
@@ -34,6 +36,8 @@ class PairContacts:
     ri: Array
     rj: Array
     bodies: int = field(metadata={"static": True})
+    hi: Array | None = None
+    hj: Array | None = None
 
     dense: ClassVar[bool] = False
 
@@ -109,7 +113,9 @@ class PairContacts:
         """Impulses and the number of iterations: on a CPU by native code, else by ``products(self, offset, tolerance, guess)``."""
         # half of the inverse mass on either side
         half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
-        known = (self.i, self.j, half(self.gi, self.ri), half(self.gj, self.rj), offset, tolerance, guess)
+        hi = half(self.gi, self.ri) if self.hi is None else self.hi
+        hj = half(self.gj, self.rj) if self.hj is None else self.hj
+        known = (self.i, self.j, hi, hj, offset, tolerance, guess)
 
         def native(*known: Array) -> tuple[Array, Array]:
             *columns, offset, tolerance, guess = known
@@ -133,13 +139,14 @@ class PairContacts:
 
     def under(self, metric: Metric) -> PairContacts:
         """The same with the velocity jumps that another operator makes of impulses."""
-        ri, rj = responses(metric, self.i, self.j, self.gi, self.gj, self.bodies)
-        return replace(self, ri=ri, rj=rj)
+        return replace(self, **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies))
 
     def masked(self, active: Array) -> PairContacts:
         """The same with the gradients of the other constraints put to zero."""
-        keep = lambda x: jnp.where(active[:, None], x, 0)
-        return replace(self, gi=keep(self.gi), gj=keep(self.gj), ri=keep(self.ri), rj=keep(self.rj))
+        names = ("gi", "gj", "ri", "rj", "hi", "hj")
+        kept: dict[str, Any] = {x: getattr(self, x) for x in names if getattr(self, x) is not None}
+        changed: dict[str, Any] = {name: jnp.where(active[:, None], x, 0) for name, x in kept.items()}
+        return replace(self, **changed)
 
     def _gathered(self, gi: Array, gj: Array, v: Array) -> Array:
         """Of (d,) numbers of the bodies, (m,)."""
@@ -153,10 +160,20 @@ class PairContacts:
         return total.at[jnp.concatenate([self.i, self.j])].add(jnp.concatenate([of_i, of_j]))[:-1]
 
 
-def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> tuple[Array, Array]:
-    """The gradients multiplied by the inverse masses of their bodies."""
+def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> dict[str, Any]:
+    """The gradients multiplied by the inverse masses of their bodies, and by half of them: fields of `PairContacts`."""
     if metric.matrix is None:
-        return gi, gj
+        return {"ri": gi, "rj": gj}
+    if metric.matrix.ndim == 3:
+        return _by_blocks(metric, "i", i, gi) | _by_blocks(metric, "j", j, gj)
     inverse = 1 / jnp.broadcast_to(metric.matrix, (bodies * gi.shape[1],)).reshape(bodies, -1)
     inverse = jnp.concatenate([inverse, jnp.zeros((1, gi.shape[1]), inverse.dtype)])
-    return gi * inverse[i], gj * inverse[j]
+    return {"ri": gi * inverse[i], "rj": gj * inverse[j]}
+
+
+def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict[str, Any]:
+    """The same for one end of each contact, with a block of the mass for each body; obstacles have gradient zero."""
+    matrix, factor = metric.matrix, metric.factor
+    at = jnp.minimum(body, matrix.shape[0] - 1)  # type: ignore[union-attr]
+    r = jax.vmap(linalg.spd_solve)(matrix[at], factor[at], g)  # type: ignore[index]
+    return {f"r{end}": r, f"h{end}": jax.vmap(linalg.half_solve)(factor[at], lax.stop_gradient(g))}  # type: ignore[index]

@@ -39,20 +39,25 @@ class Listing(Wrapping):
         """The scheme's, of a problem near the list at the start."""
         neighbours = problem.neighbours(motion.t0, motion.q0, motion.args)
         state, info = self.scheme.init(problem.near(neighbours), law, motion)
-        lost = as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
-        return Listed(state, neighbours, info.impulse), info._replace(status=info.status | lost)
+        status = info.status | self.told(problem, motion, motion.t0 + motion.h, state.q, neighbours)
+        return Listed(state, neighbours, info.impulse), info._replace(status=status)
 
     def step(self, problem: Problem, law: Any, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, the impulses of the step before being what the solver begins with."""
         t = motion.time(state.n + 1)
         neighbours, guess, before = self.renewed(problem, motion, t, state)
         new, info = self.scheme.step(problem.near(neighbours), law.beginning(guess), motion, before)
+        status = info.status | self.told(problem, motion, t, new.q, neighbours)
+        return Listed(new, neighbours, lax.stop_gradient(info.impulse)), info._replace(status=status)
+
+    @staticmethod
+    def told(problem: Problem, motion: Motion, t: Array, q: Array, neighbours: Neighbours) -> Array:
+        """Status bits of a list that a step to q at t has seen."""
         bodies: Any = problem.constraints
-        reach, _ = bodies.extent(t, motion.args, state.q.dtype)
+        reach, _ = bodies.extent(t, motion.args, q.dtype)
         # what is no number has a status of its own
-        outrun = neighbours.moved(bodies.positions(new.q), reach) > neighbours.cutoff - neighbours.reach
-        status = as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
-        return Listed(new, neighbours, lax.stop_gradient(info.impulse)), info._replace(status=info.status | status)
+        outrun = neighbours.moved(bodies.positions(q), reach) > neighbours.cutoff - neighbours.reach
+        return as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
     def renewed(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
         """The list for a step that ends at t, what the impulses on it were, and the scheme's state on it."""

@@ -287,6 +287,6 @@ class NearBodies(OfBodies):
         gi = jnp.concatenate([keep(gi, 0), slopes.reshape(m, D)])
         gj = jnp.concatenate([keep(gj, 0), jnp.zeros((m, D), q.dtype)])
         gap = jnp.concatenate([keep(gap.astype(q.dtype), 1), walls.ravel()])
-        ri, rj = responses(metric, first, second, gi, gj, n)
         drift = jax.jvp(lambda s: self(s, q, args), (t,), (jnp.ones_like(t),))[1]
-        return PairContacts(gap, drift, first, second, gi, gj, ri, rj, n)
+        by_mass = responses(metric, first, second, gi, gj, n)
+        return PairContacts(gap, drift, first, second, gi, gj, bodies=n, **by_mass)

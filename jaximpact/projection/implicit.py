@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from .. import linalg
 from ..derivatives import implicit_root
-from ..linalg import solve_by_products
+from ..linalg import near_one, solve_by_products
 from .law import Reaction
 
 
@@ -21,7 +21,7 @@ def reaction(residual: Callable, solve: Callable, d: int, m: int, dtype: Any, de
 
     Forward and reverse mode follow from the implicit function theorem at the solution with the active set frozen.
     Dependent active gradients are regularised by round-off: the jump's derivative is then still right, the split between
-    impulses is the one of least weighted norm. Unless ``dense``, by products with contacts alone, of a jump that is a velocity's.
+    impulses is the one of least weighted norm. Unless ``dense``, by products with contacts alone.
     """
 
     def found(_: Any, guess: Any) -> tuple:
@@ -51,14 +51,16 @@ def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
 
 
 def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The same by conjugate gradients, where ``linear`` is (jump - J impulse, G jump of closed contacts and impulse of open ones)."""
+    """The same by conjugate gradients, where ``linear`` is (P jump - J impulse, G jump of closed contacts and impulse of open ones)
+    with P near 1: 1 where gaps are linear, else less by what gradients turn in a step."""
     none = jnp.zeros_like(y[0]), jnp.zeros_like(y[1])
     opened = linear((none[0], jnp.ones_like(y[1])))[1] != 0
     closed = lambda x: jnp.where(opened, 0, x)
-    pushed = lambda impulse: -linear((none[0], impulse))[0]
+    moved = lambda jump: near_one(lambda x: linear((x, none[1]))[0], jump)
+    pushed = lambda impulse: moved(-linear((none[0], impulse))[0])
     velocity = lambda jump: closed(linear((jump, none[1]))[1])
     # open contacts have their impulse at once
-    upper = y[0] + pushed(jnp.where(opened, y[1], 0))
+    upper = moved(y[0]) + pushed(jnp.where(opened, y[1], 0))
     delassus = lambda x: velocity(pushed(closed(x)))
     impulse = jnp.where(opened, y[1], solve_by_products(delassus, closed(y[1]) - velocity(upper)))
-    return y[0] + pushed(impulse), impulse
+    return moved(y[0]) + pushed(impulse), impulse

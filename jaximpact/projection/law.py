@@ -139,6 +139,8 @@ class Held(ContactLaw):
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         w = target.base + target.increment
         z = w + lax.stop_gradient(self.point - w)
+        if problem.is_local:
+            return self._listed_position(problem, metric, target, z, args)
         gap, rows = jacobian(problem, target.time, z, args)
         explicit = target.normal == "explicit"
         normals = jacobian(problem, target.time, target.base, args)[1] if explicit else rows
@@ -149,6 +151,13 @@ class Held(ContactLaw):
         matrix = rows @ contacts.response
         balance = lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
         return self._found(contacts, balance, jnp.diagonal(matrix), gap / target.scale)
+
+    def _listed_position(self, problem: Problem, metric: Metric, target: Target, z: Array, args: Any) -> Reaction:
+        """The same at the known position z (d,), without a matrix."""
+        contacts: Any = problem.constraints.linearised(metric, target.time, z, args)  # type: ignore[union-attr]
+        shift = target.scale * contacts.jump(self.impulse)
+        gap = contacts.gap + lax.stop_gradient(contacts).velocity(shift - lax.stop_gradient(shift))
+        return self._found(contacts, contacts.balance(), contacts.diagonal(), gap / target.scale)
 
     def _found(self, contacts: Contacts, balance: Callable, diagonal: Array, velocity: Array) -> Reaction:
         closed = self.closed & (diagonal > 0)

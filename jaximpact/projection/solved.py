@@ -52,6 +52,9 @@ class Solved(ContactLaw):
             return Reaction.none(d, jnp.zeros(0, bool), base.dtype)
         if target.normal == "geodesic":
             return project_geodesic(self.solver, problem, target, args)
+        if problem.is_local:
+            many = _ManyPositions(self.solver, problem, metric, target, args, self.guess, self.couples)
+            return reaction(many.residual, many.solve, d, m, base.dtype, dense=False)
         normals = jacobian(problem, time, base, args)[1] if target.normal == "explicit" else None
         flat = is_flat(problem, time, base, args)
         projection = _Positions(self.solver, problem, metric, target, args, normals, flat)
@@ -226,6 +229,70 @@ class _ManyVelocities(_Velocities):
         return Iterate(jump, found.impulse, gap, jnp.max(residual), done, found.iterations, status).packed()
 
 
+class _ManyPositions(NamedTuple):
+    """The projection of a target onto the constraints of a list of near pairs, by linearised problems for all of them."""
+
+    solver: ContactSolver
+    problem: Problem
+    metric: Metric
+    target: Target
+    args: Any
+    guess: Array | None
+    couples: bool
+
+    def contacts(self, jump: Array) -> Any:
+        """Those under a velocity jump, gaps as velocities."""
+        constraints: Any = self.problem.constraints
+        found = constraints.linearised(self.metric, self.target.time, self.target.point(jump), self.args)
+        return found.at(found.gap / self.target.scale)
+
+    def tolerance(self, contacts: Any, jump: Array) -> Array:
+        """The solver's, raised to the round-off of positions over a step."""
+        target, eps = self.target, jnp.finfo(jump.dtype).eps
+        size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
+        return jnp.maximum(self.solver.tolerance, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
+
+    def solve(self) -> tuple:
+        contacts = self.contacts(jnp.zeros_like(self.target.base))
+        start = Iterate.start(len(self.target.base), contacts.gap)
+        if self.guess is not None:
+            start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
+
+        def body(carry: tuple[Array, Iterate, Any]) -> tuple[Array, Iterate, Any]:
+            k, now, contacts = carry
+            offset = contacts.gap - contacts.velocity(now.jump)
+            found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(contacts, now.jump), now.impulse)
+            jump = contacts.jump(found.impulse)
+            there = self.contacts(jump)
+            moved = jnp.max(jnp.abs(there.jump(found.impulse) - jump))
+            defect = complementarity(there.gap, found.impulse, there.diagonal())
+            allowed = self.tolerance(there, jump)
+            done = (moved <= jnp.max(allowed)) & jnp.all(defect <= allowed)
+            residual, count = jnp.maximum(moved, jnp.max(defect)), now.iterations + found.iterations
+            return k + 1, Iterate(jump, found.impulse, there.gap, residual, done, count, found.status), there
+
+        def going(carry: tuple[Array, Iterate, Any]) -> Array:
+            return (carry[0] <= self.solver.max_linearisations) & ~carry[1].done
+
+        _, found, contacts = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), start, contacts))
+        coupled = coupling(contacts, found.impulse) if self.couples else 0
+        return found._replace(status=found.status | coupled).packed()
+
+    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Zero at the solution, with the contacts that act held closed."""
+        return _held(self, x, None)
+
+
+def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tuple[Array, Array]:
+    """What is left of the equations of a projection at (jump, impulse), with the contacts that act held closed."""
+    jump, impulse = x
+    target, active = projection.target, lax.stop_gradient(impulse) > 0
+    gaps = lambda x: projection.problem.gaps(target.time, x, projection.args)
+    f, pull = jax.vjp(gaps, target.point(jump))
+    force = pull(impulse)[0] if normals is None else impulse @ normals
+    return jump - projection.metric.solve(force), jnp.where(active, f / target.scale, impulse)
+
+
 class _Positions(NamedTuple):
     """The projection of a target: ``normals`` (m, d) where they are fixed, ``flat`` whether all gaps are affine."""
 
@@ -316,8 +383,4 @@ class _Positions(NamedTuple):
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
         """Zero at the solution, with the contacts that act held closed."""
-        jump, impulse = x
-        active = lax.stop_gradient(impulse) > 0
-        f, pull = jax.vjp(self.gaps, self.target.point(jump))
-        force = pull(impulse)[0] if self.normals is None else impulse @ self.normals
-        return jump - self.metric.solve(force), jnp.where(active, f / self.target.scale, impulse)
+        return _held(self, x, self.normals)

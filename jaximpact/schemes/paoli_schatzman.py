@@ -75,6 +75,16 @@ class PaoliSchatzman(Scheme):
             if value not in allowed and not (name == "start" and callable(value)):
                 raise ValueError(f"PaoliSchatzman({name}={value!r}): choose one of {', '.join(map(repr, allowed))}")
         super().check(problem, e, m)
+        if problem.listed and self.force == "centred":
+            raise ValueError(
+                "PaoliSchatzman(force='centred') takes no list of near pairs (its derivative needs a (d, d) matrix): use force='explicit' or "
+                "'mean', or Bodies(lists=False) of few bodies"
+            )
+        if problem.listed and self.normal == "explicit":
+            raise ValueError(
+                "PaoliSchatzman(normal='explicit') takes no list of near pairs (its contact problem is not symmetric): use "
+                "normal='implicit', or Bodies(lists=False) of few bodies"
+            )
         if self.metric == "geodesic" and m != 1:
             raise ValueError(f"PaoliSchatzman(metric='geodesic') needs exactly one constraint, the problem has {m}")
         if self.metric == "geodesic" and self.normal == "explicit":
@@ -82,7 +92,8 @@ class PaoliSchatzman(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(steps=2, lag=0.5, restitution="one", damping=self.force != "centred")
+        lists = self.metric != "geodesic"
+        return Traits(steps=2, lag=0.5, restitution="one", damping=self.force != "centred", lists=lists)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         m = problem.count(motion.t0, motion.q0, motion.args)

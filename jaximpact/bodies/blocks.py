@@ -1,0 +1,41 @@
+"""Masses of bodies that depend on where each of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..checks import check_whole
+
+
+def block_mass(
+    number: int, of_one: Callable[[Array, Any], Array], each: Callable[[Any], Any] | None = None
+) -> Callable[[Array, Any], Array]:
+    """The mass of many bodies from that of one, block by block: ``mass`` of a `Problem`, (N, D, D).
+
+    Solved block by block, so that the work grows with the number of bodies; forces from a varying mass are those of
+    `Problem.from_potential`.
+
+    Args:
+        number: of bodies, N.
+        of_one: ``of_one(q_i, b_i) -> (D, D)``, the mass matrix of one body at q_i (D,).
+        each: ``each(args) -> `` a pytree of arrays with a leading axis of length N: what is b_i of body i. By default b_i is ``args``.
+
+    Raises:
+        ValueError, TypeError: number is no whole number >= 1, of_one or each no function.
+    """
+    check_whole("block_mass(number=...)", number)
+    for name, value in (("of_one", of_one), ("each", each)):
+        if not callable(value) and not (name == "each" and value is None):
+            raise TypeError(f"block_mass({name}=...) must be a function, got {type(value).__name__}")
+
+    def mass(q: Array, args: Any) -> Array:
+        own = args if each is None else each(args)
+        found = jax.vmap(of_one, in_axes=(0, None if each is None else 0))(q.reshape(number, -1), own)
+        return jnp.asarray(found, q.dtype)
+
+    return mass
