@@ -82,13 +82,13 @@ class Counted:
             carry = scan(body, carry, numbers)
         return self.ended(carry)
 
-    def stage(self, carry: tuple) -> tuple[Solution, tuple, Array]:
-        """Steps up to the last, or to one for which the lists of near pairs have no room: see `trajectory.staged`."""
+    def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
+        """Steps up to that number, or to one for which the lists of near pairs have no room: see `trajectory.staged`."""
         lost = lambda account: account.status & int(Status.NEIGHBOURS_LOST) != 0
 
         def going(now: tuple[tuple, Array]) -> Array:
             carry, full = now
-            return (carry[0].n < self.motion.steps) & ~full
+            return (carry[0].n < last) & ~full
 
         def body(now: tuple[tuple, Array]) -> tuple[tuple, Array]:
             carry, _ = now
@@ -98,8 +98,7 @@ class Counted:
             found = jax.tree.map(lambda x, y: jnp.where(full, y, x), found, carry[:3])
             return (*found, self.keeper.put(carry[3], k, found[1], ~full)), full
 
-        carry, full = lax.while_loop(going, body, (carry, lost(carry[2])))
-        return self.ended(carry), carry, full
+        return lax.while_loop(going, body, (carry, lost(carry[2])))
 
     def ended(self, carry: tuple) -> Solution:
         """The solution at the end of the loop."""

@@ -43,7 +43,33 @@ def staged(program: Program, motion: Motion, carry: Any = None) -> tuple[Solutio
     """
     course = Course(program, motion)
     counted = Counted(course)
-    return counted.stage(counted.opened(course.begin(motion)) if carry is None else carry)
+    carry, full = counted.up_to(counted.opened(course.begin(motion)) if carry is None else carry, motion.steps)
+    return counted.ended(carry), carry, full
+
+
+def onward(program: Program, motion: Motion, carry_and_last: Any) -> tuple[dict[str, Any], Account, Any, Array]:
+    """The motion from a carry up to the step of a number, or its start where the carry is None; of a program that keeps no rows.
+
+    Returns:
+        The row there by the names of a `Solution`, and the account; the carry, and whether lists had no room for the step behind it ().
+    """
+    carry, last = carry_and_last
+    course = Course(program, motion)
+    counted = Counted(course)
+    # at the start no step is made, so that the loop is compiled once
+    carry, full = counted.up_to(carry, last) if carry is not None else (counted.opened(course.begin(motion)), False)
+    state, row, account, _ = carry
+    ended = state.n >= motion.steps
+    # the last row is the state at t1
+    found = jax.tree.map(
+        lambda x, y: jnp.where(ended, x, y), course.last(row)._replace(before=None), row._replace(before=None)
+    )
+    t = jnp.where(ended, motion.t1, motion.time(state.n))
+    told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
+    told["energy"] = course.energy(t, found.q, found.v)
+    closed = course.closed(state, course.stable(state, account))
+    full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)
+    return {name: x for name, x in told.items() if x is not None}, closed, carry, full
 
 
 def structure(program: Program, motion: Motion) -> Any:

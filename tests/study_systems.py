@@ -11,7 +11,7 @@ import numpy as np
 
 import jaximpact as ji
 from jaximpact import bodies
-from jaximpact.study import ZarrStore
+from jaximpact.study import Run, ZarrStore
 
 
 def gravity(t, q, v, args):
@@ -144,3 +144,21 @@ def to_the_middle(t, q, v, args):
 
 GATHERING = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=40)  # room that lasts for what they do
 CROWDED = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=12)  # and that does not
+
+
+def long_run(path, **changes):
+    """Bodies that gather, over many blocks of rows; their lists have to grow on the way."""
+    places = np.stack(np.divmod(np.arange(16.0), 4), axis=1)
+    q0 = (0.5 * (places + 0.5)).ravel() - 1.0
+    problem = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=40, members=2)
+    options = {"t1": 0.7, "h": 1e-3, "args": {"k": 20.0}, "save": 2, "block": 20} | changes
+    return Run(path, problem, q0, 0 * q0, **options)
+
+
+if __name__ == "__main__":
+    import sys
+
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    long_run(sys.argv[1]).run()

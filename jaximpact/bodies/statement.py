@@ -97,6 +97,10 @@ class Bodies(OfBodies):
         i, j = np.triu_indices(self.number, 1)
         return self._gaps(t, q, args, jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32))
 
+    def sample(self, t: ArrayLike, q: Array, args: Any) -> Array:
+        """Gaps of the first two bodies, and of all bodies to their obstacles."""
+        return self._gaps(t, q, args, jnp.zeros(1, jnp.int32), jnp.full(1, min(1, self.number - 1), jnp.int32))
+
     def dimension(self, q: Any) -> int:
         """Coordinates of a body, D."""
         d = q.shape[-1]

@@ -3,6 +3,7 @@
 from .design import Blocks, Design
 from .reading import Reading
 from .report import FailedLane, Summary
+from .run import Run
 from .schema import Coordinate, Schema, Variable
 from .spec import Spec
 from .store import Damage, MemoryStore, Store
@@ -17,6 +18,7 @@ __all__ = [
     "FailedLane",
     "MemoryStore",
     "Reading",
+    "Run",
     "Schema",
     "Spec",
     "Store",

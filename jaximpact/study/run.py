@@ -1,0 +1,295 @@
+"""One long motion, row by row into a store of studies: it survives being stopped, and goes on from where it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from ..arguments import canonical, check_start, choose_methods
+from ..bodies.growth import enlarged, grown, packed
+from ..checks import check_counts
+from ..execution import listed_lane
+from ..problem import Problem
+from ..program import Program
+from ..projection import ContactSolver
+from ..provenance import now, provenance
+from ..save import Save
+from ..schemes import Scheme
+from ..schemes.base import Timing
+from ..solution import Solution
+from ..solution.convert import MEANING
+from ..status import Status
+from ..trajectory import onward
+from ..validate import count_steps
+from .design import Blocks
+from .fingerprint import of, sources
+from .schema import DONE, Schema, Variable
+from .zarr_store import ZarrStore
+
+MEMORY = 16 * 2**20  # bytes of rows in one automatic block
+STATE = ("q", "v", "z", "impulse", "energy", "pairs")
+
+
+class Rows(NamedTuple):
+    """What stands for a design in the store of one motion: its dimension is time."""
+
+    values: dict[str, np.ndarray]
+    names: dict[str, str]
+    dims: tuple[str, ...] = ("time",)
+    kind: str = "points"
+
+
+class Run:
+    """One motion whose rows are written to disk as they come, as a Zarr group that ``xarray.open_zarr`` reads meanwhile.
+
+    A process that is killed loses the rows of a block at most: the same call goes on behind the last block that was written,
+    and comes to the same end, to the last bit, on processors of one kind.
+
+    Args:
+        path: a directory, e.g. "heap.zarr". Where a run exists there it is continued; it must be the same.
+        problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `jaximpact.solve`.
+        save: every k-th step, or "all".
+        block: rows written together; by default what takes 16 MB.
+
+    Raises:
+        ValueError, TypeError: an argument is wrong, or the run on disk is another one; the message says what differs.
+
+    Example:
+        >>> run = jaximpact.study.Run("heap.zarr", problem, q0, v0, t1=60.0, h=1e-3, save=20)
+        >>> solution = run.run(progress=True)
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        problem: Problem,
+        q0: Any,
+        v0: Any,
+        *,
+        t1: Any,
+        h: Any,
+        t0: Any = 0.0,
+        scheme: Scheme | None = None,
+        projection: ContactSolver | None = None,
+        args: Any = None,
+        e: Any = None,
+        save: Any = 1,
+        block: int | None = None,
+    ) -> None:
+        kept = Save.of(save)
+        if kept.every is None or kept.function is not None:
+            raise ValueError("save: a run keeps every k-th step, a whole number k, or 'all'")
+        scheme, projection = choose_methods(scheme, projection, problem)
+        stated, motion = canonical(problem, q0, v0, t0, t1, h, None, e, args, scheme)
+        fitted, _ = check_start(stated, motion)
+        eps = float(np.finfo(motion.q0.dtype).eps)
+        steps = int(count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps))
+        self._motion = motion._replace(steps=np.asarray(steps, np.int32))
+        self._stated, self._naming = fitted, problem.naming
+        program = Program.of(fitted, scheme, projection, Save(), self._motion)
+        self._program, self._every = program.replace(sensitivity="none"), kept.every
+        self.store = ZarrStore(path)
+        self._variables = self._described()
+        size = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in self._variables)
+        if block is not None:
+            check_counts(block=block)
+        rows = -(-steps // kept.every) + 1
+        self.blocks = Blocks.of((rows,), int(max(1, MEMORY // size)) if block is None else int(block))
+        if self.store.exists:
+            self._check()
+
+    def run(self, progress: bool = False, unlock: bool = False) -> Solution:
+        """Compute what is not computed yet, and give the whole motion.
+
+        Args:
+            progress: show a progress bar, of steps.
+            unlock: take over the lock of a process on another host, known to have ended.
+
+        Raises:
+            RuntimeError: another process computes this run, or blocks are missing; OSError: one cannot be written.
+        """
+        with self.store.lock(unlock):
+            if self.store.exists:
+                self._check()
+            else:
+                self.store.create(self._record(), self._schema())
+            self._compute(progress)
+        return self.solution()
+
+    def solution(self) -> Solution:
+        """The motion as it is on disk: as numpy arrays.
+
+        Raises:
+            RuntimeError: it is not complete.
+        """
+        if len(self.store.finished()) < len(self.blocks):
+            raise RuntimeError(
+                f"{self.store.name} is not complete, call run(): xarray.open_zarr reads the rows that there are"
+            )
+        names = [x.name for x in self._variables]
+        parts = [self.store.read(block, names) for block in self.blocks.numbers()]
+        arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
+        kept = self.store.kept()
+        account: dict[str, Any] = {
+            name: kept[name] for name in ("penetration", "residual", "iterations", "status", "failed_at")
+        }
+        missing: dict[str, Any] = dict.fromkeys({"energy", "pairs"} - set(arrays))
+        found = Solution(**arrays, **missing, **account, values=None, timing=Timing.of(self._program.scheme))
+        return found._marked(self._naming, self._every == 1)
+
+    # the store
+
+    def _described(self) -> tuple[Variable, ...]:
+        row = jax.eval_shape(lambda motion: onward(self._program, motion, (None, 0))[0], self._motion)
+        return tuple(
+            Variable(
+                name, MEANING[name][0][1:], row[name].shape, np.dtype(row[name].dtype), {"long_name": MEANING[name][2]}
+            )
+            for name in ("t", *STATE)
+            if name in row
+        )
+
+    def _schema(self) -> Schema:
+        motion = self._motion
+        numbers = {"q0": np.asarray(motion.q0), "v0": np.asarray(motion.v0), "steps": np.asarray(motion.steps)}
+        rows: Any = Rows(numbers, {})
+        words = {
+            "title": "jaximpact motion",
+            "scheme": repr(self._program.scheme),
+            "projection": repr(self._program.solver),
+        }
+        return Schema(rows, self.blocks, (*self._variables, DONE), None, words)
+
+    def _record(self) -> dict[str, Any]:
+        """What the run is: hashes of its numbers and of what its functions compute, the methods in words."""
+        motion, problem = self._motion, self._stated
+        operands = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), (motion.t0, motion.q0, motion.v0, motion.args)
+        )
+        t, q, _, args = operands
+        calls = {
+            "force": (problem.force, operands),
+            "energy": (problem.energy, operands),
+            "mass": (problem.mass, (q, args)),
+        }
+        gaps: Any = getattr(problem.constraints, "sample", problem.constraints)
+        calls["constraints"] = (gaps, (t, q, args))
+        found = {name: of(call, given) for name, (call, given) in calls.items() if callable(call)}
+        for name in ("q0", "v0", "t0", "t1", "h", "e", "args"):
+            found[name] = _hash(getattr(motion, name))
+        words = {"scheme": repr(self._program.scheme), "projection": repr(self._program.solver)}
+        shape = {"every": self._every, "block": self.blocks.shape[0]}
+        return {
+            "run": found | words | shape | {"bodies": _hash(sources(problem).get("constraints"))},
+            "versions": provenance() | {"created": now()},
+        }
+
+    def _check(self) -> None:
+        """ValueError where the store holds another run."""
+        stored, mine = self.store.record()[0].get("run"), self._record()["run"]
+        if not isinstance(stored, dict):
+            raise ValueError(f"{self.store.name} holds a study of many motions, no run: choose another path")
+        different = [name for name in mine if stored.get(name) != mine[name]]
+        if different:
+            raise ValueError(
+                f"{self.store.name} holds another run: choose another path, or remove it. It differs in {', '.join(different)}"
+            )
+
+    # computing
+
+    def _compute(self, progress: bool) -> None:
+        carry, begin = self._resumed()
+        missing = set(range(begin)) - self.store.finished()
+        if missing:
+            raise RuntimeError(
+                f"{self.store.name}: block {min(missing)} is missing: restore it from a copy, or remove the run"
+            )
+        first = self.blocks.shape[0] * begin
+        steps = int(self._motion.steps)
+        with tqdm(
+            total=steps, initial=min(first * self._every, steps), unit="step", disable=not progress, desc="1 motion"
+        ) as bar:
+            for block in range(begin, len(self.blocks)):
+                clock, rows = time.perf_counter(), []
+                (where,) = self.blocks.where(block)
+                for row in range(where.start, where.stop):
+                    last = min(row * self._every, steps)
+                    found, account, carry = self._row(carry, last)
+                    rows.append(found)
+                    bar.update(last - bar.n)
+                arrays = {x.name: np.stack([row[x.name] for row in rows]) for x in self._variables}
+                arrays[DONE.name] = np.ones(len(rows), DONE.dtype)
+                self.store.write(block, arrays, {"seconds": round(time.perf_counter() - clock, 3), "finished": now()})
+                self.store.keep(dict(self._carried(carry, block + 1)) | account)
+
+    def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
+        """The row of a step, the account so far, and the carry there; with larger lists where they run out."""
+        while True:
+            step = np.asarray(last, np.int32)
+            found, account, new, full = listed_lane(self._program, self._motion, (carry, step), task=onward)
+            if not full:
+                row = jax.tree.map(np.asarray, found)
+                if self._program.problem.listed:
+                    like = replace(_EMPTY, q=row["q"], impulse=row["impulse"], pairs=row["pairs"])
+                    like = packed(like, self._stated)
+                    row |= {"impulse": like.impulse, "pairs": like.pairs}
+                return row, {name: np.asarray(x) for name, x in account._asdict().items()}, new
+            problem = self._program.problem
+            if new[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
+                problem, carry = enlarged(problem, self._motion.q0), None
+            else:
+                problem, carry = grown(problem, self._motion, new)
+            self._program = self._program.replace(problem=problem)
+
+    def _carried(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
+        """A carry by names, with the room that its lists have, and the block behind it."""
+        yield "block", np.asarray(block)
+        bodies = self._program.problem.constraints
+        for name in ("pairs", "members"):
+            yield f"room_{name}", np.asarray(getattr(bodies, name, None) or 0)
+        for i, x in enumerate(jax.tree.leaves(carry)):
+            yield f"carry_{i}", np.asarray(x)
+
+    def _resumed(self) -> tuple[Any, int]:
+        """Where an earlier process has come to: the carry, and the next block."""
+        kept = self.store.kept()
+        if not kept:
+            return None, 0
+        room = {name: int(kept[f"room_{name}"]) or None for name in ("pairs", "members")}
+        problem = self._stated
+        if problem.listed:
+            bodies: Any = problem.constraints
+            problem = problem.replace(constraints=replace(bodies, **room))
+        self._program = self._program.replace(problem=problem)
+        shape = jax.eval_shape(lambda motion: onward(self._program, motion, (None, 0))[2], self._motion)
+        leaves = [kept[f"carry_{i}"] for i in range(len(jax.tree.leaves(shape)))]
+        for x, like in zip(leaves, jax.tree.leaves(shape), strict=True):
+            if x.shape != like.shape or x.dtype != like.dtype:
+                raise ValueError(
+                    f"{self.store.name}: what is kept to go on from is damaged, or of another version: restore it from a copy"
+                )
+        return jax.tree.unflatten(jax.tree.structure(shape), leaves), int(kept["block"])
+
+
+_EMPTY = Solution(*[None] * 12)  # type: ignore[arg-type]
+
+
+def _hash(value: Any) -> str:
+    """Of numbers in a pytree, and its form."""
+    digest = hashlib.sha256(str(jax.tree.structure(value)).encode())
+    for x in jax.tree.leaves(value):
+        array = np.asarray(x)
+        digest.update(f"{array.shape} {array.dtype};".encode())
+        digest.update(
+            json.dumps(array.tolist()).encode() if array.dtype.kind in "OU" else np.ascontiguousarray(array).tobytes()
+        )
+    return digest.hexdigest()[:16]
