@@ -49,6 +49,33 @@ PLATES = {
         "8³ spheres settle in a box, 1000 steps to a residual of 1e-8 m/s; the script prints steps a second, penetration and the weight on the "
         "floor.",
     ),
+    "gas": Plate(
+        "An inelastic gas",
+        "gallery/inelastic_gas.py",
+        "gas.png",
+        "400 disks with restitution 0.6 fly in a periodic box and cool. As long as they are spread evenly their energy follows Haff's law; then "
+        "they gather in clusters.",
+    ),
+    "collapse": Plate(
+        "A column collapses",
+        "gallery/column_collapse.py",
+        "collapse.png",
+        "400 disks without friction rest against a gate that is pulled away: they flow to the far wall, no faster than a breaking dam.",
+    ),
+    "jam": Plate(
+        "Growing disks that jam",
+        "gallery/jammed_disks.py",
+        "jam.png",
+        "144 disks of two sizes grow in a periodic box until they have no room, and the status says so: at some 83 % of the area, with close to "
+        "four contacts a disk.",
+    ),
+    "crowd": Plate(
+        "A crowd at a door",
+        "gallery/crowd.py",
+        "crowd.png",
+        "150 people of their own sizes want to leave a room by one door, and nobody can overlap anybody (Maury and Venel): arches of pushing "
+        "people form before it, and they leave at a steady rate.",
+    ),
     "bifurcation": Plate(
         "A bifurcation diagram",
         "gallery/bifurcation_diagram.py --full",
