@@ -45,6 +45,30 @@ def test_motion_before_a_still_wall_is_the_case(name):
     np.testing.assert_allclose(wall + force, case.problem.force(t, q, qt, case.args), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", ["moving1d", "drag", "late"])
+def test_slopes_of_a_motion_are_its_derivatives(name):
+    """By complex steps, beside jax: start, force along a motion and end, of whatever state and derivative."""
+    case = conformance.get(name)
+    slopes, theta, t = walls.Slopes(case, case.theta), jnp.asarray(case.theta), 0.37
+    x = np.linspace(0.3, 0.9, 2 * len(case.position))
+    dx = np.outer(x, np.cos(np.arange(len(theta))))
+    along = lambda y: (jnp.asarray(x) + dx @ (y - theta), walls.Motion(case, list(y), FUNCTIONS))
+
+    def start(y):
+        return jnp.array(walls.Motion(case, list(y), FUNCTIONS).start).ravel()
+
+    def force(y):
+        state, motion = along(y)
+        return jnp.array([0.0 * y[0] + f for f in motion.force(t, *map(list, jnp.split(state, 2)))])
+
+    def end(y):
+        state, motion = along(y)
+        return jnp.array(motion.end(*map(list, jnp.split(state, 2))))
+
+    for found, function in ((slopes.start, start), (slopes.force(t, x, dx), force), (slopes.end(x, dx), end)):
+        np.testing.assert_allclose(found, jax.jacfwd(function)(theta), rtol=1e-13, atol=1e-14)
+
+
 def test_a_spring_and_damper_has_its_restitution():
     """Explicit integration of x'' = -x - 2 z x' from contact until the force vanishes, against the e that z was made for."""
     for e in (0.2, 0.5, 0.9):
@@ -53,6 +77,8 @@ def test_a_spring_and_damper_has_its_restitution():
             v += h * (-x - 2 * z * v)
             x += h * v
         assert abs(v - e) < 2 * h  # first order; the constants are of order 1
+        traced = jax.jit(springs.differentiable_damping_ratio)(e)
+        np.testing.assert_allclose(traced, z, rtol=1e-12)
 
 
 def test_a_case_without_straight_walls_is_not_stated():

@@ -33,13 +33,18 @@ COLUMNS = {
     "jaxonomy": [("jaxonomy", "jaxonomy_ball.py", "")],
     "drake": [
         ("Drake SAP", "drake_simulators.py", "sap"),
+        ("Drake hydroelastic", "drake_simulators.py", "hydroelastic"),
         ("Drake witness, plain reset", "drake_simulators.py", "plain"),
         ("Drake witness, saltation by hand", "drake_simulators.py", "saltation"),
     ],
     "newton": [
         ("Newton SemiImplicit", "newton_particles.py", "SemiImplicit"),
+        ("Newton Featherstone", "newton_particles.py", "Featherstone"),
         ("Newton XPBD", "newton_particles.py", "XPBD"),
     ],
+    "jaxsim": [("jaxsim", "jaxsim_contacts.py", "")],
+    "genesis": [("Genesis", "genesis_spheres.py", "")],
+    "nimble": [("nimblephysics", "nimble_worlds.py", "")],
 }
 
 

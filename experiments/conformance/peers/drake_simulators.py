@@ -1,4 +1,4 @@
-"""Drake with AutoDiffXd: its discrete contact (SAP), and its hybrid systems with witness functions.
+"""Drake with AutoDiffXd: its discrete contact (SAP), its continuous hydroelastic contact, and its hybrid systems with witness functions.
 
 **SAP**: spheres of unit mass on prismatic joints before half-spaces, `MultibodyPlant` in discrete mode with the contact approximation
 "sap", point contact, no friction. Drake has no restitution. SAP's compliance is a linear spring with relaxation time tau, whose
@@ -9,6 +9,14 @@ a relaxation time of sqrt(h). Forces come in at
 the port of generalized forces. Stiffness and relaxation time are no AutoDiffXd in Drake: the column of e is by central differences
 of 1e-5; all others are Drake's automatic derivatives.
 
+**Hydroelastic**: spheres on prismatic joints, rigid, before a compliant half-space, `MultibodyPlant` in continuous time, integrated with error control
+(runge_kutta3, accuracy 1e-7; with 1e-6 the derivatives of slow impacts are off). The pressure grows from zero with the depth, and so does the area: the force begins smoothly. It is k x^2 (1 + d x'), after Hunt and
+Crossley, of which the restitution depends on the speed u of the impact: with z = d u, z (1 + e) = log((1 + z) / (1 - e z)), whatever the elastic part. So the dissipation d that
+the wanted e takes is computed from the speed at which the wall is met, and cases of one impact on each wall, under constant forces, have an entry, but for `late`, which is so fast that a contact of 1e-2 s
+is deeper than the sphere. The stiffness is the one of a
+contact that takes about h seconds: as h -> 0 it hardens; a number of steps means this alone. Dissipation is a plain number in Drake: the derivative by it is a central difference, and its own by
+the parameters are multiplied by hand.
+
 **Witness**: a ball as a `LeafSystem`; the `Simulator` isolates the witness function's zero and resets the velocity. Runge-Kutta 3 with
 accuracy 1e-9. The variant "plain" resets v to -e v; the time that Drake isolates carries no derivative, as its documentation of
 `WitnessFunction` leaves it to the user. The variant "saltation" adds to the reset what the time's derivative owes, by hand.
@@ -18,14 +26,26 @@ import math
 
 import numpy as np
 from pydrake.autodiffutils import AutoDiffXd
-from pydrake.geometry import AddContactMaterial, HalfSpace, ProximityProperties, Sphere
+from pydrake.geometry import (
+    AddCompliantHydroelasticPropertiesForHalfSpace,
+    AddContactMaterial,
+    AddRigidHydroelasticProperties,
+    HalfSpace,
+    ProximityProperties,
+    Sphere,
+)
 from pydrake.math import RigidTransform, cos, sin, sqrt
-from pydrake.multibody.plant import AddMultibodyPlantSceneGraph, CoulombFriction, DiscreteContactApproximation
+from pydrake.multibody.plant import (
+    AddMultibodyPlantSceneGraph,
+    ContactModel,
+    CoulombFriction,
+    DiscreteContactApproximation,
+)
 from pydrake.multibody.tree import FixedOffsetFrame, PrismaticJoint, SpatialInertia, UnitInertia
 from pydrake.systems.analysis import ApplySimulatorConfig, Simulator_, SimulatorConfig
 from pydrake.systems.framework import DiagramBuilder, LeafSystem_, UnrestrictedUpdateEvent_, WitnessFunctionDirection
 from springs import damping_ratio
-from walls import Motion
+from walls import Motion, parsed
 
 FUNCTIONS = {"sin": sin, "cos": cos, "sqrt": sqrt}
 RADIUS, CHANGE, RIGID = 0.1, 1e-5, 1e12
@@ -125,6 +145,113 @@ class Sap:
         return found
 
 
+def compliance(e):
+    """z = d u of Hunt and Crossley's contact, and its derivative by e."""
+    if e == 1:
+        return 0.0, -1.5
+    low, high = 0.0, 1.0 / e
+    for _ in range(200):
+        z = 0.5 * (low + high)
+        low, high = (z, high) if math.log((1 + z) / (1 - e * z)) < z * (1 + e) else (low, z)
+    by_e, by_z = z / (1 - e * z) - z, 1 / (1 + z) + e / (1 - e * z) - 1 - e
+    return z, -by_e / by_z
+
+
+FALL = "sqrt(v0**2 + 2*g*(y0 - wall))"
+# the speed at which each coordinate meets its wall, of cases of one impact each
+SPEEDS = {
+    "grav1d-once": [FALL],
+    "ball-e0.8": [FALL],
+    "unit-flight": ["v0"],
+    "off-wall": ["-v0"],
+    "struck": ["c - v0"],
+    "corner": ["sqrt(vx**2 + 2*gx*(x0 - wx))", "sqrt(vy**2 + 2*gy*(y0 - wy))"],
+}
+
+
+class Hydroelastic:
+    PACKAGES = ("drake",)
+    HOW = (
+        "continuous MultibodyPlant<AutoDiffXd>, hydroelastic contact, runge_kutta3, accuracy 1e-7; dissipation from e and the speed of the impact, "
+        "contact time of about h; derivative by the dissipation by central differences"
+    )
+
+    def __init__(self):
+        self.found = {}
+
+    @staticmethod
+    def diagram(speed, h, dissipation):
+        depth = speed * h / 2.8  # of a contact with the force k x^2
+        stiffness = 1.5 * speed**2 / depth**3
+        builder = DiagramBuilder()
+        plant, _ = AddMultibodyPlantSceneGraph(builder, time_step=0.0)
+        plant.set_contact_model(ContactModel.kHydroelasticsOnly)
+        plant.mutable_gravity_field().set_gravity_vector(np.zeros(3))
+        body = plant.AddRigidBody("body", SpatialInertia(1.0, np.zeros(3), UnitInertia.SolidSphere(RADIUS)))
+        plant.AddJoint(PrismaticJoint("r", plant.world_frame(), body.body_frame(), [0, 0, 1]))
+        ball, floor = ProximityProperties(), ProximityProperties()
+        AddRigidHydroelasticProperties(RADIUS / 4, ball)
+        # force = modulus pi RADIUS x^2 over a thickness of 1
+        AddCompliantHydroelasticPropertiesForHalfSpace(1.0, stiffness / (math.pi * RADIUS), floor)
+        for made in (ball, floor):
+            AddContactMaterial(dissipation=dissipation, friction=CoulombFriction(0.0, 0.0), properties=made)
+        plant.RegisterCollisionGeometry(body, RigidTransform(), Sphere(RADIUS), "ball", ball)
+        plant.RegisterCollisionGeometry(
+            plant.world_body(), RigidTransform([0, 0, -RADIUS]), HalfSpace(), "floor", floor
+        )
+        plant.Finalize()
+        return builder.Build().ToAutoDiffXd()
+
+    def lane(self, case, start, force, speed, h, dissipation):
+        """One coordinate at the end, (r, v)."""
+        system = self.diagram(speed, h, dissipation)
+        plant = system.GetSubsystemByName("plant")
+        simulator = Simulator_[AutoDiffXd](system)
+        ApplySimulatorConfig(
+            SimulatorConfig(integration_scheme="runge_kutta3", accuracy=1e-7, max_step_size=0.02), simulator
+        )
+        context = plant.GetMyMutableContextFromRoot(simulator.get_mutable_context())
+        plant.SetPositionsAndVelocities(context, np.array([AutoDiffXd(0.0) + x for x in start]))
+        plant.get_applied_generalized_force_input_port().FixValue(context, np.array([AutoDiffXd(0.0) + force]))
+        simulator.AdvanceTo(case.t1)
+        return plant.GetPositionsAndVelocities(context)
+
+    def march(self, case, theta, steps):
+        """Values and derivatives at the end, which are asked for one after the other."""
+        if (case.name, steps) not in self.found:
+            self.found[case.name, steps] = self._march(case, theta, case.t1 / steps)
+        return self.found[case.name, steps]
+
+    def _march(self, case, theta, h):
+        if case.name not in SPEEDS:
+            raise NotImplementedError(case.name)
+        numbers, p = dual(theta), len(theta)
+        motion, ends = Motion(case, numbers, FUNCTIONS), []
+        e = list(case.parameters).index("e")
+        z, by_e = compliance(theta[e])
+        forces = motion.force(0.0, *motion.start)
+        for formula, force, *start in zip(SPEEDS[case.name], forces, *motion.start, strict=True):
+            speed = AutoDiffXd(0.0) + eval(parsed(formula), {"__builtins__": {}}, {**FUNCTIONS, **motion.values})
+            run = lambda d, u=speed, f=force, s=start: split(self.lane(case, s, f, u.value(), h, d), p)
+            d = z / speed.value()
+            values, found = run(d)
+            change = np.eye(p)[e] * by_e / speed.value() - d / speed.value() * split([speed], p)[1][0]
+            step = 1e-2 / speed.value()
+            if d > step:
+                by_d = (run(d + step)[0] - run(d - step)[0]) / (2 * step)
+            else:  # of second order from one side
+                by_d = (4 * run(d + step)[0] - run(d + 2 * step)[0] - 3 * values) / (2 * step)
+            found = found + np.outer(by_d, change)
+            ends.append([AutoDiffXd(x, y) for x, y in zip(values, found, strict=True)])
+        return split(motion.end(*map(list, zip(*ends, strict=True))), p)
+
+    def final_state(self, case, theta, steps):
+        return self.march(case, theta, steps)[0]
+
+    def jacobian(self, case, theta, steps):
+        return self.march(case, theta, steps)[1]
+
+
 class Ball(LeafSystem_[AutoDiffXd]):
     """A case of single impacts as a hybrid system: state (r, v), one witness function a wall."""
 
@@ -197,4 +324,5 @@ class Witness:
 
 
 def adapter(variant):
-    return Sap() if variant == "sap" else Witness(saltation=variant == "saltation")
+    contacts = {"sap": Sap, "hydroelastic": Hydroelastic}
+    return contacts[variant]() if variant in contacts else Witness(saltation=variant == "saltation")

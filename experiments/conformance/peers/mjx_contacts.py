@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 from mujoco import mjx
+from springs import differentiable_damping_ratio as damping_ratio
 
 from jaximpact.conformance import JaxMotions
 
@@ -36,20 +37,6 @@ def model(*elements: str):
 
 PLANE = f'<geom type="plane" size="9 9 1" {CONTACT}/>'
 SIDE = f'<geom type="plane" size="9 9 1" zaxis="1 0 0" {CONTACT}/>'
-
-
-def damping_ratio(e):
-    """The ratio z of a spring and damper that lets go where its force vanishes: Schwager & Poeschel, Granular Matter 9
-    (2007), eq. (21). A few steps of Newton on -log e."""
-
-    def loss(z):
-        root = jnp.sqrt(1 - z**2)
-        return z / root * (jnp.pi - jnp.arctan2(2 * z * root, 1 - 2 * z**2))
-
-    z = -jnp.log(e) / jnp.pi
-    for _ in range(8):
-        z = z - (loss(z) + jnp.log(e)) / jax.grad(loss)(z)
-    return z
 
 
 def contact(m, e, h):

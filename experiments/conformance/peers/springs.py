@@ -15,3 +15,18 @@ def damping_ratio(e):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if loss(middle) < 0 else (low, middle)
     return 0.5 * (low + high)
+
+
+def differentiable_damping_ratio(e):
+    """The same for a traced e: a few steps of Newton on -log e."""
+    import jax
+    import jax.numpy as jnp
+
+    def loss(z):
+        root = jnp.sqrt(1 - z**2)
+        return z / root * (jnp.pi - jnp.arctan2(2 * z * root, 1 - 2 * z**2))
+
+    z = -jnp.log(e) / jnp.pi
+    for _ in range(8):
+        z = z - (loss(z) + jnp.log(e)) / jax.grad(loss)(z)
+    return z

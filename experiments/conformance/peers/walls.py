@@ -6,7 +6,10 @@ on whatever numbers `theta` holds: floats, dual numbers, symbols.
 """
 
 import ast
+import cmath
 import functools
+
+import numpy as np
 
 # coordinate -> (sign, place of its wall, velocity, acceleration)
 STILL = {
@@ -74,3 +77,32 @@ class Motion:
     def end(self, r, v):
         q, u = self.absolute(self.case.t1, r, v)
         return [*q, *u]
+
+
+class Slopes:
+    """Derivatives of a `Motion` by the parameters, for simulators that know those of their own steps alone.
+
+    By complex steps of 1e-30, exact to rounding. States x are (2d,), their derivatives dx (2d, p).
+    """
+
+    def __init__(self, case, theta):
+        functions = {"sin": cmath.sin, "cos": cmath.cos, "sqrt": cmath.sqrt}
+        steps = 1e-30j * np.eye(len(theta))
+        self.motions = [Motion(case, list(theta + step), functions) for step in steps]
+
+    @property
+    def start(self):
+        """dx at t = 0."""
+        return self._slope([np.concatenate(motion.start) for motion in self.motions])
+
+    def force(self, t, x, dx):
+        """Of the force (d, p) along the motion."""
+        return self._slope([m.force(t, *np.split(x + 1e-30j * y, 2)) for m, y in zip(self.motions, dx.T, strict=True)])
+
+    def end(self, x, dx):
+        """Of the answer (2d, p)."""
+        return self._slope([m.end(*np.split(x + 1e-30j * y, 2)) for m, y in zip(self.motions, dx.T, strict=True)])
+
+    @staticmethod
+    def _slope(columns):
+        return np.imag(columns).T / 1e-30
