@@ -131,7 +131,7 @@ SHORT = [
     pytest.param(works.WORKS["links-4"], 300, CURVED, id="links-4", marks=pytest.mark.slow),
     pytest.param(works.WORKS["bar-64"], 1000, FLAT, id="bar-64"),
     pytest.param(works.WORKS["gas-16"], 100, CURVED, id="gas-16", marks=pytest.mark.slow),
-    pytest.param(works.WORKS["pile-16"], 60, CURVED, id="pile-16"),
+    pytest.param(works.WORKS["pile-16"], 60, CURVED, id="pile-16", marks=pytest.mark.slow),
 ]
 
 

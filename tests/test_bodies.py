@@ -62,7 +62,7 @@ def test_stated_locally_and_as_one_function(five):
 
 @pytest.mark.parametrize(
     ("scheme", "e"),
-    [(ji.Maury(), 0.0), (ji.MoreauJean(), 0.5), (ji.PaoliSchatzman(), 0.5)],
+    [(ji.Maury(), 0.0), pytest.param(ji.MoreauJean(), 0.5, marks=pytest.mark.slow), (ji.PaoliSchatzman(), 0.5)],
     ids=["maury", "moreau-jean", "paoli-schatzman"],
 )
 def test_listed_pairs_and_all_pairs(five, scheme, e):

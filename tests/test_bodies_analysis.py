@@ -129,7 +129,7 @@ def test_a_row_of_growing_spheres_is_exact():
 @pytest.mark.parametrize(
     ("name", "case", "scheme"),
     [
-        ("growing-spheres", "scattered", ji.Maury()),
+        pytest.param("growing-spheres", "scattered", ji.Maury(), marks=pytest.mark.slow),
         pytest.param("spheres", "e=1/2", ji.MoreauJean(), marks=pytest.mark.slow),
         pytest.param("spheres", "e=0", ji.Maury(), marks=pytest.mark.slow),
         pytest.param("spheres", "e=1", ji.MoreauJean(), marks=pytest.mark.slow),

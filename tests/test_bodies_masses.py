@@ -72,6 +72,7 @@ def test_blocks_are_the_matrix(scheme, e):
     assert np.max(np.abs(np.asarray(listed.q[-1] - listed.q[0]).reshape(COUNT, 3)[:, 2])) > 0.1
 
 
+@pytest.mark.slow
 def test_energy_is_never_gained():
     problem, q0 = lopsided(True, True), start()
     found = ji.solve(problem, q0, 0 * q0, t1=1.0, h=1e-3, args=0.04)

@@ -77,6 +77,12 @@ def test_studies_of_bodies():
     assert np.allclose(found.q[1], one.q, rtol=0, atol=1e-9)  # the same arithmetic, in another order
     kept = pushing(found.pairs.values[1, -1], found.impulse.values[1, -1])
     assert kept.keys() == pushing(one.pairs[-1], one.impulse[-1]).keys()
+
+
+@pytest.mark.slow
+def test_a_study_says_that_lists_are_too_short():
+    design = ji.Design.grid(**{"args.k": np.array([5.0, 20.0])})
+    common = {"q0": APART, "v0": 0 * APART, "args": {"k": 1.0}, "save": 25} | TIME
     crowded = ji.Study(MemoryStore(), "study_systems:CROWDED", design, **common)
     with pytest.raises(
         RuntimeError, match=r"2\d pairs of bodies push at once, and there is room for 12 .* Bodies\(pairs"
