@@ -23,7 +23,7 @@ from .writer import BOOL, INT, Number, Writer, constant
 
 CHEAP = 40  # operations of a branch that is taken whether a lane asks for it or not
 NAME = "motion"
-SIGNATURE = "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %blocks, i64 %rows"
+SIGNATURE = "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
 LONG = np.dtype(np.int64)
 
 
@@ -280,7 +280,7 @@ def emit(
 ) -> Text:
     """A program for ``width`` lanes a vector, of which a ``register`` holds so many (None: all), with the C signature
 
-        void motion(void** entries, void** results, void** given, void* work, int64_t blocks, int64_t rows)
+        void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
     of a jaxpr. ``entries`` are the arrays of its ``variables``, of which ``varies`` says whether it holds lanes, one after the
     other for every entry, or one array for all. So do results hold lanes; rows of a `stream` lie one after the other, and
@@ -289,6 +289,8 @@ def emit(
     """
     e = Native(width, register or width, fused)
     w, jaxpr, machine = e.w, closed.jaxpr, Machine(e)
+    w.do(f"%above = add i64 %lanes, {width - 1}")
+    w.do(f"%blocks = udiv i64 %above, {width}")
     w.do(f"%row = mul i64 %blocks, {width}")
     sources = [
         memory.Source(pointer(w, "entries", i), v.aval, x)
@@ -301,6 +303,8 @@ def emit(
     w.do("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
     head = len(w.lines) - 1
     w.do(f"%lane = mul i64 %number, {width}")
+    if width > e.register:  # what fills up the last vector asks for no branch
+        w.active = w.op("icmp slt", w.counted(Number("%lane", LONG, False)), Number("%lanes", LONG, False), dtype=BOOL)
     values = dict(
         zip(variables, (shared[id(s)] if id(s) in shared else memory.read(e, s) for s in sources), strict=True)
     )

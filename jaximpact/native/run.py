@@ -20,8 +20,10 @@ from .compile import Code, compiled, host
 from .emit import Text, emit
 
 BYTES = 64  # of a register: the widest that there are, or two of the next
-TOGETHER = 2  # registers of a vector in a program of few operations, which have to wait for each other
-SHORT = 8_000  # operations of such a program
+TOGETHER = 2  # registers of a vector where operations have to wait for each other:
+WAITING = range(
+    4_000, 8_000
+)  # in programs of so many; shorter ones are all contact, longer ones fill the processor alone
 LARGEST = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
 _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
@@ -111,7 +113,7 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     variables, constants = inputs(closed)
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     register = BYTES // max(real, default=8) if many else 1
-    width = register * TOGETHER if many and count <= SHORT else register
+    width = register * TOGETHER if many and count in WAITING else register
     text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused, register)
     return Compiled(compiled(text.ir), text, [np.array(x, order="C") for x in constants])
 
@@ -137,7 +139,7 @@ def _launch(
     first = work.ctypes.data + -work.ctypes.data % 64
     if (watch := watched()) is not None and program.text.width == 1:
         watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
-    program.code.call(_table(entries), _table(found), _table(given), first, blocks, rows)
+    program.code.call(_table(entries), _table(found), _table(given), first, lanes, rows)
     arrays = [x[:, :, :lanes].transpose(2, 1, 0) for x in found]
     return [x.reshape(lanes, *[rows] * many, *a.shape) for x, (a, many) in zip(arrays, results, strict=True)]
 

@@ -233,6 +233,11 @@ class Writer:
             found = now.name
         return now
 
+    def counted(self, first: Number) -> Number:
+        """first, first + 1, ... over the lanes."""
+        steps = ", ".join(f"{kind(first.dtype)} {i}" for i in range(self.width))
+        return self.op("add", first, Number(f"<{steps}>", first.dtype, True))
+
     def alike(self, values: Iterable[Number]) -> list[Number]:
         """Vectors, if there is one among them."""
         values = list(values)
