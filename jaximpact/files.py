@@ -1,7 +1,7 @@
-"""A `Solution` in a file: .npz, NetCDF or Zarr, all of it, and nothing in it is ever run.
+"""Results in files, all of each, and nothing in a file is ever run: .npz; a `Solution` also in NetCDF or Zarr.
 
-Numbers are arrays; the rest, names of the scheme and of versions, the form of a save function's values, is a text of JSON. A
-digest over all numbers tells a damaged file. What a reader does not know it refuses.
+Numbers are arrays; the rest, names of the scheme and of versions, the form of a result or of a save function's values, is a text of
+JSON. A digest over all numbers tells a damaged file. What a reader does not know it refuses.
 """
 
 from __future__ import annotations
@@ -16,46 +16,64 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from .checks import are_texts, is_traced
-from .labels import Labels
+from .forms import KINDS, filled, form_of, packed
 from .schemes.base import Timing
-from .solution import MEANING, Origin, Solution
+from .solution import MEANING, Origin, Result, Solution
 from .solution.convert import arrays
 from .solution.result import needed
 from .study.guard import check_arrays, check_tree
 
 FORMAT = 1
 ABOUT = "jaximpact"  # the name of the text
-KINDS = "biufc"  # of numbers
 ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 
 
-def save(solution: Solution, path: str | Path) -> Path:
-    """See `Solution.save`."""
-    if is_traced(solution):
-        raise TypeError("solution.save(path) needs known numbers: call it outside of jax's transformations")
+def save(result: Result, path: str | Path) -> Path:
+    """See `Result.save`."""
+    if result._traced():
+        raise TypeError("save(path) needs known numbers: call it outside of jax's transformations")
     path = Path(path)
+    return _save_solution(result, path) if isinstance(result, Solution) else _save_result(result, path)
+
+
+def _save_result(result: Result, path: Path) -> Path:
+    if path.suffix != ".npz":
+        can = "; its to_xarray() writes others, which xarray reads" if result._arrays() is not None else ""
+        raise ValueError(
+            f"path: {path.name!r} must end in .npz, as only a Solution is kept in NetCDF and Zarr too{can}"
+        )
+    form, found = packed(result)
+    about = {
+        "format": FORMAT,
+        "result": form,
+        "provenance": result.provenance,
+        "arrays": {name: [list(x.shape), x.dtype.name] for name, x in found.items()},
+        "digest": _digest(found, json.dumps(form)),
+    }
+    _write_npz(path, json.dumps(about), found)
+    return path
+
+
+def _save_solution(solution: Solution, path: Path) -> Path:
     found = arrays(solution)
     for name, value in found.items():
         if value.dtype.kind not in KINDS:
             raise TypeError(f"{name}: files hold real and complex numbers, not {value.dtype}")
-    names = iter(name for name in found if name.startswith("values"))
     about = {
         "format": FORMAT,
         "timing": None if solution.timing is None else list(solution.timing),
         "every_step": solution.origin.every_step,
         "labels": dataclasses.asdict(solution.naming),
         "provenance": solution.provenance,
-        "values": _form(solution.values, names),
+        "values": form_of(solution.values, ("values",), lambda where, _: "_".join(where)),
         "arrays": {name: [list(x.shape), x.dtype.name] for name, x in found.items()},
         "digest": _digest(found),
     }
     text = json.dumps(about)
     if path.suffix == ".npz":
-        np.savez_compressed(path, **found, **{ABOUT: np.array(text)})  # type: ignore[arg-type]
+        _write_npz(path, text, found)
     elif path.suffix in ENGINES:
         dataset = solution.to_xarray().assign_attrs({ABOUT: text})
         if path.suffix == ".nc":
@@ -77,8 +95,12 @@ def save(solution: Solution, path: str | Path) -> Path:
     return path
 
 
-def load(path: str | Path) -> Solution:
-    """The `Solution` that ``solution.save(path)`` wrote, its numbers and dtypes bit for bit, as numpy arrays.
+def _write_npz(path: Path, text: str, found: Mapping[str, np.ndarray]) -> None:
+    np.savez_compressed(path, **found, **{ABOUT: np.array(text)})  # type: ignore[arg-type]
+
+
+def load(path: str | Path) -> Any:
+    """The `Solution` or other result that ``result.save(path)`` wrote, its numbers and dtypes bit for bit, as numpy arrays.
 
     Whoever made the file: it is numbers and a text, and nothing in it is run (no pickles).
 
@@ -86,7 +108,7 @@ def load(path: str | Path) -> Solution:
         path: of a file in .npz or .nc (NetCDF, needs h5netcdf), or a directory in .zarr; extra ``jaximpact[data]``.
 
     Returns:
-        The solution; ``solution.provenance`` tells what it was computed with.
+        The result, of the class that was saved; ``result.provenance`` tells what it was computed with.
 
     Raises:
         FileNotFoundError: there is none. ValueError: it is damaged, or something else; the message names it.
@@ -101,11 +123,11 @@ def load(path: str | Path) -> Solution:
         about = json.loads(text)
         if about["format"] != FORMAT:
             raise ValueError(f"it is of format {about['format']!r}, this version reads {FORMAT}")
-        return _solution(about, found)
+        return _result(about, found) if "result" in about else _solution(about, found)
     except ImportError:
         raise
     except KeyError as error:
-        raise ValueError(f"{path} is damaged or no file of a solution: it has no {error}") from error
+        raise ValueError(f"{path} is damaged or no file of a result: it has no {error}") from error
     except (
         ValueError,
         TypeError,
@@ -119,11 +141,11 @@ def load(path: str | Path) -> Solution:
         zlib.error,
     ) as error:
         reason = str(error).split("\n")[0] or type(error).__name__
-        raise ValueError(f"{path} is damaged or no file of a solution: {reason}") from error
+        raise ValueError(f"{path} is damaged or no file of a result: {reason}") from error
 
 
-def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solution:
-    """From the text and the arrays, both as strange as they may be."""
+def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: str = "") -> dict[str, np.ndarray]:
+    """The arrays that the text tells of; ValueError where they, or ``text``, are not those that were written."""
     numbers: dict[str, np.ndarray] = {}
     for name, (shape, dtype) in about["arrays"].items():
         dtype = np.dtype(dtype)
@@ -134,8 +156,26 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
         if value.dtype.kind not in KINDS:
             raise ValueError(f"{name} is of {value.dtype}")
         numbers[name] = (np.broadcast_to(value, shape) if name == "t" else value.reshape(shape)).astype(dtype)
-    if _digest(numbers) != about["digest"]:
+    if _digest(numbers, text) != about["digest"]:
         raise ValueError("its numbers are not those that were written")
+    return numbers
+
+
+def _made(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(text)) for name, text in about["provenance"].items())
+
+
+def _result(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Result:
+    """From the text and the arrays, both as strange as they may be."""
+    result = filled(about["result"], _numbers(about, found, json.dumps(about["result"])), _made(about))
+    if not isinstance(result, Result):
+        raise ValueError(f"it holds a {type(result).__name__}")
+    return result
+
+
+def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solution:
+    """From the text and the arrays, both as strange as they may be."""
+    numbers = _numbers(about, found)
     state = {name: numbers.get(name) for name in MEANING}
     missing = [name for name, x in state.items() if x is None and name not in ("energy", "pairs")]
     if missing:
@@ -144,54 +184,21 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
     if timing is not None:
         scheme, lag, rebounds = timing
         timing = Timing(str(scheme), float(lag), bool(rebounds))
-    solution = Solution(**state, values=_filled(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
-    made = tuple((str(name), str(text)) for name, text in about["provenance"].items())
+    solution = Solution(**state, values=filled(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
     known = {None: None, True: True, False: False}[about["every_step"]]
-    names = about["labels"]
-    units = {str(name): str(unit) for name, unit in names["units"]}
-    labels = Labels.of(names["coordinates"], names["contacts"], units.get("", units or None))
-    return replace(solution, origin=Origin(every_step=known, naming=labels, made=made))
+    labels = filled({"labels": about["labels"]}, numbers)
+    return replace(solution, origin=Origin(every_step=known, naming=labels, made=_made(about)))
 
 
-def _digest(found: Mapping[str, np.ndarray]) -> str:
-    """Of names, shapes, dtypes and numbers."""
-    digest = hashlib.sha256()
+def _digest(found: Mapping[str, np.ndarray], text: str = "") -> str:
+    """Of names, shapes, dtypes and numbers, and of a text."""
+    digest = hashlib.sha256(text.encode())
     for name in sorted(found):
         value = np.ascontiguousarray(found[name])
         value = value.astype(value.dtype.newbyteorder("<"))
         digest.update(f"{name} {value.shape} {value.dtype.name};".encode())
         digest.update(value.tobytes())
     return digest.hexdigest()
-
-
-def _form(value: Any, names: Any) -> Any:
-    """The form of a pytree, with the names of its arrays in place of them."""
-    if value is None:
-        return None
-    if type(value) in (list, tuple):
-        return {type(value).__name__: [_form(x, names) for x in value]}
-    if type(value) is dict:
-        if not are_texts(value):
-            raise TypeError(f"values: files keep dicts with names as keys, got {list(value)!r}")
-        # in the order of jax's leaves
-        return {"dict": {key: _form(value[key], names) for key in sorted(value)}}
-    if jax.tree_util.treedef_is_leaf(jax.tree.structure(value)):
-        return next(names)
-    raise TypeError(
-        f"values: a {type(value).__name__} is kept by no file, since reading one would run code: let the save function return "
-        "arrays in dicts, lists and tuples"
-    )
-
-
-def _filled(form: Any, numbers: Mapping[str, np.ndarray]) -> Any:
-    if form is None:
-        return None
-    if isinstance(form, str):
-        return numbers[form]
-    ((kind, parts),) = form.items()
-    if kind == "dict":
-        return {key: _filled(x, numbers) for key, x in parts.items()}
-    return {"list": list, "tuple": tuple}[kind](_filled(x, numbers) for x in parts)
 
 
 def _read_npz(path: Path) -> tuple[str, dict[str, np.ndarray]]:

@@ -23,7 +23,7 @@ from scipy.stats import norm, qmc
 from .checks import check_kind, check_whole, is_whole
 from .jacobians import sensitivities, state
 from .labels import UNNAMED
-from .solution import Drawable, Solution, components
+from .solution import Arrays, Drawable, Solution, components
 from .status import DOUBTS, FAILURES, Status
 from .study import Design, Reading
 from .study.design import Key
@@ -86,6 +86,11 @@ class Indices(Drawable):
             [("left out", ", ".join(f"{count} {name}" for name, count in self.causes.items()))] if self.causes else []
         )
         return [*lines, *about, *(("remark", text) for text in self.remarks[:2])]
+
+    def _arrays(self) -> Arrays:
+        names = {"output": (("output",), self.outputs), "input": (("input",), self.inputs)}
+        fields = self._along("output input", "index", "confidence") | self._along("output input with", "second")
+        return names | fields | self._along("output", "variance")
 
     def _columns(self) -> dict[str, np.ndarray]:
         """One row for each output and input: every kind of index, and its confidence."""

@@ -68,3 +68,15 @@ def samples():
             "w", grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid >= 0, labels[0] ** 2, labels[0] ** 2, grid, grid, grid, (), "bounds"
         ),
     }  # fmt: skip
+
+
+def undrawn(found):
+    """Results that have no picture, by name, from those of `samples`."""
+    batch = found["batch"]
+    return {
+        "hypotheses": analysis.check_hypotheses(BALL.problem, found["motion"], args=CASE.args),
+        "runs": analysis.runs(batch.impulse, batch.timing),
+        "intervals": found["impacts"].lasting,
+        "attractor": found["basins"].attractors[0],
+        "event": analysis.BranchEvent("fold", 1.0, *np.ones((2, 3)), np.ones(6), 2),
+    }

@@ -14,10 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from PIL import Image
-from sample_results import BALL, CASE, OPTIONS, samples
+from sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
 import jaximpact as ji
-from jaximpact import analysis, plots
+from jaximpact import plots
 
 Result = ji.Solution.__mro__[-2]
 LINES, CHARACTERS = 20, 2200
@@ -31,12 +31,7 @@ def values(t, q, v, args):
 @pytest.fixture(scope="module")
 def results():
     found = samples()
-    batch = found["batch"]
-    found["hypotheses"] = analysis.check_hypotheses(BALL.problem, found["motion"], args=CASE.args)
-    found["runs"] = analysis.runs(batch.impulse, batch.timing)
-    found["intervals"] = found["impacts"].lasting
-    found["attractor"] = found["basins"].attractors[0]
-    found["event"] = analysis.BranchEvent("fold", 1.0, *np.ones((2, 3)), np.ones(6), 2)
+    found |= undrawn(found)
     found["valued"] = ji.ensemble(
         BALL.problem,
         np.array(CASE.q0) + np.linspace(0, 0.1, 5)[:, None],
@@ -337,7 +332,7 @@ def test_a_damaged_directory_is_told(results, tmp_path):
     (other / "letter.txt").write_text("mine")
     with pytest.raises(FileExistsError, match="is no solution"):
         results["motion"].save(other)
-    with pytest.raises(ValueError, match=r"other\.zarr is damaged or no file of a solution"):
+    with pytest.raises(ValueError, match=r"other\.zarr is damaged or no file of a result"):
         ji.load(other)
 
 
@@ -352,7 +347,7 @@ def test_strange_files_are_refused_and_nothing_is_unpickled(results, tmp_path):
     path = tmp_path / "motion.npz"
 
     def refused(match):
-        with pytest.raises(ValueError, match=rf"motion\.npz is damaged or no file of a solution: .*{match}"):
+        with pytest.raises(ValueError, match=rf"motion\.npz is damaged or no file of a result: .*{match}"):
             ji.load(path)
 
     np.savez(path, q=np.ones(3))

@@ -26,7 +26,7 @@ from jax import Array
 from ..contact import Metric, acceleration, drift, gap_derivatives, linearise
 from ..labels import UNNAMED, Labels
 from ..problem import Problem
-from ..solution import Drawable, Solution, labelled
+from ..solution import Arrays, Drawable, Solution, labelled
 from ..validate import cast_numbers
 from .arguments import check_result, check_solution, takes_study
 from .listed import Chosen, every_step, is_listed, over_rows
@@ -56,6 +56,11 @@ class Balance(Drawable):
     energy: np.ndarray
     momentum: np.ndarray
     naming: Labels = UNNAMED
+
+    def _arrays(self) -> Arrays:
+        return {"time": (("time",), self.t)} | self._along(
+            "time", "kinetic", "work", "loss", "driven", "energy", "momentum"
+        )
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self._table("t", "kinetic", "work", "loss", "driven", "energy", "momentum")

@@ -22,7 +22,7 @@ from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
-from ..solution import Drawable, Result, labelled
+from ..solution import Arrays, Drawable, Result, labelled
 from ..status import Status
 from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_problem
 from .arguments import StudyLike, check_result, distance, of_a_study, sweep_values
@@ -54,6 +54,9 @@ class Attractor(Result):
     v: np.ndarray
     lanes: int
 
+    def _arrays(self) -> Arrays:
+        return self._along("row", "q", "v")
+
     def _columns(self) -> dict[str, np.ndarray]:
         return self._table("q", "v")
 
@@ -79,6 +82,9 @@ class Basins(Drawable):
     attractors: tuple[Attractor, ...]
     status: np.ndarray
     naming: Labels = UNNAMED
+
+    def _arrays(self) -> Arrays:
+        return self._along("x", "x") | self._along("y", "y") | self._along("y x", "labels", "status")
 
     def _columns(self) -> dict[str, np.ndarray]:
         y, x = np.meshgrid(self.y, self.x, indexing="ij")

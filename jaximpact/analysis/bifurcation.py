@@ -15,7 +15,7 @@ from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
 from ..schemes.base import Scheme
-from ..solution import Drawable, labelled
+from ..solution import Arrays, Drawable, labelled
 from ..validate import check_problem
 from .arguments import StudyLike, check_steps, distance, of_a_study, real, sweep_values
 from .closing import Surface
@@ -45,6 +45,13 @@ class Bifurcation(Drawable):
     starts: int
     sweep: str | None
     section: Section
+
+    def _arrays(self) -> Arrays:
+        one, lanes = ("value",), ("value", "start")
+        inner = {name: x for name, (_, x) in self.section._arrays().items()}
+        return {"value": (one, self.values)} | {
+            name: (lanes + ("row",) * (name in ("t", "q", "v")), self._shaped(x)) for name, x in inner.items()
+        }
 
     def _columns(self) -> dict[str, np.ndarray]:
         columns = self.section._columns()
@@ -93,6 +100,9 @@ class ParameterMap(Drawable):
     period: np.ndarray
     impacts: np.ndarray
     status: np.ndarray
+
+    def _arrays(self) -> Arrays:
+        return self._along("x", "x") | self._along("y", "y") | self._along("y x", "period", "impacts", "status")
 
     def _columns(self) -> dict[str, np.ndarray]:
         y, x = np.meshgrid(self.y, self.x, indexing="ij")

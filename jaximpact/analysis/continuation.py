@@ -32,7 +32,7 @@ from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
-from ..solution import Drawable, Result, labelled
+from ..solution import Arrays, Drawable, Result, labelled
 from ..validate import check_problem
 from .arguments import real_number, without_study
 from .family import RESTITUTION, Family, Point
@@ -65,6 +65,13 @@ class BranchEvent(Result):
     multipliers: np.ndarray
     index: int
     detail: str = ""
+
+
+# the fields with an entry for each point
+POINTWISE = (
+    *("q", "v", "period", "multipliers", "stable", "impacts"),
+    *("accumulations", "lasting", "impact_speed", "clearance"),
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -104,20 +111,11 @@ class Branch(Drawable):
     ended: str
     naming: Labels = UNNAMED
 
+    def _arrays(self) -> Arrays:
+        return self._along("point", "parameter", *POINTWISE) | self._along("point multiplier", "multipliers")
+
     def _columns(self) -> dict[str, np.ndarray]:
-        names = (
-            "q",
-            "v",
-            "period",
-            "multipliers",
-            "stable",
-            "impacts",
-            "accumulations",
-            "lasting",
-            "impact_speed",
-            "clearance",
-        )
-        return {self.name: self.parameter, **self._table(*names)}
+        return {self.name: self.parameter, **self._table(*POINTWISE)}
 
 
 @without_study("a branch begins at one orbit; give study.problem, and the state of one of periodic_orbit(study, ...)")

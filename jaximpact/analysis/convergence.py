@@ -25,7 +25,7 @@ from ..projection.base import ContactSolver
 from ..save import Save
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme
-from ..solution import Drawable, Solution
+from ..solution import Arrays, Drawable, Solution
 from ..status import FAILURES, Status
 from ..trajectory import trajectory
 from ..validate import JaximpactWarning
@@ -64,6 +64,9 @@ class Convergence(Drawable):
     residual: np.ndarray
     reference: str
     floor: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(MEASURES, 0.0))
+
+    def _arrays(self) -> Arrays:
+        return self._along("steps", "steps", "h", "position", "velocity", "impulse", "penetration", "residual")
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self._table("steps", "h", "position", "velocity", "impulse", "penetration", "residual")

@@ -17,7 +17,7 @@ from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
-from ..solution import Drawable, Solution, labelled
+from ..solution import Arrays, Drawable, Solution, labelled
 from ..status import FAILURES
 from ..validate import cast_numbers, leaf_axes
 from .arguments import check_result, check_steps, one_lane, takes_study
@@ -50,6 +50,9 @@ class Crossings(Drawable):
     v: np.ndarray
     direction: np.ndarray
     naming: Labels = UNNAMED
+
+    def _arrays(self) -> Arrays:
+        return self._along("crossing", "lane", "t", "q", "v", "direction")
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self._table("lane", "t", "q", "v", "direction")

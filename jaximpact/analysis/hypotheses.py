@@ -25,7 +25,7 @@ from jax import Array
 
 from ..contact import Metric, linearise
 from ..problem import Problem
-from ..solution import Result, Solution
+from ..solution import Arrays, Result, Solution
 from ..validate import JaximpactWarning, cast_numbers
 from .arguments import check_gaps, check_result, check_solution, distance, takes_study
 from .listed import Chosen, is_listed, rows_of
@@ -59,6 +59,10 @@ class Hypotheses(Result):
     worst: tuple[tuple[int, int, int, float], ...]
     failures: tuple[str, ...]
     pairs: np.ndarray | None = None
+
+    def _arrays(self) -> Arrays:
+        of_pairs = {"pairs": (("constraint", "end"), self.pairs)}
+        return self._along("row constraint", "active") | self._along("row", "rank_deficit") | of_pairs
 
     def _columns(self) -> dict[str, np.ndarray]:
         return {name: np.array([x[i] for x in self.worst]) for i, name in enumerate(("row", "a", "b", "cosine"))}

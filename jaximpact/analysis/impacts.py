@@ -22,7 +22,7 @@ from ..contact import Metric, acceleration, gap_derivatives, linearise
 from ..labels import UNNAMED, Labels
 from ..problem import Problem
 from ..schemes.base import Scheme, Timing
-from ..solution import Drawable, Result, Solution, labelled
+from ..solution import Arrays, Drawable, Result, Solution, labelled
 from ..validate import cast_numbers, leaf_axes
 from .arguments import check_result, check_solution, one_lane, real, takes_study
 from .listed import Chosen, every_step, is_listed, over_rows
@@ -50,6 +50,10 @@ class Intervals(Result):
     end: np.ndarray
     impacts: np.ndarray
     pairs: np.ndarray | None = None
+
+    def _arrays(self) -> Arrays:
+        fields = self._along("interval", "lane", "contact", "start", "end", "impacts")
+        return fields | self._along("interval end_of_pair", "pairs")
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self._table("lane", "contact", "start", "end", "impacts")
@@ -87,6 +91,10 @@ class Impacts(Drawable):
     accumulations: Intervals
     naming: Labels = UNNAMED
     pairs: np.ndarray | None = None
+
+    def _arrays(self) -> Arrays:
+        fields = self._along("impact", "lane", "contact", "t", "before", "after", "impulse", "row")
+        return fields | self._along("impact end_of_pair", "pairs")
 
     def _columns(self) -> dict[str, np.ndarray]:
         columns = self._table("lane", "contact", "t", "before", "after", "impulse", "row")

@@ -28,7 +28,7 @@ from ..program import Program
 from ..projection.base import ContactSolver
 from ..schedule import devices, in_chunks
 from ..schemes.base import Scheme
-from ..solution import Drawable
+from ..solution import Arrays, Drawable
 from ..status import FAILURES, Status, describe
 from ..trajectory import trajectory
 from .arguments import takes_study
@@ -57,6 +57,11 @@ class Lyapunov(Drawable):
     v: np.ndarray
     t: np.ndarray
     status: np.ndarray
+
+    def _arrays(self) -> Arrays:
+        lanes = "lane " * (np.ndim(self.exponents) - 1)
+        of_all = self._along(f"{lanes}direction", "exponents", "error")
+        return of_all | self._along(f"{lanes}block direction", "blocks") | self._along(lanes, "q", "v", "t", "status")
 
     def _columns(self) -> dict[str, np.ndarray]:
         if np.ndim(self.exponents) == 1:

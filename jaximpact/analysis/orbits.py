@@ -23,7 +23,7 @@ from ..motion import Lanes
 from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
-from ..solution import Drawable, labelled, spread
+from ..solution import Arrays, Drawable, labelled, spread
 from ..status import FAILURES, Status, describe
 from .arguments import check_steps, real_number, takes_study
 from .closing import Closing
@@ -69,6 +69,12 @@ class PeriodicOrbit(Drawable):
     error: np.ndarray | None = None
     order: dict[str, np.ndarray] | None = None
     naming: Labels = UNNAMED
+
+    def _arrays(self) -> Arrays:
+        lanes = "lane " * np.ndim(self.residual)
+        scalars = ("t0", "period", "residual", "iterations", "converged", "status", "error", "order")
+        of_state = self._along(lanes, "q", "v") | self._along(f"{lanes}component of", "monodromy")
+        return of_state | self._along(f"{lanes}multiplier", "multipliers") | self._along(lanes, *scalars)
 
     def _columns(self) -> dict[str, np.ndarray]:
         names = ("q", "v", "t0", "period", "multipliers", "residual", "iterations", "converged", "status")
@@ -246,7 +252,9 @@ def _extrapolated(found: list[PeriodicOrbit], order: int, unknown: bool) -> Peri
 def _first(orbit: PeriodicOrbit) -> PeriodicOrbit:
     """The one lane without its axis."""
     values = {
-        name: value[0] for name, value in vars(orbit).items() if value is not None and name not in ("order", "naming")
+        name: value[0]
+        for name, value in vars(orbit).items()
+        if value is not None and name not in ("order", "naming", "made")
     }
     order = orbit.order and {name: value[0] for name, value in orbit.order.items()}
     return replace(orbit, **values, order=order)

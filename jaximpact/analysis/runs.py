@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..schemes.base import Timing
-from ..solution import Result
+from ..solution import Arrays, Result
 
 PART = 1e-9  # of the contact's largest impulse in a step
 ROUNDING = 4  # units of rounding of the accumulated sum
@@ -38,6 +38,10 @@ class Runs(Result):
     lasting: np.ndarray
     impact: np.ndarray
     active: np.ndarray
+
+    def _arrays(self) -> Arrays:
+        of_runs = self._along("run", "lane", "contact", "first", "last", "lasting", "impact")
+        return of_runs | self._along("motion step constraint", "active")
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self._table("lane", "contact", "first", "last", "lasting", "impact")

@@ -17,7 +17,7 @@ from ..problem import Problem
 from ..projection.base import ContactSolver
 from ..save import Save
 from ..schemes.base import Scheme
-from ..solution import Drawable, Solution, labelled, spread
+from ..solution import Arrays, Drawable, Solution, labelled, spread
 from ..status import FAILURES
 from .arguments import check_result, check_steps, distance, takes_study
 from .forced import Forced, check_restarts, gather
@@ -51,6 +51,9 @@ class Section(Drawable):
     failed_at: np.ndarray
     naming: Labels = UNNAMED
 
+    def _arrays(self) -> Arrays:
+        return self._along("lane row", "t", "q", "v") | self._along("lane", "period", "status", "failed_at")
+
     def _columns(self) -> dict[str, np.ndarray]:
         lanes, n = self.t.shape
         flat = {
@@ -72,7 +75,7 @@ class Section(Drawable):
     @classmethod
     def joined(cls, parts: Sequence[Section]) -> Section:
         """The lanes of several sections, one after the other."""
-        fields = [name for name in vars(parts[0]) if name != "naming"]
+        fields = [name for name in vars(parts[0]) if name not in ("naming", "made")]
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
         return cls(**joined, naming=parts[0].naming)
 
@@ -92,6 +95,9 @@ class ImpactSection(Drawable):
     phase: np.ndarray
     section: Section
     contacts: int = 1
+
+    def _arrays(self) -> Arrays:
+        return self.impacts._arrays() | self._along("impact", "phase")
 
     def _columns(self) -> dict[str, np.ndarray]:
         return {**self.impacts._columns(), "phase": self.phase}

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..checks import check_kind
 from ..labels import UNNAMED, Labels
-from ..solution import Drawable, Solution, spread
+from ..solution import Arrays, Drawable, Solution, spread
 from ..status import FAILURES
 from .arguments import check_result, real, takes_study
 
@@ -42,6 +42,16 @@ class Statistics(Drawable):
     std: dict[str, np.ndarray]
     quantile: dict[str, np.ndarray]
     naming: Labels = UNNAMED
+
+    def _arrays(self) -> Arrays:
+        group = "" if self.groups is None else "group "
+        fields: Arrays = {
+            "time": (("time",), self.t),
+            "level": (("level",), self.levels),
+            "group": (("group",), self.groups),
+        }
+        fields |= self._along(group, "count", "failed") | self._along(f"{group}time", "mean", "std")
+        return fields | self._along(f"level {group}time", "quantile")
 
     def _columns(self) -> dict[str, np.ndarray]:
         groups, k = self.groups, len(self.t)

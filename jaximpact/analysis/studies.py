@@ -47,7 +47,11 @@ def diagram_lanes(
 
 def some_lanes(section: Section, which: np.ndarray) -> Section:
     """Those lanes of a section, in that order."""
-    arrays = {field.name: getattr(section, field.name)[which] for field in fields(Section) if field.name != "naming"}
+    arrays = {
+        field.name: getattr(section, field.name)[which]
+        for field in fields(Section)
+        if field.name not in ("naming", "made")
+    }
     return replace(section, **arrays)
 
 

@@ -3,12 +3,13 @@
 from .convert import MEANING
 from .covariance import Covariance, Linearity
 from .ranking import Ranking
-from .result import Drawable, Result, spread
+from .result import Arrays, Drawable, Result, spread
 from .sensitivities import Sensitivities, components
 from .solution import Origin, Solution, labelled
 
 __all__ = [
     "MEANING",
+    "Arrays",
     "Covariance",
     "Drawable",
     "Linearity",

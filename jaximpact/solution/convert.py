@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from ..labels import QUANTITIES
+from ..labels import OF_COORDINATES, QUANTITIES, UNNAMED
 from ..status import Status
 from .result import needed, spread
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pandas
     import xarray
 
+    from .result import Result
     from .solution import Solution
 
 SECOND, PURE = "s", "1"
@@ -84,6 +86,34 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
         about["scheme"] = solution.timing.scheme
     about |= {f"made_with_{name}": text for name, text in solution.provenance.items()}
     return xarray.Dataset(variables, coordinates, about)
+
+
+def named_dataset(result: Result) -> xarray.Dataset:
+    """See `Result.to_xarray`."""
+    found = result._arrays()
+    if found is None:
+        raise TypeError(f"the arrays of a {type(result).__name__} have no named dimensions")
+    xarray = needed("xarray")
+    naming = next((x.naming for x in (result, *vars(result).values()) if hasattr(x, "naming")), UNNAMED)
+    variables: dict[str, Any] = {}
+    for name, (dims, tree) in found.items():
+        parts = {f"{name}_{key}": x for key, x in tree.items()} if isinstance(tree, Mapping) else {name: tree}
+        for full, value in parts.items():
+            if value is None:
+                continue
+            array, quantity = np.asarray(value), full.removeprefix(f"{name}_") if full != name else name
+            rest, last = array.ndim - len(dims), "coordinate" if quantity in OF_COORDINATES else "constraint"
+            more = (last,) if rest == 1 and quantity in QUANTITIES else tuple(f"{full}_{i}" for i in range(rest))
+            unit = naming.unit(quantity) if quantity in QUANTITIES else ""
+            variables[full] = (dims + more, array, {"units": unit} if unit else {})
+    used = {dim for dims, *_ in variables.values() for dim in dims}
+    for dimension, names in (("coordinate", naming.coordinates), ("constraint", naming.contacts)):
+        if names and dimension in used:
+            variables[dimension] = ((dimension,), list(names))
+    about: dict[str, Any] = {"title": type(result).__name__}
+    about |= {name: x for name, x in vars(result).items() if isinstance(x, str | int | float) and name not in variables}
+    about |= {f"made_with_{k}": x for k, x in result.provenance.items()}
+    return xarray.Dataset(variables, None, about)
 
 
 def to_table(solution: Solution) -> pandas.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..checks import check_whole, dotted
 from ..status import DOUBTS, FAILURES, Status
-from .result import Drawable
+from .result import Arrays, Drawable
 
 LINES = 12  # outputs that are printed
 ROUNDING = 1e-10  # relative, of eigenvalues and symmetry of a covariance matrix that is given
@@ -79,7 +79,7 @@ class Covariance(Drawable):
         """
         if self.again is None:
             raise ValueError(
-                "check needs the motion: take the covariance of what sensitivities returned for one motion"
+                "check needs the motion: take the covariance of what sensitivities returned for one motion; one from a file has none"
             )
         check_whole("samples", samples, 2)
         if not np.any(self.spread):
@@ -105,6 +105,16 @@ class Covariance(Drawable):
             lines.append(("...", f"{len(self.outputs) - LINES} more"))
         word = "trusted" if self.trusted else "not to be trusted"
         return [*lines, ("status", f"{Status(int(self.status))}, {word}")]
+
+    def _arrays(self) -> Arrays:
+        fields = self._along("output", "value", "deviation") | self._along("output output_", "matrix")
+        fields |= self._along("input", "at") | self._along("input input_", "spread") | self._along("", "status")
+        return self._named() | fields | self._along("output input", "jacobian", "shares")
+
+    def _named(self) -> Arrays:
+        """The names of what its dimensions run over."""
+        of = {"output": self.outputs, "output_": self.outputs, "input": self.inputs, "input_": self.inputs}
+        return {name: ((name,), x) for name, x in of.items()}
 
     def _columns(self) -> dict[str, np.ndarray]:
         """One row for each output: value, deviation, and the share of each input."""
@@ -199,6 +209,13 @@ class Linearity(Drawable):
             )
             lines.append(("worst at", where))
         return lines
+
+    def _arrays(self) -> Arrays:
+        fields = self._along("sample output", "value", "linear") | self._along("output", "deviation")
+        fields |= self._along("sample input", "sample") | self._along("sample", "status")
+        return {"output": (("output",), self.outputs), "input": (("input",), self.inputs)} | {
+            "at" if name == "sample" else name: x for name, x in fields.items()
+        }
 
     def _columns(self) -> dict[str, np.ndarray]:
         """One row for each sample: inputs, status, outputs, their linearisations."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..status import DOUBTS, FAILURES, Status
-from .result import Drawable
+from .result import Arrays, Drawable
 
 LINES = 14  # of a ranking that is printed
 
@@ -76,6 +76,9 @@ class Ranking(Drawable):
         status = Status(self.status)
         word = "not to be trusted" if self.status & int(FAILURES | DOUBTS) else "trusted"
         return [*lines, ("status", f"{status}, {word}"), ("by", self.by)]
+
+    def _arrays(self) -> Arrays:
+        return self._along("place", "output", "value", "input", "at", "derivative", "unit", "relative")
 
     def _columns(self) -> dict[str, np.ndarray]:
         return self._table("output", "value", "input", "at", "derivative", "unit", "relative")

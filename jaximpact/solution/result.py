@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import singledispatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -17,19 +17,29 @@ import numpy as np
 
 from ..checks import is_traced
 from ..labels import QUANTITIES, Labels
+from ..provenance import provenance
 
 if TYPE_CHECKING:
     import pandas
+    import xarray
 
+Arrays = dict[str, tuple[tuple[str, ...], Any]]  # by name: dimensions and the array, or several by name
 WIDTH = 100  # characters of a line
 
 
+@dataclass(frozen=True, repr=False)
 class Result:
-    """A result: a dataclass that prints as one line for each field, never as whole arrays."""
+    """A result: a dataclass that prints as one line for each field, never as whole arrays.
+
+    Attributes:
+        made: (name, text) of versions, device and processor that it was computed with, where it comes from a file.
+    """
+
+    made: Any = field(default=None, kw_only=True, compare=False)
 
     def _facts(self) -> list[tuple[str, str]]:
         """What there is to see at a glance: names and short descriptions."""
-        fields = [(name, describe_value(x)) for name, x in vars(self).items() if x is not None]
+        fields = [(name, describe_value(x)) for name, x in vars(self).items() if x is not None and name != "made"]
         return [(name, text) for name, text in fields if text]
 
     def __repr__(self) -> str:
@@ -52,7 +62,7 @@ class Result:
         """The same, and the results within it, with names and units; a solution also knows whether its rows are all steps."""
         inner = {name: x._marked(naming, None) for name, x in vars(self).items() if isinstance(x, Result)}
         own = {"naming": naming} if "naming" in vars(self) else {}
-        return replace(self, **inner, **own)  # type: ignore[type-var]
+        return replace(self, **inner, **own)
 
     def _columns(self) -> dict[str, np.ndarray] | None:
         """The columns (n,) of its table; None where a result is none."""
@@ -75,8 +85,46 @@ class Result:
         """
         columns = self._columns()
         if columns is None:
-            raise TypeError(f"a {type(self).__name__} is no table: its numbers are {', '.join(vars(self))}")
+            raise TypeError(
+                f"a {type(self).__name__} is no table: its numbers are {', '.join(name for name in vars(self) if name != 'made')}"
+            )
         return needed("pandas").DataFrame(columns)
+
+    def _arrays(self) -> Arrays | None:
+        """Its arrays and the names of their dimensions; None where these have none."""
+        return None
+
+    def _along(self, dimensions: str, *names: str) -> Arrays:
+        """The fields of these names along dimensions."""
+        return {name: (tuple(dimensions.split()), getattr(self, name)) for name in names}
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Its arrays with named dimensions, as `xarray.Dataset`; needs xarray. Results within it have datasets of their own.
+
+        Raises:
+            TypeError: its arrays have none. ImportError: no xarray.
+        """
+        from .convert import named_dataset
+
+        return named_dataset(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to a file that `jaximpact.load` reads: .npz; a `Solution` also .nc (NetCDF) or .zarr; see there.
+
+        A function in a result, such as what `Covariance.check` computes new motions with, is left out.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: another ending. TypeError: numbers that are traced, or something in it that no file keeps.
+        """
+        return files().save(self, path)
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Versions, device and processor it was computed with: of this process, or of the one that wrote its file."""
+        return provenance() if self.made is None else dict(self.made)
 
 
 class Drawable(Result):

@@ -13,7 +13,7 @@ from ..labels import UNNAMED, Labels
 from ..status import DOUBTS, FAILURES, Status, describe
 from .covariance import Covariance, joint
 from .ranking import Ranking
-from .result import Drawable
+from .result import Arrays, Drawable
 
 COORDINATES = {
     "q": "q",
@@ -173,6 +173,15 @@ class Sensitivities(Drawable):
             return found
         bits = Status(int(np.bitwise_or.reduce(np.ravel(self.status))))
         return [*found, ("status", str(bits)), ("trusted", f"{int(np.sum(self.trusted))} of {np.size(self.status)}")]
+
+    def _arrays(self) -> Arrays:
+        outputs, y, inputs, x, jacobian = self._flat()
+        lanes = ("lane",) * np.ndim(self.status)
+        fields = {"value": ((*lanes, "output"), y), "at": ((*lanes, "input"), x)}
+        fields |= {"derivative": ((*lanes, "output", "input"), jacobian)}
+        fields = fields if lanes else {name: (dims, z[0]) for name, (dims, z) in fields.items()}
+        names = {"output": (("output",), outputs), "input": (("input",), inputs)}
+        return names | fields | {"status": (lanes, self.status), "trusted": (lanes, self.trusted)}
 
     def _columns(self) -> dict[str, np.ndarray]:
         """One row for each pair of an output's and an input's component: lane, output, value, input, derivative, trusted."""

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ from ..schemes.base import Timing
 from ..status import FAILURES, Status, describe, summarise
 from . import paraview
 from .convert import to_dataset, to_table
-from .result import Drawable, Result, analysis, files, plots
+from .result import Drawable, Result, analysis, plots
 
 if TYPE_CHECKING:
     import pandas
@@ -90,6 +90,7 @@ class Solution(Drawable):
     timing: Timing | None = field(default=None, metadata={"static": True})
     origin: Origin = field(default=Origin(), metadata={"static": True})
     pairs: Array | None = None
+    made: ClassVar[Any] = None  # type: ignore[misc]  # no field: its origin, which is static, has it
 
     def __repr__(self) -> str:
         of_q, of_impulse = np.shape(self.q), np.shape(self.impulse)
@@ -222,10 +223,6 @@ class Solution(Drawable):
     def animate(self, path: str | Path | None = None, *, draw: Callable[..., Any], **options: Any) -> Any:
         """The motion as a moving picture: `jaximpact.plots.animate` of this solution; needs matplotlib."""
         return plots().animate(self, path, draw=draw, **options)
-
-    def save(self, path: str | Path) -> Path:
-        """Write everything to a file that `jaximpact.load` reads: .npz, .nc (NetCDF) or .zarr; see there."""
-        return files().save(self, path)
 
     @property
     def naming(self) -> Labels:
