@@ -56,6 +56,7 @@ class Native:
 
     def __init__(self, width: int, register: int, fused: bool) -> None:
         self.w, self.register = Writer(width, fused), register  # lanes of a vector, and of one register
+        self.live: Number | None = None  # lanes of a vector of several registers that are no filling
         self.empty: list[Value] = []  # rows without entries
         # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
         self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
@@ -167,10 +168,13 @@ class Native:
             asked = w.op(name, which, constant(i, INT), dtype=BOOL)
             before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
             taken = w.both(asked, w.active) if asked.wide else asked
+            parted = asked.wide and w.width > self.register
+            parted = parted and not any(isinstance(x, Block) for x in (*operands, *held))
+            taken = w.both(taken, self.live) if parted else taken
             w.branch(w.any(taken), inside, after)
             w.begin(inside)
             with w.scope(taken if asked.wide else w.active):
-                if asked.wide and w.width > self.register and not any(isinstance(x, Block) for x in (*operands, *held)):
+                if parted:
                     new = self.by_register(branches[i], operands, varies, taken, now)
                 else:
                     found = branches[i](operands)
@@ -304,7 +308,7 @@ def emit(
     head = len(w.lines) - 1
     w.do(f"%lane = mul i64 %number, {width}")
     if width > e.register:  # what fills up the last vector asks for no branch
-        w.active = w.op("icmp slt", w.counted(Number("%lane", LONG, False)), Number("%lanes", LONG, False), dtype=BOOL)
+        e.live = w.op("icmp slt", w.counted(Number("%lane", LONG, False)), Number("%lanes", LONG, False), dtype=BOOL)
     values = dict(
         zip(variables, (shared[id(s)] if id(s) in shared else memory.read(e, s) for s in sources), strict=True)
     )
