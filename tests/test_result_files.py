@@ -176,6 +176,7 @@ DIMENSIONS = {
 
 
 def test_results_as_datasets(results):
+    pytest.importorskip("xarray")
     assert set(DIMENSIONS) == set(OTHERS) - {"event"}
     for name, dimensions in DIMENSIONS.items():
         data = results[name].to_xarray()
