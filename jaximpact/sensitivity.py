@@ -9,7 +9,7 @@ error that no step size cures. Here a step's values are left alone and its deriv
 
 with R the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after, and f' the gap
 velocity. The saltation is taken within the step where the scheme's impacts lie on average (`Traits.phase`). A
-step without impact has the derivative of the discrete map itself.
+step without impact has the derivative of the discrete map itself, or of the equations that it solves (`Traits.tangent`).
 
 References:
     M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
@@ -162,6 +162,11 @@ def saltate(
 class Corrected(Wrapping):
     """The values of a scheme, with the derivative of the motion: for schemes that locate no impacts."""
 
+    @property
+    def tangent(self) -> Scheme:
+        """The scheme that is differentiated."""
+        return self.traits.tangent or self.scheme
+
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """The scheme's, and what the contacts do at first."""
         state, info = self.scheme.init(problem, law, motion)
@@ -206,7 +211,7 @@ class Corrected(Wrapping):
         # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
         known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
         law = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
-        surrogate, surrogate_info = self.scheme.step(problem, law, motion._replace(e=jnp.zeros_like(e)), back)
+        surrogate, surrogate_info = self.tangent.step(problem, law, motion._replace(e=jnp.zeros_like(e)), back)
         surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
@@ -222,7 +227,7 @@ class Corrected(Wrapping):
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
-        surrogate = self.scheme.free_step(problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state)
+        surrogate = self.tangent.free_step(problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state)
         new, info = graft_tree((new, info), surrogate)
         acts = info.acts | jnp.any(state.last == LASTING)
         return state._replace(state=new, last=jnp.full_like(state.last, FREE)), info._replace(acts=acts)

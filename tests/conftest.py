@@ -5,6 +5,8 @@ import os
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAXIMPACT_CACHE", "off")  # a test begins with nothing
+# tests compile far longer than they compute; the slow suite has XLA do all it can
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
 import pytest
@@ -31,17 +33,11 @@ def pytest_configure(config):
     logger.addHandler(Refused())
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _drop_compiled_code():
-    """Compiled code of one file is of no use to the next, and it is memory."""
-    yield
-    jax.clear_caches()
-
-
 @pytest.fixture(autouse=True)
-def _drop_compiled_code_of_long_files(request):
-    """A process has a limited number of memory maps, and every compiled program takes some."""
+def _drop_compiled_code(request):
+    """Programs are shared between tests, but they are memory, and a process has a limited number of memory maps."""
+    yield
     done = request.session.stash.setdefault(DONE, [0])
     done[0] += 1
-    if done[0] % 40 == 0:
+    if done[0] % 300 == 0:
         jax.clear_caches()

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,11 @@ class Number:
         return self.dtype.kind == "i"
 
 
+@cache
 def kind(dtype: Any) -> str:
     """The type of a scalar."""
     try:
-        return TYPES[np.dtype(dtype).name]
+        return TYPES[np.dtype(dtype).name]  # the name takes numpy a while
     except (KeyError, TypeError) as error:
         raise Unsupported(f"numbers of type {dtype}") from error
 

@@ -106,6 +106,8 @@ class Traits(NamedTuple):
         explicit: the share of the force that is explicit in q, by which a step has a bound of stability; 0 for none.
         damping: whether the force is explicit in the velocity too.
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
+        tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
+            is as near the motion's and costs less. By default itself.
     """
 
     steps: int = 1
@@ -117,6 +119,7 @@ class Traits(NamedTuple):
     explicit: float = 1.0
     damping: bool = True
     lists: bool = False
+    tangent: Scheme | None = None
 
 
 class Scheme(abc.ABC):

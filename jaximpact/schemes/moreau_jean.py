@@ -11,14 +11,16 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from ..contact import Metric, linearise
+from ..derivatives import graft
 from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
@@ -50,7 +52,9 @@ class MoreauJean(Scheme):
     @property
     def traits(self) -> Traits:
         # measured: early for inelastic contacts, in the middle for elastic ones; stable from theta = 1/2 on
-        return Traits(phase=lambda e: jnp.mean(e / (1 + e)), explicit=1 - 2 * self.theta, lists=True)
+        newton = self.theta > 0 and self.newton > 1
+        tangent = Converged(self.theta, self.activation, self.newton) if newton else None
+        return Traits(phase=lambda e: jnp.mean(e / (1 + e)), explicit=1 - 2 * self.theta, lists=True, tangent=tangent)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         m = problem.count(motion.t0, motion.q0, motion.args)
@@ -76,9 +80,7 @@ class MoreauJean(Scheme):
             if theta == 0:
                 operator, free = metric, v + h * metric.solve(old_force)
             else:
-                # of many bodies no matrix but the mass: exact where the force is constant
-                local = problem.is_local
-                operator = metric if local else Metric.from_iteration_matrix(jax.jacfwd(momentum_defect)(w))
+                operator, w = self.linearised(problem, metric, momentum_defect, w)
                 free = w - operator.solve(momentum_defect(w))
                 contacts = contacts.under(operator)
             found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
@@ -93,3 +95,26 @@ class MoreauJean(Scheme):
             failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
             status = status | as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
         return new, info._replace(status=info.status | status)
+
+    def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
+        """The operator of an iteration, and where it begins."""
+        # of many bodies no matrix but the mass: exact where the force is constant
+        return (metric if problem.is_local else Metric.from_iteration_matrix(jax.jacfwd(defect)(w))), w
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Converged(MoreauJean):
+    """The same step, with the derivative of the equations that Newton's method solves.
+
+    Its last iteration has it, with constants in place of the earlier ones and of the force's part of the matrix: what that leaves out is
+    of the order of what the iteration changes, h^3, times h. It spares the force's second derivatives.
+    """
+
+    def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
+        if problem.is_local:
+            return metric, w
+        w = lax.stop_gradient(w)
+        matrix = lax.stop_gradient(jax.jacfwd(defect)(w))
+        mass = matrix if metric.matrix is None else jax.vmap(metric.times)(jnp.eye(w.size, dtype=w.dtype)).T
+        return Metric.from_iteration_matrix(graft(matrix, mass)), w
