@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+
+from .checks import is_traced
 
 IDENTITIES = {"guard", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
@@ -96,6 +100,31 @@ def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
     return jax.make_jaxpr(lambda *values: evaluate(closed.jaxpr, closed.consts, values))(*avals)
 
 
+def recorded(function: Callable) -> Callable:
+    """The same function, which Python runs once for each kind of operands: what it did is then repeated, `inlined`.
+
+    Where nothing is traced, or it has effects or closes over what is traced, it runs as it is.
+    """
+    jitted = jax.jit(function)
+    known: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
+
+    @wraps(function)
+    def repeated(*operands: Any) -> Any:
+        if not is_traced(operands):
+            return function(*operands)
+        traced, leaves = jitted.trace(*operands), jax.tree.leaves(operands)
+        closed = traced.jaxpr
+        # newer versions of jax hand on what is closed over as operands
+        if closed.effects or is_traced(closed.consts) or len(closed.in_avals) != len(leaves):
+            return function(*operands)
+        if closed not in known:
+            known[closed] = inlined(closed)
+        found = jaxpr_as_fun(known[closed])(*leaves)
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
+
+    return repeated
+
+
 def needed(jaxpr: Any) -> list:
     """The equations that something depends on."""
     wanted, kept = {v for v in jaxpr.outvars if not is_literal(v)}, []
@@ -162,3 +191,9 @@ def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool]
     for eqn in jaxpr.eqns:
         flags.update(zip(eqn.outvars, varying(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]
+
+
+def depends(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
+    """Whether a result of a function is computed from those of its operands; what is multiplied by zero counts."""
+    flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
+    return any(varying_outputs(inlined(jax.make_jaxpr(function)(*operands)), flags))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from .jaxprs import recorded
 from .labels import Labels
 from .shapes import array, returned
 
@@ -220,19 +221,24 @@ class Problem:
         that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units.
         """
 
-        def mass(q: Array, args: Any) -> Array:
-            return jax.hessian(lagrangian, argnums=2)(0.0, q, jnp.zeros_like(q), args)
+        recorded_lagrangian = recorded(lagrangian)
+        inertia = recorded(jax.hessian(recorded_lagrangian, argnums=2))
 
+        @recorded
+        def mass(q: Array, args: Any) -> Array:
+            return inertia(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)
+
+        @recorded
         def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             t = jnp.asarray(t, q.dtype)
             # one pass for both: what dL/dq and the rate of the momentum have in common is computed once
-            slopes = jax.grad(lagrangian, argnums=(1, 2))
+            slopes = jax.grad(recorded_lagrangian, argnums=(1, 2))
             (slope, _), (_, rate) = jax.jvp(lambda s, x: slopes(s, x, v, args), (t, q), (jnp.ones_like(t), v))
             g = slope - rate
             return g if force is None else g + force(t, q, v, args)
 
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
-        generalised.lagrangian = lagrangian  # type: ignore[attr-defined]
+        generalised.inertia = inertia  # type: ignore[attr-defined]
 
         def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
@@ -258,9 +264,11 @@ class Problem:
         given = mass
         mass = given if callable(given) or given is None else lambda q, args: given
 
+        @recorded
         def momentum(q: Array, v: Array, args: Any) -> Array:
             return mass_times(mass(q, args) if callable(mass) else mass, v)
 
+        @recorded
         def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             g = -jax.grad(potential)(q, args)
             if callable(given):

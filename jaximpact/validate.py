@@ -21,6 +21,7 @@ from jax import Array
 
 from .checks import MOST, check_kind, is_traced, is_whole, short
 from .contact import Closure, Metric, closure, linearise
+from .jaxprs import depends
 from .labels import UNNAMED, Labels
 from .problem import Problem
 from .schemes.base import Scheme
@@ -367,9 +368,9 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     quadratic = jnp.array(True)
     matrix = metric.matrix
     if matrix is not None and matrix.ndim == 2:
-        lagrangian = getattr(problem.force, "lagrangian", None)
-        if lagrangian is not None:
-            quadratic = _is_quadratic(lagrangian, q0, v0, t0, args)
+        inertia = getattr(problem.force, "inertia", None)
+        if inertia is not None and depends(inertia, (t0, q0, v0, args), on=(0, 2)):
+            quadratic = _is_quadratic(inertia, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h)
     return Report(
@@ -377,14 +378,14 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     )
 
 
-def _is_quadratic(lagrangian: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
+def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
     """Whether d2L/dv2 is the same at another time and velocity, at a configuration (d,) and at one beside it, ().
 
     What is not finite there says nothing: a Lagrangian need not be defined beside its start.
     """
     d = q.shape[0]
     beside = q + (0.1 + 0.01 * jnp.arange(d, dtype=q.dtype)) * (1 + jnp.abs(q))
-    mass = jax.vmap(lambda t, q, v: jax.hessian(lagrangian, argnums=2)(t, q, v, args))
+    mass = jax.vmap(lambda t, q, v: inertia(t, q, v, args))
     here, there = jnp.zeros_like(v), v + 1
     found = mass(jnp.stack([0 * t, t + 1] * 2), jnp.stack([q, q, beside, beside]), jnp.stack([here, there] * 2))
     known = jnp.where(jnp.isfinite(found), found, 0)

@@ -2,19 +2,22 @@
 
     python experiments/benchmarks/statements.py --out out/statements
 
-Compiling (first call less a later one, nothing kept on disk) and running, in processor seconds, of one motion by `solve` and of many by
-`ensemble`, the statements of a row one after the other and the shortest time of each. Beside every time stands its ratio to the system by hand, and how far the final positions of one
-motion are from those: rounding, which the motion amplifies.
+Compiling (first call less a later one, nothing kept from before) and running, in processor seconds, of one motion by `solve` and of
+many by `ensemble`. The statements of a row take turns, each stated anew, and the median of a statement's times counts: garbage is
+collected between them. Beside every time stands its ratio to the system by hand, and how far the final positions of one motion are from
+those: rounding, which the motion amplifies.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 os.environ["JAXIMPACT_CACHE"] = "off"
@@ -26,6 +29,7 @@ import sympy
 from sympy.physics.mechanics import LagrangesMethod, dynamicsymbols
 
 import jaximpact as ji
+from jaximpact.native import compile as machine_code
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import contenders, works
@@ -64,10 +68,17 @@ def links_symbols(n: int):
     return LagrangesMethod(kinetic - potential, list(q)), [stop - x + (q[i - 1] if i else 0) for i, x in enumerate(q)]
 
 
+def anew(function: Callable) -> Callable:
+    """The same function as another object, of which nothing is known yet."""
+    return FunctionType(function.__code__, function.__globals__, function.__name__)
+
+
 def statements(work: works.Work, potential: Callable, symbols: tuple) -> dict[str, ji.Problem]:
     """The system of a work in every way, without energies."""
-    by_hand = work.problem
-    mass, gaps = by_hand.mass, by_hand.constraints
+    force, gaps, mass, potential = map(
+        anew, (*(getattr(work.problem, x) for x in ("force", "constraints", "mass")), potential)
+    )
+    by_hand = ji.Problem(force, gaps, mass)
 
     def lagrangian(t, q, v, args):
         return 0.5 * v @ (mass(q, args) @ v) - potential(q, args)
@@ -90,37 +101,50 @@ def calls(work: works.Work, lanes: int) -> Callable[[ji.Problem], Any]:
     return lambda problem: ji.ensemble(problem, q0, v0, **options).q
 
 
+def forget() -> None:
+    """Nothing compiled is known any more, and no garbage is left to collect."""
+    jax.clear_caches()
+    machine_code._programs.clear()
+    gc.collect()
+
+
+def measured(call: Callable[[ji.Problem], Any], problem: ji.Problem) -> tuple[float, float, Any]:
+    """Processor seconds of compiling and of running, and what is found."""
+    times = []
+    for _ in range(4):
+        begun = time.process_time()
+        found = call(problem)
+        times.append(time.process_time() - begun)
+    return times[0] - min(times), min(times), found
+
+
 def rows(rounds: int) -> list[dict]:
     """The rows of both systems, for one motion and for many."""
     found = []
     for name, potential, symbols in (
-        ("double-pendulum", double_potential, double_symbols()),
-        ("links-4", links_potential, links_symbols(4)),
+        ("double-pendulum", double_potential, double_symbols),
+        ("links-4", links_potential, lambda: links_symbols(4)),
     ):
         work = works.WORKS[name]
         for lanes in (1, LANES):
-            call, first, shortest, final = calls(work, lanes), {}, {}, {}
-            problems = statements(work, potential, symbols)
-            for statement, problem in problems.items():
-                jax.clear_caches()
-                begun = time.process_time()
-                final[statement] = call(problem)
-                first[statement] = time.process_time() - begun
-                for _ in range(rounds):
-                    begun = time.process_time()
-                    call(problem)
-                    shortest[statement] = min(shortest.get(statement, np.inf), time.process_time() - begun)
-            compiling = {statement: first[statement] - shortest[statement] for statement in problems}
-            for statement in problems:
+            call, times, final = calls(work, lanes), {}, {}
+            for _ in range(rounds + 1):
+                for statement, problem in statements(work, potential, symbols()).items():
+                    forget()
+                    compiling, running, final[statement] = measured(call, problem)
+                    times.setdefault(statement, []).append((compiling, running))
+            # the first round finds jax itself cold
+            typical = {statement: np.median(several[1:], axis=0) for statement, several in times.items()}
+            for statement, (compiling, running) in typical.items():
                 found.append(
                     {
                         "system": name,
                         "statement": statement,
                         "motions": lanes,
-                        "compile": compiling[statement],
-                        "compile_ratio": compiling[statement] / compiling["by hand"],
-                        "run": shortest[statement],
-                        "run_ratio": shortest[statement] / shortest["by hand"],
+                        "compile": compiling,
+                        "compile_ratio": compiling / typical["by hand"][0],
+                        "run": running,
+                        "run_ratio": running / typical["by hand"][1],
                         "apart": float(np.median(np.abs(final[statement] - final["by hand"]))),
                     }
                 )
@@ -142,6 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args(arguments)
     contenders.configure()
+    gc.disable()  # a collection would count for one of them
     table = "\n".join([HEADER, *map(line, rows(options.rounds))])
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "statements.md").write_text(table + "\n")
