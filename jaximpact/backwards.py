@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from .jaxprs import inlined
+from .jaxprs import holds, inlined
 from .native.foreign import cores, registered
 from .native.run import Prepared, prepared
 from .rows import Turn
@@ -86,7 +86,8 @@ class Parts:
         structure = jax.tree.structure(carry)
         made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         after = lambda *operands: _reals(jax.tree.unflatten(structure, made(*operands)))
-        some, before = self._pulled(after, leaves, carry, change)
+        # of a scan jax transposes no other than a linear one
+        some, before = self._pulled(after, leaves, carry, change, whole=not holds(step, "scan"))
         return before, [x + y for x, y in zip(total, some, strict=True)]
 
     def of_end(self, leaves: Sequence, carry: Any, change: Sequence) -> tuple[list, list]:
@@ -94,14 +95,19 @@ class Parts:
         some, before = self._pulled(self.end, leaves, carry, change)
         return before, some
 
-    def _pulled(self, function: Callable, leaves: Sequence, carry: Any, change: Sequence) -> tuple:
+    def _pulled(self, function: Callable, leaves: Sequence, carry: Any, change: Sequence, whole: bool = False) -> tuple:
         def of(some: Sequence, reals: Sequence) -> list:
             numbers = iter(some)
             full = [next(numbers) if m else x for x, m in zip(leaves, self.moved, strict=True)]
             return function(full, carry if carry is None else _with_reals(carry, reals))
 
         some = [x for x, m in zip(leaves, self.moved, strict=True) if m]
-        return jax.vjp(of, some, [] if carry is None else _reals(carry))[1](list(change))
+        at = (some, [] if carry is None else _reals(carry))
+        if not whole:
+            return jax.vjp(of, *at)[1](list(change))
+        # values and derivative in one program, as nobody asks for the values alone: jax takes its time to tell them apart
+        pushed = lambda some, reals: jax.jvp(of, at, (some, reals))[1]
+        return jax.linear_transpose(pushed, *at)(list(change))
 
 
 def _reals(carry: Any) -> list:

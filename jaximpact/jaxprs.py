@@ -43,6 +43,12 @@ def size(jaxpr: Any) -> int:
     return sum(1 + sum(size(part) for part in inner(eqn)) for eqn in jaxpr.eqns)
 
 
+def holds(jaxpr: Any, name: str) -> bool:
+    """Whether an operation of that name is in it."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    return any(eqn.primitive.name == name or any(holds(part, name) for part in inner(eqn)) for eqn in jaxpr.eqns)
+
+
 def inner(eqn: Any) -> list:
     """The jaxprs in an equation."""
     return [getattr(v, "jaxpr", v) for v in _inside(eqn)]
