@@ -111,24 +111,31 @@ def recorded(function: Callable) -> Callable:
 
     Where nothing is traced, or it has effects or closes over what is traced, it runs as it is.
     """
-    jitted = jax.jit(function)
-    known: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
 
     @wraps(function)
     def repeated(*operands: Any) -> Any:
         if not is_traced(operands):
             return function(*operands)
-        traced, leaves = jitted.trace(*operands), jax.tree.leaves(operands)
+        # jax knows the trace of a function; a jitted one cannot be pickled by value
+        traced, leaves = jax.jit(function).trace(*operands), jax.tree.leaves(operands)
         closed = traced.jaxpr
         # newer versions of jax hand on what is closed over as operands
         if closed.effects or is_traced(closed.consts) or len(closed.in_avals) != len(leaves):
             return function(*operands)
-        if closed not in known:
-            known[closed] = inlined(closed)
-        found = jaxpr_as_fun(known[closed])(*leaves)
+        found = jaxpr_as_fun(_inlined_once(closed))(*leaves)
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
     return repeated
+
+
+_inlined: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
+
+
+def _inlined_once(closed: ClosedJaxpr) -> ClosedJaxpr:
+    # a function of this module, so that what calls it can be pickled by value
+    if closed not in _inlined:
+        _inlined[closed] = inlined(closed)
+    return _inlined[closed]
 
 
 def needed(jaxpr: Any) -> list:
