@@ -1,4 +1,10 @@
-"""Spheres fall into a box, 8³ of them by default, and settle: steps a second, residual, penetration, the weight on the floor."""
+"""Spheres fall into a box, 8³ of them by default, and settle: time, memory, residual, penetration, the weight on the floor.
+
+    python experiments/gallery/spheres_in_a_box.py
+    python experiments/gallery/spheres_in_a_box.py --side 50 --h 1e-3 --tolerance 1e-3      # 125,000 of them
+
+Rows go to disk as they come: stopped, the same command goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +21,7 @@ import numpy as np
 import jaximpact as ji
 from jaximpact import bodies
 from jaximpact.plots.style import new_figure
+from jaximpact.study import Run
 
 jax.config.update("jax_enable_x64", True)
 
@@ -56,28 +63,23 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
 
     problem, q, radii = box(options.side)
-    v, h, width = 0 * q, options.h, options.side * SPACING
+    h, width, steps = options.h, options.side * SPACING, options.steps
     solver = bodies.ConjugateGradients(tolerance=options.tolerance)
-    part = max(1, options.steps // 10)
-    began = time.perf_counter()
+    path = options.out / f"{len(radii)}-spheres.zarr"
+    run = Run(path, problem, q, 0 * q, t1=steps * h, h=h, projection=solver, save=max(1, steps // 40), block=1)
+    taken, used = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ji.JaximpactWarning)  # each part starts where contacts close
-        for k in range(options.steps // part):
-            start = time.perf_counter()
-            found = ji.solve(problem, q, v, t1=part * h, h=h, projection=solver, save="final").raise_if_failed()
-            q, v = np.asarray(found.q[-1]), np.asarray(found.v[-1])
-            rate = part / (time.perf_counter() - start)
-            print(
-                f"t = {(k + 1) * part * h:.2f} s: {rate:.2f} steps/s, {int(found.iterations) / part:.0f} iterations a step, residual "
-                f"{float(found.residual):.1e} m/s, penetration {float(found.penetration):.1e} m", flush=True,
-            )  # fmt: skip
-    pairs, impulse = np.asarray(found.pairs[-1]), np.asarray(found.impulse[-1])
-    weight = GRAVITY * len(radii)
-    floor = impulse[pairs[:, 1] == -5].sum() / h
-    taken, memory = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        warnings.simplefilter("ignore", ji.JaximpactWarning)  # radii differ: gaps of a grid close at many instants
+        found = run.run(progress=True).raise_if_failed()
+    taken, used = time.perf_counter() - taken, time.process_time() - used
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
-        f"{np.sum(impulse > 0)} contacts push; the floor carries {floor:.4f} of {weight:.4f} N; {taken:.1f} s, {memory:.2f} GiB"
+        f"{steps} steps: {taken:.1f} s, {used:.1f} s of processor, {memory:.2f} GiB; {int(found.iterations) / steps:.0f} iterations a step, "
+        f"residual {float(found.residual):.1e} m/s, penetration {float(found.penetration):.1e} m"
     )
+    q, pairs, impulse = (np.asarray(x[-1]) for x in (found.q, found.pairs, found.impulse))
+    carried, weight = impulse[pairs[:, 1] == -5].sum() / h, GRAVITY * len(radii)
+    print(f"{np.sum(impulse > 0)} contacts push; the floor carries {carried:.4f} of {weight:.4f} N")
     draw(options.out / "spheres.png", q, radii, width)
     print(f"wrote {options.out / 'spheres.png'}")
 
