@@ -19,7 +19,7 @@ from jax import Array, lax
 from jax.extend.core import primitives
 
 from .small import Machine, Unsupported, Value, carried_axes, filled
-from .small.cost import cost
+from .small.cost import SMALL, cost
 from .small.program import inputs
 from .small.sine import COSINE, SINE
 
@@ -111,7 +111,7 @@ def _launch(program: Callable, dtypes: list, entries: list, varies: list[bool], 
 class Blocks:
     """The emitter of a kernel, see `small`."""
 
-    memory = False
+    memory, small = False, SMALL
 
     def op(self, name: str, params: Any, *values: Any) -> Array:
         if name in RULES:

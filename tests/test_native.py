@@ -15,6 +15,7 @@ import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.native import cache, over_lanes
 from jaximpact.native import compile as native_compile
+from jaximpact.native import run as native_run
 from jaximpact.stream import stream
 
 LANES = 37  # the last vector is filled up
@@ -324,6 +325,55 @@ def test_derivatives_of_a_stream():
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(jax.vmap(both(scanned))(x, scale)), strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         np.testing.assert_allclose(a, b, rtol=1e-13, atol=1e-13)  # sums of a few units
+
+
+def of_matrices(a, b, x):
+    """Of one lane: what decompositions, solves and a choice of the largest give, and what is looked up by it."""
+    solved = {
+        f"{left} {lower} {turned} {unit}": lax.linalg.triangular_solve(
+            a / 40 if unit else a,
+            b.T if left else b,
+            left_side=left,
+            lower=lower,
+            transpose_a=turned,
+            unit_diagonal=unit,
+        )
+        for left, lower, turned, unit in np.ndindex(2, 2, 2, 2)
+    }
+    largest, where = lax.top_k(x, 4)
+    return lax.linalg.cholesky(a), solved, largest, where, jnp.argmax(x), jnp.cumsum(b, 1), b[:, where], jnp.sort(b[0])
+
+
+@pytest.mark.parametrize("small", ["numbers", "memory"])
+def test_matrices(monkeypatch, small):
+    """Whether their entries are numbers or lie in memory; cond(a) < 10, so that n = 24 roundings are 1e-14."""
+    monkeypatch.setattr(native_run, "LONG", 10**9 if small == "numbers" else 0)
+    random, n = np.random.default_rng(0), 24 if small == "memory" else 6
+    a = random.uniform(-1, 1, (3, n, n))
+    a = a + a.swapaxes(1, 2) + 4 * n * np.eye(n)
+    b, x = random.uniform(-1, 1, (3, 3, n)), random.integers(-3, 4, (3, n)).astype(float)  # equal ones: the first
+    x[1, 4], x[2] = np.nan, -np.inf
+    found, expected = lanewise(of_matrices, a, b, x), jax.jit(jax.vmap(of_matrices))(a, b, x)
+    for y, z in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert y.dtype == z.dtype
+        np.testing.assert_allclose(y, z, rtol=1e-13, atol=1e-13)
+
+
+def test_large_programs_are_loops_over_memory():
+    """Disks that fall into a box with one corner: the same motion as through XLA, up to roundings."""
+    i, j = np.triu_indices(4, 1)
+
+    def gaps(t, q, args):
+        centres = q.reshape(4, 2)
+        return jnp.concatenate([jnp.hypot(*(centres[i] - centres[j]).T) - 0.2, (centres - 0.1).ravel()])
+
+    problem = ji.Problem(lambda t, q, v, args: jnp.tile(jnp.array([-1.0, -9.81]), 4), gaps)
+    q0 = np.array([[0.2, 0.15, 0.41, 0.2, 0.2, 0.37, 0.43, 0.44]])
+    q0 = q0 + np.linspace(-0.01, 0.01, 3)[:, None]
+    given = {"t1": 0.3, "h": 0.01, "scheme": ji.Maury(), "save": "final"}
+    found, expected = (ji.ensemble(problem, q0, 0 * q0, execution=way, **given) for way in WAYS)
+    assert native_run.LONG < 70_000 < native_run.LARGEST  # operations that it has
+    compare(found, expected, 1e-10)  # the solver's tolerance is 1e-12; contacts close and stay so
 
 
 # what is kept on disk

@@ -16,7 +16,7 @@ import numpy as np
 from ..jaxprs import scan_counts, varying
 from ..small import Machine, Unsupported, Value, filled, known
 from ..small.cost import SMALL
-from . import memory
+from . import large, memory
 from .arithmetic import RULES
 from .memory import Block
 from .writer import BOOL, INT, Number, Writer, constant
@@ -54,8 +54,9 @@ class Native:
 
     memory = True
 
-    def __init__(self, width: int, register: int, fused: bool) -> None:
+    def __init__(self, width: int, register: int, fused: bool, small: int) -> None:
         self.w, self.register = Writer(width, fused), register  # lanes of a vector, and of one register
+        self.small = small  # entries of an array that is numbers
         self.live: Number | None = None  # lanes of a vector of several registers that are no filling
         self.empty: list[Value] = []  # rows without entries
         # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
@@ -81,7 +82,7 @@ class Native:
         """What was computed before of the same operands is not computed again: a branch knows what the free step did."""
         key = eqn.primitive, (str(eqn.params), *map(identity, inputs))
         if (found := self.w.known(key)) is None:
-            found = self.w.seen[-1][key] = memory.apply(self, eqn, inputs)
+            found = self.w.seen[-1][key] = large.apply(self, machine, eqn, inputs)
         return found
 
     def constant(self, x: np.ndarray) -> Block:
@@ -155,7 +156,11 @@ class Native:
         order = sorted(range(len(branches)), key=lambda i: sizes[i])
         held: list[Value] = []  # places of large results
         for a, v in zip(avals, varies, strict=True):
-            none = filled(a.shape, [constant(0, a.dtype)] * math.prod(a.shape)) if math.prod(a.shape) <= SMALL else None
+            none = (
+                filled(a.shape, [constant(0, a.dtype)] * math.prod(a.shape))
+                if math.prod(a.shape) <= self.small
+                else None
+            )
             held.append(memory.reserved(self, a.shape, a.dtype, v) if none is None else none)
         now = self.flat(held, varies)
         if sizes[order[0]] <= CHEAP:
@@ -264,8 +269,9 @@ class Native:
             i = self.number(i.item())
             here = [w.load(w.address(at, dtype, wide=False, place=i), dtype, False) for at, dtype in given]
             found = machine.evaluate(jaxpr, constants, [*state, *(filled((), [x]) for x in here)])
-            if any(isinstance(x, Block) for x in found[carried:]):
+            if any(isinstance(x, Block) and x.size > SMALL for x in found[carried:]):
                 raise Unsupported("rows that are large arrays")
+            found[carried:] = map(memory.numbers, found[carried:])
             place = w.op("add", w.op("mul", i, Number("%row", LONG, False)), Number("%lane", LONG, False)).name
             numbers = [w.wide(self.number(x)) for y in found[carried:] for x in y.flat]
             w.lines.append("")
@@ -280,7 +286,13 @@ class Native:
 
 
 def emit(
-    closed: Any, variables: Sequence, varies: Sequence[bool], width: int, fused: bool, register: int | None = None
+    closed: Any,
+    variables: Sequence,
+    varies: Sequence[bool],
+    width: int,
+    fused: bool,
+    register: int | None = None,
+    small: int = SMALL,
 ) -> Text:
     """A program for ``width`` lanes a vector, of which a ``register`` holds so many (None: all), with the C signature
 
@@ -291,7 +303,7 @@ def emit(
     ``given`` are the sequences that its turns are given. Booleans are bytes. What the jaxpr closes over is known where it
     is no variable; ``fused``: see `Writer`.
     """
-    e = Native(width, register or width, fused)
+    e = Native(width, register or width, fused, small)
     w, jaxpr, machine = e.w, closed.jaxpr, Machine(e)
     w.do(f"%above = add i64 %lanes, {width - 1}")
     w.do(f"%blocks = udiv i64 %above, {width}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..progress import watched
 from ..small import Unsupported, carried_axes
-from ..small.cost import cost
+from ..small.cost import SMALL, cost
 from ..small.program import inputs
 from .compile import Code, compiled, host
 from .emit import Text, emit
@@ -24,6 +24,8 @@ TOGETHER = 2  # registers of a vector where operations have to wait for each oth
 WAITING = range(
     4_000, 8_000
 )  # in programs of so many; shorter ones are all contact, longer ones fill the processor alone
+LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
+FEW = 32
 LARGEST = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
 _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
@@ -108,13 +110,16 @@ def _compiled(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
-    if (count := cost(closed)) > LARGEST:
+    small = SMALL
+    if (count := cost(closed)) > LONG:
+        small, count = FEW, cost(closed, FEW)
+    if count > LARGEST:
         raise Unsupported(f"a program of some {count} operations, more than {LARGEST}")
     variables, constants = inputs(closed)
     real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
     register = BYTES // max(real, default=8) if many else 1
     width = register * TOGETHER if many and count in WAITING else register
-    text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused, register)
+    text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused, register, small)
     return Compiled(compiled(text.ir), text, [np.array(x, order="C") for x in constants])
 
 

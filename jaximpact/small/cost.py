@@ -21,25 +21,25 @@ def products(eqn: Any) -> int:
     return math.prod(eqn.outvars[0].aval.shape) * math.prod(shape[i] for i in contracted)
 
 
-def is_large(eqn: Any) -> bool:
-    """Whether a primitive is a loop over memory."""
-    if eqn.primitive.name == "dot_general" and products(eqn) > SMALL:
+def is_large(eqn: Any, small: int = SMALL) -> bool:
+    """Whether a primitive is a loop over memory, where arrays of so many entries are small."""
+    if eqn.primitive.name == "dot_general" and products(eqn) > small:
         return True
-    return any(math.prod(v.aval.shape) > SMALL for v in (*eqn.invars, *eqn.outvars))
+    return eqn.primitive.name == "top_k" or any(math.prod(v.aval.shape) > small for v in (*eqn.invars, *eqn.outvars))
 
 
-def cost(jaxpr: Any) -> int:
+def cost(jaxpr: Any, small: int = SMALL) -> int:
     """Operations on numbers, loops counted once."""
-    return sum(_of(eqn) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+    return sum(_of(eqn, small) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 
-def _of(eqn: Any) -> int:
-    name, parts = eqn.primitive.name, sum(map(cost, inner(eqn)))
+def _of(eqn: Any, small: int) -> int:
+    name, parts = eqn.primitive.name, sum(cost(part, small) for part in inner(eqn))
     if parts or name in ("while", "scan", "cond"):
         return parts + LOOP * (name in ("while", "scan"))
     if name in FREE:
         return 0
-    if is_large(eqn):
+    if is_large(eqn, small):
         return LARGE
     entries = max((math.prod(v.aval.shape) for v in eqn.outvars), default=1)
     if name == "dot_general":

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..jaxprs import CALLS, IDENTITIES, as_closed, is_literal, needed, reader
 from . import algebra, control, structure, sums
-from .cost import SMALL, is_large
+from .cost import is_large
 from .fold import SIMPLIFIED, folded
 from .numbers import Emitter, Unsupported, Value, all_known, filled, known, split
 
@@ -56,7 +56,7 @@ class Machine:
 
     def constant(self, x: Any) -> Value:
         """A known array."""
-        return split(x) if np.size(x) <= SMALL else self.emitter.constant(np.asarray(x))
+        return split(x) if np.size(x) <= self.emitter.small else self.emitter.constant(np.asarray(x))
 
     def evaluate(self, jaxpr: Any, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
         env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
@@ -84,7 +84,7 @@ class Machine:
             return self.run(eqn.params[CALLS[name]], inputs)
         if name in CONTROL:
             return CONTROL[name](self, eqn, inputs)
-        if is_large(eqn) or (name in PLACES and self.is_searched(name, inputs)):
+        if is_large(eqn, self.emitter.small) or (name in PLACES and self.is_searched(name, inputs)):
             return self.emitter.large(self, eqn, inputs)
         if name in RULES:
             return RULES[name](self, eqn, inputs)

@@ -19,6 +19,7 @@ class Emitter(Protocol):
     """What writes instructions. Its numbers have a ``dtype``; the same in all lanes, or one for each (then they vary)."""
 
     memory: bool  # whether it has room for large arrays
+    small: int  # entries of an array that is numbers
 
     def op(self, name: str, params: Any, *values: Any) -> Any:
         """An elementwise primitive of numbers, by its name in jax; ``params`` None: it has none."""

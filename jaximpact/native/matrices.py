@@ -1,0 +1,126 @@
+"""Decompositions of matrices that lie in memory, and solves with triangular ones, as loops; and the largest of many entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..small import Unsupported
+from .arithmetic import converted
+from .memory import LONG, Block, own, put, repeat, reserved, stored, whole
+from .writer import Number, constant
+
+
+def _after(e: Any, i: Number, n: int, body: Callable[[Number], None]) -> None:
+    """``body(k)`` for i < k < n, of an i below n - 1."""
+    _from(e, e.w.op("add", i, whole(1)), n, body)
+
+
+def _from(e: Any, i: Number, n: int, body: Callable[[Number], None]) -> None:
+    repeat(e, n, [], lambda k, _: body(k) or [], first=i)  # type: ignore[func-returns-value]
+
+
+def _turned(x: Block) -> Block:
+    """The transposed matrix."""
+    return Block(x.shape[::-1], x.dtype, x.wide, lambda index: x.at(index[::-1]))
+
+
+def _less(e: Any, target: Block, index: Sequence[Number], x: Number, y: Number) -> None:
+    put(e, target, index, e.op("sub", None, target.at(index), e.op("mul", None, x, y)))
+
+
+def _cholesky(e: Any, p: Any, x: Block) -> Block:
+    """What a column leaves is brought up to date at once, in rows of L', as they lie in memory."""
+    if len(x.shape) != 2:
+        raise Unsupported("cholesky of a stack of large matrices")
+    n, high = x.shape[0], own(e, _turned(x), x.wide)
+
+    def root(k: Number) -> Number:
+        found = e.op("sqrt", None, high.at([k, k]))
+        put(e, high, [k, k], found)
+        return found
+
+    def column(k: Number) -> None:
+        factor = e.op("div", None, constant(1, x.dtype), root(k))
+        _after(e, k, n, lambda i: put(e, high, [k, i], e.op("mul", None, high.at([k, i]), factor)))
+        _after(e, k, n, lambda j: row(k, j))
+
+    def row(k: Number, j: Number) -> None:
+        scale = high.at([k, j])
+        _from(e, j, n, lambda i: _less(e, high, [j, i], scale, high.at([k, i])))
+
+    if n > 1:
+        _from(e, whole(0), n - 1, column)
+    root(whole(n - 1))
+
+    def low(index: Sequence[Number]) -> Number:
+        i, j = index
+        return e.w.select(e.op("lt", None, i, j), constant(0, x.dtype), high.at([j, i]))
+
+    return own(e, Block(x.shape, x.dtype, x.wide, low), x.wide)
+
+
+def _triangular_solve(e: Any, p: Any, a: Block, b: Block) -> Block:
+    """Row by row of the unknowns: what is known is taken from all rows that follow, at once."""
+    if len(a.shape) != 2:
+        raise Unsupported("triangular_solve of a stack of large matrices")
+    n, left = a.shape[0], p["left_side"]
+    x = own(e, b, a.wide or b.wide)
+    transposed, lower = p["transpose_a"] == left, p["lower"] != p["transpose_a"]
+    a = _turned(stored(e, a)) if transposed else stored(e, a)
+    forward = lower if left else not lower
+    order = (lambda i: i) if forward else (lambda i: e.w.op("sub", whole(n - 1), i))
+    columns = b.shape[1] if left else b.shape[0]
+    place = lambda i, c: [i, c] if left else [c, i]
+
+    def known(step: Number) -> None:
+        k = order(step)
+        if p["unit_diagonal"]:
+            return
+        pivot = a.at([k, k])
+        _from(e, whole(0), columns, lambda c: put(e, x, place(k, c), e.op("div", None, x.at(place(k, c)), pivot)))
+
+    def taken(step: Number, after: Number) -> None:
+        k, i = order(step), order(after)
+        factor = a.at([i, k])
+        _from(e, whole(0), columns, lambda c: _less(e, x, place(i, c), factor, x.at(place(k, c))))
+
+    def turn(step: Number) -> None:
+        known(step)
+        _after(e, step, n, lambda after: taken(step, after))
+
+    if n > 1:
+        _from(e, whole(0), n - 1, turn)
+    known(whole(n - 1))
+    return x
+
+
+def _top_k(e: Any, p: Any, x: Block) -> list[Block]:
+    """The largest, and where they are: each the first of the best that are left, a NaN better than any number."""
+    if len(x.shape) != 1:
+        raise Unsupported("top_k along one of several axes")
+    x, count = stored(e, x), p["k"]
+    taken = own(e, Block(x.shape, np.dtype(bool), x.wide, lambda index: constant(False, bool)), x.wide)
+    values, places = reserved(e, (count,), x.dtype, x.wide), reserved(e, (count,), np.int32, x.wide)
+    nothing = [e.w.wide(y) if x.wide else y for y in (constant(0, x.dtype), constant(-1, LONG))]
+
+    def turn(j: Number) -> None:
+        def better(i: Number, now: list[Number]) -> list[Number]:
+            best, place = now
+            y, none = x.at([i]), e.op("lt", None, place, whole(0))
+            free, larger = e.op("not", None, taken.at([i])), e.op("lt_to", None, best, y)
+            take = e.op("and", None, free, e.op("or", None, none, larger))
+            return [e.w.select(take, y, best), e.w.select(take, i, place)]
+
+        best, place = repeat(e, x.size, nothing, better)
+        put(e, values, [j], best)
+        put(e, places, [j], converted(e.w, place, np.dtype(np.int32)))
+        put(e, taken, [place], constant(True, bool))
+
+    _from(e, whole(0), count, turn)
+    return [values, places]
+
+
+RULES: dict[str, Callable] = {"cholesky": _cholesky, "triangular_solve": _triangular_solve, "top_k": _top_k}
