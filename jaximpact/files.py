@@ -1,4 +1,4 @@
-"""Results in files, all of each, and nothing in a file is ever run: .npz; a `Solution` also in NetCDF or Zarr.
+"""Results in files, all of each, and nothing in a file is ever run: .npz, NetCDF or Zarr.
 
 Numbers are arrays; the rest, names of the scheme and of versions, the form of a result or of a save function's values, is a text of
 JSON. A digest over all numbers tells a damaged file. What a reader does not know it refuses.
@@ -14,19 +14,23 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .forms import KINDS, filled, form_of, packed
 from .schemes.base import Timing
 from .solution import MEANING, Origin, Result, Solution
-from .solution.convert import arrays
+from .solution.convert import arrays, named_dataset, value_name
 from .solution.result import needed
 from .study.guard import check_arrays, check_tree
 
+if TYPE_CHECKING:
+    import xarray
+
 FORMAT = 1
 ABOUT = "jaximpact"  # the name of the text
+FIELD = "field."  # before the name of an array that `to_xarray` does not have
 ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 
 
@@ -34,69 +38,68 @@ def save(result: Result, path: str | Path) -> Path:
     """See `Result.save`."""
     if result._traced():
         raise TypeError("save(path) needs known numbers: call it outside of jax's transformations")
-    path = Path(path)
-    return _save_solution(result, path) if isinstance(result, Solution) else _save_result(result, path)
-
-
-def _save_result(result: Result, path: Path) -> Path:
-    if path.suffix != ".npz":
-        can = "; its to_xarray() writes others, which xarray reads" if result._arrays() is not None else ""
-        raise ValueError(
-            f"path: {path.name!r} must end in .npz, as only a Solution is kept in NetCDF and Zarr too{can}"
-        )
-    form, found = packed(result)
-    about = {
-        "format": FORMAT,
-        "result": form,
-        "provenance": result.provenance,
-        "arrays": {name: [list(x.shape), x.dtype.name] for name, x in found.items()},
-        "digest": _digest(found, json.dumps(form)),
-    }
-    _write_npz(path, json.dumps(about), found)
+    path = _known(path)
+    about, found = _parts_of_solution(result) if isinstance(result, Solution) else _parts(result)
+    about |= {"format": FORMAT, "provenance": result.provenance}
+    about["arrays"] = {name: [list(x.shape), x.dtype.name] for name, x in found.items()}
+    text = json.dumps(about)
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **found, **{ABOUT: np.array(text)})  # type: ignore[arg-type]
+        return path
+    dataset = result.to_xarray() if isinstance(result, Solution) else _dataset(result, found)
+    dataset, engine = dataset.assign_attrs({ABOUT: text}), ENGINES[path.suffix]
+    needed(engine)
+    if engine == "h5netcdf":
+        packing = {name: {"zlib": True} for name, x in dataset.variables.items() if x.ndim and x.dtype.kind in KINDS}
+        dataset.to_netcdf(path, engine="h5netcdf", encoding=packing)
+    else:
+        if path.exists() and not _is_result(path):
+            raise FileExistsError(f"{path} exists and is no result: choose another path, or remove it")
+        # Zarr has no standard for texts
+        texts = [name for name, x in dataset.variables.items() if x.dtype.kind not in KINDS]
+        dataset.drop_vars(texts).to_zarr(path, mode="w", zarr_format=3, consolidated=False)
     return path
 
 
-def _save_solution(solution: Solution, path: Path) -> Path:
+def _parts(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The text and the arrays of a file."""
+    form, found = packed(result)
+    return {"result": form, "digest": _digest(found, json.dumps(form))}, found
+
+
+def _parts_of_solution(solution: Solution) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     found = arrays(solution)
     for name, value in found.items():
         if value.dtype.kind not in KINDS:
             raise TypeError(f"{name}: files hold real and complex numbers, not {value.dtype}")
     about = {
-        "format": FORMAT,
         "timing": None if solution.timing is None else list(solution.timing),
         "every_step": solution.origin.every_step,
         "labels": dataclasses.asdict(solution.naming),
-        "provenance": solution.provenance,
-        "values": form_of(solution.values, ("values",), lambda where, _: "_".join(where)),
-        "arrays": {name: [list(x.shape), x.dtype.name] for name, x in found.items()},
+        "values": form_of(solution.values, ("values",), lambda where, _: value_name(where)),
         "digest": _digest(found),
     }
-    text = json.dumps(about)
-    if path.suffix == ".npz":
-        _write_npz(path, text, found)
-    elif path.suffix in ENGINES:
-        dataset = solution.to_xarray().assign_attrs({ABOUT: text})
-        if path.suffix == ".nc":
-            needed("h5netcdf")
-            dataset.to_netcdf(
-                path,
-                engine="h5netcdf",
-                encoding={name: {"zlib": True} for name in dataset.variables if dataset[name].ndim},
-            )
-        else:
-            needed("zarr")
-            if path.exists() and not _is_motion(path):
-                raise FileExistsError(f"{path} exists and is no solution: choose another path, or remove it")
-            # Zarr has no standard for texts
-            dataset = dataset.drop_vars(("coordinate", "constraint"), errors="ignore")
-            dataset.to_zarr(path, mode="w", zarr_format=3, consolidated=False)
-    else:
+    return about, found
+
+
+def _dataset(result: Result, found: Mapping[str, np.ndarray]) -> xarray.Dataset:
+    """Its `to_xarray`, and as variables ``field.NAME`` those of its arrays that are not there bit for bit."""
+    data = named_dataset(result, any_result=True)
+    data = data.drop_vars([name for name in data.variables if "/" in str(name)])  # a path in such files
+
+    def has(name: str, value: np.ndarray) -> bool:
+        other = data[name].values if name in data.variables else None
+        return other is not None and other.dtype == value.dtype and _digest({"": other}) == _digest({"": value})
+
+    more = {name: x for name, x in found.items() if x.size and not has(name, x)}
+    return data.assign({FIELD + name: ([f"{FIELD}{name}_{i}" for i in range(x.ndim)], x) for name, x in more.items()})
+
+
+def _known(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix not in (".npz", *ENGINES):
         raise ValueError(f"path: {path.name!r} must end in .npz, .nc (NetCDF) or .zarr")
     return path
-
-
-def _write_npz(path: Path, text: str, found: Mapping[str, np.ndarray]) -> None:
-    np.savez_compressed(path, **found, **{ABOUT: np.array(text)})  # type: ignore[arg-type]
 
 
 def load(path: str | Path) -> Any:
@@ -113,9 +116,7 @@ def load(path: str | Path) -> Any:
     Raises:
         FileNotFoundError: there is none. ValueError: it is damaged, or something else; the message names it.
     """
-    path = Path(path)
-    if path.suffix not in (".npz", *ENGINES):
-        raise ValueError(f"path: {path.name!r} must end in .npz, .nc (NetCDF) or .zarr")
+    path = _known(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     try:
@@ -221,14 +222,15 @@ def _read_dataset(path: Path) -> tuple[str, dict[str, np.ndarray]]:
     with xarray.open_dataset(path, engine=engine, decode_times=False, mask_and_scale=False, **options) as dataset:
         if ABOUT not in dataset.attrs:
             raise ValueError(f"it holds {', '.join(map(str, dataset.variables))[:100]}, but no attribute {ABOUT}")
-        found = {str(name): np.asarray(x.values) for name, x in dataset.variables.items()}
-        if "t" not in found:
-            found["t"] = found["time"]
+        known = {str(name): np.asarray(x.values) for name, x in dataset.variables.items()}
+        fields = {name.removeprefix(FIELD): x for name, x in known.items() if name.startswith(FIELD)}
+        found = {"t": known["time"]} if "time" in known else {}
+        found |= known | fields
         return str(dataset.attrs[ABOUT]), found
 
 
-def _is_motion(path: Path) -> bool:
-    """Whether a directory holds a solution, which may be written over."""
+def _is_result(path: Path) -> bool:
+    """Whether a directory holds a result, which may be written over."""
     try:
         return ABOUT in json.loads((path / "zarr.json").read_text())["attributes"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -41,7 +41,7 @@ def packed(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     found: dict[str, np.ndarray] = {}
 
     def keep(where: tuple[str, ...], value: np.ndarray) -> str:
-        name = ".".join(where)
+        name = ".".join(where).replace("/", "_")  # no path in a file
         while name in found:  # keys may have dots too
             name += "'"
         found[name] = value

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
-from sample_results import samples, undrawn
+from sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
 import jaximpact as ji
 
@@ -49,6 +49,7 @@ def alike(one, other):
         assert one == other or (one != one and other != other)
 
 
+SUFFIXES = [".npz", ".nc", ".zarr"]
 OTHERS = [
     "sensitivities", "ranking", "covariance", "linearity", "indices", "impacts", "balance", "statistics", "section", "crossings",
     "impact section", "bifurcation", "map", "orbit", "convergence", "basins", "exponents", "branch", "hypotheses", "runs", "intervals",
@@ -61,18 +62,18 @@ def test_every_kind_of_result_is_in_a_file(results):
     assert set(OTHERS) | {"motion", "batch", "report"} == set(results)
 
 
+@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("name", OTHERS)
-def test_files_keep_other_results(name, results, tmp_path):
-    result, path = results[name], tmp_path / "result.npz"
+def test_files_keep_other_results(name, suffix, results, tmp_path):
+    result, path = results[name], tmp_path / f"result{suffix}"
     assert result.save(path) == path
     found = ji.load(path)
     alike(result, found)
     old = dataclasses.replace(found, made=(("jax", "0.1"),))
     assert found.provenance == result.provenance
     assert ji.load(old.save(path)).provenance == {"jax": "0.1"}
-    for suffix in (".nc", ".zarr"):
-        with pytest.raises(ValueError, match=r"must end in \.npz, as only a Solution"):
-            result.save(path.with_suffix(suffix))
+    with pytest.raises(ValueError, match=r"must end in \.npz, \.nc"):
+        result.save(path.with_suffix(".csv"))
 
 
 def test_results_in_files_keep_names_float32_and_nested_outputs(tmp_path):
@@ -87,6 +88,70 @@ def test_results_in_files_keep_names_float32_and_nested_outputs(tmp_path):
     assert again.naming == named.naming and again.value["pair"][1].dtype == np.float32
     alike(found[1], again[1])
     assert dataclasses.replace(again, made=(("jax", "0.1"),))[0].provenance == {"jax": "0.1"}
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_names_that_look_like_paths_or_one_another(suffix, results, tmp_path):
+    """Keys of an output of one's own: with a slash, which is a group in such files, or alike once joined."""
+    one = np.linspace(0, 1, 3)
+    value = {"a/b": one, "a_b": 2 * one, "a.b": 3 * one, "a": {"b": 4 * one}}
+    jacobian = jax.tree.map(lambda x: {"e": -x}, value)
+    found = dataclasses.replace(results["sensitivities"], value=value, jacobian=jacobian, inputs={"e": np.float64(0.5)})
+    path = found.save(tmp_path / f"found{suffix}")
+    alike(ji.load(path).value, value)
+    save = ji.Save(every=20, function=lambda t, q, v, args: {"a/b": q[0], "../b": v[0]})
+    motion = ji.solve(BALL.problem, CASE.q0, CASE.v0, steps=100, save=save, **OPTIONS)
+    alike(ji.load(motion.save(path)).values, jax.tree.map(np.asarray, motion.values))
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_datasets_of_results_open_without_jaximpact(suffix, results, tmp_path):
+    """What `to_xarray` gives is there under its names; numbers are not written twice."""
+    xarray = pytest.importorskip("xarray")
+    options = {"engine": "h5netcdf"} if suffix == ".nc" else {"engine": "zarr", "consolidated": False}
+    for name in ("sensitivities", "statistics", "bifurcation", "orbit", "map"):
+        path, data = results[name].save(tmp_path / f"{name}{suffix}"), results[name].to_xarray()
+        with xarray.open_dataset(path, decode_timedelta=False, **options) as found:
+            for key, x in data.variables.items():
+                if x.dtype.kind in "biufc" or suffix == ".nc":
+                    assert found[key].dims == x.dims
+                    np.testing.assert_array_equal(found[key].values, x.values)
+            again = [key for key in found.variables if str(key).removeprefix("field.") in data.variables]
+            assert {str(key).removeprefix("field.") for key in again} <= set(data.variables), name
+            if name in ("orbit", "map"):
+                assert not [key for key in found.variables if str(key).startswith("field.")], name
+            assert found.attrs["made_with_jax"] == jax.__version__
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_a_damaged_dataset_of_a_result_is_told(suffix, results, tmp_path):
+    """Numbers changed by whoever opened it, an attribute lost, a file of others, one cut short."""
+    xarray = pytest.importorskip("xarray")
+    path, refused = tmp_path / f"found{suffix}", rf"found\{suffix} is damaged or no file of a result: "
+    engine = {".nc": {"engine": "h5netcdf"}, ".zarr": {"engine": "zarr", "consolidated": False}}[suffix]
+
+    def written(data):
+        if suffix == ".nc":
+            data.to_netcdf(path, engine="h5netcdf")
+        else:
+            data.to_zarr(path, mode="w", zarr_format=3, consolidated=False)
+
+    results["orbit"].save(path)
+    with xarray.open_dataset(path, decode_timedelta=False, **engine) as data:
+        data = data.load()
+    for changed, match in (
+        (data.assign(q=data.q + 1), "its numbers are not those"),
+        (data.drop_vars("monodromy"), "it has no 'monodromy'"),
+        (data.drop_attrs(), "holds .*, but no attribute jaximpact"),
+    ):
+        written(changed)
+        with pytest.raises(ValueError, match=refused + f".*{match}"):
+            ji.load(path)
+    if suffix == ".nc":
+        path.write_bytes(results["orbit"].save(path).read_bytes()[:3000])
+        with pytest.raises(ValueError, match=refused):
+            ji.load(path)
 
 
 def nested(solution):

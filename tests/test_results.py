@@ -330,7 +330,7 @@ def test_a_damaged_directory_is_told(results, tmp_path):
     other = tmp_path / "other.zarr"
     other.mkdir()
     (other / "letter.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="is no solution"):
+    with pytest.raises(FileExistsError, match="is no result"):
         results["motion"].save(other)
     with pytest.raises(ValueError, match=r"other\.zarr is damaged or no file of a result"):
         ji.load(other)

@@ -43,11 +43,16 @@ def arrays(solution: Solution) -> dict[str, np.ndarray]:
     found = {name: np.asarray(getattr(solution, name)) for name in MEANING if getattr(solution, name) is not None}
     for path, leaf in jax.tree_util.tree_leaves_with_path(solution.values):
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
-        name = "_".join(("values", *parts))
+        name = value_name(("values", *parts))
         if name in found:
             raise ValueError(f"values: two of the numbers that the save function returned would be called {name}")
         found[name] = np.asarray(leaf)
     return found
+
+
+def value_name(where: tuple[str, ...]) -> str:
+    """Of a leaf of values in files and datasets, where a slash would be a path."""
+    return "_".join(where).replace("/", "_")
 
 
 def to_dataset(solution: Solution) -> xarray.Dataset:
@@ -88,15 +93,15 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
     return xarray.Dataset(variables, coordinates, about)
 
 
-def named_dataset(result: Result) -> xarray.Dataset:
-    """See `Result.to_xarray`."""
+def named_dataset(result: Result, any_result: bool = False) -> xarray.Dataset:
+    """See `Result.to_xarray`; of ``any_result`` also without arrays where these have no named dimensions."""
     found = result._arrays()
-    if found is None:
+    if found is None and not any_result:
         raise TypeError(f"the arrays of a {type(result).__name__} have no named dimensions")
     xarray = needed("xarray")
     naming = next((x.naming for x in (result, *vars(result).values()) if hasattr(x, "naming")), UNNAMED)
     variables: dict[str, Any] = {}
-    for name, (dims, tree) in found.items():
+    for name, (dims, tree) in (found or {}).items():
         parts = {f"{name}_{key}": x for key, x in tree.items()} if isinstance(tree, Mapping) else {name: tree}
         for full, value in parts.items():
             if value is None:

@@ -109,7 +109,10 @@ class Result:
         return named_dataset(self)
 
     def save(self, path: str | Path) -> Path:
-        """Write everything to a file that `jaximpact.load` reads: .npz; a `Solution` also .nc (NetCDF) or .zarr; see there.
+        """Write everything to a file that `jaximpact.load` reads: .npz, .nc (NetCDF) or .zarr.
+
+        The last two are what `to_xarray` gives, which others read without jaximpact, and the rest beside it; they need the extra
+        ``jaximpact[data]``.
 
         A function in a result, such as what `Covariance.check` computes new motions with, is left out.
 
