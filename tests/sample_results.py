@@ -14,22 +14,20 @@ def height(t, q, v, args):
     return q[0] - 0.3
 
 
-def samples():
-    """Results of every kind that takes no searching, by name."""
-    motion = ji.solve(BALL.problem, CASE.q0, CASE.v0, steps=503, **OPTIONS)
+def samples(problem=BALL.problem):
+    """Results of every kind that takes no searching, by name; ``problem`` is the ball, with names and units or without."""
+    motion = ji.solve(problem, CASE.q0, CASE.v0, steps=503, **OPTIONS)
     q0 = np.array(CASE.q0) + np.linspace(0, 0.1, 5)[:, None]
-    batch = ji.ensemble(BALL.problem, q0, np.zeros((5, 1)), h=CASE.t1 / 101, save=1, **OPTIONS)
+    batch = ji.ensemble(problem, q0, np.zeros((5, 1)), h=CASE.t1 / 101, save=1, **OPTIONS)
     states = np.random.default_rng(0).random((2, 7, 1))
     zeros, one = np.zeros(2), np.ones(1)
     section = analysis.Section(states[..., 0], states, -states, 1 + zeros, zeros.astype(int), np.nan * zeros)
-    records = analysis.impacts(BALL.problem, batch, args=CASE.args)
+    records = analysis.impacts(problem, batch, args=CASE.args)
     multipliers = np.array([[0.5 + 0.1j, 0.5 - 0.1j]])
     empty = np.zeros((1, 2))
     attractor = analysis.Attractor(1, one[:, None], one[:, None], 6)
     grid, labels = np.linspace(0, 1, 3), np.array([[0, 0, -1], [0, -2, 0], [0, 0, 0]])
-    derivatives = ji.sensitivities(
-        BALL.problem, CASE.q0, CASE.v0, h=0.07, wrt=("q0", "e", "args"), **OPTIONS | {"t1": 2.0}
-    )
+    derivatives = ji.sensitivities(problem, CASE.q0, CASE.v0, h=0.07, wrt=("q0", "e", "args"), **OPTIONS | {"t1": 2.0})
     spread = derivatives.covariance({"q0": 0.01, "e": 0.01})
     share, half = {"S1": np.full((1, 2), 0.4), "ST": np.full((1, 2), 0.6)}, np.full((1, 2), 0.1)
     return {
@@ -46,8 +44,8 @@ def samples():
         ),
         "motion": motion,
         "batch": batch,
-        "impacts": analysis.impacts(BALL.problem, motion, args=CASE.args),
-        "balance": analysis.balance(BALL.problem, motion, args=CASE.args, e=0.5),
+        "impacts": analysis.impacts(problem, motion, args=CASE.args),
+        "balance": analysis.balance(problem, motion, args=CASE.args, e=0.5),
         "statistics": analysis.statistics(batch),
         "section": section,
         "crossings": analysis.crossings(batch, height, args=CASE.args),

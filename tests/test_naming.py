@@ -90,7 +90,7 @@ def test_names_go_into_pictures(motion, batch):
     balance = analysis.balance(NAMED, motion, args=ARGS)
     assert "momentum residual\n[N s]" in texts(balance.plot()) and "momentum[x]" in balance.to_pandas()
     statistics = analysis.statistics(batch)
-    assert statistics.plot(component=1).get_ylabel() == "q[height]" and "mean q[x]" in statistics.to_pandas()
+    assert statistics.plot(component=1).get_ylabel() == "q[height] [m]" and "mean q[x]" in statistics.to_pandas()
 
 
 def test_units_by_name():

@@ -15,6 +15,13 @@ def results():
     return samples()
 
 
+@pytest.fixture(scope="module")
+def named():
+    """The same of a problem with names; those that are put together by hand are given them."""
+    problem = BALL.problem.replace(coordinates=("height",), contacts=("floor",), units="m")
+    return {name: result._marked(problem.naming, None) for name, result in samples(problem).items()}
+
+
 PANELS = {"motion": 4, "batch": 2, "balance": 3, "bifurcation": 2, "map": 2, "branch": 3}
 SINGLE = ["impacts", "statistics", "section", "impact section", "orbit", "convergence", "exponents", "basins"]
 SINGLE += ["sensitivities", "ranking", "covariance", "linearity", "indices", "report"]
@@ -38,6 +45,41 @@ def test_every_result_has_its_picture(name, results, tmp_path):
     with pytest.raises(ValueError, match="path and ax exclude each other"):
         draw(result, tmp_path / "other.png", ax=ax)
     assert result.plot(tmp_path / "same.png", title="a title").read_bytes() == path.read_bytes()
+
+
+# what the axes of each picture say of a ball whose coordinate is "height", on "floor", in metres
+SAID = {
+    "motion": ["position height\n[m]", "velocity v\n[m/s]", "impulse Λ [N s]", "energy\n[J]", "time t [s]"],
+    "batch": ["position height [m]", "floor: ≤ ", "height at t = 5 s [m]"],
+    "balance": ["energy [J]", "momentum residual\n[N s]"],
+    "bifurcation": ["position height at the section [m]", "w"],
+    "map": ["w", "e"],
+    "branch": ["height, stable", "[m]", "smallest impact speed [m/s],\nsmallest clearance [m]", "w"],
+    "impacts": ["speed of approach [m/s]", "floor", "time t [s]"],
+    "statistics": ["q[height] [m]"],
+    "section": ["position height [m]", "velocity height [m/s]"],
+    "crossings": ["position height [m]", "velocity height [m/s]"],
+    "impact section": ["gap velocity before the impact [m/s]"],
+    "orbit": ["multiplier"],
+    "convergence": ["position, sup norm [m]: order", "velocity, L1 norm [m]", "total impulse [N s]", "step h [s]"],
+    "exponents": ["Lyapunov exponent [1/s]"],
+    "basins": ["initial q[height] [m]", "initial v[height] [m/s]"],
+    "sensitivities": ["change of q[height] [%", "q0[height]"],
+    "ranking": ["change of q[height] [%", "q0[height]"],
+    "covariance": ["q[height]\n± 0.00798 m", "v[height]\n± 0.0176 m/s", "q0[height]"],
+    "linearity": ["q[height], linearised [m]", "q[height], computed [m]"],
+}
+
+
+@pytest.mark.parametrize("name", sorted({*PANELS, *SINGLE} - {"report", "indices"}))
+def test_pictures_speak_in_the_names_and_units_of_the_problem(name, named):
+    texts = []
+    for ax in np.ravel(named[name].plot()):
+        ticks = [*ax.get_xticklabels(), *ax.get_yticklabels()]
+        texts += [ax.get_xlabel(), ax.get_ylabel(), *ax.get_legend_handles_labels()[1], *(x.get_text() for x in ticks)]
+    for said in SAID[name]:
+        assert any(said in text for text in texts), (said, texts)
+    assert not [text for text in texts if "unit of" in text or "q[0]" in text or "q0[0]" in text]
 
 
 def test_table_and_picture_mark_the_same_impacts(results):

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from ..arguments import canonical, check_start, choose_methods
 from ..checks import check_counts, is_pair, is_whole
 from ..execution import alone, one_lane
+from ..labels import UNNAMED, Labels
 from ..motion import Motion
 from ..problem import Problem
 from ..program import Program
@@ -25,7 +26,7 @@ from ..projection.base import ContactSolver
 from ..save import Save
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable, Solution
+from ..solution import Arrays, Drawable, Solution, labelled
 from ..status import FAILURES, Status
 from ..trajectory import trajectory
 from ..validate import JaximpactWarning
@@ -53,6 +54,7 @@ class Convergence(Drawable):
         reference: what the errors are measured against, in words.
         floor: the reference's own error by name ("position", "velocity", "impulse"), estimated, zero for an exact one: an error
             below twice that says nothing, and no order is taken from it.
+        naming: names and units of the problem.
     """
 
     steps: np.ndarray
@@ -64,6 +66,7 @@ class Convergence(Drawable):
     residual: np.ndarray
     reference: str
     floor: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(MEASURES, 0.0))
+    naming: Labels = UNNAMED
 
     def _arrays(self) -> Arrays:
         return self._along("steps", "steps", "h", "position", "velocity", "impulse", "penetration", "residual")
@@ -144,6 +147,7 @@ def _of_study(study: StudyLike, *, lane: Any = None, **options: Any) -> Converge
 
 
 @of_a_study(_of_study)
+@labelled
 def convergence(
     problem: Problem,
     q0: ArrayLike,

@@ -10,7 +10,7 @@ import numpy as np
 from ..analysis.convergence import Convergence
 from ..analysis.runs import runs
 from ..analysis.statistics import Statistics
-from ..labels import Labels
+from ..labels import QUANTITIES, Labels
 from ..solution import Solution
 from ..status import FAILURES
 from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, dot, evenly, limits, new_grid, tidy
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 
 LANES_DRAWN = 5000  # points of a scatter
 ROUND_OFF = 1e-11  # errors below it say nothing of an order
+ERRORS = {
+    "position": "q",
+    "velocity": "q",
+    "impulse": "impulse",
+}  # whose units they have: velocities are integrated over time
 GROUPS_DRAWN = 4  # bands over time
 INTERVALS = 120  # of time in which impacts are counted
 STRIP = 0.26  # of the height, for the impacts below the bands
@@ -158,7 +163,9 @@ def draw_convergence(result: Convergence, ax: Axes) -> str:
             order = f"order {orders[name]:.2f}" if np.isfinite(orders[name]) else "no order"
             # the guides lie below every curve: each error bounds their value at the largest h
             anchors.append(np.min(error[known] * h.max() / h[known]))
-        ax.loglog(h[known], error[known], marker=marker, color=colour, lw=1.5, ms=5.5, label=f"{label}: {order}")
+        unit = result.naming.unit(ERRORS[name])
+        label = f"{label}{f' [{unit}]' if unit else ''}: {order}"
+        ax.loglog(h[known], error[known], marker=marker, color=colour, lw=1.5, ms=5.5, label=label)
         largest = max(largest, error[known].max())
     if anchors:
         _slope_guides(ax, h, 0.5 * min(anchors), largest)
@@ -185,10 +192,11 @@ def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: 
     values = values[..., component]
     names = found._names(name)
     symbol = name if found.quantile[name].ndim == lead else f"{name}[{names[component] if names else component}]"
+    axis = lambda text: found.naming.axis(text, name, component) if name in QUANTITIES else text
     if found.groups is not None and len(found.t) == 1:
         _bands(ax, found.groups, values[:, :, 0], COLOURS[0], None)
         ax.set_xlabel(label or "group")
-        ax.set_ylabel(f"{symbol} at t = {found.t[0]:g} s")
+        ax.set_ylabel(axis(f"{symbol} at t = {found.t[0]:g} s"))
     else:
         if len(found.t) == 1:
             raise ValueError("a picture of statistics needs several rows, or groups: save times in the ensemble")
@@ -200,7 +208,7 @@ def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: 
                 _bands(ax, found.t, values[:, i], colour, f"{label or 'group'} = {found.groups[i]:.6g}")
             ax.legend(**OUTSIDE)
         ax.set_xlabel("time t [s]")
-        ax.set_ylabel(symbol)
+        ax.set_ylabel(axis(symbol))
     levels = ", ".join(f"{100 * x:g} %" for x in found.levels)
     ax.set_title(f"quantiles {levels}", fontsize=9, color=DARK)
     tidy(ax)

@@ -74,7 +74,7 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
             ax.plot(p, x, color=colour, lw=1.4, label=name)
         ax.axhline(0.0, color=DARK, lw=0.8)
         units = {"smallest impact speed": "gap velocity", "smallest clearance": "gap"}
-        ax.set_ylabel(",".join(branch.naming.axis("", units[name]) for name in contact))
+        ax.set_ylabel(",\n".join(branch.naming.axis(name, units[name]) for name in contact))
     for kind, marker in MARKERS.items():
         events = [event for event in branch.events if event.kind == kind]
         if events:

@@ -56,7 +56,9 @@ def draw_covariance(found: Covariance, ax: Axes) -> str:
     for k, i in enumerate(inputs):
         y = np.arange(len(shown)) + (k - (len(inputs) - 1) / 2) * height
         ax.barh(y, 100 * np.nan_to_num(found.shares[shown, i]), height, color=COLOURS[k], label=found.inputs[i])
-    ax.set_yticks(range(len(shown)), [f"{found.outputs[i]}\n± {found.deviation[i]:.3g}" for i in shown])
+    ax.set_yticks(
+        range(len(shown)), [f"{found.outputs[i]}\n± {found.deviation[i]:.3g} {found.units[i]}".rstrip() for i in shown]
+    )
     ax.invert_yaxis()
     ax.axvline(0, color=GREY, lw=0.8)
     ax.set_xlabel("share of the variance [%]")
@@ -78,8 +80,9 @@ def draw_linearity(found: Linearity, ax: Axes, *, output: str | None = None) -> 
             ax.plot(found.linear[kept, i], found.value[kept, i], marker, color=colour, ms=4, label=label)
     ends = [found.linear[:, i].min(), found.linear[:, i].max()]
     ax.plot(ends, ends, color=DARK, lw=1.0, label="linear")
-    ax.set_xlabel(f"{name}, linearised")
-    ax.set_ylabel(f"{name}, computed")
+    unit = f" [{found.units[i]}]" if found.units[i] else ""
+    ax.set_xlabel(f"{name}, linearised{unit}")
+    ax.set_ylabel(f"{name}, computed{unit}")
     ax.legend(**OUTSIDE)
     tidy(ax)
     lost = int(np.sum(~found.sound))

@@ -141,7 +141,8 @@ def draw_basins(found: Basins, ax: Axes) -> str:
     ax.set_xlim(found.x.min(), found.x.max())
     ax.set_ylim(found.y.min(), found.y.max())
     for (name, k), put in (((first, i), ax.set_xlabel), ((second, j), ax.set_ylabel)):
-        put(f"initial {name}[{k if found.naming.coordinates is None else found.naming.coordinates[k]}]")
+        place = k if found.naming.coordinates is None else found.naming.coordinates[k]
+        put(found.naming.axis(f"initial {name}[{place}]", name, k))
     present = [k for k in range(len(colours)) if np.any(labels == k - 3)]
     handles = [Patch(facecolor=colours[k], edgecolor=GREY, lw=0.5) for k in present]
     ax.legend(handles, [names[k] for k in present], **(OUTSIDE | {"borderaxespad": None}))

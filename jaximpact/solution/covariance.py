@@ -28,6 +28,7 @@ class Covariance(Drawable):
         spread: their covariance (N, N).
         jacobian: J (n, N).
         status: `Status` bits of the motion; those named DERIVATIVE_... say that J, and with it all this, is not to be trusted.
+        units: of the outputs (n,), "" where not known.
     """
 
     outputs: tuple[str, ...]
@@ -38,6 +39,7 @@ class Covariance(Drawable):
     spread: np.ndarray
     jacobian: np.ndarray
     status: np.ndarray
+    units: tuple[str, ...]
     again: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -87,7 +89,7 @@ class Covariance(Drawable):
         x = np.random.default_rng(seed).multivariate_normal(self.at, self.spread, samples, method="eigh")
         y, status = self.again(x)
         linear = self.value + (x - self.at) @ self.jacobian.T
-        return Linearity(self.outputs, self.inputs, x, y, linear, status, self.deviation, float(tolerance))
+        return Linearity(self.outputs, self.inputs, x, y, linear, status, self.deviation, float(tolerance), self.units)
 
     def _facts(self) -> list[tuple[str, str]]:
         if self._traced():
@@ -134,6 +136,7 @@ class Linearity(Drawable):
         status: `Status` bits of each sample (S,); START_NOT_ADMISSIBLE or INPUT_OUT_OF_RANGE for one that could not start.
         deviation: the linear standard deviations (n,).
         tolerance: how far off the tangent, in standard deviations, still counts as linear.
+        units: of the outputs, "" where not known.
     """
 
     outputs: tuple[str, ...]
@@ -144,6 +147,7 @@ class Linearity(Drawable):
     status: np.ndarray
     deviation: np.ndarray
     tolerance: float
+    units: tuple[str, ...]
 
     @property
     def sound(self) -> np.ndarray:

@@ -118,7 +118,8 @@ class Sensitivities(Drawable):
         covariance = jacobian[0] @ spread @ jacobian[0].T
         numbers = (y[0], covariance, x[0], spread, jacobian[0])
         again = None if self.again is None else self._resample
-        return Covariance(outputs, names, *numbers, self.status, again)
+        units = tuple(self._unit(name) for name in outputs)
+        return Covariance(outputs, names, *numbers, self.status, units, again)
 
     def _resample(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Outputs (S, n), NaN where a motion cannot start, and statuses (S,) at inputs (S, N)."""
