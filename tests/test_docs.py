@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import jaximpact as ji
-from jaximpact import analysis, catalogue, conformance, extend, indices, plots, study
+from jaximpact import analysis, bodies, catalogue, conformance, extend, indices, plots, study
 
 DOCS = Path(__file__).parents[1] / "docs"
 SITE = DOCS / "_build" / "html"
@@ -38,9 +38,11 @@ def generated():
 # sources
 
 
-@pytest.mark.parametrize(
-    "module", [ji, analysis, catalogue, conformance, extend, indices, plots, study], ids=lambda module: module.__name__
-)
+MODULES = [ji, analysis, bodies, catalogue, conformance, extend, indices, plots, study]
+each_module = pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+
+
+@each_module
 def test_every_public_name_has_its_entry(module):
     reference = "\n".join(path.read_text() for path in (DOCS / "reference").glob("*.md"))
     entries = set(re.findall(r"^\.\. auto\w+:: jaximpact(?:\.\w+)*?\.(\w+)$", reference, re.MULTILINE))
@@ -48,8 +50,14 @@ def test_every_public_name_has_its_entry(module):
         re.findall(r"`(\w+)`", (DOCS / "reference" / f"{module.__name__.rpartition('.')[2]}.md").read_text())
     )
     for name in module.__all__:
-        plain = name.isupper() or inspect.ismodule(getattr(module, name))  # constants and packages have a sentence
-        assert name in entries or (plain and name in mentioned), f"{module.__name__}.{name} is not in docs/reference"
+        assert name in entries or (has_a_sentence(module, name) and name in mentioned), (
+            f"{module.__name__}.{name} is not in docs/reference"
+        )
+
+
+def has_a_sentence(module, name):
+    """Constants and packages have one in place of an entry."""
+    return name.isupper() or inspect.ismodule(getattr(module, name))
 
 
 def targets(text):
@@ -155,6 +163,46 @@ def test_docstrings_are_made_safe():
     assert docstrings.tame("``x | y`` and `solve`") == "``x | y`` and `solve`"
 
 
+# what a new user takes
+
+
+def calls(code):
+    """The functions of the library and of jax that code calls, by the names that a reader sees; ``jnp`` is arithmetic."""
+    for node in ast.walk(ast.parse(code)):
+        name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if re.fullmatch(r"(ji|plots|jax)(\.\w+)+", name):
+            yield name.removeprefix("ji.")
+
+
+def test_own_system_in_the_calls_that_the_start_page_counts():
+    """Two coordinates and a wall, from energies: its code is run, solves, draws and differentiates, and calls no more."""
+    page = (DOCS / "start.md").read_text()
+    own = page[page.index("## A system of your own") : page.index("## Where to go")]
+    cells = re.findall(r"```\{code-cell\} ipython3\n(.*?)```", own, re.DOTALL)
+    counted = re.search(r"That is one page and (\w+) calls: (.*?)\.\n", own, re.DOTALL)
+    named = re.findall(r"`([\w.]+)`", counted[2])
+    assert named.pop() == "jax.config.update"
+    assert counted[1] == {4: "four"}[len(named)] and {x for cell in cells for x in calls(cell)} == set(named)
+    # what the cells before it have brought in, and no more of them
+    space = {}
+    exec("import jax, jax.numpy as jnp, jaximpact as ji\nfrom jaximpact import plots", space)
+    assert {"import jax", "import jax.numpy as jnp, jaximpact as ji", "from jaximpact import plots"} <= set(
+        page[: page.index(own)].splitlines()
+    )
+    for cell in cells:
+        exec(cell, space)
+    motion = space["motion"]
+    assert motion.q.shape == (1501, 2) and motion.impulse[-1, 0] > 0  # it meets the wall
+    assert len(plots.draw(motion)) == 4
+    # of located impacts, whose motion is smooth in the place; the page's scheme is of order h = 1e-3, here with factor 10
+    exact = lambda place: ji.solve(
+        space["pendulum"], [-0.5, -0.2], [0.0, 0.0], t1=1.5, h=1e-3, args=space["args"] | {"wall": place}, e=0.6,
+        scheme=ji.EventCorrected(), save="final",
+    ).q[-1, 1]  # fmt: skip
+    difference = (exact(0.3 + 1e-4) - exact(0.3 - 1e-4)) / 2e-4
+    assert abs(space["slope"] - difference) < 0.01 * abs(difference)
+
+
 # the built site
 
 CHROMIUM = next(
@@ -167,6 +215,22 @@ OPTIONS = shlex.split(
 site = pytest.mark.skipif(
     CHROMIUM is None or not (SITE / "index.html").exists(), reason="needs the built site (`make docs`) and chromium"
 )
+
+
+built = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="needs the built site (`make docs`)")
+
+
+@built
+@each_module
+def test_every_public_name_is_two_clicks_from_the_start_page(module):
+    """One to a page that the start page links to, and one, within that page or from it, to the name's own entry."""
+    first = {*re.findall(r'href="([^"#:]+\.html)', (SITE / "index.html").read_text())}
+    texts = {page: (SITE / page).read_text() for page in first}
+    entries = {name for text in texts.values() for name in re.findall(r'id="jaximpact(?:\.\w+)*?\.(\w+)"', text)}
+    linked = {name for text in texts.values() for name in re.findall(r'href="[^"]*#jaximpact(?:\.\w+)*?\.(\w+)"', text)}
+    words = {name for text in texts.values() for name in re.findall(r'<span class="pre">(\w+)</span>', text)}
+    for name in module.__all__:
+        assert name in (words if has_a_sentence(module, name) else entries | linked), f"{module.__name__}.{name}"
 
 
 @pytest.fixture
