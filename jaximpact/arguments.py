@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .checks import check_counts, check_kind, is_array, is_number, is_traced, short
+from .checks import check_counts, check_kind, check_memory, is_array, is_number, is_traced, short
 from .execution import is_concrete, natively
 from .motion import Lanes, Motion
 from .problem import Problem
@@ -34,7 +34,6 @@ from .validate import (
     cast_numbers,
     check_finite,
     check_functions,
-    check_memory,
     check_problem,
     check_restitution,
     check_times,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -88,6 +91,29 @@ def check_choice(name: str, value: Any, choices: tuple) -> None:
     """``value`` is one of the words (or None) that an argument may be."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
+
+
+def check_memory(size: float, what: str, cure: str) -> None:
+    """ValueError where so many bytes are more than there are."""
+    if size > 2**28 and size > (free := free_memory()):
+        raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
+
+
+def free_memory() -> float:
+    """Bytes that this process may still take, as far as that is known; of an accelerator, its own."""
+    if jax.default_backend() != "cpu":
+        stats = jax.local_devices()[0].memory_stats() or {}
+        return stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = 1024.0 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
+    except (OSError, KeyError, ValueError):
+        known = os.name == "posix" and "SC_PHYS_PAGES" in os.sysconf_names
+        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if known else np.inf
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            free = min(free, float(Path(limit).read_text()))
+    return free
 
 
 def _is_none(x: Any) -> bool:

@@ -275,6 +275,8 @@ def closure(contacts: Contacts, gap_velocity: Array, q: Array, v: Array, h: Arra
         speed = speed + length / (32 * h)
     # a tolerance of another run may have been a coarse one
     overlap = length if contacts.dense else 100 * length
+    # bodies in one place have no gradient, and overlap all the same
+    overlap = jnp.where(overlap >= 0, overlap, 0)
     return Closure(closed, contacts.gap < -overlap, closed & (gap_velocity < -speed))
 
 

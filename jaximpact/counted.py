@@ -54,7 +54,7 @@ class Counted:
             lax.cond(look, lambda k: jax.debug.callback(report, k / motion.steps), lambda k: None, k)
         new, info = course.step(course.until(k), state)
         new = forward_first(new) if forgetful else new
-        row = course.row_of(new, info, row.impulse, state)
+        row = course.row_of(new, info, row, state)
         account = account.added(course.problem, motion, k, new, info)
         return new, row, lax.cond(k % LOOK == 0, course.stable, lambda _, account: account, new, account)
 

@@ -78,7 +78,7 @@ def with_room(
 ) -> tuple[Program, Solution]:
     """The program with larger lists, and the solution with the lanes whose lists were full (B,) computed again by it."""
     q0 = lanes.take(0).q0
-    larger = program.replace(problem=enlarged(program.problem, q0))
+    larger = program.replace(problem=enlarged(program.problem, q0, int(np.sum(lost))))
     some = lanes.some(np.flatnonzero(lost))
     again = in_chunks(larger, some, executed(trajectory, larger, some, execution), chunk, False)
     before, after = (slots(x.problem, q0) for x in (program, larger))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from .arguments import canonical, check_start, choose_methods
 from .bodies.growth import enlarged, grown
-from .checks import check_choice, check_kind, is_traced
+from .checks import check_choice, check_kind, check_memory, is_traced
 from .closures import methods_are_closed, without_closures
 from .execution import EXECUTIONS, alone, is_concrete, listed_lane, one_lane
 from .motion import Motion
@@ -29,7 +29,7 @@ from .solution import Solution
 from .status import Status
 from .threads import arrived, interruptible, refuse_fork
 from .trajectory import staged, structure, trajectory
-from .validate import check_memory, count_steps, differentiable, remark
+from .validate import count_steps, differentiable, remark
 
 SENSITIVITIES = ("corrected", "discrete", "none", None)
 

@@ -19,8 +19,8 @@ LOOK = 15  # steps after which the stability of the force is looked at; odd, sin
 class Row(NamedTuple):
     """What a saved row holds until it is interpolated: position, velocity, admissible position (d,), accumulated impulse (m,),
     the chord (d,) and the impulse (m,) of the step that led to it, and of a scheme that can step to a row's time the state
-    and the impulse before that step. Of contacts between bodies: the impulse (m,) of the step alone, and which ``pairs`` (m, 2)
-    they are."""
+    and the impulse before that step. Of contacts between bodies: the impulse (m,) of the step alone, which ``pairs`` (m, 2)
+    they are and, where derivatives are corrected, whether any contact has ever ``touched`` ()."""
 
     q: Array
     v: Array
@@ -30,6 +30,7 @@ class Row(NamedTuple):
     last: Array
     before: Any = None
     pairs: Any = None
+    touched: Any = None
 
     def interpolated(self, back: Array, h: Array) -> Row:
         """The row a time ``back`` before its step ended: affine position, impulse spread over the step."""

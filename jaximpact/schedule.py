@@ -17,11 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
+from .checks import check_memory
 from .chunks import divide
 from .motion import Lanes, Motion
 from .program import Program
 from .threads import arrived, crew, leave, workers
-from .validate import check_memory, differentiable
+from .validate import differentiable
 
 FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
 MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk

@@ -244,17 +244,14 @@ def doubts(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
     )
 
 
-def synchronous(
-    problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, impulse: Array, last: Array
-) -> Array:
+def synchronous(problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array) -> Array:
     """A velocity reported at t, with the derivative of the velocity at t after a first impact.
 
-    Velocities over a step are those of its middle: after an impact, between contacts, the derivative is that of
-    v + h/2 a. Before the first contact it stays that of the discrete map.
+    Velocities over a step are those of its middle: after an impact, between contacts (``apart``, ()), the derivative is that
+    of v + h/2 a. Before the first contact it stays that of the discrete map.
     """
     h, args = motion.h, motion.args
     a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
-    apart = jnp.any(impulse > 0) & ~jnp.any(last > 0)
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
 
 

@@ -181,7 +181,7 @@ class Course:
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
-        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state))
+        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.touched(impulse, None))
         row = row._replace(before=(state, impulse)) if self.locates else row
         return state, row, Account.opened(status, motion.t0).added(self.problem, motion, 0, state, info)
 
@@ -204,13 +204,20 @@ class Course:
         free = scheme.free_step(self.problem, self.moving, state)
         return lax.cond(unsettled(*free), contact, lambda: free)
 
-    def row_of(self, state: Any, info: Info, before: Array, begin: Any) -> Row:
-        """Of the state that a step led to, from the impulse ``before`` it and the state at its beginning."""
+    def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
+        """Of the state that a step led to, from the row before it and the state at its beginning."""
         # contacts of bodies come and go: theirs are the impulses of the step
-        before = jnp.zeros_like(before) if self.listed else before
+        before = jnp.zeros_like(row.impulse) if self.listed else row.impulse
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
         kept = (begin, before) if self.locates else None
-        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, self.pairs_of(state))
+        pairs, touched = self.pairs_of(state), self.touched(info.impulse, row.touched)
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched)
+
+    def touched(self, impulse: Array, before: Array | None) -> Array | None:
+        """Whether a contact has touched by now, where rows do not keep the impulses of all steps and a derivative asks."""
+        if not (self.listed and self.corrected):
+            return None
+        return jnp.any(impulse > 0) | (False if before is None else before)
 
     def pairs_of(self, state: Any) -> Array | None:
         """Of contacts between bodies, which these are (m, 2): see `Solution.pairs`."""
@@ -231,7 +238,8 @@ class Course:
         h = self.moving.h
         found = row.interpolated(back, h)
         if self.corrected:
-            at = (t, found.q, found.v, found.impulse, found.last)
+            touched = jnp.any(found.impulse > 0) if found.touched is None else found.touched
+            at = (t, found.q, found.v, touched & ~jnp.any(found.last > 0))
             found = found._replace(v=synchronous(self.problem, self.scheme, self.moving, *at))
         if row.before is None:
             return found
@@ -239,7 +247,7 @@ class Course:
         inside = back > ALIGNED * h
         part = Part(self.scheme, jnp.where(inside, h - back, h))
         new, info = self.step(part, before)
-        exact = self.row_of(new, info, impulse, before)
+        exact = self.row_of(new, info, row._replace(impulse=impulse), before)
         return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
 
     def value(self, t: Array, row: Row) -> Any:
@@ -349,12 +357,12 @@ class Course:
             right &= new.n < self.moving.steps  # the last step has all of one
         counted = account._replace(iterations=account.iterations + info.iterations)
         impulse = row.impulse + info.impulse
-        free_row = self.row_of(new, info, row.impulse, state) if self.program.rows else row._replace(impulse=impulse)
+        free_row = self.row_of(new, info, row, state) if self.program.rows else row._replace(impulse=impulse)
 
         def made() -> tuple:
             new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)
             told = account.added(self.problem, self.moving, state.n + 1, state, info)
-            return numbered(new, None), self.row_of(new, info, row.impulse, state), told
+            return numbered(new, None), self.row_of(new, info, row, state), told
 
         # the number of the step is that of all lanes, which spares them a choice
         found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)

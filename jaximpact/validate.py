@@ -9,9 +9,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from .checks import MOST, check_kind, is_traced, is_whole, short
+from .checks import MOST, check_kind, is_array, is_traced, is_whole, short
 from .contact import Closure, Metric, closure, linearise
 from .jaxprs import depends
 from .labels import UNNAMED, Labels
@@ -113,9 +112,10 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
 
 
 def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
-    """q0 and v0 as arrays of one floating dtype."""
+    """q0 and v0 as arrays of one floating dtype: that of those that are arrays, as a list of numbers has none."""
+    arrays = [is_array(x) for x in (q0, v0)]
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
-    dtype = np.promote_types(q0.dtype, v0.dtype)
+    dtype = np.promote_types(q0.dtype, v0.dtype) if arrays[0] == arrays[1] else (q0 if arrays[0] else v0).dtype
     return q0.astype(dtype, copy=False), v0.astype(dtype, copy=False)
 
 
@@ -180,29 +180,6 @@ def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
         )
     steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))
     return np.maximum(1, steps).astype(int)
-
-
-def free_memory() -> float:
-    """Bytes that this process may still take, as far as that is known; of an accelerator, its own."""
-    if jax.default_backend() != "cpu":
-        stats = jax.local_devices()[0].memory_stats() or {}
-        return stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free = 1024.0 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
-    except (OSError, KeyError, ValueError):
-        known = os.name == "posix" and "SC_PHYS_PAGES" in os.sysconf_names
-        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if known else np.inf
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            free = min(free, float(Path(limit).read_text()))
-    return free
-
-
-def check_memory(size: float, what: str, cure: str) -> None:
-    """ValueError where so many bytes are more than there are."""
-    if size > 2**28 and size > (free := free_memory()):
-        raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
 
 
 def check_restitution(e: Any) -> None:

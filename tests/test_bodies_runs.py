@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.bodies import disks
+from jaximpact.bodies import Bodies, disks
 from jaximpact.study import MemoryStore
 
 APART = 0.5 * (np.array(list(itertools.product(range(4), repeat=2))) + 0.5).ravel() - 1.0
@@ -40,9 +40,14 @@ def test_a_run_goes_on_with_larger_lists(ample):
     for row in range(len(found.t)):
         expected = pushing(ample.pairs[row], ample.impulse[row])
         assert pushing(found.pairs[row], found.impulse[row]) == expected
-    # what a program has no room for in its own rows, a list that another transformation keeps, has a status
+
+
+def test_lists_cannot_grow_under_a_transformation():
+    # of disks that gather, and of disks that are near each other at the start
     end = lambda q: ji.solve(gathering(pairs=1, members=1), q, 0 * q, t1=0.7, steps=350, save="final").status
-    assert int(jax.jit(end)(jnp.asarray(APART))) & ji.Status.NEIGHBOURS_LOST
+    end = jax.jit(end)
+    for q0 in (APART, 0.45 * APART):
+        assert int(end(jnp.asarray(q0))) & ji.Status.NEIGHBOURS_LOST
 
 
 @pytest.mark.slow
@@ -51,6 +56,40 @@ def test_derivatives_asked_for_outside_survive_the_growth(ample):
     found = ji.solve(gathering(pairs=1), APART, 0 * APART, **options)
     reference = ji.solve(gathering(), APART, 0 * APART, **options)
     assert np.array_equal(found.q[-1], ample.q[-1]) and found.status == reference.status
+
+
+@pytest.mark.slow
+def test_a_failure_is_told_by_its_first_step_also_with_larger_lists():
+    force = lambda t, q, v, args: jnp.where(t < args, -20.0, jnp.nan) * q
+    small, large = (disks(np.full(16, 0.1), force=force, **room) for room in ({"pairs": 20}, {}))
+    starts, until = np.stack([APART] * 3), np.array([0.1, 0.601, 1.0])
+    options = {"args": until, "args_axes": 0} | TIME
+    found = ji.ensemble(small, starts, 0 * starts, **options)
+    # no number is the force in the step from 0.1 on, before any list is full, and in that from 0.6 on
+    assert np.allclose(found.failed_at, [0.102, 0.602, np.nan], rtol=0, atol=1e-12, equal_nan=True)
+    assert np.array_equal(found.status, ji.ensemble(large, starts, 0 * starts, **options).status)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["solve", "ensemble", "run"])
+def test_lists_do_not_grow_without_end(way, monkeypatch, tmp_path):
+    count = 3000
+    reach = lambda t, args: jnp.where(
+        t > 0.015, 1e3, 0.2
+    )  # from the second step on all are near all: 4.5 million pairs
+    gap = lambda a, b, x, y: jnp.sqrt(jnp.sum((a - b) ** 2)) - 0.2
+    room = 800_000 if way == "ensemble" else None  # which doubles its room
+    problem = ji.Problem(lambda t, q, v, args: 0 * q, Bodies(count, gap, reach, pairs=room))
+    q0 = 0.5 * np.stack(np.divmod(np.arange(count), 60), axis=1).ravel()
+    options = {"t1": 0.04, "h": 1e-2}
+    monkeypatch.setattr("jaximpact.checks.free_memory", lambda: 4e8)
+    with pytest.raises(ValueError, match=r"room for \d{7} pairs of 3000 bodies .* takes .* GiB of memory"):
+        if way == "run":
+            ji.study.Run(tmp_path / "run.zarr", problem, q0, 0 * q0, save=2, **options).run()
+        elif way == "solve":
+            ji.solve(problem, q0, 0 * q0, save="final", **options)
+        else:
+            ji.ensemble(problem, np.stack([q0]), np.stack([0 * q0]), **options)
 
 
 @pytest.mark.slow

@@ -13,10 +13,14 @@ from ..motion import Motion
 from ..problem import Problem
 
 
-def enlarged(problem: Problem, q0: Any) -> Problem:
-    """The problem with twice as much room for near pairs of bodies."""
+def enlarged(problem: Problem, q0: Any, lanes: int = 1) -> Problem:
+    """The problem with twice as much room for near pairs of bodies, in so many motions at once.
+
+    Raises:
+        ValueError: there is no memory for that.
+    """
     bodies: Any = problem.constraints
-    return problem.replace(constraints=bodies.enlarged(q0))
+    return problem.replace(constraints=bodies.enlarged(q0, lanes))
 
 
 def slots(problem: Problem, q0: Any) -> int:
@@ -87,7 +91,7 @@ def packed(solution: Any, problem: Problem) -> Any:
     old = impulse.shape[-1] - walls
     if old <= new:
         return with_slots(solution, old, new, bodies.number)
-    pushing = impulse[..., :old] != 0
+    pushing = impulse[..., :old] > 0  # of a motion that failed they are no numbers
     most = int(np.max(np.sum(pushing, axis=-1)))
     if most > new:
         raise ValueError(

@@ -77,6 +77,7 @@ def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -
     number = number[order]
     me = jnp.arange(count, dtype=jnp.int32)
     lengths = [None] * space if box is None else box
+    known = jnp.all(jnp.isfinite(points)) & jnp.isfinite(cutoff)
 
     def body(carry: tuple, offset: Array) -> tuple[tuple, None]:
         i, j, found, members = carry
@@ -97,12 +98,13 @@ def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -
             if length is not None:
                 apart = apart.at[..., a].add(-length * jnp.round(apart[..., a] / length))
         near = jnp.sum(apart**2, axis=-1) < cutoff**2
-        near &= (place < last[:, None]) & (other > me[:, None]) & (inside & distinct)[:, None]
+        near &= (place < last[:, None]) & (other > me[:, None]) & (inside & distinct & known)[:, None]
         flat = near.ravel()
         where = jnp.where(flat, found + jnp.cumsum(flat, dtype=jnp.int32) - 1, slots)
         mine = jnp.broadcast_to(me[:, None], near.shape).ravel()
         i, j = i.at[where].set(mine, mode="drop"), j.at[where].set(other.ravel(), mode="drop")
-        members = jnp.maximum(members, jnp.max(last - first))
+        # where bodies are no numbers there is no sense in room for them: their status says so
+        members = jnp.maximum(members, jnp.where(known, jnp.max(last - first), 0))
         return (i, j, found + jnp.sum(flat, dtype=jnp.int32), members), None
 
     none = jnp.full(slots, count, jnp.int32)

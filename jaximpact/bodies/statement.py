@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..checks import check_whole, is_number
+from ..checks import MOST, check_memory, check_whole, is_number
 from ..contact import Metric
 from ..problem import OfBodies
 from .contacts import PairContacts, responses
@@ -23,6 +23,7 @@ FEW = 8  # bodies up to which all pairs are constraints
 SKIN = 0.2  # of the reach
 PER_BODY = {1: 2, 2: 4, 3: 8}  # near pairs for each body that there is room for
 MEMBERS = {1: 4, 2: 8, 3: 12}  # bodies in a cell that there is room for
+NUMBERS = 20  # that a solver, a state and a row keep for each pair, besides eight for each coordinate of position
 
 
 @dataclass(frozen=True)
@@ -227,12 +228,31 @@ class Bodies(OfBodies):
         pairs, members = int(np.max(neighbours.pairs)), int(np.max(neighbours.members))
         # of a cell too full the pairs are not all found
         pairs = max(slots, pairs + pairs // 2) if members <= room else max(2 * slots, 2 * pairs)
-        return replace(self, pairs=pairs, members=max(room, members + 4))
+        return self._roomier(pairs, max(room, members + 4), neighbours.points.shape[-1])
 
-    def enlarged(self, q: Any) -> Bodies:
-        """With twice as much room, for bodies at q (d,)."""
-        slots, room = self.slots(self.positions(q).shape[1])
-        return replace(self, pairs=2 * slots, members=2 * room)
+    def enlarged(self, q: Any, lanes: int = 1) -> Bodies:
+        """With twice as much room, for bodies at q (d,), in so many motions at once."""
+        space = self.positions(q).shape[1]
+        slots, room = self.slots(space)
+        return self._roomier(2 * slots, 2 * room, space, lanes)
+
+    def _roomier(self, pairs: int, members: int, space: int, lanes: int = 1) -> Bodies:
+        """With so much room.
+
+        Raises:
+            ValueError: no memory has it.
+        """
+        found = replace(self, pairs=min(pairs, MOST), members=members)
+        slots, room = found.slots(space)
+        numbers = (8 * space + NUMBERS) * slots
+        if self.search == "cells" or jax.default_backend() != "cpu":
+            numbers += (space + 3) * self.number * room
+        check_memory(
+            8.0 * lanes * numbers if slots < MOST else np.inf,
+            f"Bodies: room for {slots} pairs of {self.number} bodies nearer than reach + skin, {room} in a cell of that width,",
+            "look at where they are when their lists run out, all in one place or one far from all others; or give a smaller reach or skin",
+        )
+        return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,8 @@ from scipy.spatial import cKDTree
 from ..native import foreign
 from .walk import batchable
 
+CROWD = 4096  # bodies from which a list of all pairs is more than an array of it should be
+
 
 def tree_pairs(
     points: Array, cutoff: Array, box: tuple[float | None, ...] | None, slots: int
@@ -27,6 +29,8 @@ def tree_pairs(
         if lengths is not None:
             inside = points - np.floor(points / np.where(lengths > 0, lengths, 1)) * lengths
             points = np.where(lengths > 0, np.minimum(inside, np.nextafter(lengths, 0)), points)
+        if number > CROWD and (least := _crowded(points, cutoff)) > slots:
+            return least
         pairs = cKDTree(points, boxsize=lengths, balanced_tree=False, compact_nodes=False).query_pairs(
             cutoff, output_type="ndarray"
         )
@@ -47,3 +51,15 @@ def tree_pairs(
 
     i, j, pairs = batchable(lanes)(points[None], jnp.asarray(cutoff)[None])
     return i[0], j[0], pairs[0]
+
+
+def _crowded(points: np.ndarray, cutoff: float) -> int:
+    """How many pairs are nearer than the cutoff at least: those of bodies in one cell with a diagonal of that length."""
+    cells = np.clip(np.floor((points - points.min(axis=0)) * (points.shape[1] ** 0.5 / cutoff)), 0, 2.0**62).astype(
+        np.int64
+    )
+    key = cells[:, 0]
+    for x in cells.T[1:]:
+        key = key * 1_000_003 + x
+    _, count = np.unique(key, return_counts=True)
+    return min(int(np.sum(count * (count - 1) // 2)), 2**31 - 1)

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..catalogue import Case, Entry
-from ..checks import check_counts
+from ..checks import check_counts, check_memory
 from ..ensemble import ensemble
 from ..integrate import solve
 from ..names import projection_from_name, scheme_from_name
 from ..plots import draw
 from ..solution import Solution
 from ..status import DOUBTS, FAILURES, describe, summarise
-from ..validate import check_memory, count_steps
+from ..validate import count_steps
 from . import shared
 from .output import file_list, motion_columns, print_facts, summary_columns, write_arrays, write_csv, write_json
 
