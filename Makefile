@@ -23,7 +23,7 @@ test: setup
 	$(BIN)/python -m pytest
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow --dist load
+	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -m slow --dist load
 
 # a clean status implies a right result, over 2000 random systems
 honesty: setup

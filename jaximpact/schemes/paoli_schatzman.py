@@ -26,7 +26,7 @@ from ..contact import Metric, acceleration
 from ..derivatives import implicit_root
 from ..motion import Motion
 from ..problem import Problem
-from ..projection.law import ContactLaw, Reaction, Target
+from ..projection.law import ContactLaw, Open, Reaction, Target
 from ..status import Status, as_status
 from .base import Info, Scheme, State, Traits, mean_acceleration
 
@@ -101,12 +101,27 @@ class PaoliSchatzman(Scheme):
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         """The first step is one with e = 0 and another force."""
+        return self._made(problem, law, motion, state, state.n == 0)
+
+    def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
+        """All steps but the first, whose numbers would have to be chosen again and again."""
+        new, info = self._made(problem, Open(), motion, state, None)
+        return new, info._replace(acts=info.acts | (state.n == 0))
+
+    def _made(
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: State, first: Array | None
+    ) -> tuple[State, Info]:
+        """A step, which may be the ``first``; None: it is not."""
         h, e, args = motion.h, motion.e, motion.args
         n, q, v = state[:3]
         t = motion.time(n)
         metric = Metric.at(problem, q, args)
-        first = n == 0
-        keep, part = jnp.where(first, 1, 1 - e), jnp.where(first, 1, 1 / (1 + e))
+        start = None if first is None else self._start(problem, metric, t, h, q, v, args)
+
+        def chosen(x: Any, y: Array) -> Array:
+            return y if first is None else jnp.where(first, x, y)
+
+        keep, part = chosen(1, 1 - e), chosen(1, 1 / (1 + e))
         scale = h * part
         time = t + scale * keep
 
@@ -116,10 +131,9 @@ class PaoliSchatzman(Scheme):
             return v + kick + found.jump, target, found
 
         def kick(force: Array) -> Array:
-            return jnp.where(first, start, h * force)
+            return chosen(start, h * force)
 
         status = jnp.zeros((), jnp.int32)
-        start = self._start(problem, metric, t, h, q, v, args)
         if self.force == "centred":
             centred, status = self._centred_velocity(problem, metric, t, q, v, args, lambda f: advance(kick(f))[0])
             force = acceleration(problem, metric, t, q, centred, args)
