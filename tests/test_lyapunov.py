@@ -22,22 +22,23 @@ SHAW_HOLMES = catalogue.get("shaw-holmes").problem
 CHAOTIC = {"damping": 0.02, "amplitude": 1.0, "frequency": 2.8, "shift": 0.0, "wall": 0.0}
 E = 0.6
 PERIODIC = 0.05, 2.2, -0.1, 0.8  # damping, frequency, wall, restitution of an attracting orbit of the catalogue
-LANES = 15
+INTEGRABLE = {"damping": 0.0, "amplitude": 0.0, "frequency": 2 * np.pi, "shift": 0.0, "wall": 0.0}  # e = 1, interval 1
+LANES, INTERVALS = 15, 400
 
 
 @pytest.fixture(scope="module")
 def found():
-    """Chaotic motions from spread starts, and one on an attracting orbit, in one batch."""
+    """Chaotic motions from spread starts, one on an attracting orbit, and one that is integrable, in one batch."""
     z, w, wall, e = PERIODIC
     _, shift, speed = oscillators.periodic_orbit(*PERIODIC)
     random = np.random.default_rng(1)
-    q0 = np.append(random.uniform(0.1, 1, LANES), wall)[:, None]
-    v0 = np.append(random.uniform(-1, 1, LANES), speed)[:, None]
-    ends = {"damping": z, "frequency": w, "shift": shift, "wall": wall}
-    args = {name: np.append(np.full(LANES, x), ends.get(name, x)) for name, x in CHAOTIC.items()}
+    q0 = np.array([*random.uniform(0.1, 1, LANES), wall, 1.0])[:, None]
+    v0 = np.array([*random.uniform(-1, 1, LANES), speed, 0.0])[:, None]
+    orbit = CHAOTIC | {"damping": z, "frequency": w, "shift": shift, "wall": wall}
+    args = {name: np.array([*[x] * LANES, orbit[name], INTEGRABLE[name]]) for name, x in CHAOTIC.items()}
     return lyapunov(
-        SHAW_HOLMES, q0, v0, interval=lambda a: 2 * np.pi / a["frequency"], steps=60, intervals=800, skip=50,
-        t0=np.append(np.zeros(LANES), 0.5), args=args, args_axes=0, e=np.append(np.full(LANES, E), e),
+        SHAW_HOLMES, q0, v0, interval=lambda a: 2 * np.pi / a["frequency"], steps=60, intervals=INTERVALS, skip=50,
+        t0=np.array([*[0.0] * LANES, 0.5, 0.0]), args=args, args_axes=0, e=np.array([*[E] * LANES, e, 1.0]),
     )  # fmt: skip
 
 
@@ -55,23 +56,33 @@ def test_chaos_agrees_with_the_reference(found):
 
 def test_an_attracting_orbit_has_the_determinant_of_damping_and_impacts(found):
     z, w, _, e = PERIODIC
-    exponents = found.exponents[-1]
+    exponents = found.exponents[LANES]
     period = 2 * np.pi / w
     # one impact a period: ln(e^2 exp(-2 z T)) / T; the scheme's damping to O(h^2), h = 0.05
     assert np.isclose(exponents.sum(), -2 * z + 2 * np.log(e) / period, rtol=1e-3)
-    # complex multipliers: the two are equal but for a remainder over the 800 periods averaged
-    assert np.allclose(exponents, exponents.sum() / 2, atol=5 / (800 * period))
-    assert found.largest[-1] < 0
+    # complex multipliers: the two are equal but for a remainder over the periods averaged
+    assert np.allclose(exponents, exponents.sum() / 2, atol=5 / (INTERVALS * period))
+    assert found.largest[LANES] < 0
 
 
-def test_an_integrable_motion_has_none():
+def check_integrable(exponents, step):
+    # bounded tangents over a time of 400, and the scheme's growth h^3 / 8 a step, at most
+    assert np.all(np.abs(exponents) < 2.0 / INTERVALS + step**3)
+
+
+def test_an_integrable_motion_has_none(found):
     """q'' = -q against a wall at its equilibrium, e = 1: all motions have one period, tangents stay bounded."""
-    entry = catalogue.get("free-oscillator")
-    case = entry.case("e=1")
-    one = lyapunov(entry.problem, case.q0, case.v0, interval=1.0, steps=40, intervals=400, args=case.args, e=1.0)
+    check_integrable(found.exponents[-1], 1 / 60)
+    assert found.blocks.shape == (LANES + 2, 10, 2) and found.t[-1] == pytest.approx(INTERVALS + 50)
+
+
+@pytest.mark.slow
+def test_one_motion_alone():
+    case = catalogue.get("free-oscillator").case("e=1")
+    problem = catalogue.get("free-oscillator").problem
+    one = lyapunov(problem, case.q0, case.v0, interval=1.0, steps=40, intervals=INTERVALS, args=case.args, e=1.0)
     assert one.exponents.shape == (2,) and one.blocks.shape == (10, 2)
-    # bounded tangents over a time of 400, and the scheme's growth h^3 / 8 a step, at most, h = 0.025
-    assert np.all(np.abs(one.exponents) < 2.0 / 400 + 0.025**3)
+    check_integrable(one.exponents, 0.025)
     assert one.t == pytest.approx(400.0)
 
 
@@ -106,7 +117,7 @@ def test_bad_input(change, message):
 
 
 def test_the_pictures(found, tmp_path):
-    swept = np.arange(LANES + 1.0)
+    swept = np.arange(LANES + 2.0)
     assert found.plot(tmp_path / "sweep.png", parameter=swept, label="lane").stat().st_size > 5000
     # without a parameter over the number of the lane, however many there are
     assert found.plot(tmp_path / "lanes.png").stat().st_size > 5000

@@ -1,6 +1,7 @@
 """Every projection solves the same problem: against enumeration, a general optimiser, and differences."""
 
 import itertools
+from functools import cache
 
 import chex
 import jax
@@ -56,8 +57,11 @@ def clean(found):
     return int(found.status) & ~int(Status.IMPULSES_COUPLED) == 0
 
 
+SIZES = [(1, 1), (12, 9), *(pytest.param(d, m, marks=pytest.mark.slow) for d, m in ((3, 2), (4, 3), (6, 5)))]
+
+
 @METHODS
-@pytest.mark.parametrize(("d", "m"), [(1, 1), (3, 2), (4, 3), (6, 5), (12, 9)])
+@pytest.mark.parametrize(("d", "m"), SIZES)
 def test_linear_problem(method, d, m):
     solve = jax.jit(lambda contacts, b: Solved(method).velocity(contacts, b))
     for seed in range(10):
@@ -94,13 +98,13 @@ def test_dependent_gradients(method):
     np.testing.assert_allclose(before + found.jump, 0.0, atol=1e-9)
 
 
-def test_infeasible_problem_is_told():
+@pytest.mark.parametrize("repeat", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_infeasible_problem_is_told(repeat):
     """x >= 1 and -x >= 1 have no common point."""
-    for repeat in (1, 3):
-        jacobian = np.repeat([[1.0], [-1.0]], repeat, axis=0)
-        found = Solved(ji.ActiveSet()).velocity(contacts_of(jacobian, np.eye(1)), -jnp.ones(2 * repeat))
-        assert int(found.status) & Status.INFEASIBLE
-        assert int(found.status) & Status.PROJECTION_NOT_CONVERGED
+    jacobian = np.repeat([[1.0], [-1.0]], repeat, axis=0)
+    found = Solved(ji.ActiveSet()).velocity(contacts_of(jacobian, np.eye(1)), -jnp.ones(2 * repeat))
+    assert int(found.status) & Status.INFEASIBLE
+    assert int(found.status) & Status.PROJECTION_NOT_CONVERGED
 
 
 def curved_problem():
@@ -115,16 +119,27 @@ def curved_problem():
     return ji.Problem(lambda t, q, v, args: jnp.zeros(3), constraints, mass=mass)
 
 
+BASE, ARGS = jnp.array([0.9, 0.9, 1.1]), {"radius": 1.0}
+
+
+@cache
+def position(method):
+    """(increment, scale) -> the curved problem solved from `BASE`, one program for all."""
+    problem = curved_problem()
+    metric = Metric.at(problem, jnp.zeros(3), ARGS)
+    return jax.jit(
+        lambda x, scale: Solved(method).position(problem, metric, Target(jnp.asarray(0.5), BASE, x, scale), ARGS)
+    )
+
+
 @METHODS
 @pytest.mark.parametrize("increment", [(-0.3, -0.4, 0.0), (0.2, -0.5, -0.2), (0.1, 0.1, 0.3), (-0.6, 0.0, 0.0)])
 def test_curved_constraints(method, increment):
-    problem, args = curved_problem(), {"radius": 1.0}
-    metric = Metric.at(problem, jnp.zeros(3), args)
-    base, scale, increment = jnp.array([0.9, 0.9, 1.1]), jnp.asarray(0.1), jnp.asarray(increment)
-    found = Solved(method).position(problem, metric, Target(jnp.asarray(0.5), base, increment, scale), args)
+    problem, scale, increment = curved_problem(), jnp.asarray(0.1), jnp.asarray(increment)
+    found = position(method)(increment, scale)
     assert clean(found)
-    w, mass = np.asarray(base + increment), np.asarray(problem.mass)
-    gaps = lambda z: np.asarray(problem.gaps(0.5, jnp.asarray(z), args))
+    w, mass = np.asarray(BASE + increment), np.asarray(problem.mass)
+    gaps = lambda z: np.asarray(problem.gaps(0.5, jnp.asarray(z), ARGS))
     best = minimize(
         lambda z: (z - w) @ mass @ (z - w),
         w + 0.1,
@@ -185,28 +200,24 @@ def test_derivative_of_geodesic_projection():
 @FEW_METHODS
 def test_residual_is_a_velocity(method):
     """The residual of a position problem does not depend on the scale of time that defines the velocity."""
-    problem, args = curved_problem(), {"radius": 1.0}
-    metric = Metric.at(problem, jnp.zeros(3), args)
-    base = jnp.array([0.9, 0.9, 1.1])
     for scale in (1e-1, 1e-3, 1e-5):
         increment = scale * jnp.array([-3.0, -9.0, -5.0])
-        found = Solved(method).position(
-            problem, metric, Target(jnp.asarray(0.5), base, increment, jnp.asarray(scale)), args
-        )
-        z = base + increment + scale * found.jump
-        velocity = problem.gaps(0.5, z, args) / scale
+        found = position(method)(increment, jnp.asarray(scale))
+        z = BASE + increment + scale * found.jump
+        velocity = curved_problem().gaps(0.5, z, ARGS) / scale
         # the floor is eight rounding units of the position over the scale
         assert float(jnp.max(-velocity)) <= max(1e-11, 64 * 2.2e-16 / scale)
         assert clean(found)
 
 
-def test_many_constraints():
-    """A thousand random half-spaces in forty dimensions: exact and first-order methods agree."""
+@pytest.mark.parametrize(("m", "d"), [(200, 20), pytest.param(1000, 40, marks=pytest.mark.slow)])
+def test_many_constraints(m, d):
+    """Random half-spaces: exact and first-order methods agree."""
     rng = np.random.default_rng(3)
-    jacobian = rng.normal(size=(1000, 40))
+    jacobian = rng.normal(size=(m, d))
     jacobian /= np.linalg.norm(jacobian, axis=1, keepdims=True)
-    contacts = contacts_of(jacobian, np.eye(40))
-    offset = jnp.asarray(contacts.velocity(jnp.asarray(rng.normal(size=40))) + 0.3)
+    contacts = contacts_of(jacobian, np.eye(d))
+    offset = jnp.asarray(contacts.velocity(jnp.asarray(rng.normal(size=d))) + 0.3)
     gradient = jax.jit(lambda b: Solved(ji.ProjectedGradient(tolerance=1e-9)).velocity(contacts, b))(offset)
     exact = jax.jit(lambda b: Solved(ji.ActiveSet(tolerance=1e-9)).velocity(contacts, b))(offset)
     assert clean(gradient)

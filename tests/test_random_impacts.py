@@ -88,6 +88,7 @@ def back_to_start(args, t, q, v, held):
     return lax.fori_loop(0, 100, step, jnp.stack([q, v]))
 
 
+@jax.jit
 def settled(args, q, v, touched):
     """The start put onto the constraints of a mask, in the kinetic metric: a perturbed start stays in contact, too."""
     for _ in range(2):
@@ -151,7 +152,7 @@ def draw(seed: int, e: float, d: int, second: str) -> Case:
     q0, v0 = np.asarray(back_to_start(args, hit, q, v, touched))
     assume(np.all(np.abs([q0, v0]) < 10))
     if second == "touched":  # to round-off
-        q0, v0 = (np.asarray(x) for x in jax.jit(settled)(args, q0, v0, touched))
+        q0, v0 = (np.asarray(x) for x in settled(args, q0, v0, touched))
 
     start = kinematics(args, 0.0, q0, v0)
     assume(np.all((start.gap > MARGIN) | touched))
@@ -189,7 +190,7 @@ def compiled(scheme, d: int, m: int, steps: int):
         s = ji.solve(PROBLEM, q0, v0, t1=T1, steps=steps, e=e, args=args, scheme=scheme, save="final")
         return jnp.concatenate([s.q[-1], s.v[-1]]), s.failed
 
-    return jax.jit(jax.jacfwd(end, has_aux=True))
+    return jax.jacfwd(end, has_aux=True)  # which compiles the steps once for every number of them
 
 
 def measure(scheme, case: Case) -> list[float]:

@@ -11,7 +11,7 @@ The start is smooth in theta and t1 is no impact time, so every Jacobian exists.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -43,9 +43,7 @@ class Case(conformance.Case):
         t1 = self.t1 if t1 is None else float(t1)
         if self.formula is None:
             return self.by_events(t1)
-        state = lambda theta: jnp.stack(self.formula(dict(zip(self.parameters, theta, strict=True)), t1))
-        theta = jnp.asarray(self.theta)
-        return Exact(np.asarray(state(theta)), np.asarray(jax.jacfwd(state)(theta)))
+        return Exact(*map(np.asarray, closed(self.formula, tuple(self.parameters), self.theta, t1)))
 
     def by_events(self, t1: float | None = None) -> Exact:
         """The same from `reference`, for every case."""
@@ -65,6 +63,13 @@ class Case(conformance.Case):
         """
         steps = round(self.t1 / h)
         return steps, self.t1 * (1 + PHASE * np.arange(count) / steps)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def closed(formula, names, theta, t1):
+    """State and Jacobian by a formula."""
+    state = lambda theta: jnp.stack(formula(dict(zip(names, theta, strict=True)), t1))
+    return state(theta), jax.jacfwd(state)(theta)
 
 
 # closed forms ---------------------------------------------------------------------------------------------------------

@@ -129,9 +129,10 @@ def lyapunov(
         problem, q0, v0, period=interval, steps=steps, cycles=1, t0=t0, scheme=scheme, projection=projection, args=args,
         args_axes=args_axes, e=e, name="interval",
     )  # fmt: skip
-    many, shares = jnp.asarray([skip, intervals // blocks], jnp.int32), devices(lanes.count)
-    call = lambda motion, _: _average(program, motion, many, lanes.axes, blocks, shares)
+    many, shares = jnp.asarray([skip, *blocks * [intervals // blocks]], jnp.int32), devices(lanes.count)
+    call = lambda motion, _: _average(program, motion, many, lanes.axes, shares)
     total, q, v, status = in_chunks(program, lanes, call)
+    total = total[:, 1:]
     begin, end = np.asarray(lanes.motion.t0, np.float64), np.asarray(lanes.motion.t1, np.float64)
     time = np.broadcast_to(end - begin, lanes.count)
     means = total / (time * (intervals // blocks))[:, None, None]
@@ -144,9 +145,9 @@ def lyapunov(
     return Lyapunov(*(x[0] for x in found)) if single else Lyapunov(*found)
 
 
-@partial(jax.jit, static_argnames=("axes", "blocks", "shares"), compiler_options=COMPILE)
-def _average(program: Program, motion: Motion, many: Array, axes: tuple, blocks: int, shares: int) -> tuple[Array, ...]:
-    """Sums of log R over blocks (lanes, blocks, 2d), and the state at the end; ``many`` intervals are skipped, and in a block."""
+@partial(jax.jit, static_argnames=("axes", "shares"), compiler_options=COMPILE)
+def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares: int) -> tuple[Array, ...]:
+    """Sums of log R over blocks of so ``many`` intervals (lanes, blocks, 2d), and the state at the end."""
 
     def one(motion: Motion) -> tuple[Array, ...]:
         length = motion.t1 - motion.t0
@@ -167,17 +168,18 @@ def _average(program: Program, motion: Motion, many: Array, axes: tuple, blocks:
             total = total + jnp.log(jnp.abs(jnp.diagonal(r)))
             return number + 1, x, frame, total, status | new
 
-        def block(carry: tuple[Array, Array, Array, Array], _: Any) -> tuple[tuple[Array, Array, Array, Array], Array]:
+        def block(
+            carry: tuple[Array, Array, Array, Array], count: Array
+        ) -> tuple[tuple[Array, Array, Array, Array], Array]:
             number, x, frame, status = carry
             zero = jnp.zeros_like(x)
-            number, x, frame, total, status = lax.fori_loop(0, many[1], advance, (number, x, frame, zero, status))
+            number, x, frame, total, status = lax.fori_loop(0, count, advance, (number, x, frame, zero, status))
             return (number, x, frame, status), total
 
         x = jnp.concatenate([motion.q0, motion.v0])
         none = jnp.zeros((), jnp.int32)
-        start = (none, x, jnp.eye(2 * d, dtype=x.dtype), jnp.zeros_like(x), none)
-        number, x, frame, _, status = lax.fori_loop(0, many[0], advance, start)
-        (_, x, _, status), total = lax.scan(block, (number, x, frame, status), length=blocks)
+        # what is skipped is a block too: the step is compiled once
+        (_, x, _, status), total = lax.scan(block, (none, x, jnp.eye(2 * d, dtype=x.dtype), none), many)
         return total, x[:d], x[d:], status
 
     return vectorised(one, motion, axes, shares)
