@@ -98,7 +98,11 @@ def sorted_moduli(multipliers):
 
 
 @pytest.mark.parametrize(
-    "args", [{"z": Z}, {"z": Z, "damping": 0.02, "stiffness": 2.25, "coupling": 0.8}], ids=["one", "two"]
+    "args",
+    [
+        pytest.param({"z": Z}, id="one"),
+        pytest.param({"z": Z, "damping": 0.02, "stiffness": 2.25, "coupling": 0.8}, id="two", marks=pytest.mark.slow),
+    ],
 )
 def test_an_orbit_its_period_and_its_multipliers(args):
     """From a guess 3 % off, half way between impacts: state, period and multipliers of second order, and extrapolated."""

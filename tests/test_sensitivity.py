@@ -95,7 +95,7 @@ def differentiable(scheme, case):
 
 @cache
 def jacobians(name, scheme, sensitivity, steps):
-    """(thetas (8, p), ends (8,)) -> Jacobians (8, 2d, p) and status (8,)."""
+    """(thetas (B, p), ends (B,)) -> Jacobians (B, 2d, p) and status (B,)."""
     case = cases.get(name)
 
     def final(theta, t1):
@@ -108,11 +108,12 @@ def jacobians(name, scheme, sensitivity, steps):
 
 
 def flow(name, scheme, sensitivity="corrected"):
-    """(thetas (8, p), ends (8,), number of steps) -> Jacobians (8, 2d, p) and status (8,)."""
+    """(thetas (B, p), ends (B,), number of steps) -> Jacobians (B, 2d, p) and status (B,); B = 8 where one theta is given."""
 
     def run(thetas, ends, steps):
-        thetas = np.broadcast_to(thetas, (8, cases.get(name).theta.size))
-        ends = np.broadcast_to(np.asarray(ends, thetas.dtype), (8,))
+        lanes = 8 if np.ndim(thetas) == 1 else len(thetas)
+        thetas = np.broadcast_to(thetas, (lanes, cases.get(name).theta.size))
+        ends = np.broadcast_to(np.asarray(ends, thetas.dtype), (lanes,))
         return jax.tree.map(np.asarray, jacobians(name, scheme, sensitivity, int(steps))(thetas, ends))
 
     return run
@@ -209,11 +210,7 @@ def spread(name, scheme, sensitivity):
     thetas[:, place] += np.linspace(0, 0.1, SPREAD)
     state = lambda theta: jnp.stack(case.formula(dict(zip(case.parameters, theta, strict=True)), case.t1))
     exact = np.asarray(jax.jit(jax.vmap(jax.jacfwd(state)))(thetas))
-    parts = [
-        flow(name, scheme, sensitivity)(x, case.t1, round(case.t1 / 1e-2))
-        for x in thetas.reshape(-1, 8, case.theta.size)
-    ]
-    found, status = (np.concatenate(x) for x in zip(*parts, strict=True))
+    found, status = flow(name, scheme, sensitivity)(thetas, case.t1, round(case.t1 / 1e-2))
     kept = status & Status.DERIVATIVE_AT_END == 0
     keep = differentiable(scheme, case)
     return found[kept][:, :, keep], exact[kept][:, :, keep]
@@ -334,7 +331,7 @@ def test_times(scheme):
         return jnp.concatenate([found.q[-1], found.v[-1]])
 
     start, end = 0.05, 1.9
-    by_start, by_end = jax.jit(jax.jacfwd(final, argnums=(0, 1)))(start, end)
+    by_start, by_end = jax.jacfwd(final, argnums=(0, 1))(start, end)
     later = ji.Problem(
         case.problem.force, lambda s, q, args: q - args["A"] * jnp.sin(args["Om"] * (s + args["t0"])), restitution=e
     )
