@@ -253,18 +253,43 @@ def browse(tmp_path):
     return opened
 
 
+SEARCHES = {
+    "restitution": "howto/systems.html",
+    "hopper": "howto/hopper.html",
+    "status 33": "generated/status.html",
+    "gradient wrong": "faq.html",
+    "MoreauJean": "reference/jaximpact.html",
+    "bowl": "generated/catalogue/bowl.html",
+}
+# what a page of results asks of the index; its own script, without the page
+QUERIES = """
+const fs = require("fs"), vm = require("vm"), [root, ...queries] = process.argv.slice(1);
+globalThis.window = globalThis;
+globalThis.SPHINX_HIGHLIGHT_ENABLED = false;
+globalThis.document = { getElementById: () => ({ childNodes: [], removeChild() {} }), documentElement: { dataset: {} } };
+globalThis._ready = () => undefined;
+globalThis._ = (text) => text;
+const load = (name) => vm.runInThisContext(fs.readFileSync(`${root}/${name}`, "utf8"));
+["_static/language_data.js", "_static/searchtools.js"].forEach(load);
+vm.runInThisContext("globalThis.Search = Search");
+load("searchindex.js");
+const first = (query) => Search._performSearch(...Search._parseQuery(query)).pop();
+console.log(JSON.stringify(Object.fromEntries(queries.map((query) => [query, first(query)?.[0]]))));
+"""
+
+
+@built
+@pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
+def test_the_index_finds_the_page_of_each_search():
+    """In the order of the page of results, whose last is its first; without a browser."""
+    done = subprocess.run(
+        ["node", "-e", QUERIES, "--", str(SITE), *SEARCHES], capture_output=True, text=True, check=True
+    )
+    assert {query: f"{page}.html" for query, page in json.loads(done.stdout).items()} == SEARCHES
+
+
 @site
-@pytest.mark.parametrize(
-    ("query", "page"),
-    [
-        ("restitution", "howto/systems.html"),
-        ("hopper", "howto/hopper.html"),
-        ("status 33", "generated/status.html"),
-        ("gradient wrong", "faq.html"),
-        ("MoreauJean", "reference/jaximpact.html"),
-        ("bowl", "generated/catalogue/bowl.html"),
-    ],
-)
+@pytest.mark.parametrize(("query", "page"), SEARCHES.items())
 def test_a_search_finds_its_page_first(browse, query, page):
     document, errors = browse((SITE / "search.html").as_uri() + "?q=" + query.replace(" ", "+"))
     found = re.findall(r'<ul[^>]*class="search".*?<a href="([^"]+)"', document, re.DOTALL)
