@@ -146,13 +146,15 @@ GATHERING = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=40)  # roo
 CROWDED = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=12)  # and that does not
 
 
+SMALL = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=40, members=2)
+
+
 def long_run(path, **changes):
     """Bodies that gather, over many blocks of rows; their lists have to grow on the way."""
     places = np.stack(np.divmod(np.arange(16.0), 4), axis=1)
     q0 = (0.5 * (places + 0.5)).ravel() - 1.0
-    problem = bodies.disks(np.full(16, 0.1), force=to_the_middle, pairs=40, members=2)
     options = {"t1": 0.7, "h": 1e-3, "args": {"k": 20.0}, "save": 2, "block": 20} | changes
-    return Run(path, problem, q0, 0 * q0, **options)
+    return Run(path, SMALL, q0, 0 * q0, **options)
 
 
 if __name__ == "__main__":

@@ -157,6 +157,24 @@ def test_numba_gas_keeps_its_energy(loops):
     np.testing.assert_allclose(np.sum(v**2), np.sum(v0**2), rtol=0.05)
 
 
+@pytest.mark.slow
+def test_numba_many_disks():
+    pytest.importorskip("numba")
+    from benchmarks.baselines import numba_bodies
+
+    rng = np.random.default_rng(0)
+    radii = 0.1 * rng.uniform(0.8, 1.2, 60)
+    q0 = 0.26 * (np.stack(np.divmod(np.arange(60), 8)[::-1], axis=1) + 0.5) + rng.uniform(-0.005, 0.005, (60, 2))
+    problem = ji.bodies.disks(radii, walls=[(0, 2.08), (0, None)], gravity=numba_bodies.GRAVITY)
+    projection = ji.bodies.ConjugateGradients(tolerance=1e-12)
+    found = ji.solve(problem, q0.ravel(), np.zeros(120), t1=0.4, h=4e-3, scheme=ji.Maury(), projection=projection)
+    state, iterations, residual = numba_bodies.run(numba_bodies.start(q0, radii), radii, 2.08, 100, 4e-3, 1e-12)
+    assert residual < 1e-12 and np.sum(state.impulse > 0) > 20
+    np.testing.assert_allclose(state.q.ravel(), found.q[-1], rtol=0, atol=CURVED)
+    # sums in another order end some solves an iteration sooner
+    np.testing.assert_allclose(iterations, found.iterations, rtol=0.05)
+
+
 def test_numba_bad_input(loops):
     with pytest.raises(ValueError, match="shape"):
         loops.run(works.BALL, np.ones(3), np.ones(3))

@@ -44,16 +44,16 @@ def dense(radii, width):
 
 
 @pytest.fixture(scope="module")
-def five():
-    """Five disks that fall into a box: by all pairs, with rows of every step."""
-    problem, q0 = pile(5, lists=False)
+def four():
+    """Four disks that fall into a box: by all pairs, with rows of every step."""
+    problem, q0 = pile(4, lists=False)
     return problem, q0, ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury())
 
 
-def test_stated_locally_and_as_one_function(five):
-    problem, q0, local = five
-    radii = 0.1 * np.random.default_rng(1).uniform(0.8, 1.2, 5)
-    whole = problem.replace(constraints=dense(radii, 0.78))
+def test_stated_locally_and_as_one_function(four):
+    problem, q0, local = four
+    radii = 0.1 * np.random.default_rng(1).uniform(0.8, 1.2, 4)
+    whole = problem.replace(constraints=dense(radii, 0.52))
     found = ji.solve(whole, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury())
     # round-off of 100 steps
     for name in ("q", "v", "impulse"):
@@ -65,9 +65,9 @@ def test_stated_locally_and_as_one_function(five):
     [(ji.Maury(), 0.0), pytest.param(ji.MoreauJean(), 0.5, marks=pytest.mark.slow), (ji.PaoliSchatzman(), 0.5)],
     ids=["maury", "moreau-jean", "paoli-schatzman"],
 )
-def test_listed_pairs_and_all_pairs(five, scheme, e):
-    problem, q0, reference = five
-    listed, _ = pile(5, lists=True)
+def test_listed_pairs_and_all_pairs(four, scheme, e):
+    problem, q0, reference = four
+    listed, _ = pile(4, lists=True)
     if e > 0:
         reference = ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, scheme=scheme, e=e)
     found = ji.solve(listed, q0, 0 * q0, t1=0.5, h=5e-3, scheme=scheme, projection=TIGHT, e=e)
@@ -79,8 +79,8 @@ def test_listed_pairs_and_all_pairs(five, scheme, e):
     assert np.allclose(found.v, reference.v, rtol=0, atol=1e-7)
 
 
-def test_conjugate_gradients_of_any_contacts(five):
-    problem, q0, reference = five
+def test_conjugate_gradients_of_any_contacts(four):
+    problem, q0, reference = four
     found = ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, scheme=ji.Maury(), projection=TIGHT)
     # by products of dense contacts, as on other devices
     assert found.residual <= 1e-12 and np.allclose(found.q, reference.q, rtol=0, atol=1e-9)
@@ -109,61 +109,69 @@ def test_neighbours_are_those_of_a_tree(search, box):
     assert found.pairs == 0 and found.members == 0 and not found.lost
 
 
-def test_two_growing_disks_part_as_they_grow():
-    radii, growth, masses = np.array([0.3, 0.2]), np.array([0.1, 0.3]), np.array([1.0, 3.0])
-    problem = disks(radii, growth=growth, masses=masses, lists=True)
-    found = ji.solve(problem, [0.0, 0.0, 0.6, 0.0], np.zeros(4), t1=1.0, h=1e-2, projection=TIGHT)
-    # they touch at t = 0.25, and then are as far apart as their radii say; the centre of mass stays
-    expected = np.array([0.45 - 0.9 * 3 / 4, 0, 0.45 + 0.9 / 4, 0])
-    assert np.allclose(found.q[-1], expected, rtol=0, atol=1e-11)
-    assert np.allclose(found.v[-1], [-0.3, 0, 0.1, 0], rtol=0, atol=1e-11)
-
-
-def test_a_ring_of_growing_disks_widens():
+def test_growing_disks_push_each_other_away():
+    # two of different masses, far from a ring of equal ones
     count, growth = 24, 0.2
     angle = 2 * np.pi * np.arange(count) / count
-    q0 = np.stack([np.cos(angle), np.sin(angle)], axis=1).ravel()
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1).ravel()
     radius = 0.9 * np.sin(np.pi / count)
-    found = ji.solve(disks(np.full(count, radius), growth=growth), q0, 0 * q0, t1=0.5, h=5e-3, projection=TIGHT)
+    radii = np.append([0.3, 0.2], np.full(count, radius))
+    rates, masses = np.append([0.1, 0.3], np.full(count, growth)), np.append([1.0, 3.0], np.ones(count))
+    q0 = np.concatenate([[10.0, 0.0, 10.6, 0.0], ring])
+    problem = disks(radii, growth=rates, masses=masses)
+    found = ji.solve(problem, q0, 0 * q0, t1=1.0, h=1e-2, projection=TIGHT).raise_if_failed()
+    # they touch at t = 0.25, and then are as far apart as their radii say; the centre of mass stays
+    expected = np.array([10.45 - 0.9 * 3 / 4, 0, 10.45 + 0.9 / 4, 0])
+    assert np.allclose(found.q[-1, :4], expected, rtol=0, atol=1e-11)
+    assert np.allclose(found.v[-1, :4], [-0.3, 0, 0.1, 0], rtol=0, atol=1e-11)
     # distances of neighbours are linear in the ring's radius, so that the scheme is exact
-    wide = (radius + growth * 0.5) / np.sin(np.pi / count)
-    assert wide > 1.1 and not found.failed
-    assert np.allclose(found.q[-1], wide * q0, rtol=0, atol=1e-9)
+    wide = (radius + growth) / np.sin(np.pi / count)
+    assert wide > 1.1
+    assert np.allclose(found.q[-1, 4:], wide * ring, rtol=0, atol=1e-9)
 
 
-def test_an_inelastic_chain_shares_its_momentum():
-    count, gap = 12, 0.05
-    q0 = np.stack([(2 + gap) * np.arange(count), np.zeros(count)], axis=1).ravel()
-    v0 = np.zeros(2 * count)
-    v0[0] = 1.0
+def test_an_inelastic_chain_beside_a_column():
+    count, gap, h = 12, 0.05, 1e-2
+    row = np.stack([(2 + gap) * np.arange(count), np.ones(count)], axis=1).ravel()
+    column = np.stack([np.full(count, -9.0), 0.5 + np.arange(count)], axis=1).ravel()
+    radii = np.repeat([0.5, 1.0], count)
+    problem = disks(radii, walls=[None, (0, None)], gravity=10.0, masses=np.repeat([2.0, 1.0], count))
+    v0 = np.zeros(4 * count)
+    v0[2 * count] = 1.0
     meet = gap * sum(range(1, count))  # the k-th is reached after gaps of k bodies moving at 1/k
-    found = ji.solve(disks(np.ones(count)), q0, v0, t1=meet + 1.0, h=1e-2, projection=TIGHT)
-    chain = np.asarray(found.q[-1]).reshape(-1, 2)
+    found = ji.solve(problem, np.append(column, row), v0, t1=meet + 1.0, h=h, projection=TIGHT).raise_if_failed()
+    chain = np.asarray(found.q[-1]).reshape(-1, 2)[count:]
     assert np.allclose(np.diff(chain[:, 0]), 2.0, rtol=0, atol=1e-10)
-    assert np.allclose(np.asarray(found.v[-1])[::2], 1 / count, rtol=0, atol=1e-10)
+    assert np.allclose(np.asarray(found.v[-1])[2 * count :: 2], 1 / count, rtol=0, atol=1e-10)
     # momentum, hence the centre of mass
-    start = np.mean(q0[::2])
+    start = np.mean(row[::2])
     assert np.isclose(np.mean(chain[:, 0]), start + (meet + 1.0) / count, rtol=0, atol=1e-10)
-
-
-def test_a_column_stands_on_its_impulses():
-    count, h = 12, 1e-2
-    q0 = np.stack([np.zeros(count), 0.5 + np.arange(count)], axis=1).ravel()
-    problem = disks(np.full(count, 0.5), walls=[None, (0, None)], gravity=10.0, masses=2.0)
-    found = ji.solve(problem, q0, 0 * q0, t1=0.1, h=h, projection=TIGHT)
     assert found.pairs.shape == (*found.impulse.shape, 2)
     pairs, impulse = np.asarray(found.pairs[-1]), np.asarray(found.impulse[-1])
-    carried = {tuple(ends): size for ends, size in zip(pairs.tolist(), impulse, strict=True) if size > 0}
+    carried = {tuple(p): x for p, x in zip(pairs.tolist(), impulse, strict=True) if x > 0 and p[0] < count}
     # each contact carries the weight above it over a step; obstacle 0 is -1
     expected = {(0, -1): count} | {(i, i + 1): count - 1 - i for i in range(count - 1)}
     assert carried.keys() == expected.keys()
     assert all(np.isclose(carried[k], expected[k] * 20.0 * h, rtol=1e-9) for k in expected)
 
 
+@pytest.fixture(scope="module")
+def heap():
+    """Twelve disks that come to rest in a box, and how."""
+    problem, q0 = pile(12)
+    return problem, q0, ji.solve(problem, q0, 0 * q0, **HEAP).raise_if_failed()
+
+
+HEAP = {"t1": 1.0, "h": 2e-3, "save": 20}
+
+
 @pytest.mark.parametrize("count", [12, 60])
-def test_a_pile_loses_energy_and_never_overlaps(count):
-    problem, q0 = pile(count)
-    found = ji.solve(problem, q0, 0 * q0, t1=1.0, h=2e-3, save=20).raise_if_failed()
+def test_a_pile_loses_energy_and_never_overlaps(count, heap):
+    if count == 12:
+        found = heap[2]
+    else:
+        problem, q0 = pile(count)
+        found = ji.solve(problem, q0, 0 * q0, **HEAP).raise_if_failed()
     energy = np.asarray(found.energy)
     # of a scheme of first order energy dips by h g v at most within a step, and grows by none: solved to 1e-8 m/s
     assert np.max(np.diff(energy)) < 1e-6 * energy[0]
@@ -184,9 +192,9 @@ def test_momentum_in_a_periodic_box():
     assert energy[-1] < 0.8 * energy[0]
 
 
-def test_bodies_too_fast_for_the_list():
-    problem, q0 = pile(12)
-    found = ji.solve(problem, q0, np.full(24, -5.0), t1=0.1, h=2e-2, save="final")
+def test_bodies_too_fast_for_the_list(heap):
+    problem, q0, _ = heap
+    found = ji.solve(problem, q0, np.full(24, -50.0), **HEAP)
     assert int(found.status) & ji.Status.NEIGHBOURS_OUTRUN and found.failed
 
 
@@ -221,9 +229,8 @@ def test_single_precision():
     assert found.residual < 1e-3 and found.penetration < 1e-5
 
 
-def test_a_file_keeps_pairs(tmp_path):
-    problem, q0 = pile(12)
-    found = ji.solve(problem, q0, 0 * q0, t1=0.5, h=5e-3, save=50)
+def test_a_file_keeps_pairs(heap, tmp_path):
+    found = heap[2]
     back = ji.load(found.save(tmp_path / "pile.npz"))
     assert np.array_equal(back.pairs, found.pairs) and np.array_equal(back.impulse, found.impulse)
 
@@ -310,7 +317,8 @@ def narrow(lists):
     def walls(t, x, r):
         return jnp.stack([x[1] - r, x[0] - r, 1.2 - x[0] - r])
 
-    weight = lambda t, q, v, args: jnp.tile(jnp.stack([0 * args["g"], -args["g"]]), 5)
+    # not the same everywhere, so that disks that touch push or part: forces of round-off between them have no sign
+    weight = lambda t, q, v, args: jnp.tile(jnp.stack([0 * args["g"], -args["g"]]), 5) - 3.0 * q
     return ji.Problem(weight, Bodies(5, gap, 0.5, obstacles=walls, each=lambda t, args: args["r"], lists=lists))
 
 
@@ -337,13 +345,13 @@ def test_derivatives_are_those_of_dense_constraints(sensitivity, scheme):
     assert np.max(np.abs(jacobians["dense"])) > 1
     # both modes differentiate the same steps
     assert np.allclose(jacobians["forward"], jacobians["reverse"], rtol=0, atol=1e-9)
-    # impulses to 1e-12 m/s; with the correction, contacts between disks that fall together carry forces of 1e-17 to 2e-16 N, whose sign,
-    # that is whether they are pressed, is rounding: an effect of O(h) of O(h) derivatives
-    assert np.allclose(
-        jacobians["forward"], jacobians["dense"], rtol=0, atol=1e-9 if sensitivity == "discrete" else 25e-6
-    )
+    # impulses to 1e-12 m/s; of Maury's the corrected derivative asks which are any at all, known to as much: an effect of O(h) of O(h)
+    # derivatives, 4e-6 measured
+    near = 25e-6 if sensitivity == "corrected" and isinstance(scheme, ji.Maury) else 1e-9
+    assert np.allclose(jacobians["forward"], jacobians["dense"], rtol=0, atol=near)
 
 
+@pytest.mark.slow
 def test_velocities_after_an_impact_have_the_derivative_at_their_time():
     pull = lambda t, q, v, args: -20.0 * q
 
@@ -357,11 +365,3 @@ def test_velocities_after_an_impact_have_the_derivative_at_their_time():
     dense = jax.jacfwd(end)(state, False)
     # apart again: velocities lag by h/2, which the derivative makes up for by h/2 da/dq = 0.1 dq; 1e-12 m/s over 30 steps
     assert np.allclose(jax.jacrev(end)(state, True), dense, rtol=0, atol=1e-10)
-
-
-def test_other_devices_take_no_native_code():
-    problem, q0 = pile(12)
-    moved = jax.jit(lambda q: ji.solve(problem, q, 0 * q, t1=0.1, steps=20, save="final", sensitivity="none").q)
-    text = moved.trace(jnp.asarray(q0)).lower(lowering_platforms=("cuda",)).as_text()
-    assert "jaximpact_" not in text
-    assert "jaximpact_" in moved.trace(jnp.asarray(q0)).lower().as_text()
