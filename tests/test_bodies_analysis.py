@@ -121,6 +121,7 @@ def errors(name, case, scheme, counts):
     return np.array([np.max(np.abs(np.asarray(one.q) - exact)) for one in found])
 
 
+@pytest.mark.slow
 def test_a_row_of_growing_spheres_is_exact():
     # distances are affine along the row, so that linearised constraints are the constraints: round-off of the solver
     assert errors("growing-spheres", "row", ji.Maury(), [500])[0] < 1e-9
