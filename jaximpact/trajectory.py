@@ -367,7 +367,9 @@ class Course:
         # the number of the step is that of all lanes, which spares them a choice
         found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)
         state = numbered(found, new.n)
-        account = lax.cond(new.n.astype(jnp.uint32) % LOOK == 0, self.stable, lambda _, account: account, state, account)
+        account = lax.cond(
+            new.n.astype(jnp.uint32) % LOOK == 0, self.stable, lambda _, account: account, state, account
+        )
         return state, row, account
 
 
