@@ -351,7 +351,7 @@ def test_matrices(monkeypatch, small):
     random, n = np.random.default_rng(0), 24 if small == "memory" else 6
     a = random.uniform(-1, 1, (3, n, n))
     a = a + a.swapaxes(1, 2) + 4 * n * np.eye(n)
-    b, x = random.uniform(-1, 1, (3, 3, n)), random.integers(-3, 4, (3, n)).astype(float)  # equal ones: the first
+    b, x = random.uniform(-1, 1, (3, 3, n)), random.integers(-3, 4, (3, n)).astype(np.float32)  # equal ones: the first
     x[1, 4], x[2] = np.nan, -np.inf
     found, expected = lanewise(of_matrices, a, b, x), jax.jit(jax.vmap(of_matrices))(a, b, x)
     for y, z in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):

@@ -98,28 +98,38 @@ def _triangular_solve(e: Any, p: Any, a: Block, b: Block) -> Block:
 
 
 def _top_k(e: Any, p: Any, x: Block) -> list[Block]:
-    """The largest, and where they are: each the first of the best that are left, a NaN better than any number."""
-    if len(x.shape) != 1:
-        raise Unsupported("top_k along one of several axes")
-    x, count = stored(e, x), p["k"]
-    taken = own(e, Block(x.shape, np.dtype(bool), x.wide, lambda index: constant(False, bool)), x.wide)
+    """The largest, and where they are, the first of equal ones first; a NaN is larger than any number.
+
+    A number and its place make one whole number, which orders both; no two are equal.
+    """
+    if len(x.shape) != 1 or x.dtype != np.float32:
+        raise Unsupported("top_k but of one axis in single precision")
+    x, n, count, w = stored(e, x), x.shape[0], p["k"], e.w
+    least, most = (constant(bound, LONG) for bound in (np.iinfo(LONG).min, np.iinfo(LONG).max))
+
+    def key(index: Sequence[Number]) -> Number:
+        bits = w.convert("bitcast", x.at(index), np.int32)
+        sign = w.op("ashr", bits, constant(31, np.int32))
+        ordered = w.op("xor", bits, w.op("and", sign, constant(0x7FFFFFFF, np.int32)))
+        return w.op("or", w.op("shl", converted(w, ordered, LONG), whole(32)), w.op("sub", whole(n - 1), *index))
+
+    keys = own(e, Block(x.shape, LONG, x.wide, key), x.wide)
     values, places = reserved(e, (count,), x.dtype, x.wide), reserved(e, (count,), np.int32, x.wide)
-    nothing = [e.w.wide(y) if x.wide else y for y in (constant(0, x.dtype), constant(-1, LONG))]
+    start = lambda bound: w.wide(bound) if x.wide else bound
 
-    def turn(j: Number) -> None:
-        def better(i: Number, now: list[Number]) -> list[Number]:
-            best, place = now
-            y, none = x.at([i]), e.op("lt", None, place, whole(0))
-            free, larger = e.op("not", None, taken.at([i])), e.op("lt_to", None, best, y)
-            take = e.op("and", None, free, e.op("or", None, none, larger))
-            return [e.w.select(take, y, best), e.w.select(take, i, place)]
+    def turn(j: Number, last: list[Number]) -> list[Number]:
+        def better(i: Number, best: list[Number]) -> list[Number]:
+            y = keys.at([i])
+            left = w.select(w.op("icmp slt", y, *last, dtype=bool), y, least)
+            return [w.intrinsic("smax", *best, left)]
 
-        best, place = repeat(e, x.size, nothing, better)
-        put(e, values, [j], best)
-        put(e, places, [j], converted(e.w, place, np.dtype(np.int32)))
-        put(e, taken, [place], constant(True, bool))
+        (best,) = repeat(e, n, [start(least)], better)
+        place = w.op("sub", whole(n - 1), w.op("and", best, whole(0xFFFFFFFF)))
+        put(e, values, [j], x.at([place]))
+        put(e, places, [j], converted(w, place, np.dtype(np.int32)))
+        return [best]
 
-    _from(e, whole(0), count, turn)
+    repeat(e, count, [start(most)], turn)
     return [values, places]
 
 
