@@ -37,6 +37,18 @@ def test_rows_are_those_of_solve(whole):
     assert np.array_equal(on_disk.q, found.q) and np.all(on_disk.done == 1)
 
 
+def test_some_rows(whole):
+    run, found = whole
+    for rows in (slice(-1, None), slice(5, 300, 45)):
+        some = run.solution(rows)
+        for name in ("t", "q", "impulse", "pairs"):
+            assert np.array_equal(getattr(some, name), getattr(found, name)[rows]), name
+        assert some.residual == found.residual
+    for rows in (3, slice(400, None), slice(None, None, -1)):
+        with pytest.raises(ValueError, match=r"rows=.*: give a slice of the 351 rows"):
+            run.run(rows=rows)
+
+
 def test_killed_in_the_middle_and_continued(whole, tmp_path):
     path = tmp_path / "killed.zarr"
     run = long_run(path)

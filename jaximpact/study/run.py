@@ -107,12 +107,13 @@ class Run:
         if self.store.exists:
             self._check()
 
-    def run(self, progress: bool = False, unlock: bool = False) -> Solution:
-        """Compute what is not computed yet, and give the whole motion.
+    def run(self, progress: bool = False, unlock: bool = False, rows: slice = slice(None)) -> Solution:
+        """Compute what is not computed yet, and give the motion.
 
         Args:
             progress: show a progress bar, of steps.
             unlock: take over the lock of a process on another host, known to have ended.
+            rows: those to give, ``slice(-1, None)`` for the last alone; by default all, which then have to fit memory.
 
         Raises:
             RuntimeError: another process computes this run, or blocks are missing; OSError: one cannot be written.
@@ -123,20 +124,29 @@ class Run:
             else:
                 self.store.create(self._record(), self._schema())
             self._compute(progress)
-        return self.solution()
+        return self.solution(rows)
 
-    def solution(self) -> Solution:
-        """The motion as it is on disk: as numpy arrays.
+    def solution(self, rows: slice = slice(None)) -> Solution:
+        """The motion as it is on disk, or some of its ``rows``: as numpy arrays.
 
         Raises:
-            RuntimeError: it is not complete.
+            RuntimeError: it is not complete; ValueError: no such rows.
         """
         if len(self.store.finished()) < len(self.blocks):
             raise RuntimeError(
                 f"{self.store.name} is not complete, call run(): xarray.open_zarr reads the rows that there are"
             )
         names = [x.name for x in self._variables]
-        parts = [self.store.read(block, names) for block in self.blocks.numbers()]
+        (count,) = self.blocks.whole
+        if not isinstance(rows, slice) or not range(count)[rows] or range(count)[rows].step < 0:
+            raise ValueError(f"rows={rows!r}: give a slice of the {count} rows, in their order, as slice(-1, None)")
+        wanted, parts = range(count)[rows], []
+        for block in self.blocks.numbers():
+            (where,) = self.blocks.where(block)
+            here = [i - where.start for i in wanted if where.start <= i < where.stop]
+            if here:
+                part = self.store.read(block, names)
+                parts.append({name: part[name][here] for name in names})
         arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
         kept = self.store.kept()
         account: dict[str, Any] = {
@@ -144,7 +154,7 @@ class Run:
         }
         missing: dict[str, Any] = dict.fromkeys({"energy", "pairs"} - set(arrays))
         found = Solution(**arrays, **missing, **account, values=None, timing=Timing.of(self._program.scheme))
-        return found._marked(self._naming, self._every == 1)
+        return found._marked(self._naming, self._every == 1 and rows == slice(None))
 
     # the store
 
