@@ -66,19 +66,21 @@ class Later(Executor):
 
     def __init__(self, act=lambda number: None):
         self.act, self.submitted, self.outstanding, self.most = act, 0, 0, 0
-        self.pool = ThreadPoolExecutor(1)
+        self.pool, self.lock = ThreadPoolExecutor(1), threading.Lock()
 
     def submit(self, function, /, *args, **kwargs):
-        number, self.submitted = self.submitted, self.submitted + 1
-        self.outstanding += 1
-        self.most = max(self.most, self.outstanding)
+        with self.lock:
+            number, self.submitted = self.submitted, self.submitted + 1
+            self.outstanding += 1
+            self.most = max(self.most, self.outstanding)
 
         def call():
             try:
                 self.act(number)
                 return function(*args, **kwargs)
             finally:
-                self.outstanding -= 1
+                with self.lock:
+                    self.outstanding -= 1
 
         return self.pool.submit(call)
 
@@ -99,7 +101,12 @@ def test_processes_under_their_own_settings(alone, tmp_path, paths):
 
 
 def test_no_more_than_a_window_is_outstanding(alone, tmp_path):
-    executor = Later()
+    def fill(number):  # a task waits for the two behind it
+        deadline = time.monotonic() + 60
+        while executor.submitted < min(number + 3, 10) and time.monotonic() < deadline:
+            time.sleep(1e-3)
+
+    executor = Later(fill)
     study = small(tmp_path / "s.zarr", grid((10, 3)))
     study.run(executor, outstanding=3)
     assert (executor.submitted, executor.most) == (10, 3)
