@@ -13,7 +13,6 @@ The last three count processor time, of which other work on a machine takes noth
 
 from __future__ import annotations
 
-import itertools
 import resource
 import subprocess
 import sys
@@ -29,6 +28,8 @@ import jaximpact as ji
 from jaximpact import bodies
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from gallery.spheres_in_a_box import box
+
 from benchmarks import timing, works
 from benchmarks.baselines.siconos_pile import SiconosPile
 
@@ -102,12 +103,7 @@ def heap(count: int) -> None:
 
 
 def cube(side: int, steps: int) -> None:
-    rng = np.random.default_rng(0)
-    places = np.array(list(itertools.product(range(side), repeat=3)))
-    radii = 0.05 * rng.uniform(0.8, 1.2, len(places))
-    q = (0.125 * (places + 0.5) + 0.002 * rng.uniform(-1, 1, places.shape)).ravel()
-    width = side * 0.125
-    problem = bodies.spheres(radii, walls=[(0, width), (0, width), (0, None)], gravity=9.81)
+    problem, q, _ = box(side)
     v = 0 * q
     for _ in range(3):
         found = run(problem, q, v, steps, 1e-3)

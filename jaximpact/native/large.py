@@ -146,15 +146,24 @@ def _dynamic_update_slice(e: Any, p: Any, x: Block, new: Block, *starts: Block) 
     return target
 
 
-def _starts(
-    e: Any, x: Block, sizes: Sequence[int], axes: Sequence[int], indices: Block, batch: list
-) -> tuple[list, Any]:
-    """Where a window of that size begins, moved inside the array, and whether it was there before, None: it was."""
+def _window(
+    e: Any, x: Block, sizes: Sequence[int], axes: Sequence[int], indices: Block, batched: tuple, kept: tuple,
+    index: Sequence[Number],
+) -> tuple[list, Any]:  # fmt: skip
+    """Where an entry of a window of that size lies, moved inside the array, and whether the window was there before, None: it was.
+
+    ``batched``, ``kept``: axes of the array, and which of the batch or of the ``index`` says where in them.
+    """
+    batch = [i for k, i in enumerate(index) if k not in kept[1]]
     place, there = [whole(0)] * len(x.shape), None
     for k, axis in enumerate(axes):
         i = converted(e.w, indices.at([*batch, whole(k)]), LONG)
         place[axis] = e.w.intrinsic("smax", e.w.intrinsic("smin", i, whole(x.shape[axis] - sizes[axis])), whole(0))
         there = e.w.both(e.w.op("icmp eq", place[axis], i, dtype=bool), there)
+    for axis, k in zip(*batched, strict=True):
+        place[axis] = batch[k]
+    for axis, k in zip(*kept, strict=True):
+        place[axis] = plus(e, place[axis], index[k])
     return place, there
 
 
@@ -169,12 +178,8 @@ def _gather(e: Any, p: Any, x: Block, indices: Block) -> Block:
     x = stored(e, x)
 
     def at(index: Sequence[Number]) -> Number:
-        batch = [i for k, i in enumerate(index) if k not in n.offset_dims]
-        place, there = _starts(e, x, sizes, n.start_index_map, indices, batch)
-        for axis, k in zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True):
-            place[axis] = batch[k]
-        for axis, k in zip(kept, n.offset_dims, strict=True):
-            place[axis] = plus(e, place[axis], index[k])
+        batched = n.operand_batching_dims, n.start_indices_batching_dims
+        place, there = _window(e, x, sizes, n.start_index_map, indices, batched, (kept, n.offset_dims), index)
         found = x.at(place)
         return found if there is None or inside else e.w.select(there, found, constant(fill, x.dtype))
 
@@ -192,12 +197,9 @@ def _scatter(name: str) -> Callable:
         target = own(e, x, x.wide or indices.wide or updates.wide)
 
         def body(index: list[Number]) -> None:
-            batch = [i for k, i in enumerate(index) if k not in n.update_window_dims]
-            place, there = _starts(e, x, sizes, n.scatter_dims_to_operand_dims, indices, batch)
-            for axis, k in zip(n.operand_batching_dims, n.scatter_indices_batching_dims, strict=True):
-                place[axis] = batch[k]
-            for axis, k in zip(kept, n.update_window_dims, strict=True):
-                place[axis] = plus(e, place[axis], index[k])
+            batched = n.operand_batching_dims, n.scatter_indices_batching_dims
+            window = kept, n.update_window_dims
+            place, there = _window(e, x, sizes, n.scatter_dims_to_operand_dims, indices, batched, window, index)
             old, new = target.at(place), updates.at(index)
             new = e.op(name, None, old, new) if name else new
             put(e, target, place, new if there is None or clip else e.w.select(there, new, old))

@@ -9,17 +9,13 @@ import numpy as np
 
 from ..small import Unsupported
 from .arithmetic import converted
-from .memory import LONG, Block, own, put, repeat, reserved, stored, whole
+from .memory import LONG, Block, own, put, repeat, reserved, stored, turns, whole
 from .writer import Number, constant
 
 
 def _after(e: Any, i: Number, n: int, body: Callable[[Number], None]) -> None:
     """``body(k)`` for i < k < n, of an i below n - 1."""
-    _from(e, e.w.op("add", i, whole(1)), n, body)
-
-
-def _from(e: Any, i: Number, n: int, body: Callable[[Number], None]) -> None:
-    repeat(e, n, [], lambda k, _: body(k) or [], first=i)  # type: ignore[func-returns-value]
+    turns(e, n, body, e.w.op("add", i, whole(1)))
 
 
 def _turned(x: Block) -> Block:
@@ -49,10 +45,10 @@ def _cholesky(e: Any, p: Any, x: Block) -> Block:
 
     def row(k: Number, j: Number) -> None:
         scale = high.at([k, j])
-        _from(e, j, n, lambda i: _less(e, high, [j, i], scale, high.at([k, i])))
+        turns(e, n, lambda i: _less(e, high, [j, i], scale, high.at([k, i])), j)
 
     if n > 1:
-        _from(e, whole(0), n - 1, column)
+        turns(e, n - 1, column)
     root(whole(n - 1))
 
     def low(index: Sequence[Number]) -> Number:
@@ -80,19 +76,19 @@ def _triangular_solve(e: Any, p: Any, a: Block, b: Block) -> Block:
         if p["unit_diagonal"]:
             return
         pivot = a.at([k, k])
-        _from(e, whole(0), columns, lambda c: put(e, x, place(k, c), e.op("div", None, x.at(place(k, c)), pivot)))
+        turns(e, columns, lambda c: put(e, x, place(k, c), e.op("div", None, x.at(place(k, c)), pivot)))
 
     def taken(step: Number, after: Number) -> None:
         k, i = order(step), order(after)
         factor = a.at([i, k])
-        _from(e, whole(0), columns, lambda c: _less(e, x, place(i, c), factor, x.at(place(k, c))))
+        turns(e, columns, lambda c: _less(e, x, place(i, c), factor, x.at(place(k, c))))
 
     def turn(step: Number) -> None:
         known(step)
         _after(e, step, n, lambda after: taken(step, after))
 
     if n > 1:
-        _from(e, whole(0), n - 1, turn)
+        turns(e, n - 1, turn)
     known(whole(n - 1))
     return x
 

@@ -92,6 +92,11 @@ def repeat(
     return new
 
 
+def turns(e: Any, n: int, body: Callable[[Number], None], first: Number | None = None) -> None:
+    """``body(i)`` of all i up to n, from a ``first`` below n on."""
+    repeat(e, n, [], lambda i, _: body(i) or [], first)  # type: ignore[func-returns-value]
+
+
 def each(e: Any, shape: Sequence[int], body: Callable[[list[Number]], None]) -> None:
     """``body(index)`` of every index."""
 
@@ -99,7 +104,7 @@ def each(e: Any, shape: Sequence[int], body: Callable[[list[Number]], None]) -> 
         if axis == len(shape):
             body(index)
         else:
-            repeat(e, shape[axis], [], lambda i, _: along(axis + 1, [*index, i]) or [])  # type: ignore[func-returns-value]
+            turns(e, shape[axis], lambda i: along(axis + 1, [*index, i]))
 
     if math.prod(shape):
         along(0, [])

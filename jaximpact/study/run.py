@@ -138,13 +138,14 @@ class Run:
             )
         names = [x.name for x in self._variables]
         (count,) = self.blocks.whole
-        if not isinstance(rows, slice) or not range(count)[rows] or range(count)[rows].step < 0:
+        wanted = range(count)[rows] if isinstance(rows, slice) else range(0)
+        if not wanted or wanted.step < 0:
             raise ValueError(f"rows={rows!r}: give a slice of the {count} rows, in their order, as slice(-1, None)")
-        wanted, parts = range(count)[rows], []
+        chosen, parts = np.asarray(wanted), []
         for block in self.blocks.numbers():
             (where,) = self.blocks.where(block)
-            here = [i - where.start for i in wanted if where.start <= i < where.stop]
-            if here:
+            here = chosen[(chosen >= where.start) & (chosen < where.stop)] - where.start
+            if here.size:
                 part = self.store.read(block, names)
                 parts.append({name: part[name][here] for name in names})
         arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
