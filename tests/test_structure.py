@@ -13,7 +13,7 @@ LAYERS = [
     ["derivatives", "jaxprs", "labels", "shapes"],
     ["linalg", "status", "motion", "problem", "threads", "chunks", "stream", "progress", "version"],
     ["provenance"],
-    ["contact", "small", "symbolic"],
+    ["contact", "small", "symbolic", "variation"],
     ["native"],
     ["projection"],
     ["schemes"],
