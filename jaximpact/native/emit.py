@@ -19,7 +19,7 @@ from ..small.cost import SMALL
 from . import conditions, large, memory
 from .arithmetic import RULES
 from .memory import Block
-from .writer import BOOL, INT, Number, Writer, constant
+from .writer import BOOL, INT, SELDOM, Number, Writer, constant
 
 CHEAP = 40  # operations of a branch that is taken whether a lane asks for it or not
 NAME = "motion"
@@ -176,7 +176,7 @@ class Native:
             if asked.wide:
                 active = w.active if not parted or self.live is None else w.both(self.live, w.active)
                 needed, taken = conditions.asking(w, asked, active)
-            w.branch(needed, inside, after)
+            w.branch(needed, inside, after, SELDOM)
             w.begin(inside)
             with w.scope(taken if asked.wide else w.active):
                 if parted:

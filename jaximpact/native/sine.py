@@ -15,7 +15,7 @@ from functools import reduce
 import numpy as np
 
 from ..small.sine import COSINE, SINE
-from .writer import BOOL, RARE, Number, Writer, constant
+from .writer import BOOL, LONG, RARE, Number, Writer, constant
 
 LARGE = 2.0**30
 SHIFT = 1.5 * 2.0**52
@@ -96,12 +96,21 @@ def _small(w: Writer, x: Number) -> tuple[Number, Number]:
 
     sine = fma(mul(y, z), polynomial(SINE), y)
     cosine = fma(square, polynomial(COSINE), fma(z, _number(-0.5), _number(1)))
-    quarter = w.convert("bitcast", shifted, np.int64)
-    odd, second = (w.op("icmp ne", w.op("and", quarter, _whole(bit)), _whole(0), dtype=BOOL) for bit in (1, 2))
+    quarter = w.convert("bitcast", shifted, LONG)
+    odd = w.op("icmp ne", w.op("and", quarter, _whole(1)), _whole(0), dtype=BOOL)
     sine = w.select(w.op("fcmp oeq", x, _number(0), dtype=BOOL), x, sine)  # a zero with its sign
-    a, b = w.select(odd, cosine, sine), w.select(odd, sine, cosine)
-    return w.select(second, w.op("fneg", a), a), w.select(w.op("xor", second, odd), w.op("fneg", b), b)
+
+    def turned(value: Number, half: Number) -> Number:
+        """With the opposite sign where the second bit is set."""
+        sign = w.op("and", w.op("shl", half, _whole(62)), _whole(-(2**63)))
+        return w.convert("bitcast", w.op("xor", w.convert("bitcast", value, LONG), sign), np.float64)
+
+    # odd quarters exchange the two
+    return (
+        turned(w.select(odd, cosine, sine), quarter),
+        turned(w.select(odd, sine, cosine), w.op("add", quarter, _whole(1))),
+    )
 
 
 def _whole(value: int) -> Number:
-    return constant(value, np.int64)
+    return constant(value, LONG)

@@ -29,6 +29,7 @@ KEPT = (
     "call i",
 )  # where they stand: they may trap, or cost much
 RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'
+SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # now and then: as contacts act
 NAMED = re.compile(r"%[\w.]+")
 BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 
