@@ -116,7 +116,8 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     if count > LARGEST:
         raise Unsupported(f"a program of some {count} operations, more than {LARGEST}")
     variables, constants = inputs(closed)
-    real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
+    # numbers that all lanes share may be of more digits, as tolerances are
+    real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     register = BYTES // max(real, default=8) if many else 1
     width = register * TOGETHER if many and count in WAITING else register
     text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused, register, small)
