@@ -55,14 +55,16 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
     if problem is not None:
         check_problem(problem)
     listed = problem is not None and problem.listed
+    given = []
+    if scheme is not None:
+        given.append(("scheme", scheme, Scheme, "PaoliSchatzman()"))
+    if projection is not None:
+        given.append(("projection", projection, ContactSolver, "ActiveSet()"))
     if scheme is None:
         scheme = Maury() if listed else PaoliSchatzman()
     if projection is None:
         projection = ConjugateGradients() if listed else ActiveSet()
-    for name, value, kind, example in (
-        ("scheme", scheme, Scheme, "PaoliSchatzman()"),
-        ("projection", projection, ContactSolver, "ActiveSet()"),
-    ):
+    for name, value, kind, example in given:
         check_kind(name, value, kind, f"a {name} such as {example}")
         _check_options(value)
     if listed and not projection.takes_lists:
@@ -136,9 +138,7 @@ def _reports(problem: Problem, motion: Motion, axes: tuple) -> Report:
 
 def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
     """Facts about the start of each lane, a leading axis; of steps h, the same for all."""
-    starts = lanes.only("q0", "v0", "t0", "args")
-    marks = starts.marks._replace(h=None if h is None else -1)
-    starts = Lanes.of(starts.motion._replace(h=h), marks, lanes.count)
+    starts = lanes.only("q0", "v0", "t0", "args", h=h)
     through_xla = partial(_reports, axes=starts.axes)
     # native code has no search for near pairs
     call = through_xla if problem.listed else natively(_report, (None, starts.in_axes), through_xla)
@@ -201,7 +201,7 @@ def for_lanes(
             "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
         )
     program = Program.of(problem, scheme, projection, save, lanes.motion)
-    one = lanes.take(0)
+    one = lanes.first
     size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
     rows = program.rows + 1
     check_memory(
@@ -261,14 +261,13 @@ def _canonical_lanes(
     check_restitution(e)
     eps = float(jnp.finfo(dtype).eps)
     begin, end, step = (np.asarray(x, np.float64) for x in (t0, t1, h))
-    steps = np.broadcast_to(count_steps(begin, end, step, eps), count)
-    if np.all(steps == steps[0]):
+    steps = np.asarray(count_steps(begin, end, step, eps), np.int32)
+    if steps.ndim and (steps == steps[0]).all():
         steps = steps[0]
-    steps = np.asarray(steps, np.int32)
     axes = [0 if carried else None for _, carried in named.values()]
     axes = [*axes[:5], 0 if steps.ndim else None, axes[5], *args_axes]
     lanes = Lanes(Motion(q0, v0, t0, t1, h, steps, e, args), tuple(axes), count)
-    one = lanes.take(0)
+    one = lanes.first
     try:
         check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
     except (ValueError, TypeError) as error:
@@ -313,13 +312,13 @@ def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
 
 def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     """Admissible start and positive mass of every lane; the problem with room for the near pairs that there are."""
-    parts, shortest = [], np.min(lanes.motion.h)
+    parts, shortest = [], lanes.motion.h.min()
     for begin in range(0, lanes.count, largest()):
         with differentiable():
             found = start_reports(problem, lanes.some(slice(begin, begin + largest())), shortest)
         refuse_traced(found)
         parts.append(jax.tree.map(np.asarray, found))
-    report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    report: Report = parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
     fitting = fitted(problem, report)
     if fitting is not problem:
         return _check_lanes(fitting, lanes)

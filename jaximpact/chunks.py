@@ -18,8 +18,6 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
     Lanes of a chunk run as many steps as the longest of them. Every size costs a compilation, so sizes are shared as far
     as the total work, padding included, stays within WORK times the sum of the steps.
     """
-    if counts.strides == (0,) and -(-len(counts) // -(-len(counts) // chunk)) > max(SHORT_VECTORS):
-        return _divided(len(counts), chunk, shares)
     order = np.argsort(-counts, kind="stable")
     ascending = -counts[order]
     parts, first = [], 0
@@ -49,10 +47,12 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
     ]
 
 
-def _divided(count: int, chunk: int, shares: int) -> list[tuple[slice, Any]]:
-    """Chunks of lanes of one number of steps, as slices: of many lanes no number is looked at."""
+def split(count: int, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
+    """The same of lanes of one number of steps, as slices: of many lanes no number is looked at."""
     number = -(-count // chunk)
     size = -(-count // number)
+    if size <= max(SHORT_VECTORS):
+        return divide(np.ones(count, int), chunk, shares)
     size += -size % shares
     ends = [i * count // number for i in range(number + 1)]
     # filled up with neighbours, the last with the last lane

@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from .checks import check_memory
-from .chunks import divide
+from .chunks import divide, split
 from .motion import Lanes, Motion
 from .program import Program
 from .threads import arrived, crew, leave, workers
@@ -66,13 +66,13 @@ def in_chunks(
     computed at once, by default as many as keep all cores at work to the end.
     """
     count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
-    counts = np.broadcast_to(lanes.motion.steps, count)
-    total = int(counts.sum()) if ragged else count * int(lanes.motion.steps)
+    counts = lanes.motion.steps
+    total = int(counts.sum()) if ragged else count * int(counts)
     threads = workers(total) if shares == 1 else 1
     if chunk is None:
-        most = shares * _automatic_chunk(program, lanes.take(0))
+        most = shares * _automatic_chunk(program, lanes.first)
         chunk = -(-count // (threads * -(-count // (threads * most))))
-    chunks = divide(counts, chunk, shares)
+    chunks = divide(counts, chunk, shares) if ragged else split(count, chunk, shares)
     show = (sys.stderr.isatty() and len(chunks) > 1) if progress is None else progress
     gathered = _Gathered(count)
 
@@ -88,7 +88,7 @@ def in_chunks(
         ahead[0][1].result()
         members, _ = ahead.popleft()
         if bar is not None:
-            bar.update(int(counts[members].sum()))
+            bar.update(int(np.broadcast_to(counts, count)[members].sum()))
 
     try:
         with differentiable():

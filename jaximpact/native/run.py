@@ -16,6 +16,7 @@ import numpy as np
 
 from ..progress import watched
 from ..settings import settings
+from ..shapes import kind
 from ..small import Unsupported, carried_axes
 from ..small.cost import SMALL, cost
 from ..small.program import inputs
@@ -29,6 +30,7 @@ WAITING = range(
 )  # in programs of so many; shorter ones are all contact, longer ones fill the processor alone
 LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
 FEW = 32
+SHORT = 4096  # bytes up to which what all lanes share is copied
 LARGEST = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
 _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
@@ -101,7 +103,7 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
     def call(*operands: Any) -> Any:
         leaves, structure = jax.tree.flatten(operands)
         carried = _carried(prefix, marks, structure)
-        kinds = tuple(_kind(x, c) for x, c in zip(leaves, carried, strict=True))
+        kinds = tuple(map(kind, leaves, carried))
         key = one, tags, structure, carried, kinds, settings()
         if (found := _called.get(key)) is None:
             avals = zip(map(jax.typeof, leaves), carried, strict=True)
@@ -125,14 +127,6 @@ def _carried(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
-def _kind(x: Any, carried: bool) -> tuple:
-    """What a program depends on of an operand, whose lanes it does not count."""
-    if type(x) is np.ndarray:
-        return x.shape[carried:], x.dtype
-    aval = jax.typeof(x)
-    return aval.shape[carried:], aval.dtype, aval.weak_type
-
-
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     small = SMALL
     if (count := cost(closed)) > LONG:
@@ -152,42 +146,47 @@ def _launch(
 ) -> list[np.ndarray]:
     """The program for all lanes, in whole vectors, filled up with the last lane; ``results`` are avals, and whether of rows."""
     padded = -(-lanes // program.text.width) * program.text.width
-    entries = [_columns(x, padded) if c else np.ascontiguousarray(x) for x, c in zip(operands, carried, strict=True)]
     given = [np.ascontiguousarray(x) for x in given]
     rows = len(given[0]) if given else 0
+    # one piece of memory for all that is not large: to ask for each takes longer than many a program
+    end = 64 + int(program.text.work)
+
+    def reserve(size: int, dtype: np.dtype) -> int:
+        nonlocal end
+        place = end + -end % 64
+        end = place + size * dtype.itemsize
+        return place
+
+    copied = [c or x.nbytes <= SHORT for x, c in zip(operands, carried, strict=True)]
+    sizes = [x.size // lanes * padded if c else x.size for x, c in zip(operands, carried, strict=True)]
+    inside = [reserve(n, x.dtype) if own else -1 for x, n, own in zip(operands, sizes, copied, strict=True)]
     shapes = [(math.prod(a.shape), rows if many else 1, padded) for a, many in results]
-    # one piece of memory for all: to ask for each takes longer than many a program
-    places, end = [], 64 + int(program.text.work)
-    for shape, (a, _) in zip(shapes, results, strict=True):
-        places.append(end := end + -end % 64)
-        end += math.prod(shape) * a.dtype.itemsize
+    places = [reserve(math.prod(s), a.dtype) for s, (a, _) in zip(shapes, results, strict=True)]
     whole = np.empty(end + 64, np.uint8)
     address = whole.ctypes.data
     first = -address % 64  # memory of the program's own
     if (watch := watched()) is not None and program.text.width == 1:
         watch.count(whole[first:][:8].view(np.int64), rows)
-    targets = _table([address + first + place for place in places])
-    program.code.call(_pointers(entries), targets, _pointers(given), address + first, lanes, rows)
+    entries, kept = [], []
+    for x, c, place in zip(operands, carried, inside, strict=True):
+        if place < 0:
+            kept.append(x := np.ascontiguousarray(x))
+            entries.append(x.ctypes.data)
+            continue
+        entries.append(address + first + place)
+        if c:
+            columns = np.ndarray((x.size // lanes, padded), x.dtype, whole, first + place)
+            columns[:, :lanes] = x.reshape(lanes, -1).T
+            columns[:, lanes:] = columns[:, lanes - 1 : lanes]
+        else:
+            np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
+    targets, turns = [address + first + place for place in places], [x.ctypes.data for x in given]
+    program.code.call(_table(entries), _table(targets), _table(turns), address + first, lanes, rows)
     arrays = []
     for place, shape, (a, many) in zip(places, shapes, results, strict=True):
         x = np.ndarray(shape, a.dtype, whole, first + place)[:, :, :lanes].transpose(2, 1, 0)
         arrays.append(x.reshape(lanes, *[rows] * many, *a.shape))
     return arrays
-
-
-def _columns(x: np.ndarray, padded: int) -> np.ndarray:
-    """An array of lanes (B, ...) with the lanes last, filled up with the last one to so many."""
-    lanes, size = len(x), math.prod(x.shape[1:])
-    if lanes == padded and size == 1:
-        return np.ascontiguousarray(x)
-    columns = np.empty((size, padded), x.dtype)
-    columns[:, :lanes] = x.reshape(lanes, size).T
-    columns[:, lanes:] = columns[:, lanes - 1 : lanes]
-    return columns
-
-
-def _pointers(arrays: Sequence[np.ndarray]) -> Any:
-    return _table([x.ctypes.data for x in arrays])
 
 
 def _table(addresses: Sequence[int]) -> Any:
