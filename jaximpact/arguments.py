@@ -27,7 +27,7 @@ from .schedule import FEWER_ROWS, largest
 from .schemes.base import Scheme
 from .schemes.maury import Maury
 from .schemes.paoli_schatzman import PaoliSchatzman
-from .threads import refuse_fork
+from .threads import crew, refuse_fork, workers
 from .validate import (
     Report,
     canonical_state,
@@ -39,6 +39,7 @@ from .validate import (
     check_times,
     count_steps,
     differentiable,
+    is_fine,
     judge,
     leaf_axes,
     real_array,
@@ -312,13 +313,23 @@ def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
 
 def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     """Admissible start and positive mass of every lane; the problem with room for the near pairs that there are."""
-    parts, shortest = [], lanes.motion.h.min()
-    for begin in range(0, lanes.count, largest()):
+    shortest = lanes.motion.h.min()
+
+    def part(begin: int) -> tuple[Report, bool]:
         with differentiable():
-            found = start_reports(problem, lanes.some(slice(begin, begin + largest())), shortest)
+            found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest)
         refuse_traced(found)
-        parts.append(jax.tree.map(np.asarray, found))
-    report: Report = parts[0] if len(parts) == 1 else jax.tree.map(lambda *x: np.concatenate(x), *parts)
+        found = jax.tree.map(np.asarray, found)
+        return found, found.bodies is None and is_fine(found)
+
+    if lanes.count <= (size := largest()):
+        parts, fine = zip(*[part(0)], strict=True)
+    else:
+        with crew(workers(lanes.count), lanes.count) as pool:
+            parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
+    if all(fine):
+        return problem
+    report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     fitting = fitted(problem, report)
     if fitting is not problem:
         return _check_lanes(fitting, lanes)

@@ -378,6 +378,13 @@ def refused(report: Report) -> np.ndarray:
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
 
 
+def is_fine(report: Report) -> bool:
+    """Whether nothing is to be said of any lane."""
+    at = report.closure
+    right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
+    return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
+
+
 def judge(report: Report, *, lanes: bool) -> str | None:
     """Errors and remarks of a batch of start reports (leading axis: lanes)."""
 
