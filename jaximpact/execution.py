@@ -168,7 +168,7 @@ def alone(
     native = as_native(task, program, lanes)
 
     def through_native(motion: Motion) -> Any:
-        return jax.tree.map(lambda x: jax.device_put(x[0]), native(motion, None))
+        return jax.device_put(jax.tree.map(lambda x: x[0], native(motion, None)))
 
     return (
         partial(_refusing, execution, through_native)
