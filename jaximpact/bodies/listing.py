@@ -16,7 +16,7 @@ from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..schemes.base import Info, Wrapping
 from ..status import Status, as_status
-from .neighbours import Neighbours, same_slots
+from .neighbours import Neighbours, longest, same_slots
 
 
 class Listed(NamedTuple):
@@ -67,7 +67,7 @@ class Listing(Wrapping):
         before: Neighbours = lax.stop_gradient(state.neighbours)
         points, speeds = bodies.positions(q), bodies.positions(v)
         # half of the skin is for what happens within the step
-        ahead = 2 * h * jnp.sqrt(jnp.max(jnp.sum(speeds**2, axis=1)))
+        ahead = 2 * h * longest(speeds)
         stale = before.moved(points, reach) + ahead > 0.5 * (before.cutoff - before.reach)
 
         def work(pending: Array, value: tuple, operands: tuple) -> tuple:

@@ -148,8 +148,16 @@ class Bodies(OfBodies):
 
     def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
         """Gaps of all bodies to obstacles."""
-        each = q.reshape(self.number, -1)
-        return self._walls(t, each, self._own(t, args)).size
+
+        def walls(x: Array) -> Array:
+            time = jnp.asarray(t, x.dtype)
+            return self._walls(time, x.reshape(self.number, -1), self._own(time, args))
+
+        return jax.eval_shape(walls, q).size
+
+    def contact_count(self, t: Any, q: Array, args: Any) -> int:
+        """Contacts that a list of near pairs has room for, and those with obstacles, m."""
+        return self.slots(self.positions(q).shape[1])[0] + self.obstacle_count(t, q, args)
 
     def positions(self, q: Array) -> Array:
         """The positions of the bodies, (N, space)."""
@@ -306,11 +314,11 @@ class NearBodies(OfBodies):
         else:
             slopes, walls = jax.vmap(wall, in_axes=(0, axis))(each, own)
         m = walls.size
-        first, second = self.ends(len(self.list.i) + m).T
-        second = jnp.where(second < 0, n, second)
+        first = jnp.concatenate([self.list.i, jnp.repeat(jnp.arange(n, dtype=jnp.int32), m // n)])
+        second = jnp.concatenate([self.list.j, jnp.full(m, n, jnp.int32)])
         gi = jnp.concatenate([keep(gi, 0), slopes.reshape(m, D)])
         gj = jnp.concatenate([keep(gj, 0), jnp.zeros((m, D), q.dtype)])
         gap = jnp.concatenate([keep(gap.astype(q.dtype), 1), walls.ravel()])
         drift = jax.jvp(lambda s: self(s, q, args), (t,), (jnp.ones_like(t),))[1]
         by_mass = responses(metric, first, second, gi, gj, n)
-        return PairContacts(gap, drift, first, second, gi, gj, bodies=n, **by_mass)
+        return PairContacts(gap, drift, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)

@@ -22,29 +22,45 @@ def walked(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]:
     D, real = operands[2].shape[-1], np.dtype(operands[2].dtype)
     call = walk.solver(D, real.type, bodies)
 
-    def lanes(*operands: Array) -> tuple[Array, ...]:
-        count, m = operands[0].shape
-        shapes = [(x.shape, np.dtype(x.dtype)) for x in operands]
-        results = [((count, m), real), ((count,), np.dtype(np.int32))]
-        name = foreign.registered((bodies, str(shapes)), lambda: call, shapes, results)
-        return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(*operands))  # type: ignore[return-value]
+    def every(*operands: Array) -> tuple[Array, ...]:
+        *lanes, m = operands[0].shape
+        results = [((*lanes, m), real), (tuple(lanes), np.dtype(np.int32))]
+        return called(("walk", bodies), lambda: call, operands, results, bool(lanes))
 
-    impulse, count = batchable(lanes)(*(x[None] for x in operands))
-    return impulse[0], count[0]
+    return batchable(every)(*operands)  # type: ignore[return-value]
 
 
-def batchable(lanes: Callable) -> Callable:
-    """A function of arrays with an axis of lanes, whose batch is the same function of more lanes."""
+def called(key: tuple, make: Callable, operands: tuple[Array, ...], results: list, lanes: bool) -> tuple[Array, ...]:
+    """``make()(operands, results)``, of numpy arrays with an axis of lanes, as an operation of jax.
+
+    Where there are no ``lanes`` that axis is put on here: an operation of jax would copy everything for it.
+    """
+
+    def of_one() -> Callable:
+        call, with_lane = make(), lambda arrays: [x[None] for x in arrays]
+        return lambda given, found: call(with_lane(given), with_lane(found))
+
+    shapes = [(x.shape, np.dtype(x.dtype)) for x in operands]
+    name = foreign.registered((*key, str(shapes)), make if lanes else of_one, shapes, results)
+    return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(*operands))
+
+
+def batchable(every: Callable, lanes: bool = False) -> Callable:
+    """A function of arrays, with an axis of ``lanes`` or without, whose batch is the same function of arrays with one such axis."""
 
     @custom_vmap
     def call(*operands: Array) -> tuple[Array, ...]:
-        return lanes(*operands)
+        return every(*operands)
 
     @call.def_vmap
     def rule(size: int, batched: list[bool], *operands: Array) -> tuple[tuple, tuple]:
-        every = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip(operands, batched, strict=True)]
-        many = every[0].shape[1]
-        found = batchable(lanes)(*(x.reshape(size * many, *x.shape[2:]) for x in every))
-        return tuple(x.reshape(size, many, *x.shape[1:]) for x in found), (True,) * len(found)
+        spread = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip(operands, batched, strict=True)]
+        if lanes:
+            many = spread[0].shape[1]
+            found = batchable(every, True)(*(x.reshape(size * many, *x.shape[2:]) for x in spread))
+            found = tuple(x.reshape(size, many, *x.shape[1:]) for x in found)
+        else:
+            found = batchable(every, True)(*spread)
+        return found, (True,) * len(found)
 
     return call
