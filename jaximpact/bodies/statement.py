@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from ..checks import MOST, check_memory, check_whole, is_number
 from ..contact import Metric
 from ..problem import OfBodies
+from ..shapes import array, arrays, returned
 from .contacts import PairContacts, responses
 from .neighbours import Neighbours, search
 from .start import Facts
@@ -131,7 +132,7 @@ class Bodies(OfBodies):
                     raise ValueError(
                         f"Bodies(each=...) must return arrays with a leading axis of {self.number} bodies, got shape {x.shape}"
                     )
-            own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own)
+            own = _of_one(own)
         found = outcome("Bodies(gap=...): gap(q_i, q_j, a_i, a_j)", self.gap, one, one, own, own)
         if getattr(found, "shape", None) != ():
             raise ValueError(
@@ -148,12 +149,11 @@ class Bodies(OfBodies):
 
     def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
         """Gaps of all bodies to obstacles."""
-
-        def walls(x: Array) -> Array:
-            time = jnp.asarray(t, x.dtype)
-            return self._walls(time, x.reshape(self.number, -1), self._own(time, args))
-
-        return jax.eval_shape(walls, q).size
+        if self.obstacles is None:
+            return 0
+        time, one = jax.ShapeDtypeStruct((), q.dtype), jax.ShapeDtypeStruct((self.dimension(q),), q.dtype)
+        own = args if self.each is None else _of_one(returned(arrays, self.each, time, args))
+        return self.number * returned(array, self.obstacles, time, one, own).size
 
     def contact_count(self, t: Any, q: Array, args: Any) -> int:
         """Contacts that a list of near pairs has room for, and those with obstacles, m."""
@@ -261,6 +261,11 @@ class Bodies(OfBodies):
             "look at where they are when their lists run out, all in one place or one far from all others; or give a smaller reach or skin",
         )
         return found
+
+
+def _of_one(every: Any) -> Any:
+    """Shapes of what belongs to one body, from those of what belongs to all."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), every)
 
 
 @dataclass(frozen=True, eq=False)
