@@ -114,19 +114,24 @@ class PairContacts:
 
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
-    ) -> tuple[Array, Array]:
-        """Impulses and the number of iterations: on a CPU by native code, else by ``products(self, offset, tolerance, guess)``."""
+    ) -> tuple[Array, Array, Array | None]:
+        """See `Contacts.walked`; on a CPU by native code."""
         # half of the inverse mass on either side
         half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
         hi = half(self.gi, self.ri) if self.hi is None else self.hi
         hj = half(self.gj, self.rj) if self.hj is None else self.hj
-        known = (self.i, self.j, hi, hj, offset, tolerance, guess)
+        known = (self.i, self.j, hi, hj, self.ri, self.rj, offset, tolerance, guess)
 
-        def native(*known: Array) -> tuple[Array, Array]:
-            *columns, offset, tolerance, guess = known
-            return walked(self.bodies, (*columns, offset, guess, tolerance, jnp.full(1, limit, jnp.int32)))
+        def native(*known: Array) -> tuple[Array, ...]:
+            i, j, hi, hj, ri, rj, offset, tolerance, guess = known
+            operands = i, j, hi, hj, offset, guess, tolerance, jnp.full(1, limit, jnp.int32)
+            impulse, count, jump = walked(self.bodies, (ri, rj), operands)
+            return impulse, count, jump.ravel()
 
-        by_products = lambda *known: products(self, *known[4:])
+        def by_products(*known: Array) -> tuple[Array, ...]:
+            impulse, count = products(self, *known[6:])
+            return impulse, count, self.jump(impulse)
+
         try:
             return lax.platform_dependent(*known, cpu=native, default=by_products)
         except (Unsupported, ImportError):

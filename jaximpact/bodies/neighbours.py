@@ -42,10 +42,14 @@ class Neighbours(NamedTuple):
 
         Bodies that move together come no nearer: what counts is how far each moved from the middle of all moves.
         """
-        shift = points - self.points
-        along = range(shift.shape[1])
-        middle = jnp.stack([0.5 * (jnp.min(shift[:, a]) + jnp.max(shift[:, a])) for a in along])
-        return 2 * longest(shift - middle[None]) + (reach - self.reach)
+        return widest(points - self.points) + (reach - self.reach)
+
+
+def widest(vectors: Array) -> Array:
+    """A bound of how far any two of vectors (N, S) are apart, (): at most sqrt(S) times too large."""
+    along = range(vectors.shape[1])
+    middle = jnp.stack([0.5 * (jnp.min(vectors[:, a]) + jnp.max(vectors[:, a])) for a in along])
+    return 2 * longest(vectors - middle[None])
 
 
 def longest(vectors: Array) -> Array:

@@ -13,21 +13,37 @@ from jax.custom_batching import custom_vmap
 from ..native import foreign, walk
 
 
-def walked(bodies: int, operands: tuple[Array, ...]) -> tuple[Array, Array]:
-    """Impulses (m,) and iterations () of `native.walk.solver`.
+def walked(bodies: int, responses: tuple[Array, Array], operands: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+    """Impulses (m,) and iterations () of `native.walk.solver`, and the velocity jumps (N, D) that they make of the ``responses``
+    (m, D) of either end, M^-1 G'.
 
     Raises:
         Unsupported, ImportError: there is no native code here.
     """
     D, real = operands[2].shape[-1], np.dtype(operands[2].dtype)
-    call = walk.solver(D, real.type, bodies)
+    solve = walk.solver(D, real.type, bodies)
+
+    def call(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        solve(operands[:-2], results[:2])
+        results[2][...] = _jumps(bodies, operands[:2], operands[-2:], results[0])
 
     def every(*operands: Array) -> tuple[Array, ...]:
         *lanes, m = operands[0].shape
-        results = [((*lanes, m), real), (tuple(lanes), np.dtype(np.int32))]
+        results = [((*lanes, m), real), (tuple(lanes), np.dtype(np.int32)), ((*lanes, bodies, D), real)]
         return called(("walk", bodies), lambda: call, operands, results, bool(lanes))
 
-    return batchable(every)(*operands)  # type: ignore[return-value]
+    return batchable(every)(*operands, *responses)  # type: ignore[return-value]
+
+
+def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], impulse: np.ndarray) -> np.ndarray:
+    """The velocity jumps (B, N, D) of impulses (B, m): of the few contacts that push."""
+    lane, contact = np.nonzero(impulse)
+    size = impulse[lane, contact]
+    D = responses[0].shape[-1]
+    place = np.concatenate([lane * (bodies + 1) + body[lane, contact] for body in ends])
+    parts = np.concatenate([response[lane, contact] * size[:, None] for response in responses])
+    total = [np.bincount(place, parts[:, a], len(impulse) * (bodies + 1)) for a in range(D)]
+    return np.stack(total, axis=-1).reshape(-1, bodies + 1, D)[:, :-1]
 
 
 def called(key: tuple, make: Callable, operands: tuple[Array, ...], results: list, lanes: bool) -> tuple[Array, ...]:
