@@ -262,15 +262,3 @@ def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
         return call
 
     return decorated
-
-
-def without_study(advice: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """An analysis that can make nothing of a `Study`, and says what to do."""
-
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
-        def refuse(study: StudyLike, **options: Any) -> Any:
-            raise TypeError(f"{function.__name__} takes no study: {advice}")
-
-        return of_a_study(refuse)(function)
-
-    return decorated

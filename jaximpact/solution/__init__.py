@@ -2,9 +2,9 @@
 
 from .convert import MEANING
 from .covariance import Covariance, Linearity
-from .ranking import Ranking
+from .ranking import Ranking, quotient
 from .result import Arrays, Drawable, Result, spread
-from .sensitivities import Sensitivities, components
+from .sensitivities import Sensitivities, components, unit_of
 from .solution import Origin, Solution, labelled
 
 __all__ = [
@@ -20,5 +20,7 @@ __all__ = [
     "Solution",
     "components",
     "labelled",
+    "quotient",
     "spread",
+    "unit_of",
 ]
