@@ -164,3 +164,13 @@ def test_a_picture_of_many_lanes(tmp_path):
     assert many.plot(tmp_path / "many.png").stat().st_size > 5000
     with pytest.raises(ValueError, match=r"parameter must have one value for each motion, shape \(61,\), got \(3,\)"):
         many.plot(tmp_path / "many.png", parameter=np.ones(3))
+
+
+def test_traced_motions_are_refused_in_words():
+    """Inside jit no number is known: not an error of jax's about arrays."""
+    ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
+    motion = lambda q0: ji.solve(ball, q0, jnp.zeros(1), t1=1.0, steps=10)
+    with pytest.raises(TypeError, match="solution is traced: analyses take known numbers"):
+        jax.eval_shape(lambda q0: motion(q0).impacts(ball), jnp.ones(1))
+    with pytest.raises(TypeError, match="ensemble and sensitivities need known numbers"):
+        jax.eval_shape(lambda q0: ji.sensitivities(ball, q0, [0.0], t1=1.0, h=0.1).value, jnp.ones(1))

@@ -249,7 +249,6 @@ def test_derivatives_through_accumulation_converge_with_a_large_constant(scheme,
     assert 0.8 < np.log(error[1e-2] / error[1e-4]) / np.log(100) < 1.1
 
 
-
 @pytest.mark.slow
 def test_plain_derivatives_fail():
     """dv/dy0 = 3.7 is lost entirely, beside a largest entry of 4.5."""

@@ -169,6 +169,11 @@ def test_what_cannot_be_is_named(monkeypatch):
         plan.indices(other)
     with pytest.raises(TypeError, match=r"study must be a jaximpact\.Study"):
         plan.indices(other.solution())
+    own = study_of(plan)
+    with pytest.raises(ValueError, match=r"output\(solution\) failed: AttributeError"):
+        plan.indices(own, lambda solution: solution.height)
+    with pytest.raises(TypeError, match="output must be a function"):
+        plan.indices(own, "v")
     for make, message in (
         (lambda: indices.Sobol(100, RANGES), "power of two"),
         (lambda: indices.Morris(10, RANGES, levels=3), "even"),

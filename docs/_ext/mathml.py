@@ -9,7 +9,6 @@ from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util.math import get_node_equation_number
 
-
 FUNCTIONS = r"\\(sin|cos|tan|exp|ln|log)\b"
 MENDS = {  # what docutils makes of formulas otherwise than TeX
     r"(\\[td]?frac)\s*(\d)\s*(\d)": r"\1{\2}{\3}",  # \frac12, of which it takes the digits for the number 12

@@ -73,6 +73,8 @@ def share_of_period(phase: Any) -> float:
 
 def check_result(name: str, value: Any, kind: type, source: str) -> None:
     check_kind(name, value, kind, f"a {kind.__name__}, from {source}")
+    if value._traced():
+        raise TypeError(f"{name} is traced: analyses take known numbers, call them outside of jax's transformations")
 
 
 def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:

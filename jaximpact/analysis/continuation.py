@@ -67,6 +67,9 @@ class BranchEvent(Result):
     index: int
     detail: str = ""
 
+    def _brief(self) -> str:
+        return self.kind if self._traced() else f"{self.kind} at {self.parameter:.6g}"
+
 
 # the fields with an entry for each point
 POINTWISE = (

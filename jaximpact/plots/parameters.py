@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..indices import Indices
-from ..solution import Covariance, Linearity, Ranking, Sensitivities
+from ..solution import Covariance, Indices, Linearity, Ranking, Sensitivities
 from ..status import DOUBTS, FAILURES, Status
 from .style import COLOURS, DARK, GREY, OUTSIDE, tidy
 

@@ -2,16 +2,19 @@
 
 from .convert import MEANING
 from .covariance import Covariance, Linearity
-from .ranking import Ranking, quotient
+from .indices import LEVEL, Indices
+from .ranking import Ranking
 from .result import Arrays, Drawable, Result, spread
 from .sensitivities import Sensitivities, components, unit_of
 from .solution import Origin, Solution, labelled
 
 __all__ = [
+    "LEVEL",
     "MEANING",
     "Arrays",
     "Covariance",
     "Drawable",
+    "Indices",
     "Linearity",
     "Origin",
     "Ranking",
@@ -20,7 +23,6 @@ __all__ = [
     "Solution",
     "components",
     "labelled",
-    "quotient",
     "spread",
     "unit_of",
 ]

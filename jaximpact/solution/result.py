@@ -47,6 +47,11 @@ class Result:
         width = max((len(name) for name, _ in facts), default=0)
         return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {text}" for name, text in facts)])
 
+    def _brief(self) -> str:
+        """In a few words, among others of its kind."""
+        first, *rest = repr(self).split("\n")
+        return f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
@@ -179,8 +184,7 @@ def describe_value(value: Any) -> str:
 
 @describe_value.register
 def _(value: Result) -> str:
-    first, *rest = repr(value).split("\n")
-    return _short(f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first)
+    return _short(value._brief())
 
 
 @describe_value.register
@@ -190,7 +194,11 @@ def _(value: Mapping) -> str:
 
 @describe_value.register
 def _(value: list | tuple) -> str:
-    return f"{len(value)} of {type(value[0]).__name__}" if len(value) > 3 else _short(str(value))
+    if len(value) > 3:
+        return f"{len(value)} of {type(value[0]).__name__}"
+    if value and all(isinstance(x, Result) for x in value):
+        return _short("; ".join(x._brief() for x in value))
+    return _short(str(value))
 
 
 @describe_value.register
