@@ -188,6 +188,11 @@ def _(value: Result) -> str:
 
 
 @describe_value.register
+def _(value: float) -> str:
+    return f"{value:.6g}"
+
+
+@describe_value.register
 def _(value: Mapping) -> str:
     return _short("; ".join(f"{key}: {_shape(x)}" for key, x in value.items()))
 
