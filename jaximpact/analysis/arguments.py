@@ -252,6 +252,8 @@ def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
     """An analysis that ``other(study, **options)`` makes of a `Study`."""
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        other.__qualname__ = function.__qualname__  # in what Python says of arguments that are missing
+
         @functools.wraps(function)
         def call(*given: Any, **options: Any) -> Any:
             if not given or not isinstance(given[0], StudyLike):
