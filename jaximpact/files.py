@@ -203,6 +203,8 @@ def _digest(found: Mapping[str, np.ndarray], text: str = "") -> str:
 
 
 def _read_npz(path: Path) -> tuple[str, dict[str, np.ndarray]]:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .npz, which is a zip archive")
     with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
         names = found.files
         if ABOUT not in names:

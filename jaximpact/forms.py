@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from . import indices as _indices  # whose results are known from here on
 from .checks import are_texts, is_array
 from .labels import Labels
 from .solution import Result, Solution
@@ -21,7 +20,6 @@ KINDS = "biufc"  # of numbers
 PLAIN = (bool, int, float, str)
 MOST = 10**7  # characters of an array of texts
 Keep = Callable[[tuple[str, ...], np.ndarray], str]
-del _indices
 
 
 def registry() -> dict[str, type[Result]]:

@@ -22,83 +22,18 @@ from scipy.stats import norm, qmc
 
 from .checks import check_kind, check_whole, is_whole
 from .jacobians import sensitivities, state
-from .labels import UNNAMED
-from .solution import Arrays, Drawable, Solution, components
+from .labels import UNNAMED, Labels
+from .solution import LEVEL, Indices, Solution, components, unit_of
 from .status import DOUBTS, FAILURES, Status
 from .study import Design, Reading
 from .study.design import Key
+from .validate import told
 
 __all__ = ["DGSM", "Indices", "Morris", "Sobol"]
 
-LEVEL, RESAMPLES = 0.95, 200  # of confidence intervals, and of their bootstrap
+RESAMPLES = 200  # of the bootstrap of confidence intervals
 FEWEST = 4  # blocks of lanes from which there are indices
-LINES = 12
 CONSTANT = 1e-12  # relative, of outputs that do not vary
-
-
-@dataclass(frozen=True, repr=False)
-class Indices(Drawable):
-    """Global sensitivity indices of n outputs with respect to N inputs.
-
-    Attributes:
-        method: "Sobol' indices", "elementary effects" or "derivative-based indices".
-        outputs, inputs: names.
-        index: by kind (n, N); NaN for an output that does not vary. Kinds and their ``meaning`` are those of the method.
-        confidence: half widths of their confidence intervals, alike.
-        meaning: of each kind, in words.
-        shown: the kinds that are drawn.
-        second: Sobol' indices of pairs of inputs (n, N, N), above the diagonal, or None.
-        variance: of each output over the lanes that count (n,).
-        blocks, used: groups of lanes that belong together, and how many of them count: one failed lane spoils its block.
-        causes: lanes by status bit, of those that do not count.
-        remarks: what is to be known of these numbers.
-        level: of the confidence intervals.
-    """
-
-    method: str
-    outputs: tuple[str, ...]
-    inputs: tuple[str, ...]
-    index: dict[str, np.ndarray]
-    confidence: dict[str, np.ndarray]
-    meaning: dict[str, str]
-    shown: tuple[str, ...]
-    second: np.ndarray | None
-    variance: np.ndarray
-    blocks: int
-    used: int
-    causes: dict[str, int]
-    remarks: tuple[str, ...]
-    level: float = LEVEL
-
-    def _facts(self) -> list[tuple[str, str]]:
-        if self._traced():
-            return super()._facts()
-        lines = []
-        for k, name in enumerate(self.outputs):
-            kind = self.shown[-1]
-            for j in np.argsort(-np.nan_to_num(self.index[kind][k]), kind="stable"):
-                numbers = [f"{x} {self.index[x][k, j]:.3g} ± {self.confidence[x][k, j]:.2g}" for x in self.shown]
-                lines.append((name, f"{self.inputs[j]:<12} {', '.join(numbers)}"))
-        if len(lines) > LINES:
-            lines = [*lines[:LINES], ("...", f"{len(lines) - LINES} more")]
-        about = [("method", self.method), ("used", f"{self.used} of {self.blocks} blocks of lanes")]
-        about += (
-            [("left out", ", ".join(f"{count} {name}" for name, count in self.causes.items()))] if self.causes else []
-        )
-        return [*lines, *about, *(("remark", text) for text in self.remarks[:2])]
-
-    def _arrays(self) -> Arrays:
-        names = {"output": (("output",), self.outputs), "input": (("input",), self.inputs)}
-        fields = self._along("output input", "index", "confidence") | self._along("output input with", "second")
-        return names | fields | self._along("output", "variance")
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        """One row for each output and input: every kind of index, and its confidence."""
-        n, count = len(self.outputs), len(self.inputs)
-        table = {"output": np.repeat(self.outputs, count), "input": np.tile(self.inputs, n)}
-        for kind, values in self.index.items():
-            table |= {kind: values.ravel(), f"{kind} ±": self.confidence[kind].ravel()}
-        return table
 
 
 @dataclass(frozen=True)
@@ -131,16 +66,20 @@ class Plan(ABC):
         """The inputs of the lanes (B, N)."""
 
     @abstractmethod
-    def indices(self, study: Reading, output: Callable[[Solution], Any] = state) -> Indices:
+    def indices(
+        self, study: Reading, output: Callable[[Solution], Any] = state, units: Mapping[str, str] | None = None
+    ) -> Indices:
         """The indices, of a study of this plan's design that has been run.
 
         Args:
             study: a `Study`.
             output: ``output(solution) -> pytree`` of numbers, in terms of jax, of the `Solution` of one lane as the study has
                 saved it; by default {"q": ..., "v": ...} at t1.
+            units: of outputs and inputs by name, such as {"y": "m", "args.g": "m/s^2"}; those of "q", "v", "q0", "v0", of e and of
+                times are known from the problem.
 
         Raises:
-            ValueError: the study has another design, or too many lanes failed. RuntimeError: it has not been computed.
+            ValueError: the study has another design, no such name has a unit, or too many lanes failed. RuntimeError: it has not been computed.
         """
 
     def design(self) -> Design:
@@ -164,18 +103,37 @@ class Plan(ABC):
         bounds = [[float(x) for x in pair] for pair in self.bounds.values()]
         return {"num_vars": len(bounds), "names": list(self.bounds), "bounds": bounds}
 
+    def _named(self, outputs: tuple[str, ...], naming: Labels, units: Mapping[str, str] | None) -> dict[str, Any]:
+        """Names of outputs and inputs, and their units, as fields of `Indices`."""
+        inputs = tuple(_name(Key.of(text), naming) for text in self.bounds)
+        strange = sorted({*(units or {})} - {*outputs, *inputs})
+        if strange:
+            raise ValueError(f"units: {strange[0]!r} is none of {', '.join((*outputs, *inputs))}")
+        known = {name: unit_of(name, naming) for name in (*outputs, *inputs)} | dict(units or {})
+        found = {
+            f"{kind}_units": tuple(known[name] for name in names)
+            for kind, names in (("output", outputs), ("input", inputs))
+        }
+        return {"outputs": outputs, "inputs": inputs} | found
+
     def _outputs(self, study: Reading, output: Callable) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
         """Names of the outputs, their values (B, n), and the statuses of the lanes (B,)."""
         solution = self._solution(study)
-        value = jax.vmap(output)(solution)
+        if not callable(output):
+            raise TypeError("output must be a function output(solution) -> pytree of arrays")
+        with told("output(solution)"):
+            value = jax.vmap(output)(solution)
         names, y = components(jax.tree.map(np.asarray, value), 1, solution.naming)
         status = np.array(solution.status)
         lost = ~np.all(np.isfinite(y), axis=1) & ((status & int(FAILURES)) == 0)
         return names, np.asarray(y, np.float64), status | np.where(lost, int(Status.NON_FINITE), 0)
 
-    def _by_blocks(self, study: Reading, output: Callable, size: int, analyse: Callable) -> dict[str, Any]:
+    def _by_blocks(
+        self, study: Reading, output: Callable, units: Mapping[str, str] | None, size: int, analyse: Callable
+    ) -> dict[str, Any]:
         """What ``analyse(y, kept)`` says of each output, of the blocks of ``size`` lanes none of which failed."""
         names, y, status = self._outputs(study, output)
+        named = self._named(names, study.problem.naming, units)
         bad = (status & int(FAILURES)) != 0
         kept = ~bad.reshape(-1, size).any(axis=1)
         self._enough(kept, status[bad], "failed")
@@ -197,9 +155,10 @@ class Plan(ABC):
             raise ValueError("output: none of the outputs varies over the study")
         empty = {key: np.full_like(x, np.nan) for key, x in like.items()}
         stacked = {key: np.stack([(x or empty)[key] for x in found]) for key in like}
-        about = {"outputs": names, "inputs": tuple(self.bounds), "variance": y[lanes].var(axis=0), "blocks": len(kept)}
         return {
-            **about,
+            **named,
+            "variance": y[lanes].var(axis=0),
+            "blocks": len(kept),
             "used": int(kept.sum()),
             "causes": causes(status[bad]),
             "remarks": tuple(remarks),
@@ -239,7 +198,9 @@ class Sobol(Plan):
 
         return np.asarray(sobol.sample(self._salib(), self.count, calc_second_order=self.second, seed=self.seed))
 
-    def indices(self, study: Reading, output: Callable[[Solution], Any] = state) -> Indices:
+    def indices(
+        self, study: Reading, output: Callable[[Solution], Any] = state, units: Mapping[str, str] | None = None
+    ) -> Indices:
         salib("analyze.sobol")
         from SALib.analyze import sobol
 
@@ -249,7 +210,7 @@ class Sobol(Plan):
             return {key: np.asarray(found[key]) for key in found if not key.endswith("all")}
 
         size = (2 if self.second else 1) * len(self.bounds) + 2
-        about = self._by_blocks(study, output, size, analyse)
+        about = self._by_blocks(study, output, units, size, analyse)
         found = about.pop("found")
         meaning = {"S1": "S1, of the input alone", "ST": "ST, with interactions"}
         index = {kind: found[kind] for kind in meaning}
@@ -288,7 +249,9 @@ class Morris(Plan):
 
         return np.asarray(morris.sample(self._salib(), self.count, num_levels=self.levels, seed=self.seed))
 
-    def indices(self, study: Reading, output: Callable[[Solution], Any] = state) -> Indices:
+    def indices(
+        self, study: Reading, output: Callable[[Solution], Any] = state, units: Mapping[str, str] | None = None
+    ) -> Indices:
         salib("analyze.morris")
         from SALib.analyze import morris
 
@@ -304,7 +267,7 @@ class Morris(Plan):
             found = morris.analyze(self._salib(), sample[lanes], y, **options)
             return {key: np.asarray(found[key], float) for key in ("mu", "mu_star", "sigma", "mu_star_conf")}
 
-        about = self._by_blocks(study, output, len(self.bounds) + 1, analyse)
+        about = self._by_blocks(study, output, units, len(self.bounds) + 1, analyse)
         found, used = about.pop("found"), about["used"]
         meaning = {
             "mu": "mu, mean effect",
@@ -355,7 +318,9 @@ class DGSM(Plan):
         low, high = np.array(list(self.bounds.values()), float).T
         return low + (high - low) * unit
 
-    def indices(self, study: Reading, output: Callable[[Solution], Any] = state) -> Indices:
+    def indices(
+        self, study: Reading, output: Callable[[Solution], Any] = state, units: Mapping[str, str] | None = None
+    ) -> Indices:
         status = np.array(self._solution(study).status)
         begun = (status & int(FAILURES)) == 0
         self._enough(begun, status[~begun], "failed")
@@ -394,8 +359,9 @@ class DGSM(Plan):
         )
         meaning = {"nu": "nu, mean square of the derivative", "bound": "upper bound of ST"}
         return Indices(
-            "derivative-based indices", names, tuple(self.bounds), index, confidence, meaning, self.shown, None,
-            y.var(axis=0), len(kept), int(kept.sum()), causes(status[~kept]), tuple(remarks),
+            "derivative-based indices", index=index, confidence=confidence, meaning=meaning, shown=self.shown, second=None,
+            variance=y.var(axis=0), blocks=len(kept), used=int(kept.sum()), causes=causes(status[~kept]), remarks=tuple(remarks),
+            **self._named(names, study.problem.naming, units),
         )  # fmt: skip
 
     def _jacobians(
@@ -435,6 +401,14 @@ def salib(module: str) -> None:
             __import__(f"SALib.{module}")
         except ImportError as error:
             raise ImportError("Sobol and Morris need SALib: pip install 'jaximpact[indices]'") from error
+
+
+def _name(key: Key, naming: Labels) -> str:
+    """A quantity of the design with the name of its coordinate, where the problem has one: "q0[0]" is q0[y]."""
+    names = naming.coordinates
+    if names is None or key.root not in ("q0", "v0") or key.component is None:
+        return key.text
+    return f"{key.root}[{names[key.component[-1]]}]"
 
 
 def _text(key: Key) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from .arguments import for_lanes, is_single, start_reports
+from .arguments import for_lanes, is_single, refuse_traced, start_reports
 from .checks import check_choice, several
 from .execution import executed, one_lane, through_xla
 from .motion import Lanes, Motion
@@ -90,6 +90,7 @@ def sensitivities(
     check_choice("mode", mode, ("forward", "reverse", None))
     if not callable(output):
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args))
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (e, 0))
     q0 = np.asarray(q0)[None] if single else q0
     program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)

@@ -240,6 +240,8 @@ class Problem:
 
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
         generalised.inertia = inertia  # type: ignore[attr-defined]
+        stated = "lagrangian(t, q, v, args)"
+        generalised.stated = stated if force is None else f"{stated} or force(t, q, v, args)"  # type: ignore[attr-defined]
 
         def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
@@ -278,6 +280,9 @@ class Problem:
             return g if force is None else g + force(t, q, v, args)
 
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
+        others = ("mass(q, args)", "force(t, q, v, args)")
+        parts = [name for name, part in zip(others, (callable(given), force), strict=True) if part]
+        generalised.stated = " or ".join(["potential(q, args)", *parts])  # type: ignore[attr-defined]
 
         def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
             return 0.5 * v @ momentum(q, v, args) + potential(q, args)

@@ -218,6 +218,10 @@ def _refuse_kane(method: Any) -> None:
 
 def _gap(sympy: Any, expression: Any) -> Any:
     """The expression that is >= 0; of an inequality its greater side less the smaller one."""
+    if isinstance(expression, str):
+        raise TypeError(
+            f"constraints must be expressions, got the text {expression!r}, whose names would all be parameters"
+        )
     expression = sympy.sympify(expression)
     if isinstance(expression, sympy.core.relational._Greater | sympy.core.relational._Less):
         return expression.gts - expression.lts

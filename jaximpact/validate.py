@@ -208,6 +208,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     t = np.zeros((), q0.dtype)
 
     def shape_of(name: str, function: Callable, *operands: Any) -> tuple[int, ...]:
+        name = getattr(function, "stated", name)  # of an energy, as the user wrote it
         found = outcome(name, array, function, *operands)
         if not jnp.issubdtype(found.dtype, jnp.floating):
             raise TypeError(f"{name} must return real numbers, got dtype {found.dtype}")
@@ -284,7 +285,12 @@ def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands
         hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
         raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}{hint}", error) from error
     except Exception as error:
-        raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}", error) from error
+        missing = (
+            " (args is None: give the numbers that it reads, args=...)"
+            if operands[-1] is None and "NoneType" in str(error)
+            else ""
+        )
+        raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}{missing}", error) from error
 
 
 def _shapes(operands: tuple) -> list:
@@ -397,10 +403,12 @@ def judge(report: Report, *, lanes: bool) -> str | None:
 
     if not report.positive.all():
         i = int(np.argmin(report.positive))
-        raise ValueError(f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args)")
+        raise ValueError(
+            f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2"
+        )
     if not report.symmetric.all():
         i = int(np.argmin(report.symmetric))
-        raise ValueError(f"mass is not symmetric at q0{which(i)}: check mass(q0, args)")
+        raise ValueError(f"mass is not symmetric at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2")
     if not report.lagrangian.all():
         raise ValueError(
             "lagrangian must be quadratic in v with a mass matrix independent of time: d2L/dv2 changes with t or v"

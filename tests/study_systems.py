@@ -70,6 +70,7 @@ def pull(t, q, v, args):
 
 
 ball = ji.Problem(gravity, above_floor, energy=energy_of)
+named_ball = ji.Problem(gravity, above_floor, coordinates=["height"], units="m")
 free = ji.Problem(gravity)
 spring = ji.Problem(pull)
 fragile = ji.Problem(until_limit, above_floor)

@@ -164,3 +164,28 @@ def test_a_picture_of_many_lanes(tmp_path):
     assert many.plot(tmp_path / "many.png").stat().st_size > 5000
     with pytest.raises(ValueError, match=r"parameter must have one value for each motion, shape \(61,\), got \(3,\)"):
         many.plot(tmp_path / "many.png", parameter=np.ones(3))
+
+
+def test_traced_motions_are_refused_in_words():
+    """Inside jit no number is known: not an error of jax's about arrays."""
+    ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
+    motion = lambda q0: ji.solve(ball, q0, jnp.zeros(1), t1=1.0, steps=10)
+    with pytest.raises(TypeError, match="solution is traced: analyses take known numbers"):
+        jax.eval_shape(lambda q0: motion(q0).impacts(ball), jnp.ones(1))
+    with pytest.raises(TypeError, match="ensemble and sensitivities need known numbers"):
+        jax.eval_shape(lambda q0: ji.sensitivities(ball, q0, [0.0], t1=1.0, h=0.1).value, jnp.ones(1))
+
+
+def test_analyses_in_float32_warn_of_no_numbers_of_their_own():
+    """Without x64, of plain lists: times, restitutions and references that analyses make themselves are no data of the user's."""
+    hammer = ji.Problem(lambda t, q, v, args: -q - 0.1 * v, lambda t, q, args: q + 0.1, restitution=0.5)
+    forced = {"period": 2.0, "steps": 8, "cycles": 2, "args": {"w": 1.0}}
+    with jax.enable_x64(False), warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*float64")
+        found = analysis.two_parameter_map(
+            hammer, [1.0], [0.0], parameters=("w", "e"), values=([1, 2], [0.5, 0.6]), **forced
+        )
+        assert np.all(found.impacts > 0)
+        assert analysis.stroboscopic(hammer, [1.0], [0.0], e=[0.2, 0.4], **forced).q.dtype == np.float32
+        orders = analysis.convergence(hammer, [1.0], [0.0], t1=1.0, steps=[11, 23])
+    assert np.all(np.isfinite(orders.position))

@@ -70,7 +70,27 @@ CASES = [
     ({"problem": ji.Problem(lambda t, q, v, args: q / 0.0, gaps)}, ValueError, "force is not finite"),
     ({"problem": ji.Problem(force, lambda t, q, args: jnp.log(q - 1.0))}, ValueError, "constraints are not finite"),
     ({"problem": ji.Problem(force, gaps, energy=lambda t, q, v, args: q)}, ValueError, "energy.*scalar"),
-    ({"problem": ji.Problem(lambda t, q, v, args: args["k"] * q, gaps)}, TypeError, "force.* failed"),
+    (
+        {"problem": ji.Problem(lambda t, q, v, args: args["k"] * q, gaps)},
+        TypeError,
+        "force.* failed.*args is None: give",
+    ),
+    (
+        {"problem": ji.Problem.from_lagrangian(lambda q, v: v @ v, gaps)},
+        TypeError,
+        r"^lagrangian\(t, q, v, args\) failed",
+    ),
+    (
+        {"problem": ji.Problem.from_lagrangian(lambda t, q, v, args: -v @ v, gaps)},
+        ValueError,
+        "of a Lagrangian d2L/dv2",
+    ),
+    ({"problem": ji.Problem.from_potential(lambda q: q @ q, gaps)}, TypeError, r"^potential\(q, args\) failed"),
+    (
+        {"problem": ji.Problem.from_potential(lambda q, args: q @ q, gaps, force=lambda t, q: q)},
+        TypeError,
+        r"^potential\(q, args\) or force\(t, q, v, args\) failed",
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ import pytest
 from jaximpact import conformance
 from jaximpact.conformance import COARSE, FINE, Adapter, Cell, own
 from jaximpact.conformance import __main__ as command
+from jaximpact.conformance.cases import relative_error
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "experiments"))
@@ -232,6 +233,20 @@ def test_own_schemes():
     case = conformance.get("grav1d-once")
     with pytest.raises(NotImplementedError, match="grav1d-once"):
         own.adapter("Maury corrected").jacobian(case, case.theta, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("scheme", "at_1e3"), [("PaoliSchatzman", 0.11), ("MoreauJean", 0.046)])
+def test_derivatives_through_accumulation_converge_with_a_large_constant(scheme, at_1e3):
+    """What the manual says of `zeno`: first order over two decades, medians over eight numbers of steps; less a tenth for phases."""
+    adapter, case = own.Own(scheme, "corrected"), conformance.get("zeno")
+    theta = tuple(case.parameters.values())
+    error = {}
+    for h in (1e-2, 1e-3, 1e-4):
+        _, found = adapter._computed("zeno", theta, case.steps(h))
+        error[h] = np.median([relative_error(x, case.exact.jacobian) for x in found])
+    assert error[1e-3] == pytest.approx(at_1e3, rel=0.05)
+    assert 0.8 < np.log(error[1e-2] / error[1e-4]) / np.log(100) < 1.1
 
 
 @pytest.mark.slow

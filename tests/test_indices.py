@@ -87,6 +87,34 @@ def test_dgsm_says_where_the_output_jumps():
     assert np.sum(found.index["bound"]) < 1
 
 
+def test_names_and_units_of_the_problem():
+    """Elementary effects have the unit of the output, nu that of (output/input)^2; shares and their bounds have none."""
+    ranges, units = RANGES | {"args.gravity": (9.0, 10.0)}, {"args.gravity": "m/s^2"}
+    options = {"q0": [1.0], "v0": [0.0], "args": {"gravity": G, "floor": 0.0}, "scheme": ji.EventCorrected()}
+    rows = {}
+    for plan in (indices.Sobol(8, ranges), indices.Morris(8, ranges), indices.DGSM(8, ranges)):
+        study = ji.Study(MemoryStore(), study_systems.named_ball, plan.design(), t1=END, h=0.05, **options)
+        study.run(progress=False)
+        found = plan.indices(study, units=units)
+        assert found.outputs == ("q[height]", "v[height]") and found.output_units == ("m", "m/s")
+        assert found.inputs == ("q0[height]", "e", "args.gravity") and found.input_units == ("m", "1", "m/s^2")
+        rows[type(plan)] = found.to_pandas()
+        label = found.plot(output="v[height]").get_xlabel()
+        assert ("of v[height] [m/s]" in label) == isinstance(plan, indices.Morris)
+        with pytest.raises(ValueError, match="units: 'gravity' is none of"):
+            plan.indices(study, units={"gravity": "m/s^2"})
+    assert "unit" not in rows[indices.Sobol]
+    assert rows[indices.Morris]["unit"].tolist() == ["m"] * 3 + ["m/s"] * 3
+    assert rows[indices.DGSM]["unit"].tolist() == [
+        "1",
+        "m^2",
+        "(m/(m/s^2))^2",
+        "(1/s)^2",
+        "(m/s)^2",
+        "(m/s/(m/s^2))^2",
+    ]
+
+
 def test_failed_lanes_spoil_their_blocks_only():
     """Balls that start below the floor cannot start; indices of the rest, and how many are lost."""
     ranges = RANGES | {"q0[0]": (-0.05, 1.5)}
@@ -141,6 +169,11 @@ def test_what_cannot_be_is_named(monkeypatch):
         plan.indices(other)
     with pytest.raises(TypeError, match=r"study must be a jaximpact\.Study"):
         plan.indices(other.solution())
+    own = study_of(plan)
+    with pytest.raises(ValueError, match=r"output\(solution\) failed: AttributeError"):
+        plan.indices(own, lambda solution: solution.height)
+    with pytest.raises(TypeError, match="output must be a function"):
+        plan.indices(own, "v")
     for make, message in (
         (lambda: indices.Sobol(100, RANGES), "power of two"),
         (lambda: indices.Morris(10, RANGES, levels=3), "even"),

@@ -1,5 +1,8 @@
 """Pictures: what is drawn for which result, on which axes, to which file; what cannot be drawn is refused."""
 
+from dataclasses import replace
+
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -106,6 +109,10 @@ def test_what_cannot_be_drawn_is_refused(results, tmp_path):
     final = ji.solve(BALL.problem, CASE.q0, CASE.v0, steps=503, save="final", **OPTIONS)
     with pytest.raises(ValueError, match="needs saved rows"):
         draw(final)
+    with pytest.raises(TypeError, match=r"ax must be one Axes of matplotlib, got ndarray.*axes\[0\]"):
+        draw(results["motion"], ax=draw(results["motion"]))
+    with pytest.raises(TypeError, match="a Solution that is traced has no numbers to draw"):
+        jax.eval_shape(lambda x: draw(replace(results["motion"], q=x)), results["motion"].q)
 
 
 def test_derivatives_on_panels(tmp_path):

@@ -174,7 +174,36 @@ def test_orbits_and_orders_of_a_study():
     np.testing.assert_allclose(found.period, 2 * np.pi / np.array([2.6, 2.8]))
     with pytest.raises(TypeError, match="a branch begins at one orbit"):
         analysis.continue_orbit(study, parameter="e", bounds=(0.1, 0.5), period=1.0, steps=10)
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'bounds'"):
+        analysis.continue_orbit(study, lane=0, parameter="e", period=1.0, steps=10)
     orders = analysis.convergence(study, lane=1, steps=[101, 211])
     assert orders.steps.tolist() == [101, 211]
     with pytest.raises(TypeError, match="say which lane"):
         analysis.convergence(study, steps=[101, 211])
+
+
+def test_a_branch_from_a_lane_of_a_study():
+    """The lane's start, args and method, and the values that the study varies as bounds: the branch of the same arguments by hand."""
+    orbit = analysis.periodic_orbit(
+        small_study(**{"args.frequency": [2.6]}), period=FORCED["period"], steps=100, t0=0.5
+    )
+    study = ji.Study(
+        MemoryStore(),
+        "shaw-holmes",
+        ji.Design.grid(**{"args.frequency": [2.6, 2.65]}),
+        q0=orbit.q[0],
+        v0=orbit.v[0],
+        **SHAW,
+    )
+    options = {"period": FORCED["period"], "steps": 100, "t0": 0.5, "scheme": ji.EventCorrected()}
+    found = analysis.continue_orbit(study, lane=0, parameter="args.frequency", **options)
+    assert found.name == "frequency" and found.ended == "bounds"
+    assert found.parameter[0] == 2.6 and found.parameter[-1] == pytest.approx(2.65, abs=1e-9)
+    args = {name: x if np.ndim(x) == 0 else x[0] for name, x in study.arguments([0])["args"].items()}
+    direct = analysis.continue_orbit(
+        study.problem, orbit.q[0], orbit.v[0], parameter="frequency", bounds=(2.6, 2.65), args=args,
+        e=study.arguments([0])["e"], **options,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.q, direct.q)
+    other = analysis.continue_orbit(study, lane=1, parameter="frequency", bounds=(2.6, 2.7), points=2, **options)
+    assert other.parameter[0] == 2.65

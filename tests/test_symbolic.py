@@ -159,6 +159,7 @@ def test_what_cannot_be_taken_is_named():
         (LagrangesMethod(free, [x]), [x, load - x], ValueError, r"constraint 1 holds load\(t\)"),
         (LagrangesMethod(free, [x]), x, TypeError, r"for one gap write \[gap\]"),
         (LagrangesMethod(free, [x]), [sympy.true], TypeError, "constraints must be expressions, or x >= y, got True"),
+        (LagrangesMethod(free, [x]), ["x"], TypeError, "got the text 'x'"),
         (kanes(form=False), (), ValueError, r"call method\.kanes_equations"),
     ):
         with pytest.raises(kind, match=match):

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import re
+
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.application import Sphinx
 from sphinx.util.math import get_node_equation_number
 
+FUNCTIONS = r"\\(sin|cos|tan|exp|ln|log)\b"
+MENDS = {  # what docutils makes of formulas otherwise than TeX
+    r"(\\[td]?frac)\s*(\d)\s*(\d)": r"\1{\2}{\3}",  # \frac12, of which it takes the digits for the number 12
+    rf"(?<=[\w}}])\s*{FUNCTIONS}": r"\\,\\\1",  # no space beside the names of functions
+    rf"{FUNCTIONS}\s*(?=\\?[A-Za-z])": r"\\\1\\,",
+}
+
+
+def drawn(formula, **options):
+    """MathML of a formula."""
+    for pattern, better in MENDS.items():
+        formula = re.sub(pattern, better, formula)
+    return tex2mathml(formula, **options)
+
 
 def inline(translator, node):
-    translator.body.append(tex2mathml(node.astext()))
+    translator.body.append(drawn(node.astext()))
     raise nodes.SkipNode
 
 
 def block(translator, node):
     translator.body.append(translator.starttag(node, "div", CLASS="formula"))
-    translator.body.append(tex2mathml(node.astext(), as_block=True))
+    translator.body.append(f'<div class="wide">{drawn(node.astext(), as_block=True)}</div>')
     if node["number"]:
         number = get_node_equation_number(translator, node)
         translator.body.append(f'<span class="eqno">({number})')

@@ -73,6 +73,8 @@ def share_of_period(phase: Any) -> float:
 
 def check_result(name: str, value: Any, kind: type, source: str) -> None:
     check_kind(name, value, kind, f"a {kind.__name__}, from {source}")
+    if value._traced():
+        raise TypeError(f"{name} is traced: analyses take known numbers, call them outside of jax's transformations")
 
 
 def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
@@ -250,6 +252,8 @@ def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
     """An analysis that ``other(study, **options)`` makes of a `Study`."""
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        other.__qualname__ = function.__qualname__  # in what Python says of arguments that are missing
+
         @functools.wraps(function)
         def call(*given: Any, **options: Any) -> Any:
             if not given or not isinstance(given[0], StudyLike):
@@ -260,17 +264,5 @@ def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
                 return other(given[0], **options)
 
         return call
-
-    return decorated
-
-
-def without_study(advice: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """An analysis that can make nothing of a `Study`, and says what to do."""
-
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
-        def refuse(study: StudyLike, **options: Any) -> Any:
-            raise TypeError(f"{function.__name__} takes no study: {advice}")
-
-        return of_a_study(refuse)(function)
 
     return decorated

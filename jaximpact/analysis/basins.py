@@ -54,6 +54,9 @@ class Attractor(Result):
     v: np.ndarray
     lanes: int
 
+    def _brief(self) -> str:
+        return super()._brief() if self._traced() else f"period {self.period}, {self.lanes} motions"
+
     def _arrays(self) -> Arrays:
         return self._along("row", "q", "v")
 

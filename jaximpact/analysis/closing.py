@@ -159,7 +159,8 @@ def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
             f"surface failed on one state, (t, q (d,), v (d,), args): {type(error).__name__}: {str(error).splitlines()[0]}"
         ) from error
     if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, jnp.floating):
-        raise ValueError(f"surface must give one real number, (), got {found}: index the state, q[0]")
+        what = f"{found.dtype}{found.shape}" if hasattr(found, "shape") else type(found).__name__
+        raise ValueError(f"surface must give one real number, (), got {what}: index the state, q[0]")
 
 
 def check_autonomous(problem: Problem, lanes: Lanes) -> None:

@@ -34,10 +34,11 @@ from ..projection.base import ContactSolver
 from ..schemes.base import Scheme
 from ..solution import Arrays, Drawable, Result, labelled
 from ..validate import check_problem
-from .arguments import real_number, without_study
+from .arguments import StudyLike, of_a_study, real_number
 from .family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
 from .strobe import eigenvalues, lost_derivatives
+from .studies import branch_arguments
 
 EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first
@@ -65,6 +66,9 @@ class BranchEvent(Result):
     multipliers: np.ndarray
     index: int
     detail: str = ""
+
+    def _brief(self) -> str:
+        return self.kind if self._traced() else f"{self.kind} at {self.parameter:.6g}"
 
 
 # the fields with an entry for each point
@@ -118,7 +122,11 @@ class Branch(Drawable):
         return {self.name: self.parameter, **self._table(*POINTWISE)}
 
 
-@without_study("a branch begins at one orbit; give study.problem, and the state of one of periodic_orbit(study, ...)")
+def _of_study(study: StudyLike, *, parameter: str, lane: Any = None, **options: Any) -> Branch:
+    return continue_orbit(**(branch_arguments(study, parameter, lane) | options))
+
+
+@of_a_study(_of_study)
 @labelled
 def continue_orbit(
     problem: Problem,
@@ -142,6 +150,9 @@ def continue_orbit(
     tol: float | None = None,
 ) -> Branch:
     """Follow a periodic orbit as one parameter changes, through folds, to where it grazes or the parameter leaves its bounds.
+
+    Of a `Study` as ``continue_orbit(study, lane=0, parameter=...)``: from the start, the args and the method of that lane, and within the
+    values of the parameter that the study varies, unless q0, v0, bounds and the others are given.
 
     Args:
         problem, e, scheme, projection, tol: as in `periodic_orbit`.

@@ -29,7 +29,7 @@ from ..schemes.base import Scheme
 from ..solution import Arrays, Drawable, Solution, labelled
 from ..status import FAILURES, Status
 from ..trajectory import trajectory
-from ..validate import JaximpactWarning
+from ..validate import JaximpactWarning, known_numbers
 from .arguments import StudyLike, of_a_study, real, real_number
 from .interpolate import interpolant
 from .studies import motion_arguments
@@ -313,7 +313,7 @@ def _errors(solution: Solution, exact: Callable[..., Any], impulse: Any) -> tupl
     if not is_pair(found):
         raise ValueError(f"exact(t) must return a pair (q, v), got {type(found).__name__}")
     for name, value in zip("qv", found, strict=True):
-        value = real(f"exact(t): {name}", value)
+        value = known_numbers(f"exact(t): {name}", value)  # float64 whatever jax computes in
         if np.shape(value) != q.shape:
             raise ValueError(
                 f"exact(t) must return q and v of shape {q.shape} for t of shape {t.shape}, {name} has {np.shape(value)}"

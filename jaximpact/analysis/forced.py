@@ -68,7 +68,7 @@ class Forced:
     def restitution(self) -> np.ndarray:
         """That of each lane (B, 1), or of each of its contacts (B, m) or (1, m)."""
         own = self.lanes.motion.e
-        e = np.asarray(self.problem.restitution if own is None else own)
+        e = np.asarray(self.problem.restitution if own is None else own, self.lanes.motion.q0.dtype)
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 
     def some(self, which: np.ndarray) -> Forced:
@@ -88,9 +88,11 @@ class Forced:
 
     def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
         """All lanes over some periods."""
-        motion, t0, t1 = self.lanes.motion, self.begins * self.period, (self.begins + periods) * self.period
+        motion, dtype = self.lanes.motion, self.lanes.motion.q0.dtype
+        times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
+        t0, t1, h = (x.astype(dtype) for x in times)
         return ensemble(
-            self.problem, motion.q0, motion.v0, t0=t0, t1=t1, h=self.period / steps, args=self.args, args_axes=self.args_axes,
+            self.problem, motion.q0, motion.v0, t0=t0, t1=t1, h=h, args=self.args, args_axes=self.args_axes,
             e=motion.e, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
         )  # fmt: skip
 
@@ -171,7 +173,7 @@ def gather(
     q0, v0 = np.broadcast_to(q0, (count, d)), np.broadcast_to(v0, (count, v0.shape[-1]))
     times: Any = dict.fromkeys(("t0", "t1", "h", "steps"))
     by_lane = None if e is None else -1 if _shared(e) else 0
-    motion = Motion(q0, v0, e=None if e is None else np.asarray(e), args=args, **times)
+    motion = Motion(q0, v0, e=None if e is None else np.asarray(e, q0.dtype), args=args, **times)
     lanes = Lanes.of(motion, Motion(0, 0, e=by_lane, args=axes, **times), count)
     return Forced(problem, scheme, projection, lanes, np.broadcast_to(period, (count,)), phase)
 

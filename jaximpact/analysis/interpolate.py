@@ -13,6 +13,7 @@ from ..checks import is_traced
 from ..schemes import EventCorrected
 from ..schemes.base import Timing
 from ..solution import Solution
+from .arguments import real
 from .runs import REBOUND, runs
 
 ALIGNED = 1e-9  # of a step: times as near as that to a row are the row's
@@ -26,7 +27,7 @@ def at(solution: Solution, t: Any) -> Solution:
         raise ValueError(
             "solution.at(t) needs every step of the motion: solve with save='all' (ensemble: save=1), without a function"
         )
-    times = np.atleast_1d(np.asarray(t, np.float64))
+    times = np.atleast_1d(real("t", t).astype(np.float64))
     if times.ndim != 1 or not np.all(np.isfinite(times)):
         raise ValueError(f"t must be one finite number or have shape (k,), got {t!r}")
     rows = np.asarray(solution.t, np.float64)

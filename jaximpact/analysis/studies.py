@@ -144,6 +144,23 @@ def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
     return {"problem": study.problem, "args": one_lane(known["args"], known["args_axes"])} | numbers | methods
 
 
+def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, Any]:
+    """One lane of a study as arguments of `continue_orbit`; the range of the parameter, where the study varies it, as bounds."""
+    if not isinstance(parameter, str):
+        raise TypeError(f"parameter must be the name of one, 'args.NAME' or 'e', got {parameter!r}")
+    if lane is None:
+        raise TypeError(
+            "a branch begins at one orbit: say which lane of the study it is near, lane=0 (its start, or q0=... and v0=..., is the guess)"
+        )
+    found = motion_arguments(study, study.number(lane))
+    del found["t1"]
+    parameter = parameter.removeprefix("args.")
+    column = next((x for key, x in study.design.values.items() if key.removeprefix("args.") == parameter), np.zeros(1))
+    if column.ndim == 1 and np.ptp(column) > 0:
+        found["bounds"] = (float(np.min(column)), float(np.max(column)))
+    return found | {"parameter": parameter}
+
+
 def _first(study: StudyLike) -> dict[str, Any]:
     """The arguments of its first lane, which are those of all but for what is varied; sections have a phase in place of t0 and t1."""
     found = motion_arguments(study, 0)

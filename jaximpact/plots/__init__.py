@@ -25,8 +25,7 @@ from ..analysis import (
     Statistics,
 )
 from ..conformance import Report
-from ..indices import Indices
-from ..solution import Covariance, Linearity, Ranking, Sensitivities, Solution
+from ..solution import Covariance, Indices, Linearity, Ranking, Sensitivities, Solution
 from .animation import animate, disks, linkage, particles
 from .conformance import draw_report
 from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_fan, draw_statistics
@@ -146,6 +145,12 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     picture = _picture_of(result)
     if ax is not None and path is not None:
         raise ValueError("path and ax exclude each other: draw on ax, then save its figure, ax.figure.savefig(path)")
+    if ax is not None and not hasattr(ax, "plot"):
+        raise TypeError(f"ax must be one Axes of matplotlib, got {type(ax).__name__}: of several give one, axes[0]")
+    if result._traced():
+        raise TypeError(
+            f"result: a {type(result).__name__} that is traced has no numbers to draw: call it outside of jax's transformations"
+        )
     if ax is not None and picture.main is not None:
         axes, remark = ax, picture.main(result, ax, **options)
     elif picture.size is None:

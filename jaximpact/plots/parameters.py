@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..indices import Indices
-from ..solution import Covariance, Linearity, Ranking, Sensitivities
+from ..solution import Covariance, Indices, Linearity, Ranking, Sensitivities
 from ..status import DOUBTS, FAILURES, Status
 from .style import COLOURS, DARK, GREY, OUTSIDE, tidy
 
@@ -106,7 +105,10 @@ def draw_indices(found: Indices, ax: Axes, *, output: str | None = None) -> str:
     ax.set_yticks(range(len(order)), [found.inputs[i] for i in order])
     ax.invert_yaxis()
     ax.axvline(0, color=GREY, lw=0.8)
-    ax.set_xlabel(f"{found.method} of {name}, with {100 * found.level:g} % confidence intervals")
+    unit = found.unit(kinds[-1], k).removeprefix("1")
+    ax.set_xlabel(
+        f"{found.method} of {name}{f' [{unit}]' if unit else ''}, with {100 * found.level:g} % confidence intervals"
+    )
     ax.set_ylabel("input")
     ax.legend(**OUTSIDE)
     tidy(ax)

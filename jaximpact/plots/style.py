@@ -70,4 +70,4 @@ def evenly(count: int, most: int | None = None) -> list[int]:
 
 def dot(count: int) -> float:
     """Size of the dots of a scatter of so many."""
-    return float(np.clip(100.0 / np.sqrt(count), 3.0, 8.0))
+    return float(np.clip(100.0 / np.sqrt(max(1, count)), 3.0, 8.0))

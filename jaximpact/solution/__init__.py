@@ -2,16 +2,19 @@
 
 from .convert import MEANING
 from .covariance import Covariance, Linearity
+from .indices import LEVEL, Indices
 from .ranking import Ranking
 from .result import Arrays, Drawable, Result, spread
-from .sensitivities import Sensitivities, components
+from .sensitivities import Sensitivities, components, unit_of
 from .solution import Origin, Solution, labelled
 
 __all__ = [
+    "LEVEL",
     "MEANING",
     "Arrays",
     "Covariance",
     "Drawable",
+    "Indices",
     "Linearity",
     "Origin",
     "Ranking",
@@ -21,4 +24,5 @@ __all__ = [
     "components",
     "labelled",
     "spread",
+    "unit_of",
 ]

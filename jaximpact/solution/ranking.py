@@ -92,4 +92,6 @@ def quotient(over: str, under: str) -> str:
         return over
     if over == under:
         return "1"
+    if over.startswith(f"{under}/"):
+        return f"1{over.removeprefix(under)}"
     return f"{over}/({under})" if any(sign in under for sign in "/ *") else f"{over}/{under}"

@@ -18,6 +18,7 @@ import numpy as np
 from ..checks import is_traced
 from ..labels import QUANTITIES, Labels
 from ..provenance import provenance
+from ..status import Status
 
 if TYPE_CHECKING:
     import pandas
@@ -39,13 +40,19 @@ class Result:
 
     def _facts(self) -> list[tuple[str, str]]:
         """What there is to see at a glance: names and short descriptions."""
-        fields = [(name, describe_value(x)) for name, x in vars(self).items() if x is not None and name != "made"]
-        return [(name, text) for name, text in fields if text]
+        fields = [(name, x) for name, x in vars(self).items() if x is not None and name != "made"]
+        texts = [(name, _statuses(x) if name == "status" else describe_value(x)) for name, x in fields]
+        return [(name, text) for name, text in texts if text]
 
     def __repr__(self) -> str:
         facts = self._facts()
         width = max((len(name) for name, _ in facts), default=0)
         return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {text}" for name, text in facts)])
+
+    def _brief(self) -> str:
+        """In a few words, among others of its kind."""
+        first, *rest = repr(self).split("\n")
+        return f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -171,6 +178,15 @@ def needed(module: str, extra: str = "data") -> Any:
         raise ImportError(f"this needs {module}: pip install 'jaximpact[{extra}]'") from error
 
 
+def _statuses(value: Any) -> str:
+    """Status bits of motions in words, and how many of several have some."""
+    if is_traced(value) or np.asarray(value).dtype.kind not in "iu":
+        return describe_value(value)
+    status = np.asarray(value)
+    bits = str(Status(int(np.bitwise_or.reduce(status, axis=None))))
+    return f"{bits} in {np.count_nonzero(status)} of {status.size}" if status.ndim and np.any(status) else bits
+
+
 @singledispatch
 def describe_value(value: Any) -> str:
     """A value in a line: of an array its shape and range, never its numbers."""
@@ -179,8 +195,12 @@ def describe_value(value: Any) -> str:
 
 @describe_value.register
 def _(value: Result) -> str:
-    first, *rest = repr(value).split("\n")
-    return _short(f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first)
+    return _short(value._brief())
+
+
+@describe_value.register
+def _(value: float) -> str:
+    return f"{value:.6g}"
 
 
 @describe_value.register
@@ -190,7 +210,13 @@ def _(value: Mapping) -> str:
 
 @describe_value.register
 def _(value: list | tuple) -> str:
-    return f"{len(value)} of {type(value[0]).__name__}" if len(value) > 3 else _short(str(value))
+    if len(value) > 3:
+        return f"{len(value)} of {type(value[0]).__name__}"
+    if not value:
+        return "none"
+    if all(isinstance(x, Result) for x in value):
+        return _short("; ".join(x._brief() for x in value))
+    return _short(str(value))
 
 
 @describe_value.register

@@ -21,7 +21,7 @@ COORDINATES = {
     "q0": "q",
     "v0": "v",
 }  # whose last axis is that of the coordinates, and their quantity
-UNITS = {"e": "1", "t0": "s", "t1": "s"}
+UNITS = {"e": "1", "h": "s", "t0": "s", "t1": "s"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +89,7 @@ class Sensitivities(Drawable):
         """
         self._single("ranking")
         outputs, y, inputs, x, jacobian = self._flat()
-        known = {name: self._unit(name) for name in (*outputs, *inputs)} | dict(units or {})
+        known = {name: unit_of(name, self.naming) for name in (*outputs, *inputs)} | dict(units or {})
         strange = sorted(set(known) - {*outputs, *inputs})
         if strange:
             raise ValueError(f"units: {strange[0]!r} is none of {', '.join((*outputs, *inputs))}")
@@ -118,7 +118,7 @@ class Sensitivities(Drawable):
         covariance = jacobian[0] @ spread @ jacobian[0].T
         numbers = (y[0], covariance, x[0], spread, jacobian[0])
         again = None if self.again is None else self._resample
-        units = tuple(self._unit(name) for name in outputs)
+        units = tuple(unit_of(name, self.naming) for name in outputs)
         return Covariance(outputs, names, *numbers, self.status, units, again)
 
     def _resample(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -202,16 +202,17 @@ class Sensitivities(Drawable):
             del table["lane"]
         return table
 
-    def _unit(self, name: str) -> str:
-        """The unit of an output or an input, "" where it is not known."""
-        root, _, index = name.partition("[")
-        if root in UNITS:
-            return UNITS[root]
-        if root not in COORDINATES:
-            return ""
-        last, names = index.rstrip("]").split(",")[-1], self.naming.coordinates
-        place = names.index(last) if names and last in names else None
-        return self.naming.unit(COORDINATES[root], place)
+
+def unit_of(name: str, naming: Labels) -> str:
+    """The unit of an output or an input, "" where it is not known."""
+    root, _, index = name.partition("[")
+    if root in UNITS:
+        return UNITS[root]
+    if root not in COORDINATES:
+        return ""
+    last, names = index.rstrip("]").split(",")[-1], naming.coordinates
+    place = names.index(last) if names and last in names else None
+    return naming.unit(COORDINATES[root], place)
 
 
 def components(tree: Any, batch: int, naming: Labels) -> tuple[tuple[str, ...], np.ndarray]:

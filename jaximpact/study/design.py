@@ -51,7 +51,7 @@ class Key(NamedTuple):
         return "_".join((*parts, *map(str, self.component or ())))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Design:
     """The lanes of a study; make one with `grid`, `latin_hypercube` or `points`.
 
@@ -154,6 +154,9 @@ class Design:
             key: column[part][index]
             for (key, column), part, index in zip(self.values.items(), where, chosen, strict=True)
         }
+
+    def __repr__(self) -> str:
+        return f"Design({self.kind}, {'; '.join(self.describe().splitlines())})"
 
     def describe(self) -> str:
         """One line for each quantity."""
