@@ -182,13 +182,13 @@ DEVICE: dict[str, Callable] = {
 # what is asked for without parameters
 PLAIN: dict[str, Callable] = {
     "add": lax.add, "add_any": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div, "neg": lax.neg, "abs": lax.abs,
-    "sqrt": lax.sqrt, "select_n": lax.select_n, "one_minus_square": lambda x: (1 - x) * (1 + x), "convert_element_type": lax.convert_element_type, "and": lax.bitwise_and,
+    "sqrt": lax.sqrt, "sin": lax.sin, "cos": lax.cos, "max": lax.max, "min": lax.min, "clamp": lax.clamp, "select_n": lax.select_n, "one_minus_square": lambda x: (1 - x) * (1 + x), "convert_element_type": lax.convert_element_type, "and": lax.bitwise_and,
     "or": lax.bitwise_or, "eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge,
     "le_to": lambda x, y: (x <= y) | (y != y), "lt_to": lambda x, y: (x < y) | ((y != y) & (x == x)),
 }  # fmt: skip
 ELEMENTWISE = {
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clz", "cosh", "erf", "erf_inv", "erfc",
     "exp", "exp2", "expm1", "floor", "integer_pow", "is_finite", "lgamma", "log", "log1p", "logistic", "nextafter", "not",
-    "population_count", "pow", "reduce_precision", "rem", "rsqrt", "shift_left", "shift_right_arithmetic",
+    "population_count", "pow", "reduce_precision", "rem", "round", "rsqrt", "shift_left", "shift_right_arithmetic",
     "shift_right_logical", "sign", "sinh", "square", "tan", "tanh", "xor", "digamma",
 }  # fmt: skip

@@ -126,7 +126,12 @@ def _of_numbers(
     (known, more, *start), (of_known, of_more, *of_start) = operands, batched
     spread = lambda x, b: x if b else jnp.broadcast_to(x, (lanes, *jnp.shape(x)))
     carry, kept = jax.tree.map(spread, tuple(start), tuple(of_start))
-    turn, looped = _turns(step, known, of_known, carry, lanes)
+    # of an even number of lanes XLA gives several to a thread, whose registers then do not suffice
+    odd = lanes + (lanes + 1) % 2
+    padded = lambda x, b: jnp.concatenate([x, x[: odd - lanes]]) if b else x
+    carry = [padded(x, True) for x in carry]
+    turn, looped = _turns(step, [padded(x, b) for x, b in zip(known, of_known, strict=True)], of_known, carry, odd)
+    arrays = lambda numbers: [x[:lanes] for x in _joined(numbers, carry)]
     stored = jax.vmap(lambda more, *both: put(more, both), ([0 if b else None for b in of_more], 0, 0))
 
     def made(turns: int | None) -> tuple:
@@ -134,12 +139,12 @@ def _of_numbers(
             numbers, kept, unfinished = now
             numbers, over = turn(numbers, turns)
             if jax.tree.leaves(kept):
-                kept = stored(more, kept, _joined(numbers, carry))
+                kept = stored(more, kept, arrays(numbers))
             return numbers, kept, unfinished | over
 
         numbers = [y for x in carry for y in _numbers(x, True).flat]
-        numbers, rows, unfinished = lax.fori_loop(0, length, body, (numbers, kept, jnp.zeros(lanes, bool)))
-        return _joined(numbers, carry), rows, unfinished
+        numbers, rows, unfinished = lax.fori_loop(0, length, body, (numbers, kept, jnp.zeros(odd, bool)))
+        return arrays(numbers), rows, unfinished
 
     found = made(None if looped else TURNS)
     if looped:
