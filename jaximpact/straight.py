@@ -62,7 +62,8 @@ class Straight(Blocks):
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list[Value]:
-        outside, found = self.asked, []
+        outside = self.asked
+        found: list[Value] = []
         for i, branch in enumerate(branches):
             this = which == i if 0 < i < len(branches) - 1 else which >= i if i else which <= 0
             self.asked = outside & this
