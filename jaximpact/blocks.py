@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,6 @@ from jax.extend.core import primitives
 
 from .small import Machine, Unsupported, Value, filled
 from .small.cost import SMALL
-from .small.sine import COSINE, SINE
 
 
 class Blocks:
@@ -133,33 +132,69 @@ def _round(params: Any, x: Array) -> Array:
     return jnp.where((found - x == 0.5) & odd, found - 1, found)
 
 
-# pi/2 in parts of 23 bits, the product of which with a whole number below 2^30 is exact
-_PARTS = (
-    1.5707962512969971, 7.549789415861596e-08, 5.390302529957765e-15, 3.282003415807913e-22, 1.270655753080676e-29,
-)  # fmt: skip
+class Sine(NamedTuple):
+    """Sines in one precision: angles up to ``near`` less a whole or a half number of times pi, which is in ``parts`` whose product
+    with it is exact; those up to ``far``, with pi in shorter parts and the number in two, of which the first is a multiple of
+    ``split``; and on |r| <= pi/2 a polynomial p of least error with sin r = r + r^3 p(r^2)."""
+
+    parts: tuple[float, ...]
+    near: float
+    short: tuple[float, ...]
+    split: float
+    far: float
+    polynomial: tuple[float, ...]
 
 
-def _sine_cosine(x: Array) -> tuple[Array, Array]:
-    """sin x and cos x to about an ulp up to 1e9, as straight-line arithmetic, which spills no registers."""
-    k = lax.floor(x * (2 / math.pi) + 0.5)
-    r = x
-    for part in _PARTS:
-        r = r - k * part
-    z = r * r
-    s, c = (reduce(lambda total, c: total * z + c, y[1:], jnp.full_like(z, y[0])) for y in (SINE, COSINE))
-    sine = r + r * (z * s)
-    cosine = 1 - 0.5 * z + z * z * c
-    # quadrant of the angle, without a conversion to whole numbers
-    half = k * 0.5
-    odd = half != lax.floor(half)
-    quarter = lax.floor(half) * 0.5
-    back = quarter != lax.floor(quarter)
-    s, c = jnp.where(odd, cosine, sine), jnp.where(odd, sine, cosine)
-    return jnp.where(back, -s, s), jnp.where(back != odd, -c, c)
+SINES = {
+    np.dtype(np.float64): Sine(
+        (3.1415926534682512, 1.2154201012607932e-10, 4.044532497591901e-21), 1e6,
+        (3.1415926218032837, 3.1786509424591713e-08, 1.2246467864107189e-16, 1.2736634110450565e-24, 2.165713347843828e-32),
+        2.0**26, 2.0**51,
+        (2.7211750129621852e-15, -7.64299149422729e-13, 1.6058939706091582e-10, -2.505210687280627e-08,
+         2.755731921113732e-06, -1.984126984120922e-04, 8.333333333333194e-03, -1.6666666666666666e-01),
+    ),
+    np.dtype(np.float32): Sine(
+        (3.140625, 9.675025939941406e-04, 1.5099067240953445e-07, 5.126688136514179e-12), 6e3,
+        (3.140625, 9.675025939941406e-04, 1.5099067240953445e-07, 5.126565838509123e-12, 1.2246063538223773e-16),
+        2.0**12, 2.0**22,
+        (2.605780655110547e-06, -1.9809602910139304e-04, 8.333066246200593e-03, -1.6666659550432966e-01),
+    ),
+}  # fmt: skip
 
 
-def _fast(i: int, exact: Callable) -> Callable:
-    return lambda params, x: _sine_cosine(x)[i] if x.dtype == np.float64 else exact(x)
+def _sine(exact: Callable, shift: float) -> Callable:
+    """sin(x + shift pi) to three ulp, as straight-line arithmetic, which spills no registers: x = (k - shift) pi + r.
+
+    The sine of an angle whose neighbours are more than half a radian apart is no number.
+    """
+
+    def rule(params: Any, x: Array) -> Array:
+        if x.dtype not in SINES:
+            return exact(x)
+        how = SINES[x.dtype]
+        less = lambda x, turns: reduce(lambda rest, part: rest - turns * part, how.parts, x)
+        k = lax.floor(x * (1 / math.pi) + (0.5 + shift))
+        turns = k - shift if shift else k
+        r = less(x, turns)
+        large = ~(jnp.abs(x) <= how.near)
+
+        def of_large() -> tuple[Array, Array]:
+            high = lax.floor(turns * (1 / how.split) + 0.5) * how.split
+            low, rest = turns - high, x
+            for part in how.short:
+                rest = (rest - high * part) - low * part
+            # k may have been rounded
+            more = lax.floor(rest * (1 / math.pi) + 0.5)
+            rest = jnp.where(jnp.abs(x) <= how.far, less(rest, more), jnp.nan)
+            return jnp.where(large, k + more, k), jnp.where(large, rest, r)
+
+        k, r = lax.cond(any_of(large), of_large, lambda: (k, r))
+        z = r * r
+        p = reduce(lambda total, c: total * z + c, how.polynomial[1:], jnp.full_like(z, how.polynomial[0]))
+        found, half = r + r * (z * p), k * 0.5
+        return jnp.where(half != lax.floor(half), -found, found)
+
+    return rule
 
 
 def _extreme(combine: Callable) -> Callable:
@@ -176,7 +211,7 @@ _largest, _smallest = _extreme(lax.max), _extreme(lax.min)
 
 # of a device, in a kernel
 DEVICE: dict[str, Callable] = {
-    "sin": _fast(0, lax.sin), "cos": _fast(1, lax.cos), "round": _round, "max": _largest, "min": _smallest,
+    "sin": _sine(lax.sin, 0.0), "cos": _sine(lax.cos, 0.5), "round": _round, "max": _largest, "min": _smallest,
     "clamp": lambda params, least, x, most: _smallest(params, _largest(params, least, x), most),
 }  # fmt: skip
 # what is asked for without parameters

@@ -114,6 +114,18 @@ def test_schemes(scheme, projection):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
+def test_schemes_of_xla_on_a_gpu(monkeypatch, scheme):
+    """Tolerance as in `test_schemes`."""
+    q0, v0, given = lanes()
+    e = 0.0 if isinstance(scheme, ji.Maury) else 0.6
+    run = lambda: ji.ensemble(PROBLEM, q0, v0, h=0.005, e=e, scheme=scheme, save=10, execution="xla", **given)
+    expected = run()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    compare(run(), expected, 1e-9)
+
+
+@pytest.mark.slow
 def test_single_precision():
     q0, v0, given = lanes(np.float32)
     with jax.enable_x64(False):
