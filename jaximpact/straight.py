@@ -95,7 +95,8 @@ def merged(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
 
 
 def segment(turn: Callable, carry: list, kept: Any, keep: Callable, length: int) -> tuple[list, Any]:
-    """``carry = turn(carry)`` and ``kept = keep(kept, carry)``, ``length`` times: of one lane, whose batch is made as numbers."""
+    """``carry = turn(carry)`` and ``kept = keep(kept, carry)``, a `rows.Kept`, ``length`` times: of one lane, whose batch is made as
+    numbers."""
     step, known = opened(turn, carry)
     put, more = opened(lambda both: keep(*both), (kept, carry))
 
@@ -135,7 +136,7 @@ def _of_numbers(
     arrays = lambda numbers: [x[:lanes] for x in _joined(numbers, carry)]
     stored = jax.vmap(lambda more, *both: put(more, both), ([0 if b else None for b in of_more], 0, 0))
 
-    def made(turns: int | None) -> tuple:
+    def made(turns: int | None, kept: Any) -> tuple:
         def body(_: Any, now: tuple) -> tuple:
             numbers, kept, unfinished = now
             numbers, over = turn(numbers, turns)
@@ -147,10 +148,12 @@ def _of_numbers(
         numbers, rows, unfinished = lax.fori_loop(0, length, body, (numbers, kept, jnp.zeros(odd, bool)))
         return arrays(numbers), rows, unfinished
 
-    found = made(None if looped else TURNS)
     if looped:
-        return found[:2]
-    return lax.cond(any_of(found[2]), lambda: made(None)[:2], lambda: found[:2])
+        return made(None, kept)[:2]
+    numbers, rows, unfinished = made(TURNS, kept)
+    # the rows of these steps are written again where they are
+    again = lambda: made(None, rows._replace(pointer=kept.pointer))[:2]
+    return lax.cond(any_of(unfinished), again, lambda: (numbers, rows))
 
 
 def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) -> tuple[Callable, bool]:
