@@ -56,7 +56,7 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
     if problem is not None:
         check_problem(problem)
     listed = problem is not None and problem.listed
-    given = []
+    given: list[tuple[str, Any, type, str]] = []
     if scheme is not None:
         given.append(("scheme", scheme, Scheme, "PaoliSchatzman()"))
     if projection is not None:

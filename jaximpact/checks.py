@@ -24,10 +24,7 @@ def short(value: Any) -> str:
 
 def is_traced(*trees: Any) -> bool:
     """Whether any leaf is a tracer of a jax transformation."""
-    for leaf in jax.tree.leaves(trees):
-        if isinstance(leaf, Tracer):
-            return True
-    return False
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
 def is_array(value: Any) -> bool:

@@ -98,6 +98,15 @@ def test_lanes_do_not_depend_on_each_other(bouncing):
     same_bits(balls(few, execution="native"), bouncing, few)
 
 
+def test_lanes_shared_out_under_jit():
+    """More lanes than one thread is given: those of an ensemble, bit for bit."""
+    start = np.linspace(0.5, 1.5, 301)[:, None]
+    fixed = {"t1": 1.0, "args": 10.0, "e": 0.5, "save": "final"}
+    one = lambda q: ji.solve(BALL, q, [0.0], steps=100, **fixed).q
+    found = jax.jit(jax.vmap(one))(start)
+    same_bits(found, ji.ensemble(BALL, start, [0.0], h=0.01, execution="native", **fixed).q)
+
+
 def test_numbers_do_not_compile_anew(bouncing):
     before = native_compile.compilations
     balls(execution="native", h=0.02)

@@ -96,7 +96,6 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
         Unsupported, ImportError: as `prepared`, when it is called.
     """
 
-    marks, prefix = jax.tree.flatten(axes, is_leaf=lambda x: x is None)
     prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
     marks = tuple(jax.tree.leaves(axes, is_leaf=_is_none))
 
