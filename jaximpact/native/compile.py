@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import hashlib
+import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from typing import Any
 from ..small import Unsupported
 from . import cache
 from .arithmetic import LIBRARY
-from .emit import NAME
+from .emit import NAME, Text
 
 KEPT = 256  # compiled programs
 log = logging.getLogger(__name__)
@@ -110,14 +111,36 @@ def loaded(text: str) -> Code:
 
 def compiled(text: str, loops: bool = False) -> Code:
     """The code of a module, compiled now or before, in this process or another."""
+    found = _code(host().key(text), lambda: host().compile(text, loops))
+    assert found is not None
+    return found
+
+
+def written(name: str | None, write: Callable[[], Text]) -> tuple[Text, Code]:
+    """A program and its code; one that was written before, in this process or another, is known by its ``name`` and not written again."""
+    name = name and host().key(name)
+    if name and (known := cache.load(name)) is not None:
+        key, width, rows, work = json.loads(known)
+        if (code := _code(key)) is not None:
+            return Text("", width, rows, work), code
+    text = write()
+    code = compiled(text.ir)
+    if name:
+        cache.keep(name, json.dumps([host().key(text.ir), text.width, text.rows, int(text.work)]).encode())
+    return text, code
+
+
+def _code(key: str, compile: Callable[[], bytes] | None = None) -> Code | None:
+    """The code of a key; where none is kept it is compiled, or None."""
     global compilations
-    key = host().key(text)
     with _lock:
         if key not in _programs:
             try:
                 code = cache.load(key)
                 if code is None:
-                    code = host().compile(text, loops)
+                    if compile is None:
+                        return None
+                    code = compile()
                     compilations += 1
                     cache.keep(key, code)
                 _programs[key] = host().load(code)

@@ -20,8 +20,9 @@ from ..shapes import kind
 from ..small import Unsupported, carried_axes
 from ..small.cost import SMALL, cost
 from ..small.program import inputs
-from .compile import Code, compiled, host
+from .compile import Code, host, written
 from .emit import Text, emit
+from .signature import signature
 
 BYTES = 64  # of a register: the widest that there are, or two of the next
 TOGETHER = 2  # registers of a vector where operations have to wait for each other:
@@ -137,8 +138,11 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     register = BYTES // max(real, default=8) if many else 1
     width = register * TOGETHER if many and count in WAITING else register
-    text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused, register, small)
-    return Compiled(compiled(text.ir), text, [np.array(x, order="C") for x in constants])
+    varies = [*carried, *[False] * len(constants)]
+    options = width, host().fused, register, small
+    name = signature(closed, variables, varies, *options)
+    text, code = written(name, lambda: emit(closed, variables, varies, *options))
+    return Compiled(code, text, [np.array(x, order="C") for x in constants])
 
 
 def _launch(
