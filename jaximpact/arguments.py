@@ -27,7 +27,7 @@ from .schedule import FEWER_ROWS, largest
 from .schemes.base import Scheme
 from .schemes.maury import Maury
 from .schemes.paoli_schatzman import PaoliSchatzman
-from .threads import refuse_fork
+from .threads import crew, refuse_fork, workers
 from .validate import (
     Report,
     canonical_state,
@@ -39,6 +39,7 @@ from .validate import (
     check_times,
     count_steps,
     differentiable,
+    is_fine,
     judge,
     leaf_axes,
     real_array,
@@ -55,14 +56,16 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
     if problem is not None:
         check_problem(problem)
     listed = problem is not None and problem.listed
+    given: list[tuple[str, Any, type, str]] = []
+    if scheme is not None:
+        given.append(("scheme", scheme, Scheme, "PaoliSchatzman()"))
+    if projection is not None:
+        given.append(("projection", projection, ContactSolver, "ActiveSet()"))
     if scheme is None:
         scheme = Maury() if listed else PaoliSchatzman()
     if projection is None:
         projection = ConjugateGradients() if listed else ActiveSet()
-    for name, value, kind, example in (
-        ("scheme", scheme, Scheme, "PaoliSchatzman()"),
-        ("projection", projection, ContactSolver, "ActiveSet()"),
-    ):
+    for name, value, kind, example in given:
         check_kind(name, value, kind, f"a {name} such as {example}")
         _check_options(value)
     if listed and not projection.takes_lists:
@@ -136,9 +139,7 @@ def _reports(problem: Problem, motion: Motion, axes: tuple) -> Report:
 
 def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
     """Facts about the start of each lane, a leading axis; of steps h, the same for all."""
-    starts = lanes.only("q0", "v0", "t0", "args")
-    marks = starts.marks._replace(h=None if h is None else -1)
-    starts = Lanes.of(starts.motion._replace(h=h), marks, lanes.count)
+    starts = lanes.only("q0", "v0", "t0", "args", h=h)
     through_xla = partial(_reports, axes=starts.axes)
     # native code has no search for near pairs
     call = through_xla if problem.listed else natively(_report, (None, starts.in_axes), through_xla)
@@ -201,7 +202,7 @@ def for_lanes(
             "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
         )
     program = Program.of(problem, scheme, projection, save, lanes.motion)
-    one = lanes.take(0)
+    one = lanes.first
     size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
     rows = program.rows + 1
     check_memory(
@@ -261,14 +262,13 @@ def _canonical_lanes(
     check_restitution(e)
     eps = float(jnp.finfo(dtype).eps)
     begin, end, step = (np.asarray(x, np.float64) for x in (t0, t1, h))
-    steps = np.broadcast_to(count_steps(begin, end, step, eps), count)
-    if np.all(steps == steps[0]):
+    steps = np.asarray(count_steps(begin, end, step, eps), np.int32)
+    if steps.ndim and (steps == steps[0]).all():
         steps = steps[0]
-    steps = np.asarray(steps, np.int32)
     axes = [0 if carried else None for _, carried in named.values()]
     axes = [*axes[:5], 0 if steps.ndim else None, axes[5], *args_axes]
     lanes = Lanes(Motion(q0, v0, t0, t1, h, steps, e, args), tuple(axes), count)
-    one = lanes.take(0)
+    one = lanes.first
     try:
         check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
     except (ValueError, TypeError) as error:
@@ -313,12 +313,22 @@ def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
 
 def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     """Admissible start and positive mass of every lane; the problem with room for the near pairs that there are."""
-    parts, shortest = [], np.min(lanes.motion.h)
-    for begin in range(0, lanes.count, largest()):
+    shortest = lanes.motion.h.min()
+
+    def part(begin: int) -> tuple[Report, bool]:
         with differentiable():
-            found = start_reports(problem, lanes.some(slice(begin, begin + largest())), shortest)
+            found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest)
         refuse_traced(found)
-        parts.append(jax.tree.map(np.asarray, found))
+        found = jax.tree.map(np.asarray, found)
+        return found, found.bodies is None and is_fine(found)
+
+    if lanes.count <= (size := largest()):
+        parts, fine = zip(*[part(0)], strict=True)
+    else:
+        with crew(workers(lanes.count), lanes.count) as pool:
+            parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
+    if all(fine):
+        return problem
     report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     fitting = fitted(problem, report)
     if fitting is not problem:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
 
@@ -23,7 +24,7 @@ def short(value: Any) -> str:
 
 def is_traced(*trees: Any) -> bool:
     """Whether any leaf is a tracer of a jax transformation."""
-    return any(isinstance(leaf, jax.core.Tracer) for tree in trees for leaf in jax.tree.leaves(tree))
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
 def is_array(value: Any) -> bool:

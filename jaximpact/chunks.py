@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ SPREAD = 1.15  # lanes of one chunk differ in their number of steps by at most t
 SHORT_VECTORS = (2, 4, 8)
 
 
-def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Chunks of lanes of similar step counts: (members, members padded to one of few sizes), longest first.
+def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
+    """Chunks of lanes of similar step counts: (members, members padded to one of few sizes, multiples of ``shares``), longest first.
 
     Lanes of a chunk run as many steps as the longest of them. Every size costs a compilation, so sizes are shared as far
     as the total work, padding included, stays within WORK times the sum of the steps.
@@ -41,6 +42,21 @@ def divide(counts: np.ndarray, chunk: int) -> list[tuple[np.ndarray, np.ndarray]
     while cost(levels) > WORK * counts.sum() and len(levels) < len(set(sizes)):
         levels.append(min(set(sizes) - set(levels), key=lambda size: cost([*levels, size])))
     return [
-        (part, np.concatenate([part, np.repeat(part[-1:], size - len(part))]))
+        (part, np.concatenate([part, np.repeat(part[-1:], size + -size % shares - len(part))]))
         for part, size in zip(parts, padded(levels), strict=True)
+    ]
+
+
+def split(count: int, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
+    """The same of lanes of one number of steps, as slices: of many lanes no number is looked at."""
+    number = -(-count // chunk)
+    size = -(-count // number)
+    if size <= max(SHORT_VECTORS):
+        return divide(np.ones(count, int), chunk, shares)
+    size += -size % shares
+    ends = [i * count // number for i in range(number + 1)]
+    # filled up with neighbours, the last with the last lane
+    return [
+        (slice(a, b), slice(a, a + size) if a + size <= count else np.minimum(np.arange(a, a + size), count - 1))
+        for a, b in pairwise(ends)
     ]

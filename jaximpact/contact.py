@@ -170,9 +170,10 @@ class Contacts(NamedTuple):
 
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
-    ) -> tuple[Array, Array]:
-        """Impulses and the number of iterations by ``products(self, offset, tolerance, guess)``, or by native code that does the same."""
-        return products(self, offset, tolerance, guess)
+    ) -> tuple[Array, Array, Array | None]:
+        """Impulses and the number of iterations by ``products(self, offset, tolerance, guess)``, or by native code that does the same;
+        and the velocity jump where it is known."""
+        return *products(self, offset, tolerance, guess), None
 
     def at(self, gap: Array) -> Contacts:
         """The same with other gaps (m,)."""

@@ -16,6 +16,7 @@ from .progress import LOOKS, report
 from .rows import LOOK, Keeper, Row
 from .solution import Solution
 from .status import Status
+from .straight import merged, segment
 
 SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
 
@@ -48,19 +49,25 @@ class Counted:
     def made(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """State, row and account after step k."""
         course, motion = self.course, self.motion
-        state, row, account, _ = carry
         if self.program.tells:
             look = k % jnp.maximum(motion.steps // LOOKS, 1) == 0
             lax.cond(look, lambda k: jax.debug.callback(report, k / motion.steps), lambda k: None, k)
+        new, row, account = self.stepped(carry[:3], k, forgetful)
+        return new, row, lax.cond(k % LOOK == 0, course.stable, lambda _, account: account, new, account)
+
+    def stepped(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+        """The same without a look at stability."""
+        course, (state, row, account) = self.course, carry
         new, info = course.step(course.until(k), state)
         new = forward_first(new) if forgetful else new
         row = course.row_of(new, info, row, state)
-        account = account.added(course.problem, motion, k, new, info)
-        return new, row, lax.cond(k % LOOK == 0, course.stable, lambda _, account: account, new, account)
+        return new, row, account.added(course.problem, self.motion, k, new, info)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """All steps; of a fixed length where it is known, else ``length`` of them, of which those beyond the motion's own do nothing."""
         program, steps = self.program, self.motion.steps
+        if program.straight:
+            return self.straight(self.opened(begin), steps if length is None else length)
         forgetful, ragged = self.course.forgets(begin[1].q), length is not None
 
         def body(carry: Any, k: Array) -> tuple[Any, None]:
@@ -81,6 +88,35 @@ class Counted:
             scan = _scan_in_segments if program.sensitivity in ("corrected", "discrete") else _scan
             carry = scan(body, carry, numbers)
         return self.ended(carry)
+
+    def straight(self, carry: tuple, last: Any) -> Solution:
+        """All steps, in segments between two looks at stability: see `straight`."""
+        course, steps = self.course, self.motion.steps
+        *begin, kept = carry
+        advance = lambda now: self.stepped(now, now[0].n + 1)
+        taken, whole = merged(advance, tuple(begin))
+
+        def turn(some: list) -> list:
+            now = whole(some)
+            live = now[0].n < steps
+            return [jnp.where(live, x, y) for x, y in zip(taken(advance(now)), some, strict=True)]
+
+        def keep(kept: Any, some: list) -> Any:
+            state, row, _ = whole(some)
+            return self.keeper.put(kept, state.n, row)
+
+        def body(now: tuple) -> tuple:
+            k, some, kept = now
+            before = whole(some)[0].n
+            some, kept = segment(turn, some, kept, keep, LOOK)
+            state, row, account = whole(some)
+            look = (state.n > before) & (state.n % LOOK == 0)
+            looked = jax.tree.map(partial(jnp.where, look), course.stable(state, account), account)
+            return k + LOOK, taken((state, row, looked)), kept
+
+        first = jnp.zeros((), jnp.int32)
+        _, some, kept = lax.while_loop(lambda now: now[0] < last, body, (first, taken(tuple(begin)), kept))
+        return self.ended((*whole(some), kept))
 
     def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
         """Steps up to that number, or to one for which the lists of near pairs have no room: see `trajectory.staged`."""

@@ -57,7 +57,7 @@ def ensemble(
             motion as one loop of native code on a CPU, and "kernel", in one kernel of an NVIDIA GPU, for save="final" (on a CPU
             it is only imitated, slowly), both for small systems; "auto", native or the kernel where the problem and what is
             saved allow it. Values are equal to rounding; ``iterations`` of "native" count those of
-            the steps that touch something.
+            the steps in which a contact acts or might.
 
     Returns:
         A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; where they became

@@ -49,11 +49,12 @@ def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call
     """
     check_choice("execution", execution, EXECUTIONS)
     shares = devices(lanes.count)
-    xla = through_xla(task, program, lanes, shares)
+    backend = jax.default_backend()
+    straight = backend == "gpu" and program.sensitivity == "none" and not (program.tells or program.problem.listed)
+    xla = through_xla(task, program.replace(straight=straight), lanes, shares)
     final = program.rows == 0 and program.function is None
     if execution == "kernel" and not final:
         raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
-    backend = jax.default_backend()
     if program.problem.listed:
         if execution in ("native", "kernel"):
             raise ValueError(f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla'")
@@ -168,7 +169,7 @@ def alone(
     native = as_native(task, program, lanes)
 
     def through_native(motion: Motion) -> Any:
-        return jax.tree.map(lambda x: jax.device_put(x[0]), native(motion, None))
+        return jax.device_put(jax.tree.map(lambda x: x[0], native(motion, None)))
 
     return (
         partial(_refusing, execution, through_native)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -61,10 +62,17 @@ class Lanes:
         """Whether lanes differ in a number of that name."""
         return any(mark == 0 for mark in jax.tree.leaves(getattr(self.marks, name)))
 
-    def only(self, *names: str) -> Lanes:
-        """Without the motion's other numbers."""
+    def only(self, *names: str, h: Any = None) -> Lanes:
+        """Without the motion's other numbers, and of steps ``h`` where they are given."""
         nothing = dict.fromkeys(set(Motion._fields) - set(names))
-        return Lanes.of(self.motion._replace(**nothing), self.marks._replace(**nothing), self.count)
+        motion = self.motion._replace(**nothing | {"h": h})
+        marks = self.marks._replace(**nothing | {"h": None if h is None else -1})
+        return Lanes.of(motion, marks, self.count)
+
+    @cached_property
+    def first(self) -> Motion:
+        """The numbers of the first lane."""
+        return self.take(0)
 
     def take(self, which: Any) -> Motion:
         """The numbers of the lanes ``which``, an index, several, or a slice."""

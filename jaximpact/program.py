@@ -34,6 +34,7 @@ class Program:
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         branches: every lane takes branches of its own, as native code and a kernel do.
+        straight: whether steps through XLA are made without a branch, as a GPU wants them: see `straight`.
         tells: whether it tells how far it has come, through XLA.
     """
 
@@ -47,6 +48,7 @@ class Program:
     sensitivity: str | None = field(default="none", metadata=static)
     length: int | None = field(default=None, metadata=static)
     branches: bool = field(default=False, metadata=static)
+    straight: bool = field(default=False, metadata=static)
     tells: bool = field(default=False, metadata=static)
 
     @classmethod

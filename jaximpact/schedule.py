@@ -9,16 +9,15 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from threading import Lock
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from tqdm import tqdm
 
 from .checks import check_memory
-from .chunks import divide
+from .chunks import divide, split
 from .motion import Lanes, Motion
 from .program import Program
 from .threads import arrived, crew, leave, workers
@@ -49,8 +48,10 @@ def _automatic_chunk(program: Program, one: Motion) -> int:
     return int(np.clip(MEMORY // ((program.rows + 1) * max(row, 1)), 1, largest()))
 
 
-def _span(lanes: np.ndarray) -> Any:
+def _span(lanes: Any) -> Any:
     """These lanes as an index: neighbours as a slice, for which nothing is gathered."""
+    if isinstance(lanes, slice):
+        return lanes
     first, last = int(lanes[0]), int(lanes[-1])
     neighbours = last - first + 1 == len(lanes) and np.all(np.diff(lanes) == 1)
     return slice(first, last + 1) if neighbours else lanes
@@ -64,46 +65,64 @@ def in_chunks(
     ``motion``: the numbers of a chunk; ``length``: the most steps in it, where lanes differ, else None. ``chunk``: lanes
     computed at once, by default as many as keep all cores at work to the end.
     """
-    count = lanes.count
-    counts = np.broadcast_to(lanes.motion.steps, count)
-    ragged, shares = lanes.carries("steps"), devices(count)
-    threads = workers() if shares == 1 else 1
+    count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
+    counts = lanes.motion.steps
+    total = int(counts.sum()) if ragged else count * int(counts)
+    threads = workers(total) if shares == 1 else 1
     if chunk is None:
-        most = shares * _automatic_chunk(program, lanes.take(0))
+        most = shares * _automatic_chunk(program, lanes.first)
         chunk = -(-count // (threads * -(-count // (threads * most))))
-    chunks = divide(counts, chunk)
-    result: Any = None
+    chunks = divide(counts, chunk, shares) if ragged else split(count, chunk, shares)
     show = (sys.stderr.isatty() and len(chunks) > 1) if progress is None else progress
+    gathered = _Gathered(count)
 
-    def begin(pool: Executor, padded: np.ndarray) -> Future:
-        padded = np.append(padded, np.repeat(padded[-1:], -len(padded) % shares))
-        longest = jnp.asarray(counts[padded].max(), jnp.int32) if ragged else None
-        return pool.submit(call, lanes.take(_span(padded)), longest)
+    def compute(members: Any, padded: Any) -> None:
+        longest = np.asarray(counts[padded].max(), np.int32) if ragged else None
+        gathered.put(members, call(lanes.take(padded), longest))
 
-    bar = tqdm(total=int(counts.sum()), unit="step", unit_scale=True, disable=not show, desc=f"{count} motions")
-    pool = crew(threads)
+    bar = tqdm(total=total, unit="step", unit_scale=True, desc=f"{count} motions") if show else None
+    pool = crew(threads, total)
     ahead: deque = deque()
+
+    def end_one() -> None:
+        ahead[0][1].result()
+        members, _ = ahead.popleft()
+        if bar is not None:
+            bar.update(int(np.broadcast_to(counts, count)[members].sum()))
+
     try:
-        ahead.extend((members, begin(pool, padded)) for members, padded in chunks[:threads])
-        for i in range(len(chunks)):
-            members, future = ahead[0]
-            with differentiable():
-                found = jax.tree.map(np.asarray, arrived(future.result()))
-            ahead.popleft()
-            if i + threads < len(chunks):
-                following, padded = chunks[i + threads]
-                ahead.append((following, begin(pool, padded)))
-            if result is None:
-                size = sum(float(x.nbytes) for x in jax.tree.leaves(found)) / len(chunks[i][1]) * count
-                check_memory(size, f"the result of {count} motions", FEWER_ROWS)
-                result = jax.tree.map(lambda x: np.empty((count, *x.shape[1:]), x.dtype), found)
-            places = _span(members)
-            for target, source in zip(jax.tree.leaves(result), jax.tree.leaves(found), strict=True):
-                target[places] = source[: len(members)]
-            bar.update(int(counts[members].sum()))
+        with differentiable():
+            for members, padded in chunks:
+                ahead.append((members, pool.submit(compute, _span(members), _span(padded))))
+                if len(ahead) > 2 * threads:
+                    end_one()
+            while ahead:
+                end_one()
     finally:
         # after an error or Ctrl-C nobody waits for what is under way
         pool.shutdown(wait=not ahead, cancel_futures=True)
         leave(future for _, future in ahead)
-        bar.close()
-    return result
+        if bar is not None:
+            bar.close()
+    return gathered.result
+
+
+class _Gathered:
+    """Results of chunks, put together lane by lane by the threads that computed them."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.result, self.lock = count, None, Lock()
+
+    def put(self, members: Any, found: Any) -> None:
+        """The results of the lanes ``members``, the first of those found."""
+        leaves, structure = jax.tree.flatten(arrived(found))
+        leaves = [np.asarray(x) for x in leaves]
+        number = members.stop - members.start if isinstance(members, slice) else len(members)
+        with self.lock:
+            if self.result is None:
+                size = sum(float(x.nbytes) / len(x) for x in leaves) * self.count
+                check_memory(size, f"the result of {self.count} motions", FEWER_ROWS)
+                made = [np.empty((self.count, *x.shape[1:]), x.dtype) for x in leaves]
+                self.result = jax.tree.unflatten(structure, made)
+        for target, source in zip(jax.tree.leaves(self.result), leaves, strict=True):
+            target[members] = source[:number]

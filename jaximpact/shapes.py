@@ -8,6 +8,9 @@ from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from .settings import settings
 
 _known: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 
@@ -26,13 +29,20 @@ def arrays(value: Any) -> Any:
 
 def returned(read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
     """Shapes and dtypes of ``read(function(*operands))``; ``read`` is `array`, `arrays`."""
-    whole = lambda *xs: read(function(*xs))
     leaves, structure = jax.tree.flatten(operands)
-    key = read, structure, tuple(map(jax.typeof, leaves))
+    key = read, structure, tuple(map(kind, leaves)), settings()
     try:
         known = _known.setdefault(function, {})
     except TypeError:  # what has no hash, or cannot be referred to weakly
         known = {}
     if key not in known:
-        known[key] = jax.eval_shape(whole, *operands)
+        known[key] = jax.eval_shape(lambda *xs: read(function(*xs)), *operands)
     return known[key]
+
+
+def kind(x: Any, carried: bool = False) -> tuple:
+    """What is traced of an operand, of which one entry where it is ``carried`` by lanes, as long as `settings` are the same."""
+    if type(x) is np.ndarray:
+        return x.shape[carried:], x.dtype
+    aval = jax.typeof(x)
+    return (aval.shape[1:], aval.dtype, aval.weak_type) if carried else (aval,)

@@ -15,12 +15,19 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import jax
+import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
 try:
     from jax._src.xla_bridge import backends_are_initialized
 except ImportError:  # pragma: no cover - another jax: nothing can be said before a fork
     backends_are_initialized = lambda: False
+try:
+    from jax._src.config import config_ext
+
+    _UNSET = config_ext.unset
+except (ImportError, AttributeError):  # pragma: no cover - another jax: a thread is asked
+    _UNSET = None
 
 LONG = 10_000  # steps from which a motion is waited for in a way that Ctrl-C gets through
 _orphan = False  # whether this process was forked from one whose threads of jax it lacks
@@ -143,18 +150,26 @@ def _ambient() -> tuple[Any, Any]:
     return jax.config.values, get_opaque_trace_state()
 
 
+_NONE = get_opaque_trace_state()  # no transformation
+
+
 def is_usual() -> bool:
     """Whether another thread computes the same: this one is under no transformation and has no settings of jax of its own.
 
     Settings that only this thread has come from `with jax.enable_x64(...)` and the like.
     """
+    if _UNSET is not None and get_opaque_trace_state() == _NONE:
+        states = [x for x in jax.config._value_holders.values() if hasattr(x, "get_local")]  # type: ignore[attr-defined]
+        if all(x.get_local() is _UNSET for x in states):  # to ask another thread takes longer than many an ensemble
+            return True
     with Crew(1) as other:
         return other.submit(_ambient).result() == _ambient()
 
 
-def workers() -> int:
-    """Threads that compute chunks: one for each core of a CPU, which a loop over small arrays does not share by itself."""
-    return core_count() if jax.default_backend() == "cpu" and is_usual() else 1
+def workers(steps: float = np.inf) -> int:
+    """Threads that compute chunks of so many steps in all: one for each core of a CPU, which a loop over small arrays does not share
+    by itself."""
+    return core_count() if steps > LONG and jax.default_backend() == "cpu" and is_usual() else 1
 
 
 def core_count() -> int:
@@ -162,9 +177,10 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
-def crew(threads: int) -> Executor:
-    """Threads for chunks; one is this one itself, unless it is the main thread, to which signals come."""
-    main = threading.current_thread() is threading.main_thread()
+def crew(threads: int, steps: float = np.inf) -> Executor:
+    """Threads for chunks of so many steps in all; one is this one itself, unless it is the main thread, to which signals come, and
+    they take long."""
+    main = steps > LONG and threading.current_thread() is threading.main_thread()
     return Crew(threads) if threads > 1 or (main and is_usual()) else Here()
 
 

@@ -70,7 +70,7 @@ def real_array(name: str, value: Any) -> Any:
             "pass float32 arrays",
             stacklevel=5,
         )
-    floating = jnp.issubdtype(array.dtype, jnp.floating)
+    floating = array.dtype.kind == "f" or jnp.issubdtype(array.dtype, jnp.floating)
     with np.errstate(over="ignore"):  # what becomes infinite is found not to be finite
         return array.astype(jax.dtypes.canonicalize_dtype(array.dtype) if floating else jnp.result_type(float))
 
@@ -93,8 +93,7 @@ def known_numbers(name: str, value: Any) -> np.ndarray:
 def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
     """Every real number and floating array of a pytree in ``dtype``; integer and boolean arrays stay as they are."""
 
-    def cast(path: tuple, leaf: Any) -> Any:
-        where = name + jax.tree_util.keystr(path)
+    def cast(leaf: Any, where: str) -> Any:
         if is_traced(leaf):
             return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
         try:
@@ -104,11 +103,14 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
             raise TypeError(f"{what} ({error})") from None
         if jnp.issubdtype(array.dtype, jnp.floating) or is_whole(leaf):
             array = array.astype(dtype)
-            if not np.all(np.isfinite(array)):
+            if not np.isfinite(array).all():
                 raise ValueError(f"{where} is not finite: {_excerpt(array)}")
         return array
 
-    return jax.tree_util.tree_map_with_path(cast, tree)
+    try:
+        return jax.tree.map(lambda leaf: cast(leaf, name), tree)
+    except (TypeError, ValueError):  # again, to say where
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: cast(leaf, name + jax.tree_util.keystr(path)), tree)
 
 
 def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
@@ -149,7 +151,7 @@ def leaf_axes(args: Any, args_axes: Any) -> tuple[int | None, ...]:
 
 def check_finite(**values: Any) -> None:
     for name, value in values.items():
-        if not is_traced(value) and not np.all(np.isfinite(np.asarray(value))):
+        if not is_traced(value) and not np.isfinite(value).all():
             raise ValueError(f"{name} must be finite, got {_excerpt(np.asarray(value))}")
 
 
@@ -159,11 +161,11 @@ def check_times(t0: Any, t1: Any, h: Any) -> None:
     if is_traced(t0, t1, h):
         return
     t0, t1, h = np.asarray(t0), np.asarray(t1), np.asarray(h)
-    if np.any(t1 <= t0):
+    if (t1 <= t0).any():
         raise ValueError(f"t1 must be later than t0, got t0 = {_excerpt(t0)}, t1 = {_excerpt(t1)}")
-    if np.any(h <= 0):
+    if (h <= 0).any():
         raise ValueError(f"h must be positive, got {_excerpt(h)}")
-    if np.any(h > (t1 - t0) * (1 + 1e-6)):
+    if (h > (t1 - t0) * (1 + 1e-6)).any():
         raise ValueError(f"h must not exceed t1 - t0 = {_excerpt(t1 - t0)}, got {_excerpt(h)}")
 
 
@@ -171,7 +173,7 @@ def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
     """Steps of size h that reach t1 or beyond, up to round-off in h and t1; elementwise. ValueError where too many."""
     with np.errstate(over="ignore"):
         ratio = (np.asarray(t1, np.float64) - t0) / h
-    if not np.all(ratio <= MOST):
+    if not (ratio <= MOST).all():
         i = np.unravel_index(np.argmax(ratio), ratio.shape)
         of = f" of trajectory {i[0]}" if i else ""
         raise ValueError(
@@ -183,7 +185,7 @@ def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
 
 
 def check_restitution(e: Any) -> None:
-    if not is_traced(e) and not np.all((np.asarray(e) >= 0) & (np.asarray(e) <= 1)):
+    if not is_traced(e) and not ((e := np.asarray(e)) >= 0).all() & (e <= 1).all():
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
 
 
@@ -194,16 +196,16 @@ def check_problem(problem: Any) -> None:
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
     """The problem without its restitution, which becomes a number of the lane; a numeric mass in ``dtype``."""
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
-    changes: dict[str, Any] = {"restitution": 0.0}
+    numbers = (0.0, None)
     if problem.mass is not None and not callable(problem.mass):
-        changes["mass"] = real_array("mass", problem.mass).astype(dtype)
-    return problem.replace(**changes), e
+        numbers = (0.0, real_array("mass", problem.mass).astype(dtype))
+    return Problem.tree_unflatten(problem.tree_flatten_with_keys()[1], numbers), e
 
 
 def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: Array, e: Any, args: Any) -> None:
     """What the user's functions return has the right shape; the scheme covers the problem."""
     d = q0.shape[0]
-    t = jax.ShapeDtypeStruct((), q0.dtype)
+    t = np.zeros((), q0.dtype)
 
     def shape_of(name: str, function: Callable, *operands: Any) -> tuple[int, ...]:
         name = getattr(function, "stated", name)  # of an energy, as the user wrote it
@@ -382,6 +384,13 @@ def refused(report: Report) -> np.ndarray:
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
 
 
+def is_fine(report: Report) -> bool:
+    """Whether nothing is to be said of any lane."""
+    at = report.closure
+    right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
+    return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
+
+
 def judge(report: Report, *, lanes: bool) -> str | None:
     """Errors and remarks of a batch of start reports (leading axis: lanes)."""
 
@@ -392,35 +401,35 @@ def judge(report: Report, *, lanes: bool) -> str | None:
     def which(i: int) -> str:
         return f" of trajectory {i}" if lanes else ""
 
-    if not np.all(report.positive):
+    if not report.positive.all():
         i = int(np.argmin(report.positive))
         raise ValueError(
             f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2"
         )
-    if not np.all(report.symmetric):
+    if not report.symmetric.all():
         i = int(np.argmin(report.symmetric))
         raise ValueError(f"mass is not symmetric at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2")
-    if not np.all(report.lagrangian):
+    if not report.lagrangian.all():
         raise ValueError(
             "lagrangian must be quadratic in v with a mass matrix independent of time: d2L/dv2 changes with t or v"
         )
-    if not np.all(report.finite):
+    if not report.finite.all():
         i = int(np.argmin(report.finite))
         raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")
     if report.gap.size == 0:
         return None
     if report.bodies is not None:
         report.bodies.judge(np.asarray(report.closure.violated), np.asarray(report.gap), which)
-    if not np.all(np.isfinite(report.gap)):
+    if not np.isfinite(report.gap).all():
         i = int(np.argmin(np.all(np.isfinite(report.gap), axis=1)))
         raise ValueError(f"constraints are not finite at q0{which(i)}: check constraints(t0, q0, args)")
-    if np.any(report.closure.violated):
+    if report.closure.violated.any():
         i, a = worst(report.closure.violated, report.gap)
         raise ValueError(
             f"q0{which(i)} is not admissible: {report.naming.constraint(a)} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
             "that much into the admissible set (every gap >= 0)"
         )
-    if np.any(report.closure.outward):
+    if report.closure.outward.any():
         i, a = worst(report.closure.outward, report.gap_velocity)
         where = report.naming.constraint(a) if report.bodies is None else report.bodies.contact(i, a)
         return (

@@ -72,6 +72,26 @@ def test_a_ball():
     compare(kernel, xla)
 
 
+def test_steps_of_xla_on_a_gpu(monkeypatch):
+    """Separate numbers of all lanes, in segments: lanes of their own steps, saved rows, a NaN, and a curved wall that takes three
+    iterations, which are made without a branch, or four, for which a segment is made again with loops. They stop at 1e-12, which
+    the motion carries on."""
+    until = np.full(LANES, 10.0)
+    until[3] = 0.4
+    gravity = lambda t, q, v, args: jnp.stack([-9.81 + 0.0 * jnp.log(args - t)])
+    ball = ji.Problem(gravity, lambda t, q, args: 1.6 - q**2)
+    at = np.linspace(0, 1, LANES)
+    given = {"t1": 0.77, "h": np.where(np.arange(LANES) % 3, 0.005, 0.01), "e": at, "args": until, "args_axes": 0}
+    run = lambda save: ji.ensemble(ball, at[:, None], -5 * at[::-1, None], execution="xla", save=save, **given)
+    expected = run([0.3, 0.31, 0.6])
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("jaximpact.straight.TURNS", 3)
+    found = run([0.3, 0.31, 0.6])
+    assert np.flatnonzero(found.failed).tolist() == [3]
+    assert np.sum(np.any(found.impulse[:, -1] > 0, axis=-1)) > LANES // 2 and np.max(found.iterations[:3]) > 5
+    compare(found, expected, 1e-10)
+
+
 @pytest.mark.slow
 def test_lanes_of_all_kinds():
     """Numbers of steps, restitution and parameters of their own; one that becomes NaN, which no other lane notices."""
@@ -91,6 +111,18 @@ def test_schemes(scheme, projection):
     e = 0.0 if isinstance(scheme, ji.Maury) else 0.6
     # iterations stop at 1e-12, which 120 steps carry on
     both(q0, v0, 1e-9, h=0.005, e=e, scheme=scheme, projection=projection, **given)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
+def test_schemes_of_xla_on_a_gpu(monkeypatch, scheme):
+    """Tolerance as in `test_schemes`."""
+    q0, v0, given = lanes()
+    e = 0.0 if isinstance(scheme, ji.Maury) else 0.6
+    run = lambda: ji.ensemble(PROBLEM, q0, v0, h=0.005, e=e, scheme=scheme, save=10, execution="xla", **given)
+    expected = run()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    compare(run(), expected, 1e-9)
 
 
 @pytest.mark.slow

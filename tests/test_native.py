@@ -98,6 +98,15 @@ def test_lanes_do_not_depend_on_each_other(bouncing):
     same_bits(balls(few, execution="native"), bouncing, few)
 
 
+def test_lanes_shared_out_under_jit():
+    """More lanes than one thread is given: those of an ensemble, bit for bit."""
+    start = np.linspace(0.5, 1.5, 301)[:, None]
+    fixed = {"t1": 1.0, "args": 10.0, "e": 0.5, "save": "final"}
+    one = lambda q: ji.solve(BALL, q, [0.0], steps=100, **fixed).q
+    found = jax.jit(jax.vmap(one))(start)
+    same_bits(found, ji.ensemble(BALL, start, [0.0], h=0.01, execution="native", **fixed).q)
+
+
 def test_numbers_do_not_compile_anew(bouncing):
     before = native_compile.compilations
     balls(execution="native", h=0.02)
@@ -153,6 +162,19 @@ def test_what_it_cannot_take_goes_through_xla():
 
 
 # functions of one lane
+
+
+def test_a_gap_that_is_bounded_is_met_no_later():
+    """A wall behind a sine, met by the native step that looks at bounds and by XLA, which looks at gaps, in the same step."""
+    problem = ji.Problem(lambda t, q, v, args: -q, lambda t, q, args: jnp.sin(q) + args, restitution=0.5)
+    runs = [
+        ji.ensemble(problem, np.linspace(0.1, 1, 9)[:, None], [-1.0], t1=3.0, h=0.01, args=0.3, execution=way)
+        for way in ("native", "xla")
+    ]
+    assert np.all(runs[0].impulse[:, -1] > 0) and not np.any(runs[0].status)
+    # 300 steps of a few roundings each
+    np.testing.assert_allclose(runs[0].q, runs[1].q, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(runs[0].impulse, runs[1].impulse, rtol=0, atol=1e-11)
 
 
 def lanewise(function, *lanes):
@@ -295,6 +317,36 @@ def test_loops_and_branches():
         jax.tree.leaves(lanewise(function, k, x)), jax.tree.leaves(jax.vmap(function)(k, x)), strict=True
     ):
         np.testing.assert_array_equal(found, expected)
+
+
+def test_branches_asked_for_by_what_conditions_are_made_of():
+    """Conjunctions, their opposites and bits of a status; of numbers that are none, infinite, shared by all lanes or not."""
+    numbers = np.array([0.0, -1.5, np.nan, np.inf, -np.inf, 1e308, 2.5, -0.0, 7.0])
+    x, y = (z.ravel() for z in np.meshgrid(numbers, numbers))
+    bits = np.arange(len(x), dtype=np.int32) % 4
+
+    def one(x, y, bits, shared, mask):
+        finite = jnp.isfinite(x) & jnp.isfinite(y) & jnp.isfinite(shared)
+        status = jnp.where(finite, 0, 4) | jnp.where(x < y, 32, 0)
+        asked = [
+            finite & (x >= y) & (shared > 1),
+            ~((x < y) | (shared < 1)),
+            (status & ~jnp.where(shared > 1, 0, 8)) != 0,
+            (status & ~jnp.where(shared > 1, 32, 0)) != 0,
+            (status & mask) == 0,
+            ~(x == y) | ~(x > shared) | (bits > 1),
+            (bits != 0) & ~(x != x) & ~(y <= x),
+        ]
+        return [lax.cond(c, lambda: jnp.sin(x) + jnp.exp(-jnp.abs(y)) + 3, lambda: jnp.zeros_like(x)) for c in asked]
+
+    for shared, mask in ((2.0, 4), (0.5, 36), (np.nan, 0)):
+        given = (x, y, bits, np.float64(shared), np.int32(mask))
+        axes = (0, 0, 0, None, None)
+        found = over_lanes(jax.jit(one), axes)(*given)
+        expected = jax.vmap(one, in_axes=axes)(*given)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a == 0, b == 0)
+            np.testing.assert_allclose(a, b, rtol=1e-15, atol=0)
 
 
 def test_derivatives_of_a_stream():

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from jax import lax
 
+from jaximpact.blocks import DEVICE
 from jaximpact.native import over_lanes
 from jaximpact.native.emit import emit
 from jaximpact.small import Unsupported
 from jaximpact.small.cost import SMALL
 from jaximpact.small.program import inputs
+from jaximpact.variation import Unbounded, bounded, is_dear
 
 
 def matrix(a, b):
@@ -266,3 +268,73 @@ def test_what_is_known_costs_nothing():
     variables, _ = inputs(closed)
     text = emit(closed, variables, [True] * len(variables), 8, True).ir
     assert text.count("fmul") == 1 and text.count("fadd") == 0
+
+
+# bounds of how far a function moves within a box
+
+MATRIX = np.random.default_rng(5).normal(size=(3, 3))
+
+
+def linkage(x):
+    joints = jnp.cumsum(jnp.array([0.7, 1.1, 0.4]) * jnp.sin(x))
+    return jnp.concatenate([0.9 - joints, joints[1:] / 3 + 2])
+
+
+def products(x):
+    return (MATRIX @ x) * jnp.cos(x) - x[0] * x[1] * x[2] + jnp.tanh(x) ** 3
+
+
+def distances(x):
+    return jnp.stack(
+        [jnp.sqrt(jnp.sum((x - MATRIX[0]) ** 2)) - 0.2, jnp.maximum(x[0], x[2]) - jnp.abs(x[1]), jnp.square(x[2])]
+    )
+
+
+def chosen(x):
+    return jnp.where(jnp.array([True, False, True]), jnp.arctan(x), -x[::-1]) + x[jnp.array([2, 0, 1])]
+
+
+@pytest.mark.parametrize("function", [linkage, products, distances, chosen])
+def test_no_point_of_the_box_is_further(function):
+    rng = np.random.default_rng(0)
+    closest = 0.0
+    bounds = jax.jit(lambda x, b: bounded(function, x, b))
+    values = jax.jit(jax.vmap(function))
+    for scale in (1e-6, 1e-2, 1.0):
+        x, b = rng.normal(size=3), scale * rng.uniform(0.1, 1, 3)
+        found, change = map(np.asarray, bounds(x, b))
+        corners = b * np.vstack([rng.choice([-1.0, 1.0], (64, 3)), rng.uniform(-1, 1, (64, 3))])
+        moved = np.abs(np.asarray(values(x + corners)) - found)
+        np.testing.assert_allclose(found, function(x), rtol=1e-13, atol=1e-15)  # compiled otherwise
+        # the rounding of values of the size of one
+        assert np.all(moved <= change + 1e-14)
+        closest = max(closest, float(np.max(moved / change)))
+    # no bound is useless: at some corner of a small box an entry of it is nearly met
+    assert closest > 0.5
+
+
+def test_what_does_not_move_has_no_bound_and_what_has_no_rule_is_named():
+    x = jnp.arange(3.0)
+    np.testing.assert_array_equal(bounded(lambda x: jnp.exp(jnp.ones(2)), x, x)[1], 0)
+    with pytest.raises(Unbounded, match="exp"):
+        bounded(jnp.exp, x, x)
+    with pytest.raises(Unbounded, match="div"):
+        bounded(lambda x: 1 / x, x, x)
+    assert is_dear(linkage, x) and not is_dear(lambda x: 2 - x, x)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_sines_of_a_kernel(dtype):
+    """Of angles of every size, also near multiples of a quarter turn: to three ulp, and the C library is within one. Where
+    neighbours are more than half a radian apart they are no number."""
+    random, most = np.random.default_rng(7), 2.0 ** (np.finfo(dtype).nmant - 1)
+    spread = 10 ** random.uniform(-6, np.log10(most), 20_000) * random.choice([-1, 1], 20_000)
+    near = np.round(spread[np.abs(spread) < 1e4] / (np.pi / 2)) * (np.pi / 2)
+    angles = np.concatenate([spread, near]).astype(dtype)
+    angles = angles[np.abs(angles) <= most]
+    for name, exact in (("sin", np.sin), ("cos", np.cos)):
+        expected = exact(angles.astype(np.float64))
+        found = np.asarray(jax.jit(lambda x, name=name: DEVICE[name](None, x))(angles))
+        assert found.dtype == dtype
+        assert np.max(np.abs(found - expected) / np.spacing(np.abs(expected).astype(dtype))) < 4
+        assert np.all(np.isnan(DEVICE[name](None, jnp.array([np.inf, np.nan, 8 * most], dtype))))

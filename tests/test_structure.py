@@ -9,12 +9,12 @@ import jaximpact as ji
 ROOT = Path(ji.__file__).parent
 # layers from the ground up; a module may import from lower layers, and from its own package
 LAYERS = [
-    ["checks"],
+    ["checks", "settings"],
     ["derivatives", "jaxprs", "labels", "shapes"],
     ["linalg", "status", "motion", "problem", "threads", "chunks", "stream", "progress", "version"],
     ["provenance"],
-    ["contact", "small", "symbolic"],
-    ["native"],
+    ["contact", "small", "symbolic", "variation"],
+    ["native", "blocks"],
     ["projection"],
     ["schemes"],
     ["extend", "bodies"],
@@ -23,6 +23,7 @@ LAYERS = [
     ["solution"],
     ["program"],
     ["rows", "schedule"],
+    ["straight"],
     ["counted"],
     ["kernel"],
     ["closures", "trajectory", "execution"],

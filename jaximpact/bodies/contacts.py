@@ -22,9 +22,13 @@ from .walk import walked
 class PairContacts:
     """Contacts between bodies ``i`` and ``j`` (m,), N standing for an obstacle, linearised at one configuration.
 
+    First come those of ``pairs`` pairs, then those of all bodies with their obstacles, as many of each body, one body after the other.
+    Products gather and add up the first, in sums over a body's coordinates that are written out, which XLA takes a tenth of the time
+    for; the others lie beside their bodies as they are.
+
     ``gap`` f (m,), ``drift`` f_t (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates,
     ``ri`` and ``rj`` (m, D) these multiplied by the inverse of the bodies' masses; ``hi`` and ``hj`` (m, D) by half of it, H with H' H = M^-1,
-    where that is no diagonal.
+    or None of a diagonal.
     """
 
     gap: Array
@@ -36,6 +40,7 @@ class PairContacts:
     ri: Array
     rj: Array
     bodies: int = field(metadata={"static": True})
+    pairs: int = field(metadata={"static": True})
     hi: Array | None = None
     hj: Array | None = None
 
@@ -74,7 +79,7 @@ class PairContacts:
 
     def diagonal(self) -> Array:
         """Diagonal of the Delassus matrix, (m,)."""
-        return jnp.sum(self.gi * self.ri + self.gj * self.rj, axis=1)
+        return _summed(self.gi * self.ri + self.gj * self.rj)
 
     def coupled(self, acting: Array) -> Array:
         """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
@@ -83,7 +88,7 @@ class PairContacts:
         """
         diagonal = self.diagonal()
         scale = jnp.where(acting & (diagonal > 0), 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)[:, None]
-        norm = lambda g, r: jnp.sum(scale**2 * g * r, axis=1, keepdims=True) ** 2
+        norm = lambda g, r: _summed(scale**2 * g * r)[:, None] ** 2
         outer = lambda g, r: (scale**2 * g)[:, :, None] * r[:, None, :]
         both = lambda g, r: jnp.concatenate([outer(g, r).reshape(len(g), -1), norm(g, r)], axis=1)
         total = self._spread(both(self.gi, self.ri), both(self.gj, self.rj))
@@ -109,19 +114,24 @@ class PairContacts:
 
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
-    ) -> tuple[Array, Array]:
-        """Impulses and the number of iterations: on a CPU by native code, else by ``products(self, offset, tolerance, guess)``."""
+    ) -> tuple[Array, Array, Array | None]:
+        """See `Contacts.walked`; on a CPU by native code."""
         # half of the inverse mass on either side
         half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
         hi = half(self.gi, self.ri) if self.hi is None else self.hi
         hj = half(self.gj, self.rj) if self.hj is None else self.hj
-        known = (self.i, self.j, hi, hj, offset, tolerance, guess)
+        known = (self.i, self.j, hi, hj, self.ri, self.rj, offset, tolerance, guess)
 
-        def native(*known: Array) -> tuple[Array, Array]:
-            *columns, offset, tolerance, guess = known
-            return walked(self.bodies, (*columns, offset, guess, tolerance, jnp.full(1, limit, jnp.int32)))
+        def native(*known: Array) -> tuple[Array, ...]:
+            i, j, hi, hj, ri, rj, offset, tolerance, guess = known
+            operands = i, j, hi, hj, offset, guess, tolerance, jnp.full(1, limit, jnp.int32)
+            impulse, count, jump = walked(self.bodies, (ri, rj), operands)
+            return impulse, count, jump.ravel()
 
-        by_products = lambda *known: products(self, *known[4:])
+        def by_products(*known: Array) -> tuple[Array, ...]:
+            impulse, count = products(self, *known[6:])
+            return impulse, count, self.jump(impulse)
+
         try:
             return lax.platform_dependent(*known, cpu=native, default=by_products)
         except (Unsupported, ImportError):
@@ -130,12 +140,6 @@ class PairContacts:
     def at(self, gap: Array) -> PairContacts:
         """The same with other gaps (m,)."""
         return replace(self, gap=gap)
-
-    def take(self, rows: Array | None) -> PairContacts:
-        """The contacts ``rows`` (k,), or all."""
-        if rows is None:
-            return self
-        return jax.tree.map(lambda x: x[rows], self)
 
     def under(self, metric: Metric) -> PairContacts:
         """The same with the velocity jumps that another operator makes of impulses."""
@@ -150,20 +154,35 @@ class PairContacts:
 
     def _gathered(self, gi: Array, gj: Array, v: Array) -> Array:
         """Of (d,) numbers of the bodies, (m,)."""
-        v = jnp.concatenate([v.reshape(self.bodies, -1), jnp.zeros((1, gi.shape[1]), v.dtype)])
-        of_i, of_j = v[jnp.stack([self.i, self.j])]  # one operation is compiled sooner than two
-        return jnp.sum(gi * of_i + gj * of_j, axis=1)
+        v, k = v.reshape(self.bodies, -1), self.pairs
+        of_i, of_j = _rows(v, self.i[:k]), _rows(v, self.j[:k])
+        walls = gi[k:].reshape(self.bodies, -1, v.shape[1])
+        return jnp.concatenate([_summed(gi[:k] * of_i + gj[:k] * of_j), _summed(walls * v[:, None]).ravel()])
 
     def _spread(self, of_i: Array, of_j: Array) -> Array:
-        """Sums over the contacts of each body, (N, ...)."""
-        total = jnp.zeros((self.bodies + 1, *of_i.shape[1:]), of_i.dtype)
-        return total.at[jnp.concatenate([self.i, self.j])].add(jnp.concatenate([of_i, of_j]))[:-1]
+        """Sums over the contacts of each body, (N, n)."""
+        k, shape = self.pairs, (self.bodies, of_i.shape[1])
+        walls = of_i[k:].reshape(self.bodies, -1, of_i.shape[1])
+        ends = jnp.concatenate([self.i[:k], self.j[:k]])
+        parts = jnp.concatenate([of_i[:k], of_j[:k]])
+        total = jnp.zeros(shape, of_i.dtype).at[ends].add(parts, mode="drop", wrap_negative_indices=False)
+        return total + _summed(jnp.swapaxes(walls, 1, 2))
+
+
+def _summed(x: Array) -> Array:
+    """Sums over a short last axis."""
+    return sum((x[..., a] for a in range(x.shape[-1])), jnp.zeros(x.shape[:-1], x.dtype))
+
+
+def _rows(x: Array, body: Array) -> Array:
+    """Rows of x (N, n) for bodies, of which N has any."""
+    return x.at[body].get(mode="clip", wrap_negative_indices=False)
 
 
 def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> dict[str, Any]:
     """The gradients multiplied by the inverse masses of their bodies, and by half of them: fields of `PairContacts`."""
     if metric.matrix is None:
-        return {"ri": gi, "rj": gj}
+        return {"ri": gi, "rj": gj, "hi": lax.stop_gradient(gi), "hj": lax.stop_gradient(gj)}
     if metric.matrix.ndim == 3:
         return _by_blocks(metric, "i", i, gi) | _by_blocks(metric, "j", j, gj)
     inverse = 1 / jnp.broadcast_to(metric.matrix, (bodies * gi.shape[1],)).reshape(bodies, -1)

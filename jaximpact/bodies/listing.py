@@ -16,7 +16,7 @@ from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..schemes.base import Info, Wrapping
 from ..status import Status, as_status
-from .neighbours import Neighbours, same_slots
+from .neighbours import Neighbours, longest, same_slots, widest
 
 
 class Listed(NamedTuple):
@@ -66,9 +66,9 @@ class Listing(Wrapping):
         reach, skin = bodies.extent(t, args, q.dtype)
         before: Neighbours = lax.stop_gradient(state.neighbours)
         points, speeds = bodies.positions(q), bodies.positions(v)
-        # half of the skin is for what happens within the step
-        ahead = 2 * h * jnp.sqrt(jnp.max(jnp.sum(speeds**2, axis=1)))
-        stale = before.moved(points, reach) + ahead > 0.5 * (before.cutoff - before.reach)
+        # half of the skin is for what happens within the step: an impact may turn any velocity round
+        half = 0.5 * (before.cutoff - before.reach)
+        stale = (before.moved(points, reach) + h * widest(speeds) > half) | (2 * h * longest(speeds) > half)
 
         def work(pending: Array, value: tuple, operands: tuple) -> tuple:
             old, *of_contacts = value

@@ -38,9 +38,26 @@ class Neighbours(NamedTuple):
     lost: Array
 
     def moved(self, points: Array, reach: Array) -> Array:
-        """How much nearer than its distance on the list any two bodies may have come to their reach, ()."""
-        shift = jnp.sqrt(jnp.max(jnp.sum((points - self.points) ** 2, axis=1)))
-        return 2 * shift + (reach - self.reach)
+        """How much nearer than its distance on the list any two bodies may have come to their reach, ().
+
+        Bodies that move together come no nearer: what counts is how far each moved from the middle of all moves.
+        """
+        return widest(points - self.points) + (reach - self.reach)
+
+
+def widest(vectors: Array) -> Array:
+    """A bound of how far any two of vectors (N, S) are apart, (): at most sqrt(S) times too large."""
+    along = range(vectors.shape[1])
+    middle = jnp.stack([0.5 * (jnp.min(vectors[:, a]) + jnp.max(vectors[:, a])) for a in along])
+    return 2 * longest(vectors - middle[None])
+
+
+def longest(vectors: Array) -> Array:
+    """The length of the longest of vectors (N, S), (); a constant. What is no number counts for nothing."""
+    squares = sum((x**2 for x in lax.stop_gradient(vectors).T), jnp.zeros(len(vectors), vectors.dtype))
+    # a sum and its largest in one pass, which XLA's own largest is not
+    larger = lambda a, b: jnp.where(a < b, b, a)
+    return jnp.sqrt(lax.reduce(squares, jnp.zeros((), vectors.dtype), larger, (0,)))
 
 
 def search(
@@ -135,18 +152,18 @@ def same_slots(old: Neighbours, new: Neighbours) -> Array:
     """For each pair of the new list its slot on the old one, (K,), or K where it was not there."""
     slots = old.i.shape[0]
 
-    def before(k: Array) -> Array:
-        i, j = old.i[k], old.j[k]
-        return (i < new.i) | ((i == new.i) & (j < new.j))
+    # among the few with the same first body
+    ends = jnp.cumsum(jnp.zeros(len(old.points), jnp.int32).at[old.i].add(1, mode="drop"))
+    first = jnp.concatenate([jnp.zeros(1, jnp.int32), ends])[new.i]
 
-    def halve(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+    def halve(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = carry
         middle = (low + high) // 2
-        less = before(jnp.minimum(middle, slots - 1)) & (low < high)
+        less = (low < high) & (old.j[jnp.minimum(middle, slots - 1)] < new.j)
         return jnp.where(less, middle + 1, low), jnp.where(less | (low >= high), high, middle)
 
-    low = jnp.zeros_like(new.i)
-    found = lax.fori_loop(0, slots.bit_length() + 1, halve, (low, jnp.full_like(low, slots)))[0]
+    apart = lambda carry: jnp.any(carry[0] < carry[1])
+    found, _ = lax.while_loop(apart, halve, (first, ends[jnp.minimum(new.i, len(ends) - 1)]))
     at = jnp.minimum(found, slots - 1)
     same = (old.i[at] == new.i) & (old.j[at] == new.j) & (found < slots)
     return jnp.where(same, found, slots)

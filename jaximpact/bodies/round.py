@@ -74,7 +74,8 @@ def _round(
         return constant if growth is None else constant + jnp.asarray(t, dtype) * jnp.asarray(rates, dtype)
 
     def apart(a: Array, b: Array, r: Array, s: Array) -> Array:
-        return jnp.sqrt(jnp.sum((a - b) ** 2)) - (r + s)
+        # a sum over an axis of two or three numbers is a slow one of XLA
+        return jnp.sqrt(sum((a[x] - b[x]) ** 2 for x in range(space))) - (r + s)
 
     def total(t: Any, q: Array, v: Array, args: Any) -> Array:
         weight = jnp.asarray(weights * acceleration, q.dtype)

@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from ..checks import MOST, check_memory, check_whole, is_number
 from ..contact import Metric
 from ..problem import OfBodies
+from ..shapes import array, arrays, returned
 from .contacts import PairContacts, responses
 from .neighbours import Neighbours, search
 from .start import Facts
@@ -131,7 +132,7 @@ class Bodies(OfBodies):
                     raise ValueError(
                         f"Bodies(each=...) must return arrays with a leading axis of {self.number} bodies, got shape {x.shape}"
                     )
-            own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), own)
+            own = _of_one(own)
         found = outcome("Bodies(gap=...): gap(q_i, q_j, a_i, a_j)", self.gap, one, one, own, own)
         if getattr(found, "shape", None) != ():
             raise ValueError(
@@ -148,8 +149,15 @@ class Bodies(OfBodies):
 
     def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
         """Gaps of all bodies to obstacles."""
-        each = q.reshape(self.number, -1)
-        return self._walls(t, each, self._own(t, args)).size
+        if self.obstacles is None:
+            return 0
+        time, one = jax.ShapeDtypeStruct((), q.dtype), jax.ShapeDtypeStruct((self.dimension(q),), q.dtype)
+        own = args if self.each is None else _of_one(returned(arrays, self.each, time, args))
+        return self.number * returned(array, self.obstacles, time, one, own).size
+
+    def contact_count(self, t: Any, q: Array, args: Any) -> int:
+        """Contacts that a list of near pairs has room for, and those with obstacles, m."""
+        return self.slots(self.positions(q).shape[1])[0] + self.obstacle_count(t, q, args)
 
     def positions(self, q: Array) -> Array:
         """The positions of the bodies, (N, space)."""
@@ -255,6 +263,11 @@ class Bodies(OfBodies):
         return found
 
 
+def _of_one(every: Any) -> Any:
+    """Shapes of what belongs to one body, from those of what belongs to all."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), every)
+
+
 @dataclass(frozen=True, eq=False)
 class NearBodies(OfBodies):
     """Constraints of the pairs on a list, and of all bodies with their obstacles: (m,), m being the room for both."""
@@ -306,11 +319,11 @@ class NearBodies(OfBodies):
         else:
             slopes, walls = jax.vmap(wall, in_axes=(0, axis))(each, own)
         m = walls.size
-        first, second = self.ends(len(self.list.i) + m).T
-        second = jnp.where(second < 0, n, second)
+        first = jnp.concatenate([self.list.i, jnp.repeat(jnp.arange(n, dtype=jnp.int32), m // n)])
+        second = jnp.concatenate([self.list.j, jnp.full(m, n, jnp.int32)])
         gi = jnp.concatenate([keep(gi, 0), slopes.reshape(m, D)])
         gj = jnp.concatenate([keep(gj, 0), jnp.zeros((m, D), q.dtype)])
         gap = jnp.concatenate([keep(gap.astype(q.dtype), 1), walls.ravel()])
         drift = jax.jvp(lambda s: self(s, q, args), (t,), (jnp.ones_like(t),))[1]
         by_mass = responses(metric, first, second, gi, gj, n)
-        return PairContacts(gap, drift, first, second, gi, gj, bodies=n, **by_mass)
+        return PairContacts(gap, drift, first, second, gi, gj, bodies=n, pairs=len(i), **by_mass)

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from ..small import Unsupported
+from .conditions import chosen_flags, flagged, flags, joined_flags, kept_flags, negated
 from .exponential import FUNCTIONS, in_double
 from .sine import cosine, sine
 from .writer import BOOL, Number, Writer, constant, kind
@@ -144,7 +145,9 @@ def _clamp(w: Writer, params: Any, values: list[Number]) -> Number:
 def _select_n(w: Writer, params: Any, values: list[Number]) -> Number:
     which, *cases = values
     if which.dtype == BOOL:
-        return w.select(which, cases[1], cases[0]) if len(cases) > 1 else cases[0]
+        if len(cases) == 1:
+            return cases[0]
+        return flagged(w, w.select(which, cases[1], cases[0]), chosen_flags(w, which, cases[1], cases[0]))
     found = cases[0]
     for i, case in enumerate(cases[1:], 1):
         found = w.select(w.op("icmp eq", which, same(which, i), dtype=BOOL), case, found)
@@ -176,14 +179,17 @@ def converted(w: Writer, x: Number, dtype: Any) -> Number:
         return w.intrinsic("fptosi.sat" if new.kind == "i" else "fptoui.sat", x, dtype=new)
     if x.dtype != BOOL and new.itemsize == x.dtype.itemsize:
         return Number(x.name, new, x.wide)
-    if x.dtype != BOOL and new.itemsize < x.dtype.itemsize:
-        return w.convert("trunc", x, new)
-    return w.convert("sext" if x.is_signed else "zext", x, new)
+    bits = [(x, 1)] if x.dtype == BOOL else flags(w, x)
+    shorter = x.dtype != BOOL and new.itemsize < x.dtype.itemsize
+    found = w.convert("trunc" if shorter else "sext" if x.is_signed else "zext", x, new)
+    return flagged(w, found, bits if bits and max(bit for _, bit in bits) <= np.iinfo(new).max else None)
 
 
 def _finite(w: Writer, params: Any, values: list[Number]) -> Number:
     size = w.intrinsic("fabs", values[0])
-    return w.op("fcmp olt", size, same(size, np.inf), dtype=BOOL)
+    found = w.op("fcmp olt", size, same(size, np.inf), dtype=BOOL)
+    w.made[found.name] = ("finite", values[0])
+    return found
 
 
 def _round(w: Writer, params: Any, values: list[Number]) -> Number:
@@ -235,7 +241,29 @@ def _shift(name: str) -> Rule:
 
 def _not(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
-    return w.op("xor", x, same(x, True if x.dtype == BOOL else -1))
+    if x.dtype == BOOL:
+        return negated(w, x)
+    found = w.op("xor", x, same(x, -1))
+    if (cleared := flags(w, x)) is not None:
+        w.made[found.name] = ("cleared", *cleared)
+    return found
+
+
+def _and(w: Writer, params: Any, values: list[Number]) -> Number:
+    found, (x, y) = w.op("and", *values), values
+    return found if x.dtype == BOOL else flagged(w, found, kept_flags(w, x, y) or kept_flags(w, y, x))
+
+
+def _or(w: Writer, params: Any, values: list[Number]) -> Number:
+    found = w.op("or", *values)
+    return found if found.dtype == BOOL else flagged(w, found, joined_flags(w, *values))
+
+
+def _ne(w: Writer, params: Any, values: list[Number]) -> Number:
+    found, (x, y) = compare("une", "ne", "ne")(w, params, values), values
+    if not x.is_float and y.name == "0" and (bits := flags(w, x)) is not None:
+        w.made[found.name] = ("flagged", *bits)
+    return found
 
 
 def _precision(w: Writer, params: Any, values: list[Number]) -> Number:
@@ -290,7 +318,7 @@ def _library(name: str) -> Rule:
 RULES: dict[str, Rule] = {
     "add": _numeric("fadd", "add"), "add_any": _numeric("fadd", "add"), "sub": _sub, "mul": _mul,
     "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": largest, "min": smallest, "clamp": _clamp,
-    "eq": compare("oeq", "eq", "eq"), "ne": compare("une", "ne", "ne"), "lt": compare("olt", "slt", "ult"),
+    "eq": compare("oeq", "eq", "eq"), "ne": _ne, "lt": compare("olt", "slt", "ult"),
     "le": compare("ole", "sle", "ule"), "gt": compare("ogt", "sgt", "ugt"), "ge": compare("oge", "sge", "uge"),
     "le_to": _total_order("le"), "lt_to": _total_order("lt"), "select_n": _select_n, "convert_element_type": _convert, "is_finite": _finite, "round": _round,
     "floor": lambda w, params, values: w.intrinsic("floor", *values), "ceil": lambda w, params, values: w.intrinsic("ceil", *values),
@@ -299,7 +327,7 @@ RULES: dict[str, Rule] = {
     "rsqrt": lambda w, params, values: w.op("fdiv", same(values[0], 1), w.intrinsic("sqrt", *values)),
     "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, params, values: sine(w, values[0], library),
     "cos": lambda w, params, values: cosine(w, values[0], library),
-    "and": lambda w, params, values: w.op("and", *values), "or": lambda w, params, values: w.op("or", *values),
+    "and": _and, "or": _or,
     "xor": lambda w, params, values: w.op("xor", *values), "not": _not, "shift_left": _shift("shl"),
     "shift_right_logical": _shift("lshr"), "shift_right_arithmetic": _shift("ashr"), "reduce_precision": _precision,
     "population_count": lambda w, params, values: w.intrinsic("ctpop", *values),

@@ -16,10 +16,10 @@ import numpy as np
 from ..jaxprs import scan_counts, varying
 from ..small import Machine, Unsupported, Value, filled, known
 from ..small.cost import SMALL
-from . import large, memory
+from . import conditions, large, memory
 from .arithmetic import RULES
 from .memory import Block
-from .writer import BOOL, INT, Number, Writer, constant
+from .writer import BOOL, INT, SELDOM, Number, Writer, constant
 
 CHEAP = 40  # operations of a branch that is taken whether a lane asks for it or not
 NAME = "motion"
@@ -168,15 +168,15 @@ class Native:
             self.put(held, found, None)
             now = self.flat(found, varies)
         for i in order:
-            # what is out of range means the nearest
-            name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
-            asked = w.op(name, which, constant(i, INT), dtype=BOOL)
+            asked = self.asked(which, i, last)
             before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
-            taken = w.both(asked, w.active) if asked.wide else asked
             parted = asked.wide and w.width > self.register
             parted = parted and not any(isinstance(x, Block) for x in (*operands, *held))
-            taken = w.both(taken, self.live) if parted else taken
-            w.branch(w.any(taken), inside, after)
+            needed, taken = asked, asked
+            if asked.wide:
+                active = w.active if not parted or self.live is None else w.both(self.live, w.active)
+                needed, taken = conditions.asking(w, asked, active)
+            w.branch(needed, inside, after, SELDOM)
             w.begin(inside)
             with w.scope(taken if asked.wide else w.active):
                 if parted:
@@ -192,6 +192,14 @@ class Native:
             w.begin(after)
             now = [w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
         return self.rebuilt(held, now)
+
+    def asked(self, which: Number, i: int, last: int) -> Number:
+        """Whether the i-th of several branches is asked for; a number that is out of range means the nearest."""
+        bits = conditions.flags(self.w, which)
+        if bits and len(bits) == last == 1:
+            return bits[0][0] if i else conditions.negated(self.w, bits[0][0])
+        name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
+        return self.w.op(name, which, constant(i, INT), dtype=BOOL)
 
     def by_register(
         self, branch: Callable, operands: list[Value], varies: Sequence[bool], taken: Number, now: list[Number]

@@ -68,7 +68,7 @@ def target(
         given, every = turns(operands), lanes or 1
         slices = [slice(0, every)]
         if every >= APART:
-            ends = np.linspace(0, every, core_count() + 1).astype(int)
+            ends = np.linspace(0, every, core_count() + 1).astype(int).tolist()
             slices = [slice(a, b) for a, b in pairwise(ends)]
 
         def part(some: slice) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import jax
 import numpy as np
 
 from ..progress import watched
+from ..settings import settings
+from ..shapes import kind
 from ..small import Unsupported, carried_axes
 from ..small.cost import SMALL, cost
 from ..small.program import inputs
@@ -22,13 +26,15 @@ from .emit import Text, emit
 BYTES = 64  # of a register: the widest that there are, or two of the next
 TOGETHER = 2  # registers of a vector where operations have to wait for each other:
 WAITING = range(
-    4_000, 8_000
+    2_000, 8_000
 )  # in programs of so many; shorter ones are all contact, longer ones fill the processor alone
 LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
 FEW = 32
+SHORT = 4096  # bytes up to which what all lanes share is copied
 LARGEST = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
 _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
+_called: WeakValueDictionary[Any, Prepared] = WeakValueDictionary()  # of these, by what a call knows without tracing
 
 
 class Compiled(NamedTuple):
@@ -39,11 +45,13 @@ class Compiled(NamedTuple):
     constants: list[np.ndarray]
 
 
-class Prepared(NamedTuple):
-    """A function of one lane, compiled: its program, its results as avals and whether they are rows of a `stream`, and their
-    structure."""
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A function of one lane, compiled: its program, the dtypes of its operands, its results as avals and whether they are rows of a
+    `stream`, and their structure."""
 
     program: Compiled
+    dtypes: list[np.dtype]
     results: list[tuple[Any, bool]]
     structure: Any
 
@@ -64,10 +72,19 @@ def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any
     host()
     with _lock:
         traced = one.trace(*members, **static)
-        closed = traced.jaxpr
-        program = _compiled(closed, carried, any(carried))
-    results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
-    return Prepared(program, results, jax.tree.structure(traced.out_info))
+        closed, key = traced.jaxpr, tuple(carried)
+        kept = _known.setdefault(closed, {})
+        if key not in kept:
+            try:
+                program = _compile(closed, carried, any(carried))
+                results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
+                dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
+                kept[key] = Prepared(program, dtypes, results, jax.tree.structure(traced.out_info))
+            except Unsupported as error:  # is remembered too
+                kept[key] = error
+    if isinstance(kept[key], Unsupported):
+        raise kept[key]
+    return kept[key]
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
@@ -79,34 +96,34 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
         Unsupported, ImportError: as `prepared`, when it is called.
     """
 
+    prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
+    marks = tuple(jax.tree.leaves(axes, is_leaf=_is_none))
+
     def call(*operands: Any) -> Any:
-        carried = jax.tree.leaves(carried_axes(axes, operands))
         leaves, structure = jax.tree.flatten(operands)
-        avals = [jax.typeof(x) for x in leaves]
-        members = [
-            jax.ShapeDtypeStruct(a.shape[1:] if c else a.shape, a.dtype, weak_type=a.weak_type)
-            for a, c in zip(avals, carried, strict=True)
-        ]
-        found = prepared(one, jax.tree.unflatten(structure, members), carried, **static)
+        carried = _carried(prefix, marks, structure)
+        kinds = tuple(map(kind, leaves, carried))
+        key = one, tags, structure, carried, kinds, settings()
+        if (found := _called.get(key)) is None:
+            avals = zip(map(jax.typeof, leaves), carried, strict=True)
+            members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]
+            found = _called[key] = prepared(one, jax.tree.unflatten(structure, members), carried, **static)
         lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
-        leaves = [np.asarray(x, a.dtype) for x, a in zip(leaves, avals, strict=True)]
+        leaves = [np.asarray(x, dtype) for x, dtype in zip(leaves, found.dtypes, strict=True)]
         return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
 
     return call
 
 
-def _compiled(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
-    """The program of a jaxpr, compiled now or before; what cannot be compiled is remembered too."""
-    kept, key = _known.setdefault(closed, {}), tuple(carried)
-    if key not in kept:
-        try:
-            kept[key] = _compile(closed, carried, many)
-        except Unsupported as error:
-            kept[key] = error
-    found = kept[key]
-    if isinstance(found, Unsupported):
-        raise found
-    return found
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+@lru_cache
+def _carried(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
+    """Which leaves of operands of a structure carry a lane axis."""
+    operands = jax.tree.unflatten(structure, range(structure.num_leaves))
+    return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
@@ -116,7 +133,8 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     if count > LARGEST:
         raise Unsupported(f"a program of some {count} operations, more than {LARGEST}")
     variables, constants = inputs(closed)
-    real = [v.aval.dtype.itemsize for v in variables if v.aval.dtype.kind == "f"]
+    # numbers that all lanes share may be of more digits, as tolerances are
+    real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     register = BYTES // max(real, default=8) if many else 1
     width = register * TOGETHER if many and count in WAITING else register
     text = emit(closed, variables, [*carried, *[False] * len(constants)], width, host().fused, register, small)
@@ -127,27 +145,49 @@ def _launch(
     program: Compiled, operands: Sequence, carried: Sequence[bool], lanes: int, results: Sequence, given: Sequence
 ) -> list[np.ndarray]:
     """The program for all lanes, in whole vectors, filled up with the last lane; ``results`` are avals, and whether of rows."""
-    blocks = -(-lanes // program.text.width)
-    padded = blocks * program.text.width
-    entries = []
-    for x, c in zip(operands, carried, strict=True):
-        if c:
-            columns = np.empty((math.prod(x.shape[1:]), padded), x.dtype)
-            columns[:, :lanes] = x.reshape(lanes, -1).T
-            columns[:, lanes:] = columns[:, lanes - 1 : lanes]
-            x = columns
-        entries.append(np.ascontiguousarray(x))
+    padded = -(-lanes // program.text.width) * program.text.width
     given = [np.ascontiguousarray(x) for x in given]
     rows = len(given[0]) if given else 0
-    found = [np.empty((math.prod(a.shape), rows if many else 1, padded), a.dtype) for a, many in results]
-    work = np.empty(program.text.work + 64, np.uint8)
-    first = work.ctypes.data + -work.ctypes.data % 64
+    # one piece of memory for all that is not large: to ask for each takes longer than many a program
+    end = 64 + int(program.text.work)
+
+    def reserve(size: int, dtype: np.dtype) -> int:
+        nonlocal end
+        place = end + -end % 64
+        end = place + size * dtype.itemsize
+        return place
+
+    copied = [c or x.nbytes <= SHORT for x, c in zip(operands, carried, strict=True)]
+    sizes = [x.size // lanes * padded if c else x.size for x, c in zip(operands, carried, strict=True)]
+    inside = [reserve(n, x.dtype) if own else -1 for x, n, own in zip(operands, sizes, copied, strict=True)]
+    shapes = [(math.prod(a.shape), rows if many else 1, padded) for a, many in results]
+    places = [reserve(math.prod(s), a.dtype) for s, (a, _) in zip(shapes, results, strict=True)]
+    whole = np.empty(end + 64, np.uint8)
+    address = whole.ctypes.data
+    first = -address % 64  # memory of the program's own
     if (watch := watched()) is not None and program.text.width == 1:
-        watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
-    program.code.call(_table(entries), _table(found), _table(given), first, lanes, rows)
-    arrays = [x[:, :, :lanes].transpose(2, 1, 0) for x in found]
-    return [x.reshape(lanes, *[rows] * many, *a.shape) for x, (a, many) in zip(arrays, results, strict=True)]
+        watch.count(whole[first:][:8].view(np.int64), rows)
+    entries, kept = [], []
+    for x, c, place in zip(operands, carried, inside, strict=True):
+        if place < 0:
+            kept.append(x := np.ascontiguousarray(x))
+            entries.append(x.ctypes.data)
+            continue
+        entries.append(address + first + place)
+        if c:
+            columns = np.ndarray((x.size // lanes, padded), x.dtype, whole, first + place)
+            columns[:, :lanes] = x.reshape(lanes, -1).T
+            columns[:, lanes:] = columns[:, lanes - 1 : lanes]
+        else:
+            np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
+    targets, turns = [address + first + place for place in places], [x.ctypes.data for x in given]
+    program.code.call(_table(entries), _table(targets), _table(turns), address + first, lanes, rows)
+    arrays = []
+    for place, shape, (a, many) in zip(places, shapes, results, strict=True):
+        x = np.ndarray(shape, a.dtype, whole, first + place)[:, :, :lanes].transpose(2, 1, 0)
+        arrays.append(x.reshape(lanes, *[rows] * many, *a.shape))
+    return arrays
 
 
-def _table(arrays: Sequence[np.ndarray]) -> Any:
-    return (ctypes.c_void_p * len(arrays))(*(x.ctypes.data for x in arrays))
+def _table(addresses: Sequence[int]) -> Any:
+    return (ctypes.c_void_p * len(addresses))(*addresses)

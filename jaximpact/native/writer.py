@@ -29,6 +29,7 @@ KEPT = (
     "call i",
 )  # where they stand: they may trap, or cost much
 RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'
+SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # now and then: as contacts act
 NAMED = re.compile(r"%[\w.]+")
 BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 
@@ -107,6 +108,7 @@ class Writer:
         self.active: Number | None = None  # the lanes whose results matter, None: all
         self.outside: Outside | None = None  # of blocks for the lanes of one register of several
         self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
+        self.made: dict[str, tuple] = {}  # what conditions are made of, and whole numbers of flags: see `conditions`
         self.loops: list[Loop] = []  # around the present block
         self.depth: dict[str, int] = {}  # how many loops there are around a number
         self._count = 0
@@ -158,7 +160,12 @@ class Writer:
     def op(self, name: str, *values: Number, dtype: Any = None) -> Number:
         """An instruction whose operands have one type, and its result too where no other dtype is given."""
         first, *_ = operands = self.alike(values)
-        return self.text(first.dtype if dtype is None else dtype, first.wide, self._instruction(name, operands))
+        found = self.text(first.dtype if dtype is None else dtype, first.wide, self._instruction(name, operands))
+        if found.dtype == BOOL and found.name not in self.made:
+            # of the operands before they were spread to all lanes
+            compared = name.startswith(("icmp", "fcmp"))
+            self.made[found.name] = ("compared", name, *values) if compared else (name, *values)
+        return found
 
     def _instruction(self, name: str, values: Sequence[Number]) -> str:
         return f"{name} {self.of(values[0])} {', '.join(x.name for x in values)}"
@@ -254,6 +261,14 @@ class Writer:
         if not x.wide:
             return x
         function = f"@llvm.vector.reduce.or.v{self.width}i1"
+        self.declared[function] = f"declare i1 {function}({self.of(x)})"
+        return self.text(BOOL, False, f"call i1 {function}({self.arg(x)})")
+
+    def all(self, x: Number) -> Number:
+        """Whether a condition holds in every lane."""
+        if not x.wide:
+            return x
+        function = f"@llvm.vector.reduce.and.v{self.width}i1"
         self.declared[function] = f"declare i1 {function}({self.of(x)})"
         return self.text(BOOL, False, f"call i1 {function}({self.arg(x)})")
 

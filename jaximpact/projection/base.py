@@ -17,11 +17,16 @@ from ..contact import Contacts
 
 
 class Impulses(NamedTuple):
-    """Solution of one linearised problem: impulse (m,), iterations (), status bits ()."""
+    """Solution of one linearised problem: impulse (m,), iterations (), status bits (); the velocity jump (d,) where a solver has it."""
 
     impulse: Array
     iterations: Array
     status: Array
+    jump: Array | None = None
+
+    def jumped(self, contacts: Contacts) -> Array:
+        """The velocity jump (d,)."""
+        return contacts.jump(self.impulse) if self.jump is None else self.jump
 
 
 class ContactSolver(abc.ABC):

@@ -44,8 +44,8 @@ class ConjugateGradients(ContactSolver):
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         # met with a margin: it is looked at again with other roundings
         tolerance = jnp.broadcast_to(0.5 * tolerance, offset.shape)
-        impulse, count = contacts.walked(self._products, offset, tolerance, guess, self.max_iterations)
-        return Impulses(impulse, count, jnp.zeros((), jnp.int32))
+        impulse, count, jump = contacts.walked(self._products, offset, tolerance, guess, self.max_iterations)
+        return Impulses(impulse, count, jnp.zeros((), jnp.int32), jump)
 
     def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
         """By products with all contacts, as XLA takes them."""

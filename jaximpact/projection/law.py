@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,6 +19,9 @@ from jax import Array, lax
 from .. import linalg
 from ..contact import Contacts, Metric, jacobian
 from ..problem import Problem
+from ..variation import Unbounded, bounded, is_dear
+
+MARGIN = 1.001  # of what a step moves, for the rounding of a bound
 
 
 class Reaction(NamedTuple):
@@ -102,9 +106,10 @@ def restricted(contacts: Contacts, offset: Array, among: Array | None) -> tuple[
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Open(ContactLaw):
-    """No impulse; ``acts`` says which contacts are violated without, and if none is, nothing is left out.
+    """No impulse; ``acts`` says which contacts are violated without, or may be, and if none is, nothing is left out.
 
-    The step of a motion far from its constraints, at the cost of a look at the gaps.
+    The step of a motion far from its constraints, at the cost of a look at the gaps: where gaps cost much, at those of the
+    position that the step begins with, and whether they can close on the way.
     """
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
@@ -112,9 +117,13 @@ class Open(ContactLaw):
         return Reaction.none(contacts.shape[1], acts if among is None else acts & among, offset.dtype)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
-        base = target.base
-        gaps = problem.gaps(target.time, base + target.increment, args)
-        return Reaction.none(len(base), ~(gaps >= 0), base.dtype)
+        base, increment = target.base, target.increment
+        gaps = lambda q: problem.gaps(target.time, q, args)
+        if not problem.is_local and problem.constraints is not None and is_dear(gaps, base):
+            with suppress(Unbounded):
+                gap, change = bounded(gaps, base, MARGIN * jnp.abs(increment))
+                return Reaction.none(len(base), ~(gap >= change), base.dtype)
+        return Reaction.none(len(base), ~(gaps(base + increment) >= 0), base.dtype)
 
 
 @jax.tree_util.register_dataclass

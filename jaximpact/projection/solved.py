@@ -221,7 +221,7 @@ class _ManyVelocities(_Velocities):
         floor = 32 * jnp.finfo(offset.dtype).eps * (jnp.abs(offset) + 2 * jnp.max(-offset, initial=0.0))
         tolerance = jnp.maximum(solver.tolerance, floor)
         found = solver.impulses(contacts, offset, tolerance, jnp.zeros_like(offset) if guess is None else guess)
-        jump = contacts.jump(found.impulse)
+        jump = found.jumped(contacts)
         gap = contacts.velocity(jump) + offset
         residual = complementarity(gap, found.impulse, contacts.diagonal())
         done = jnp.all(residual <= tolerance)
@@ -262,7 +262,7 @@ class _ManyPositions(NamedTuple):
             k, now, contacts = carry
             offset = contacts.gap - contacts.velocity(now.jump)
             found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(contacts, now.jump), now.impulse)
-            jump = contacts.jump(found.impulse)
+            jump = found.jumped(contacts)
             there = self.contacts(jump)
             moved = jnp.max(jnp.abs(there.jump(found.impulse) - jump))
             defect = complementarity(there.gap, found.impulse, there.diagonal())
