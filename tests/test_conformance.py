@@ -192,11 +192,15 @@ def test_the_time_limit_is_one_of_each_case(adapter):
     assert conformance.run([path], names, limit=0.5).columns[0].summary == "time limit of 0.5 s"
 
 
-def test_missing_simulators_and_files_are_told(tmp_path):
+def test_missing_simulators_and_files_are_told(tmp_path, capsys):
     path = tmp_path / "absent.py"
     path.write_text("import a_simulator_that_is_not_installed")
     column = conformance.run([path], ["off-wall"]).columns[0]
     assert "a_simulator_that_is_not_installed" in column.summary and not column.cells
+    # on the command line: said, and no picture of nothing
+    assert command.main(["--adapter", str(path), "--cases", "off-wall", "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().out.startswith("- absent: not run: No module named 'a_simulator_that_is_not_installed'")
+    assert not (tmp_path / "out" / "picture.png").exists()
     with pytest.raises(FileNotFoundError, match="no adapter"):
         conformance.run([tmp_path / "nothing.py"], ["off-wall"])
     with pytest.raises(KeyError, match="no case 'ball'"):

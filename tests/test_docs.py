@@ -203,6 +203,16 @@ def test_own_system_in_the_calls_that_the_start_page_counts():
     assert abs(space["slope"] - difference) < 0.01 * abs(difference)
 
 
+def test_formulas_are_drawn_as_tex_reads_them():
+    """docutils alone takes \\tfrac12 q for 12/q, and sets no space beside the names of functions."""
+    pytest.importorskip("sphinx")
+    import mathml
+
+    without_space = lambda formula: re.sub(r"\s+", "", mathml.drawn(formula))
+    assert "<mn>1</mn><mn>2</mn></mfrac><mi>q</mi>" in without_space(r"\tfrac12 q")
+    assert without_space(r"g \sin a").count("<mspace") == 2 and "<mspace" not in without_space(r"\sin(a)")
+
+
 # the built site
 
 CHROMIUM = next(

@@ -92,18 +92,18 @@ def test_names_and_units_of_the_problem():
     ranges, units = RANGES | {"args.gravity": (9.0, 10.0)}, {"args.gravity": "m/s^2"}
     options = {"q0": [1.0], "v0": [0.0], "args": {"gravity": G, "floor": 0.0}, "scheme": ji.EventCorrected()}
     rows = {}
-    for plan in (indices.Sobol(8, ranges), indices.Morris(8, ranges), indices.DGSM(8, ranges)):
+    for plan in (indices.Morris(8, ranges), indices.DGSM(8, ranges)):
         study = ji.Study(MemoryStore(), study_systems.named_ball, plan.design(), t1=END, h=0.05, **options)
         study.run(progress=False)
         found = plan.indices(study, units=units)
         assert found.outputs == ("q[height]", "v[height]") and found.output_units == ("m", "m/s")
         assert found.inputs == ("q0[height]", "e", "args.gravity") and found.input_units == ("m", "1", "m/s^2")
+        assert found.unit("ST", 1) == "1"
         rows[type(plan)] = found.to_pandas()
         label = found.plot(output="v[height]").get_xlabel()
         assert ("of v[height] [m/s]" in label) == isinstance(plan, indices.Morris)
         with pytest.raises(ValueError, match="units: 'gravity' is none of"):
             plan.indices(study, units={"gravity": "m/s^2"})
-    assert "unit" not in rows[indices.Sobol]
     assert rows[indices.Morris]["unit"].tolist() == ["m"] * 3 + ["m/s"] * 3
     assert rows[indices.DGSM]["unit"].tolist() == [
         "1",

@@ -374,7 +374,7 @@ def write(app: Any) -> None:
             path = GENERATED / "catalogue" / f"{entry.name}-{slug(name)}.png"
             if drawable(case) and not path.exists():
                 draw_exact(case, path)
-    for folder in (EXPERIMENTS / "gallery", EXPERIMENTS / "benchmarks" / "results"):
+    for folder in (EXPERIMENTS / "gallery", EXPERIMENTS / "benchmarks" / "results", EXPERIMENTS / "conformance"):
         (GENERATED / folder.name).mkdir(exist_ok=True)
         for picture in folder.glob("*.png"):
             shutil.copy2(picture, GENERATED / folder.name / picture.name)

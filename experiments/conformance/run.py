@@ -45,6 +45,7 @@ COLUMNS = {
     "jaxsim": [("jaxsim", "jaxsim_contacts.py", "")],
     "genesis": [("Genesis", "genesis_spheres.py", "")],
     "nimble": [("nimblephysics", "nimble_worlds.py", "")],
+    "nosnoc": [("nosnoc, time-freezing", "nosnoc_freezing.py", "")],
 }
 
 

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> int:
     report = run(adapters, options.cases, limit=options.limit, jobs=options.jobs, progress=True)
     print(report.markdown())
     print(f"written: {report.save(options.out)}", file=sys.stderr)
-    return 0
+    return 0 if any(column.cells for column in report.columns) else 1
 
 
 def describe(name: str) -> str:

@@ -109,17 +109,19 @@ class Report(Drawable):
     def markdown(self) -> str:
         """The table and what is to be known of every column."""
         shown = [column for column in self.columns if column.cells]
+        remarks = [f"- {column.title}: {column.remarks()}" for column in self.columns]
+        if not shown:
+            return "\n".join(remarks) + "\n"
         lines = ["| case | " + " | ".join(column.title for column in shown) + " |", "|---" * (len(shown) + 1) + "|"]
         for name in self.names:
             texts = [column.cells[name].text if name in column.cells else "–" for column in shown]
             lines.append(f"| {name} | " + " | ".join(texts) + " |")
         passed = [f"{sum(c.passes for c in column.cells.values())} of {len(column.cells)}" for column in shown]
         lines += ["| **passed** | " + " | ".join(passed) + " |", ""]
-        lines += [f"- {column.title}: {column.remarks()}" for column in self.columns]
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines + remarks) + "\n"
 
     def save(self, folder: str | Path) -> Path:
-        """Write table.md, table.csv and, with matplotlib, picture.png; returns the folder."""
+        """Write table.md, table.csv and, with matplotlib and where an adapter gave an answer, picture.png; returns the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "table.md").write_text(self.markdown())
@@ -127,6 +129,7 @@ class Report(Drawable):
             writer = csv.writer(file)
             writer.writerow(self._columns())
             writer.writerows(self.rows())
-        with suppress(ImportError):  # there is no picture without matplotlib
-            self.plot(folder / "picture.png")
+        if any(column.cells for column in self.columns):
+            with suppress(ImportError):  # there is no picture without matplotlib
+                self.plot(folder / "picture.png")
         return folder
