@@ -28,8 +28,33 @@ class Blocks:
 
     def __init__(self, lanes: int, rules: Mapping[str, Callable]) -> None:
         self.lanes, self.rules = lanes, rules
+        # of a difference its operands, and of these the order in which they came; kept, so that each has its id to itself
+        self.differences: dict[int, tuple] = {}
+        self.order: dict[int, tuple[int, Any]] = {}
 
     def op(self, name: str, params: Any, *values: Any) -> Array:
+        if name in ("sin", "cos"):
+            return self.of_angle(name, params, *values)
+        found = self.written(name, params, *values)
+        if name == "sub":
+            self.differences[id(found)] = found, *values
+        return found
+
+    def of_angle(self, name: str, params: Any, x: Any) -> Array:
+        """A sine or cosine; of a - b that of b - a, if that came first."""
+        known = self.differences.get(id(x))
+        if known is None:
+            return self.written(name, params, x)
+        _, a, b = known
+        if a is b:  # zero, or no number
+            return x if name == "sin" else x + 1
+        first, second = (self.order.setdefault(id(y), (len(self.order), y))[0] for y in (a, b))
+        if first < second:
+            return self.written(name, params, x)
+        found = self.written(name, params, self.written("sub", None, b, a))
+        return -found if name == "sin" else found
+
+    def written(self, name: str, params: Any, *values: Any) -> Array:
         if name in self.rules:
             return self.rules[name](params, *self.alike(values))
         if params is None or name in PLAIN:

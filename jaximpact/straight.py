@@ -28,6 +28,7 @@ from .small.program import inputs
 
 TURNS = 6  # of a loop without a branch; of 2000 double pendulums no step needs more iterations than five
 LARGEST = 10_000  # operations of a step: more take minutes to compile
+MOST = 64  # numbers of a state, each an array of its own: XLA gives some hundred arrays to a kernel
 
 
 class Straight(Blocks):
@@ -167,8 +168,9 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
 
     member = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     closed = _prepared(inlined(jax.make_jaxpr(of_lane)(*jax.tree.map(member, (own, carry)))))
-    if (count := cost(closed)) > LARGEST:
-        raise Unsupported(f"a step of some {count} operations, more than {LARGEST}")
+    carried, operations = sum(math.prod(x.shape[1:]) for x in carry), cost(closed)
+    if operations > LARGEST or carried > MOST:
+        raise Unsupported(f"a step of some {operations} operations on {carried} numbers, more than {LARGEST} or {MOST}")
     variables, constants = inputs(closed)
     own, constants = [_numbers(x, True) for x in own], [_numbers(x, False) for x in constants]
     rebuilt = rebuilder([_numbers(x, True) for x in carry])

@@ -18,7 +18,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
-from benchmarks import accelerator, contacts, contenders, peers, reference, report, run, timing, work_precision, works
+from benchmarks import (
+    accelerator,
+    contacts,
+    contenders,
+    peers,
+    reference,
+    report,
+    run,
+    timing,
+    without_device,
+    work_precision,
+    works,
+)
 from benchmarks.accuracy import Accuracy
 from benchmarks.baselines import native
 from benchmarks.baselines.siconos_pile import SiconosPile
@@ -313,3 +325,81 @@ def test_readme_quotes_the_record():
     root = Path(report.__file__).resolve().parents[2]
     rows = json.loads((root / "experiments/benchmarks/results/results.json").read_text())["rows"]
     assert report.summary(rows) in (root / "README.md").read_text()
+
+
+# compiled, not run ----------------------------------------------------------------------------------------------------
+
+VIRTUAL = """
+.visible .entry body(
+{
+	add.rn.f64 	%rd1, %rd1, %rd2;
+$L__BB0_1:
+	mul.rn.f64 	%rd1, %rd1, %rd2;
+	@%p1 bra 	$L__BB0_3;
+	add.rn.f64 	%rd1, %rd1, %rd2;
+	div.rn.f64 	%rd1, %rd1, %rd2;
+	bra.uni 	$L__BB0_3;
+$L__BB0_3:
+	fma.rn.f64 	%rd1, %rd1, %rd2, %rd3;
+	add.s32 	%r1, %r1, 1;
+	@%p2 bra 	$L__BB0_1;
+	ret;
+}
+"""
+MACHINE = """
+//--------------------- .text.body --------------------------
+.text.body:
+        /*0000*/                   DADD R2, R2, R4 ;
+.L_x_1:
+        /*0010*/                   DMUL R2, R2, R4 ;
+        /*0020*/               @P0 BRA `(.L_x_2) ;
+        /*0030*/                   DADD R2, R2, R4 ;
+        /*0040*/                   MUFU.RCP64H R3, R5 ;
+.L_x_2:
+        /*0050*/                   DFMA R2, R2, R4, R6 ;
+        /*0060*/                   IADD3 R1, R1, 0x1, RZ ;
+        /*0070*/               @P1 BRA `(.L_x_1) ;
+        /*0080*/                   EXIT ;
+"""
+OPTIMISED = """
+HloModule jit_call, is_scheduled=true
+
+%body.1 (x: f64[8]) -> f64[8] {
+  %x = f64[8]{0} parameter(0)
+  %fusion.1 = f64[8]{0} fusion(%x), kind=kLoop, calls=%sum
+  %copy.1 = f64[8]{0} copy(%x)
+  ROOT %while.2 = f64[8]{0} while(%fusion.1), condition=%going.2, body=%body.2
+}
+
+%body.2 (y: f64[8]) -> f64[8] {
+  %y = f64[8]{0} parameter(0)
+  ROOT %fusion.2 = f64[8]{0} fusion(%y), kind=kLoop, calls=%sum
+}
+
+%going.2 (y: f64[8]) -> pred[] {
+  ROOT %fusion.3 = pred[] fusion(%y), kind=kInput, calls=%largest
+}
+
+ENTRY %main (q: f64[8]) -> f64[8] {
+  ROOT %while.1 = f64[8]{0} while(%q), condition=%going.2, body=%body.1, backend_config={"known_trip_count":{"n":"15"}}
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "weigh", "expected"),
+    [
+        # the shortest way leaves out a sum and a division, which the whole loop has
+        (without_device.virtual_code(VIRTUAL), lambda x: 2 if x.startswith("fma") else x.endswith("f64"), (3, 5)),
+        (without_device.machine_code(MACHINE), lambda x: x.startswith(("D", "MUFU")), (2, 4)),
+    ],
+    ids=["virtual", "machine"],
+)
+def test_what_a_step_takes_is_read_from_code(code, weigh, expected):
+    assert without_device.step_of(without_device.blocks(code), weigh) == expected
+
+
+def test_what_a_step_launches_is_read_from_a_program():
+    step = without_device.launches(OPTIMISED)
+    assert (step.kernels, step.copies, without_device.predicates(step), step.fixed) == (1, 1, 1, True)
+    assert [(turn.kernels, turn.copies) for turn in step.inner] == [(2, 0)]  # with the one that looks whether to go on

@@ -1,5 +1,7 @@
 """All steps of a motion as one kernel: here imitated on a CPU, block by block of lanes, as a GPU would execute it."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import methods
@@ -72,6 +74,26 @@ def test_a_ball():
     compare(kernel, xla)
 
 
+def pendulum_force(t, q, v, args):
+    turn = jnp.sin(q[0] - q[1]) * jnp.stack([-(v[1] ** 2), v[0] ** 2])
+    return turn - 9.81 * jnp.stack([2.0, 1.0]) * jnp.sin(q)
+
+
+def pendulum_mass(q, args):
+    return jnp.array([[2.0, 0.0], [0.0, 1.0]]) + jnp.cos(q[0] - q[1]) * jnp.array([[0.0, 1.0], [1.0, 0.0]])
+
+
+def test_a_double_pendulum():
+    """Between a wall and its joint and tip, beside native code, which counts iterations otherwise; roundings grow with the motion."""
+    pendulum = ji.Problem(pendulum_force, lambda t, q, args: 0.3 - jnp.cumsum(jnp.sin(q)), pendulum_mass)
+    at = np.linspace(0, 1, LANES)
+    q0, v0 = np.stack([-0.4 + 0.1 * at, -0.5 * at], -1), np.stack([2 + at, 3 - at], -1)
+    given = {"t1": 0.6, "h": 0.005, "e": 0.5}
+    kernel, native = (ji.ensemble(pendulum, q0, v0, execution=way, **given) for way in ("kernel", "native"))
+    assert np.all(np.any(kernel.impulse[:, -1] > 0, axis=0))
+    compare(kernel, dataclasses.replace(native, iterations=kernel.iterations), 1e-10)
+
+
 def test_steps_of_xla_on_a_gpu(monkeypatch):
     """Separate numbers of all lanes, in segments: lanes of their own steps, saved rows, a NaN, and a curved wall that takes three
     iterations, which are made without a branch, or four, for which a segment is made again with loops. They stop at 1e-12, which
@@ -122,6 +144,7 @@ def test_schemes_of_xla_on_a_gpu(monkeypatch, scheme):
     run = lambda: ji.ensemble(PROBLEM, q0, v0, h=0.005, e=e, scheme=scheme, save=10, execution="xla", **given)
     expected = run()
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("jaximpact.straight.TURNS", 2)
     compare(run(), expected, 1e-9)
 
 

@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 from jax import lax
 
+import jaximpact as ji
+from jaximpact.arguments import for_lanes
 from jaximpact.blocks import DEVICE
+from jaximpact.kernel import over_lanes as on_gpu
 from jaximpact.native import over_lanes
 from jaximpact.native.emit import emit
 from jaximpact.small import Unsupported
 from jaximpact.small.cost import SMALL
 from jaximpact.small.program import inputs
+from jaximpact.trajectory import trajectory
 from jaximpact.variation import Unbounded, bounded, is_dear
 
 
@@ -338,3 +342,21 @@ def test_sines_of_a_kernel(dtype):
         assert found.dtype == dtype
         assert np.max(np.abs(found - expected) / np.spacing(np.abs(expected).astype(dtype))) < 4
         assert np.all(np.isnan(DEVICE[name](None, jnp.array([np.inf, np.nan, 8 * most], dtype))))
+
+
+def test_a_derivative_as_a_kernel():
+    """Of a ball across its impacts, beside `sensitivities`: of the same discrete motion, to round-off."""
+    ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * q, lambda t, q, args: q)
+    q0, v0 = np.linspace(0.4, 0.9, 5)[:, None], np.linspace(-2, 1, 5)[:, None]
+    program, lanes = for_lanes(ball, q0, v0, 0.0, 0.8, 0.01, 0.7, None, None, None, None, "final", None)
+    program = program.replace(branches=True, sensitivity="corrected")
+
+    def change(motion):
+        end = lambda q: trajectory(program, motion._replace(q0=q)).q[-1]
+        return jax.jvp(end, (motion.q0,), (jnp.ones_like(motion.q0),))
+
+    end, tangent = jax.jit(on_gpu(change, (lanes.in_axes,), interpret=True))(lanes.motion)
+    expected = ji.sensitivities(ball, q0, v0, t1=0.8, h=0.01, e=0.7)
+    np.testing.assert_allclose(end, expected.value["q"], rtol=1e-12)
+    np.testing.assert_allclose(tangent, expected.jacobian["q"]["q0"][:, :, 0], rtol=1e-11)
+    assert np.ptp(tangent) > 0.1

@@ -20,7 +20,7 @@ from .accuracy import Accuracy
 from .contenders import Contender, ensemble
 
 EXECUTIONS = {"kernel": "ensemble, one kernel", "xla": "ensemble, XLA"}
-TOO_LARGE = ("links-4",)  # its kernel takes minutes to compile: `ensemble` leaves it to XLA
+TOO_LARGE = ("links-4",)  # its kernel takes most of a minute to compile: `ensemble` leaves it to XLA
 LANES = (10_000, 100_000, 1_000_000, 10_000_000)
 # operations of a step without contact, counted in the handwritten loops, a sine with its cosine as 30
 FLOPS = {"ball": 6, "double-pendulum": 115, "links-4": 380}

@@ -211,41 +211,44 @@ def blocks(lines: Iterable[tuple[str, str, str, bool]]) -> dict[str, Block]:
     return found
 
 
+def reached(code: dict[str, Block], start: str, within: set[str]) -> set[str]:
+    """The blocks of a set that may follow a block, at once or later."""
+    seen: set[str] = set()
+    todo = [start]
+    while todo:
+        new = {after for after in code[todo.pop()].after if after in within} - seen
+        seen |= new
+        todo += new
+    return seen
+
+
 def cycles(code: dict[str, Block], within: set[str]) -> list[set[str]]:
     """The sets of blocks from each of which all others are reached, loops with what is in them."""
-    reached: dict[str, set[str]] = {}
-    for name in within:
-        seen, todo = set(), [name]
-        while todo:
-            for after in code[todo.pop()].after:
-                if after in within and after not in seen:
-                    seen.add(after)
-                    todo.append(after)
-        reached[name] = seen
+    after = {name: reached(code, name, within) for name in within}
     found: list[set[str]] = []
     for name in within:
-        if name in reached[name] and not any(name in group for group in found):
-            found.append({other for other in reached[name] if name in reached[other]})
+        if name in after[name] and not any(name in group for group in found):
+            found.append({other for other in after[name] if name in after[other]})
     return found
 
 
 def step_of(code: dict[str, Block], weigh: Callable[[str], float]) -> tuple[float, float]:
     """Of the loop over steps, the largest: the weight of the shortest way through it, and of all that stands in it."""
     weight = {name: sum(map(weigh, block.instructions)) for name, block in code.items()}
-    whole = max(cycles(code, set(code)), key=lambda group: sum(len(code[name].instructions) for name in group))
-    outside = {after for name in set(code) - whole for after in code[name].after}
-    heads = sorted(whole & outside)
+    first = next(iter(code))
+    alive = {first} | reached(code, first, set(code))
+    whole = max(cycles(code, alive), key=lambda group: sum(len(code[name].instructions) for name in group))
+    [head] = whole & {after for name in alive - whole for after in code[name].after}
     shortest = float("inf")
-    for head in heads:
-        least, todo = {head: weight[head]}, [head]
-        while todo:
-            name = todo.pop()
-            for after in code[name].after:
-                if after == head:
-                    shortest = min(shortest, least[name])
-                elif after in whole and least[name] + weight[after] < least.get(after, float("inf")):
-                    least[after] = least[name] + weight[after]
-                    todo.append(after)
+    least, todo = {head: weight[head]}, [head]
+    while todo:
+        name = todo.pop()
+        for after in code[name].after:
+            if after == head:
+                shortest = min(shortest, least[name])
+            elif after in whole and least[name] + weight[after] < least.get(after, float("inf")):
+                least[after] = least[name] + weight[after]
+                todo.append(after)
     return shortest, sum(weight[name] for name in whole)
 
 
