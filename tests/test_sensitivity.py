@@ -470,3 +470,13 @@ def test_memory_of_reverse_mode():
     if analysis is None:
         pytest.skip("this backend has no memory analysis")
     assert analysis.temp_size_in_bytes / (lanes * steps) <= 100
+
+
+def test_round_off_lets_no_contact_go():
+    from jaximpact.sensitivity import held
+
+    # independent contacts: an impact, one at rest, one at rest to round-off, one that would have to pull
+    offset, closed = jnp.array([-1.0, 0.0, 1e-13, 0.1]), jnp.ones(4, bool)
+    balance = lambda offset, acting: jnp.where(acting, -offset, 0.0)
+    _, acting = held(balance, offset, closed, jnp.arange(4) == 0, slack=jnp.full(4, 1e-12))
+    assert acting.tolist() == [True, True, True, False]

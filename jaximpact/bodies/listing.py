@@ -55,8 +55,8 @@ class Listing(Wrapping):
         """Status bits of a list that a step to q at t has seen."""
         bodies: Any = problem.constraints
         reach, _ = bodies.extent(t, motion.args, q.dtype)
-        # what is no number has a status of its own
-        outrun = neighbours.moved(bodies.positions(q), reach) > neighbours.cutoff - neighbours.reach
+        # positions that are no numbers have a status of their own; a reach that is none lists nothing
+        outrun = ~(neighbours.moved(bodies.positions(q), reach) <= neighbours.cutoff - neighbours.reach)
         return as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
     def renewed(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:

@@ -58,6 +58,9 @@ class Facts(NamedTuple):
         gaps, exchanged, apart, ends = (np.asarray(x) for x in (self.gap, self.exchanged, self.apart, self.ends))
         reach, cutoff, period = (np.asarray(x) for x in (self.list.reach, self.list.cutoff, self.period))
         eps = 1e4 * np.finfo(gaps.dtype).eps
+        if not np.all((reach > 0) & np.isfinite(reach)):
+            lane = int(np.argmin((reach > 0) & np.isfinite(reach)))
+            raise ValueError(f"reach(t, args) must return a positive number, got {reach[lane]:.6g} at t0{which(lane)}")
         if np.any(period < 2 * cutoff):
             raise ValueError(
                 f"Bodies(box=...): a period of {np.min(period):.6g} is no longer than twice the distance of listed pairs, reach + skin = "
