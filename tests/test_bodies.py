@@ -208,6 +208,13 @@ def test_bodies_too_fast_for_the_list(heap):
     assert int(found.status) & ji.Status.NEIGHBOURS_OUTRUN and found.failed
 
 
+def test_a_reach_that_becomes_too_short():
+    gap = lambda a, b, r, s: jnp.sqrt(jnp.sum((a - b) ** 2)) - (r + s)
+    problem, q0 = still(gap=gap, each=lambda t, args: jnp.full(10, 0.5) + 0.1 * t)
+    found = ji.solve(problem, q0, 0 * q0, t1=1.0, h=0.25, save="final")
+    assert int(found.status) & ji.Status.NEIGHBOURS_OUTRUN and found.failed
+
+
 def test_an_ensemble_is_its_motions():
     weak = lambda t, q, v, args: jnp.where(args > 0.5, jnp.sqrt(0.1 - t), 0.0) + 0 * q
     problem, q0 = pile(12, force=weak)
