@@ -57,12 +57,13 @@ class Tracked(NamedTuple):
 
 
 class Instant(NamedTuple):
-    """Contacts at one instant: linearised constraints, gap velocities (m,), gap accelerations (m,) without contact forces,
-    the threshold (m,) under which a gap velocity is no impact, and the acceleration (d,) without contact forces."""
+    """Contacts at one instant: linearised constraints, gap velocities (m,), gap accelerations (m,) without contact forces, the round-off
+    (m,) of gap velocities, the threshold (m,) under which one is no impact, and the acceleration (d,) without contact forces."""
 
     contacts: Contacts
     gap_velocity: Array
     gap_acceleration: Array
+    noise: Array
     threshold: Array
     acceleration: Array
 
@@ -77,18 +78,22 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
     normal = contacts.velocity(a)
     noise = 1e3 * jnp.finfo(q.dtype).eps * (1 + contacts.velocity_terms(v))
     threshold = 2 * h * (jnp.abs(normal) + jnp.abs(gap_acceleration)) + noise
-    return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, threshold, a))
+    return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, noise, threshold, a))
 
 
-def held(balance: Callable, offset: Array, closed: Array, always: Array) -> tuple[Array, Array]:
+def held(
+    balance: Callable, offset: Array, closed: Array, always: Array, slack: Array | None = None
+) -> tuple[Array, Array]:
     """Forces or impulses (m,) with A L + offset = 0 at the closed contacts (`Contacts.balance`), less those that pull unless ``always``.
 
-    Returns them and the contacts that act. Of several that pull the strongest lets go first: without it another may push.
+    Returns them and the contacts that act. Of several that pull the strongest lets go first: without it another may push. With a
+    ``slack`` (m,) those that pull less stay, and those without any impulse: their sign is that of the round-off.
     """
     acting = closed
     for left in reversed(range(min(closed.shape[0], RELEASES))):
         pull = jnp.where(acting & ~always, -balance(offset, acting), -jnp.inf)
-        acting = acting & ~((pull >= 0) & ((pull >= jnp.max(pull)) | (left == 0)))
+        lets_go = pull >= 0 if slack is None else pull > slack
+        acting = acting & ~(lets_go & ((pull >= jnp.max(pull)) | (left == 0)))
     return balance(offset, acting), acting
 
 
@@ -113,12 +118,13 @@ def saltate(
     impact: Array,
     closed: Array,
     reacting: Array,
+    resolution: Any,
 ) -> Salted:
     """The state at one instant, with the derivative of crossing the impacts in the order of arrival.
 
     The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
     the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
-    contacts without an impulse in this step have their impact in the next one.
+    contacts without an impulse in this step have their impact in the next one. Their gap velocities are known to a ``resolution`` ().
     """
     h, e, args = motion.h, motion.e, motion.args
     m = impact.shape[0]
@@ -143,7 +149,9 @@ def saltate(
         contacts = linearise(problem, Metric.at(problem, q_at, args), t_at, q_at, args)
         offset = contacts.gap_velocity(v_at)
         offset = jnp.where(this, (1 + e) * offset, offset)
-        percussion, acting = held(contacts.balance(), offset, this | reacting, this)
+        diagonal = contacts.diagonal()
+        slack = jnp.maximum(here.noise, resolution) / jnp.where(diagonal > 0, diagonal, 1)
+        percussion, acting = held(contacts.balance(), offset, this | reacting, this, lax.stop_gradient(slack))
         v_after = v_at + contacts.jump(percussion)
         # the motion after it, in which an inelastic contact may stay
         here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
@@ -189,7 +197,9 @@ class Corrected(Wrapping):
         t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
         here = observe(problem, h, t_mid, q_mid, v_mid, args)
 
-        active = lax.stop_gradient(info.impulse) > 0
+        # a solver that meets |min(w, A_aa L)| to a tolerance cannot tell an impulse from none below it
+        resolution = lax.stop_gradient(law.resolution(len(info.impulse)))
+        active = here.contacts.diagonal() * lax.stop_gradient(info.impulse) > resolution
         rebound = active & (last == IMPACT) & (traits.steps > 1)
         # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
         rest = (last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
@@ -203,7 +213,7 @@ class Corrected(Wrapping):
         closed = reacting & (lasted | pressed)
         lasting = closed | pressed
 
-        salted = saltate(problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting)
+        salted = saltate(problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution)
         crossed = jnp.any(impact)
         back = before._replace(
             q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)

@@ -73,7 +73,8 @@ CAUSES = {
     Status.NEIGHBOURS_LOST: "more bodies came near each other than there was room for on their list, so that contacts were lost (under a "
     "transformation of jax it cannot be enlarged): give Bodies(pairs=..., members=...) larger numbers",
     Status.NEIGHBOURS_OUTRUN: "a body moved further in one step than a quarter of the skin of the list of near pairs, past which contacts may be "
-    "missed: take a smaller h or a larger Bodies(skin=...)",
+    "missed, or the reach is no number, or too short for the bodies as they are at t0 or t1: take a smaller h or a larger Bodies(skin=...), "
+    "or a Bodies(reach=...) that is long enough at all times",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "

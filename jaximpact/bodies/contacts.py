@@ -122,13 +122,13 @@ class PairContacts:
         hj = half(self.gj, self.rj) if self.hj is None else self.hj
         known = (self.i, self.j, hi, hj, self.ri, self.rj, offset, tolerance, guess)
 
-        def native(*known: Array) -> tuple[Array, ...]:
+        def native(*known: Array) -> tuple[Array, Array, Array]:
             i, j, hi, hj, ri, rj, offset, tolerance, guess = known
             operands = i, j, hi, hj, offset, guess, tolerance, jnp.full(1, limit, jnp.int32)
             impulse, count, jump = walked(self.bodies, (ri, rj), operands)
             return impulse, count, jump.ravel()
 
-        def by_products(*known: Array) -> tuple[Array, ...]:
+        def by_products(*known: Array) -> tuple[Array, Array, Array]:
             impulse, count = products(self, *known[6:])
             return impulse, count, self.jump(impulse)
 
@@ -187,7 +187,7 @@ def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: 
         return _by_blocks(metric, "i", i, gi) | _by_blocks(metric, "j", j, gj)
     inverse = 1 / jnp.broadcast_to(metric.matrix, (bodies * gi.shape[1],)).reshape(bodies, -1)
     inverse = jnp.concatenate([inverse, jnp.zeros((1, gi.shape[1]), inverse.dtype)])
-    return {"ri": gi * inverse[i], "rj": gj * inverse[j]}
+    return {"ri": gi * inverse[i], "rj": gj * inverse[j], "hi": None, "hj": None}
 
 
 def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ..projection.law import ContactLaw
 from ..schemes.base import Info, Wrapping
 from ..status import Status, as_status
 from .neighbours import Neighbours, longest, same_slots, widest
+from .start import at_reach, too_short
 
 
 class Listed(NamedTuple):
@@ -40,6 +41,12 @@ class Listing(Wrapping):
         neighbours = problem.neighbours(motion.t0, motion.q0, motion.args)
         state, info = self.scheme.init(problem.near(neighbours), law, motion)
         status = info.status | self.told(problem, motion, motion.t0 + motion.h, state.q, neighbours)
+        # of bodies that grow the reach may become too short; of traced data nothing was looked at before
+        bodies: Any = problem.constraints
+        for t in (motion.t0, motion.t1):
+            reach, _ = bodies.extent(t, motion.args, state.q.dtype)
+            missed = jnp.any(too_short(at_reach(bodies, t, motion.q0, motion.args), reach))
+            status = status | as_status(missed, Status.NEIGHBOURS_OUTRUN)
         return Listed(state, neighbours, info.impulse), info._replace(status=status)
 
     def step(self, problem: Problem, law: Any, motion: Motion, state: Any) -> tuple[Any, Info]:
@@ -55,8 +62,8 @@ class Listing(Wrapping):
         """Status bits of a list that a step to q at t has seen."""
         bodies: Any = problem.constraints
         reach, _ = bodies.extent(t, motion.args, q.dtype)
-        # what is no number has a status of its own
-        outrun = neighbours.moved(bodies.positions(q), reach) > neighbours.cutoff - neighbours.reach
+        # positions that are no numbers have a status of their own; a reach that is none lists nothing
+        outrun = ~(neighbours.moved(bodies.positions(q), reach) <= neighbours.cutoff - neighbours.reach)
         return as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
     def renewed(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:

@@ -103,8 +103,11 @@ def _round(
 
 def _numbers(name: str, value: ArrayLike, number: int | None) -> np.ndarray:
     """(N,) numbers."""
-    found = np.asarray(value, float)
-    if number is None and found.ndim != 1:
+    try:
+        found = np.asarray(value, float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be numbers, got {value!r}") from error
+    if number is None and (found.ndim != 1 or found.size == 0):
         raise ValueError(f"{name} must have shape (N,), one for each body, got shape {found.shape}")
     if number is not None and found.shape not in ((), (number,)):
         raise ValueError(f"{name} must be one number or have shape ({number},), got {found.shape}")
@@ -117,10 +120,12 @@ def _sides(walls: Sequence | None, space: int) -> Callable[..., Array] | None:
     """The gaps of a body to the walls, (k,)."""
     if walls is None:
         return None
-    known = lambda side: side if side is None or callable(side) else float(side)
-    ends = [tuple(map(known, pair)) if pair is not None else (None, None) for pair in walls]
-    if len(ends) != space or any(len(pair) != 2 for pair in ends):
+    sequence = lambda x: isinstance(x, list | tuple | np.ndarray)
+    fits = sequence(walls) and all(pair is None or (sequence(pair) and len(pair) == 2) for pair in walls)
+    if not fits or len(walls) != space:
         raise ValueError(f"walls must be {space} pairs (lower, upper), one for each direction; got {walls!r}")
+    known = lambda side: side if side is None or callable(side) else float(_numbers("walls", side, 1)[0])
+    ends = [(None, None) if pair is None else tuple(map(known, pair)) for pair in walls]
     at = lambda side, t: side(t) if callable(side) else side
 
     def gaps(t: Any, x: Array, r: Array) -> Array:

@@ -34,19 +34,10 @@ class Facts(NamedTuple):
         of = jax.vmap(bodies._pair)
         one, two = bodies._given(own, i, j)
         gap, exchanged = of(each[i], each[j], one, two), of(each[j], each[i], two, one)
-        reach = bodies.extent(t, args, q.dtype)[0]
-        every = jnp.arange(bodies.number)
-        alike, _ = bodies._given(own, every, every)
-        space = near.list.points.shape[1]
-        shifts = np.concatenate([np.eye(space), -np.eye(space)])
-        apart = []
-        for shift in shifts:
-            away = each.at[:, :space].add(reach * jnp.asarray(shift, q.dtype))
-            apart.append(of(each, away, alike, alike))
         period = jnp.asarray(min((x for x in bodies.box or () if x is not None), default=np.inf), q.dtype)
         keep = lambda x: jnp.where(present, x, 0)
         ends = near.ends(len(i) + bodies.obstacle_count(t, q, args))
-        return cls(near.list, ends, keep(gap), keep(exchanged), jnp.min(jnp.stack(apart), axis=0), period)
+        return cls(near.list, ends, keep(gap), keep(exchanged), at_reach(bodies, t, q, args), period)
 
     def contact(self, lane: int, a: int) -> str:
         """Contact a in a message."""
@@ -58,6 +49,9 @@ class Facts(NamedTuple):
         gaps, exchanged, apart, ends = (np.asarray(x) for x in (self.gap, self.exchanged, self.apart, self.ends))
         reach, cutoff, period = (np.asarray(x) for x in (self.list.reach, self.list.cutoff, self.period))
         eps = 1e4 * np.finfo(gaps.dtype).eps
+        if not np.all((reach > 0) & np.isfinite(reach)):
+            lane = int(np.argmin((reach > 0) & np.isfinite(reach)))
+            raise ValueError(f"reach(t, args) must return a positive number, got {reach[lane]:.6g} at t0{which(lane)}")
         if np.any(period < 2 * cutoff):
             raise ValueError(
                 f"Bodies(box=...): a period of {np.min(period):.6g} is no longer than twice the distance of listed pairs, reach + skin = "
@@ -71,7 +65,7 @@ class Facts(NamedTuple):
                 f"gap(q_i, q_j, a_i, a_j) is not symmetric{which(lane)}: of bodies {i} and {j} it is {gaps[lane, k]:.6g}, "
                 f"of {j} and {i} {exchanged[lane, k]:.6g}"
             )
-        if np.any(apart < -eps * (1 + reach[:, None])):
+        if np.any(too_short(apart, reach[:, None])):
             lane, i = _worst(apart)
             short = apart[lane, i]
             raise ValueError(
@@ -89,6 +83,23 @@ class Facts(NamedTuple):
             raise ValueError(
                 f"q0{which(lane)} is not admissible: {' and '.join(counts)} overlap at t0, the most {told}; move them apart"
             )
+
+
+def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
+    """The gap (N,) of each body and one like it at a distance of the reach, in the worst of the directions."""
+    own, each, every = bodies._own(t, args), q.reshape(bodies.number, -1), jnp.arange(bodies.number)
+    alike, _ = bodies._given(own, every, every)
+    space = bodies.positions(q).shape[1]
+    apart = []
+    for shift in np.concatenate([np.eye(space), -np.eye(space)]):
+        away = each.at[:, :space].add(bodies.extent(t, args, q.dtype)[0] * jnp.asarray(shift, q.dtype))
+        apart.append(jax.vmap(bodies._pair)(each, away, alike, alike))
+    return jnp.min(jnp.stack(apart), axis=0)
+
+
+def too_short(apart: Any, reach: Any) -> Any:
+    """Where such gaps say that the reach is too short."""
+    return apart < -1e4 * float(jnp.finfo(apart.dtype).eps) * (1 + reach)
 
 
 def _worst(value: np.ndarray) -> tuple[int, int]:

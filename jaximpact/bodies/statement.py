@@ -85,12 +85,18 @@ class Bodies(OfBodies):
             if not is_number(value) or not 0 < value < np.inf:
                 raise ValueError(f"Bodies({name}=...) must be a positive number, got {value!r}")
         if self.box is not None:
-            box = tuple(None if x is None else float(x) for x in self.box)
+            try:
+                box = tuple(None if x is None else float(x) for x in self.box)
+            except (TypeError, ValueError):
+                box = (np.nan,)
             if not all(x is None or 0 < x < np.inf for x in box):
                 raise ValueError(
-                    f"Bodies(box=...): lengths must be positive, or None where not periodic; got {self.box!r}"
+                    "Bodies(box=...): lengths must be positive, or None where not periodic, one for each direction of position; got "
+                    f"{self.box!r}"
                 )
             object.__setattr__(self, "box", box)
+        if self.lists not in (None, True, False):
+            raise ValueError(f"Bodies(lists=...): choose True, False or None, got {self.lists!r}")
 
     # all pairs
 
@@ -123,6 +129,7 @@ class Bodies(OfBodies):
     def check(self, t: Any, q: Array, args: Any, outcome: Callable) -> None:
         """ValueError or TypeError where the functions do not fit the coordinates; ``outcome``: see `validate.outcome`."""
         D = self.dimension(q)
+        self._check_images()
         one = jax.ShapeDtypeStruct((D,), q.dtype)
         own = args
         if self.each is not None:
@@ -138,6 +145,8 @@ class Bodies(OfBodies):
             raise ValueError(
                 f"gap(q_i, q_j, a_i, a_j) must return one number, got shape {getattr(found, 'shape', found)}"
             )
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise TypeError(f"gap(q_i, q_j, a_i, a_j) must return a real number, got dtype {found.dtype}")
         if self.obstacles is not None:
             found = outcome("Bodies(obstacles=...): obstacles(t, q_i, a_i)", self.obstacles, t, one, own)
             if len(getattr(found, "shape", ())) != 1:
@@ -146,6 +155,15 @@ class Bodies(OfBodies):
             found = outcome("Bodies(reach=...): reach(t, args)", self.reach, t, args)
             if getattr(found, "shape", None) != ():
                 raise ValueError(f"reach(t, args) must return one number, got shape {getattr(found, 'shape', found)}")
+
+    def _check_images(self) -> None:
+        """ValueError where bodies of which all pairs are looked at might meet another from both sides."""
+        period = min((x for x in self.box or () if x is not None), default=np.inf)
+        if not (self.listed or callable(self.reach)) and period < 2 * self.reach:
+            raise ValueError(
+                f"Bodies(box=...): a period of {period:.6g} is shorter than twice the reach, {self.reach:.6g}: a body would meet others "
+                "from both sides; take a longer box"
+            )
 
     def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
         """Gaps of all bodies to obstacles."""

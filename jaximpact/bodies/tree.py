@@ -10,6 +10,7 @@ from scipy.spatial import cKDTree
 
 from .walk import batchable, called
 
+FAR = 1e150
 CROWD = 4096  # bodies from which a list of all pairs is more than an array of it should be
 
 
@@ -24,10 +25,11 @@ def tree_pairs(
         i[:], j[:] = number, number
         if cutoff <= 0 or not (np.all(np.isfinite(points)) and np.isfinite(cutoff)):
             return 0
-        points = points.astype(np.float64)
+        # squares of distances are finite; bodies that are farther away, together, are listed in vain
+        points = np.clip(points.astype(np.float64), -FAR, FAR)
         if lengths is not None:
             inside = points - np.floor(points / np.where(lengths > 0, lengths, 1)) * lengths
-            points = np.where(lengths > 0, np.minimum(inside, np.nextafter(lengths, 0)), points)
+            points = np.where(lengths > 0, np.clip(inside, 0, np.nextafter(lengths, 0)), points)
         if number > CROWD and (least := _crowded(points, cutoff, slots)) > slots:
             return least
         pairs = cKDTree(points, boxsize=lengths, balanced_tree=False, compact_nodes=False).query_pairs(

@@ -92,6 +92,10 @@ class ContactLaw(abc.ABC):
         """The same, a solver beginning with the impulses ``guess`` (m,)."""
         return self
 
+    def resolution(self, m: int) -> Any:
+        """Gap velocity up to which an impulse of m contacts may be none, A_aa L, (): what a solver leaves over."""
+        return 0.0
+
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
         """Which contacts (m,) act in `velocity`, and status bits, for a scheme that works out the impulses; constants."""
         found = self.velocity(*lax.stop_gradient((contacts, offset)), among)

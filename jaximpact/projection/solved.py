@@ -63,6 +63,9 @@ class Solved(ContactLaw):
     def beginning(self, guess: Array) -> Solved:
         return replace(self, guess=guess)
 
+    def resolution(self, m: int) -> Any:
+        return 0.0 if self.solver.direct(m) else self.solver.tolerance
+
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
         contacts, b = lax.stop_gradient(restricted(contacts, offset, among))
         floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(jnp.where(among, b, 0)), initial=0.0)
