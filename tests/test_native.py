@@ -567,7 +567,7 @@ import jaximpact as ji
 from jaximpact.bodies import disks
 jax.config.update("jax_enable_x64", True)
 at = np.stack([np.arange(4) * 0.3, np.zeros(4)], axis=1).ravel()
-many = disks(np.full(4, 0.1), force=lambda t, q, v, args: -20.0 * q)
+many = disks(np.full(4, 0.1), force=lambda t, q, v, args: -20.0 * q, lists=True)
 found = ji.solve(many, at, 0 * at, t1=0.2, h=0.01, save="final")
 ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q)
 other = ji.ensemble(ball, [[1.0], [2.0]], [0.0], t1=2.0, h=0.1, execution="xla")
