@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .checks import check_counts, check_kind, check_memory, is_array, is_number, is_traced, short
-from .execution import is_concrete, natively
+from .execution import natively
+from .lasting import Lasting
 from .motion import Lanes, Motion
 from .problem import Problem
 from .program import Program
@@ -27,6 +28,7 @@ from .schedule import FEWER_ROWS, largest
 from .schemes.base import Scheme
 from .schemes.maury import Maury
 from .schemes.paoli_schatzman import PaoliSchatzman
+from .settings import is_concrete
 from .threads import crew, refuse_fork, workers
 from .validate import (
     Report,
@@ -124,12 +126,12 @@ def canonical(
     return problem, Motion(q0, v0, t0, t1, h, steps, e, args)
 
 
-@jax.jit
+@Lasting
 def _report(problem: Problem, motion: Motion) -> Report:
     return start_report(problem, motion.q0, motion.v0, motion.t0, motion.args, motion.h)
 
 
-@partial(jax.jit, static_argnames="axes")
+@partial(Lasting, static=("axes",))
 def _reports(problem: Problem, motion: Motion, axes: tuple) -> Report:
     if not any(axis == 0 for axis in axes):
         # only h, e or t1 differ between lanes: one start

@@ -12,16 +12,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import get_opaque_trace_state
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from . import kernel, native
 from .checks import check_choice
+from .lasting import Lasting
 from .motion import Lanes, Motion
 from .program import Program
 from .rows import Turn
 from .schedule import devices
+from .settings import is_concrete
 from .small import Unsupported
 from .solution import Solution
 from .validate import remark
@@ -73,11 +74,11 @@ def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
     """Compiled by XLA as operations on all lanes."""
-    return lambda motion, length: _vectorised(task, program, motion, length, lanes.axes, shares)
+    return lambda motion, length: _vectorised(program, motion, length, task=task, axes=lanes.axes, shares=shares)
 
 
-@partial(jax.jit, static_argnames=("task", "axes", "shares"), compiler_options=COMPILE)
-def _vectorised(task: Task, program: Program, motion: Motion, length: Any, axes: tuple, shares: int) -> Any:
+@partial(Lasting, static=("task", "axes", "shares"), options=COMPILE)
+def _vectorised(program: Program, motion: Motion, length: Any, task: Task, axes: tuple, shares: int) -> Any:
     return vectorised(lambda motion: task(program, motion, length), motion, axes, shares)
 
 
@@ -131,7 +132,7 @@ def without_rows(program: Program) -> Program:
     return program.replace(branches=True, length=None, times=program.times[:0], rows=rows, every=every, tells=False)
 
 
-@partial(jax.jit, static_argnames=("task",))
+@partial(Lasting, static=("task",))
 def one_lane(program: Program, motion: Motion, task: Task) -> Any:
     """The task for one motion."""
     return task(program, motion, None)
@@ -147,14 +148,10 @@ def _listed() -> Callable[..., Any]:
     # the fusion emitters of some versions of XLA take half as long again to compile, for nothing that is felt here
     options = {"xla_cpu_use_fusion_emitters": False} if jax.default_backend() == "cpu" else {}
     try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
+        Lasting(lambda: 0, (), options)()
     except jax.errors.JaxRuntimeError:  # other versions do not know the option
         options = {}
-    return jax.jit(
-        lambda program, motion, carry, task: task(program, motion, carry),
-        static_argnames="task",
-        compiler_options=options,
-    )
+    return Lasting(lambda program, motion, carry, task: task(program, motion, carry), ("task",), options)
 
 
 def alone(
@@ -162,7 +159,7 @@ def alone(
 ) -> Callable[..., Any]:
     """The task for one motion; by default through XLA it is compiled for its number of steps, as reverse mode needs it."""
     if xla is None:
-        xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task)
+        xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
     if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel" or program.problem.listed:
         return xla
     lanes = Lanes(Motion(*[None] * len(Motion._fields)), (), 1)
@@ -176,18 +173,6 @@ def alone(
         if execution == "native"
         else partial(_either, through_native, xla)
     )
-
-
-def _clean() -> Any:
-    return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
-
-
-_CLEAN = _clean()
-
-
-def is_concrete() -> bool:
-    """Whether no transformation of jax is under way, so that all numbers are known, those that functions close over too."""
-    return _clean() == _CLEAN
 
 
 def _refusing(execution: str, call: Callable[..., Any], *operands: Any) -> Any:

@@ -15,7 +15,7 @@ from .arguments import canonical, check_start, choose_methods
 from .bodies.growth import enlarged, grown
 from .checks import check_choice, check_kind, check_memory, is_traced
 from .closures import methods_are_closed, without_closures
-from .execution import EXECUTIONS, alone, is_concrete, listed_lane, one_lane
+from .execution import EXECUTIONS, alone, listed_lane, one_lane
 from .motion import Motion
 from .primitive import bind
 from .problem import Problem
@@ -25,6 +25,7 @@ from .projection import ContactSolver
 from .save import Save
 from .schedule import FEWER_ROWS
 from .schemes.base import Scheme
+from .settings import is_concrete
 from .solution import Solution
 from .status import Status
 from .threads import arrived, interruptible, refuse_fork

@@ -1,10 +1,12 @@
-"""Settings of jax on which it depends what is traced, and how it is compiled."""
+"""Settings of jax on which it depends what is traced, and whether numbers are known."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import jax
+from jax.extend.core import get_opaque_trace_state
 
 try:
     from jax._src.config import trace_context as settings
@@ -13,3 +15,15 @@ except ImportError:  # pragma: no cover - another jax: all of them, which takes 
     def settings() -> Hashable:
         """Those that hold in this thread, as one value."""
         return tuple(jax.config.values.items())
+
+
+def _clean() -> Any:
+    return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
+
+
+_CLEAN = _clean()
+
+
+def is_concrete() -> bool:
+    """Whether no transformation of jax is under way, so that all numbers are known, those that functions close over too."""
+    return _clean() == _CLEAN

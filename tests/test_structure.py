@@ -9,12 +9,13 @@ import jaximpact as ji
 ROOT = Path(ji.__file__).parent
 # layers from the ground up; a module may import from lower layers, and from its own package
 LAYERS = [
-    ["checks", "settings"],
+    ["cache", "checks", "settings"],
     ["derivatives", "jaxprs", "labels", "shapes"],
     ["linalg", "status", "motion", "problem", "threads", "chunks", "stream", "progress", "version"],
     ["provenance"],
     ["contact", "small", "symbolic", "variation"],
     ["native", "blocks"],
+    ["lasting"],
     ["projection"],
     ["schemes"],
     ["extend", "bodies"],

@@ -299,7 +299,7 @@ def sweep(
 
 def _among(program: Program, motion: Motion) -> Solution:
     """One motion by a program with rows for more steps than it has, through XLA."""
-    found, n, rows = one_lane(program, motion, trajectory), int(motion.steps), {}
+    found, n, rows = one_lane(program, motion, task=trajectory), int(motion.steps), {}
     for name in ("t", "q", "v", "z", "impulse", "energy"):
         value = getattr(found, name)
         # rows beyond this run's steps are unused; the last row is always the final state

@@ -57,7 +57,7 @@ def called(key: tuple, make: Callable, operands: tuple[Array, ...], results: lis
         return lambda given, found: call(with_lane(given), with_lane(found))
 
     shapes = [(x.shape, np.dtype(x.dtype)) for x in operands]
-    name = foreign.registered((*key, str(shapes)), make if lanes else of_one, shapes, results)
+    name = foreign.registered((*key, str(shapes)), make if lanes else of_one, shapes, results, lasts=True)
     return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(*operands))
 
 

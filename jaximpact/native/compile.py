@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
+from .. import cache
 from ..small import Unsupported
-from . import cache
 from .arithmetic import LIBRARY
 from .emit import NAME, Text
 

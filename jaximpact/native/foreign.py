@@ -8,6 +8,7 @@ lock while it copies lanes to columns and back.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ import jax
 import numpy as np
 
 from ..threads import core_count
+from ..version import __version__ as version
 from .compile import loaded
 from .emit import NAME
 from .run import Compiled, prepared
@@ -28,6 +30,7 @@ EXTENSION, API, ARGUMENTS, RESULTS, DATA = 8, 16, 72, 112, 24  # offsets in a fr
 METADATA, VERSION, TRAITS = 24, 24, 32  # in the extension that asks for the interface's version
 OWN_VERSION, NEW_ERROR = 32, 48  # in the interface itself
 INTERNAL = 13  # kind of error
+FIXED = "jaximpact_fixed_"  # names of targets that every process knows begin so
 STACK = 2**16  # bytes of memory of a motion up to which they lie on the stack
 APART = 256  # lanes from which they are shared out to all cores
 _number = numbers_from()
@@ -89,19 +92,24 @@ def target(
     return registered(key, lambda: call, shapes, outputs)
 
 
-def registered(key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence) -> str:
+def registered(
+    key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence, lasts: bool = False
+) -> str:
     """The name of a target that calls ``call(operands, results)`` on arrays of these shapes and dtypes, which the key stands for;
-    ``make()`` gives the call where there is no such target yet."""
+    ``make()`` gives the call where there is no such target yet. A key that ``lasts`` says the same in every process, and so does its
+    name, as programs need it that are kept (`lasting`)."""
     if key in _targets:
         return _targets[key]
     call = make()
     handler = _Signature(_handled(call, shapes, outputs))
-    return _named(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call)
+    return _named(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call, lasts=lasts)
 
 
-def _named(key: Any, address: int, *parts: Any) -> str:
+def _named(key: Any, address: int, *parts: Any, lasts: bool = False) -> str:
     """The name of a new target: the handler at an address, and what it needs."""
     name = f"jaximpact_{os.getpid()}_{next(_number)}"
+    if lasts:
+        name = FIXED + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
     _handlers.append((key, *parts))
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
     _targets[key] = name
