@@ -188,11 +188,11 @@ class Cotangent(Derivative):
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """That of the loop over the steps backwards."""
         program, motion = self.function.opened(members)
-        if program.rows or program.problem.listed or program.length is None:
-            raise Unsupported("reverse mode of more than a last row")
-        lane = jax.tree.structure((program.replace(branches=True, length=None), motion))
-        parts, shape = Parts(lane, self.moved, self.used), structure(program, motion)
-        return backwards.target(parts, shape, program.length, members, axes, count, results)
+        if program.problem.listed or program.length is None:
+            raise Unsupported("reverse mode of lists of near pairs")
+        _turns(self, axes)  # refuses what it has no rule for
+        parts = Parts.of(self.function.general().structure, self.moved, self.used, structure(program, motion))
+        return backwards.target(parts, self.function.opened, members, axes, count, results)
 
 
 # the operation

@@ -49,16 +49,20 @@ class Turn(NamedTuple):
     def of(cls, program: Program) -> Turn:
         """Those of all rows."""
         times = np.asarray(program.times)
-        times = np.append(times, 0) if program.every is None else np.zeros(program.rows + 1, times.dtype)
+        times = (
+            np.append(times, np.zeros(1, times.dtype))
+            if program.every is None
+            else np.zeros(program.rows + 1, times.dtype)
+        )
         number = np.arange(len(times)) * (program.every or 0)
         return cls(number.astype(np.int32), times, np.arange(len(times)) == program.rows)
 
 
-def step_at_or_after(times: Array, t0: Array, h: Array) -> Array:
-    """Number of the first step at or after each time, up to round-off."""
+def step_at_or_after(times: Any, t0: Any, h: Any, xp: Any = jnp) -> Any:
+    """Number of the first step at or after each time, up to round-off; ``xp``: whose arrays these are."""
     ratio = (times - t0) / h
-    slack = 4 * jnp.finfo(times.dtype).eps * (1 + jnp.abs(ratio) + jnp.abs(t0) / h)
-    return jnp.ceil(ratio - slack).astype(jnp.int32)
+    slack = 4 * xp.finfo(times.dtype).eps * (1 + xp.abs(ratio) + xp.abs(t0) / h)
+    return xp.ceil(ratio - slack).astype(xp.int32)
 
 
 class Kept(NamedTuple):

@@ -352,6 +352,22 @@ def test_branches_asked_for_by_what_conditions_are_made_of():
             np.testing.assert_allclose(a, b, rtol=1e-15, atol=0)
 
 
+def test_reverse_mode_of_rows_is_compiled_once():
+    """Another e, length, or time of a row compiles nothing."""
+    problem = ji.Problem(lambda t, q, v, args: -9.81 + 0.1 * jnp.tanh(args @ q)[:1], lambda t, q, args: q)
+
+    def slope(weights, e, save, **given):
+        given |= {"e": e, "save": save, "args": weights, "execution": "native"}
+        return jax.grad(lambda w: jnp.sum(ji.solve(problem, [0.2], [0.0], **given | {"args": w}).q))(weights)
+
+    weights = jnp.ones((40, 1))
+    slope(weights, 0.5, [0.11, 0.29], t1=0.3, steps=30)
+    before = native_compile.compilations
+    found = slope(weights, 0.6, [0.1, 0.105], t1=0.7, steps=300)
+    assert np.any(found) and np.all(np.isfinite(found))
+    assert native_compile.compilations == before
+
+
 def test_derivatives_of_a_stream():
     """Those of a scan; what does not change has no tangent, and what is the same in all directions stays one."""
     turns = np.array([0.5, 0.25, 2.0])

@@ -62,6 +62,48 @@ class Prepared:
         operands, flags = [*leaves, *constants], [*carried, *[False] * len(constants)]
         return _launch(self.program, operands, flags, lanes, self.results, given)
 
+    def whole(self, lanes: int) -> int:
+        """Lanes of all vectors, of which the last one is filled up."""
+        width = self.program.text.width
+        return -(-lanes // width) * width
+
+    def run(self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()) -> list[np.ndarray]:
+        """The same of operands as the program reads them (`columns`), and results as it writes them (size, rows, whole)."""
+        program = self.program
+        given = [np.ascontiguousarray(x) for x in given]
+        rows = len(given[0]) if given else 0
+        found = [np.empty((math.prod(a.shape), rows if many else 1, whole), a.dtype) for a, many in self.results]
+        work, first = _work(program)
+        if (watch := watched()) is not None and program.text.width == 1:
+            watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
+        program.code.call(_places([*entries, *program.constants]), _places(found), _places(given), first, lanes, rows)
+        return found
+
+
+class Placed:
+    """A program whose operands and results stay at their places, to be called for one of many: beside it such a call costs nothing.
+
+    ``operands``: arrays as the program reads them, and which of the ``numbers`` of a call counts along their first axis, or None;
+    ``results``: arrays (size, whole), which it writes.
+    """
+
+    def __init__(self, prepared: Prepared, operands: Sequence, results: Sequence[np.ndarray], whole: int, numbers: int):
+        program = prepared.program
+        every = [*operands, *((x, None) for x in program.constants)]
+        self.first = np.array([x.ctypes.data for x, _ in every], np.int64)
+        self.apart = np.zeros((numbers, len(every)), np.int64)
+        for i, (x, which) in enumerate(every):
+            if which is not None:
+                self.apart[which, i] = math.prod(x.shape[1:]) * x.itemsize
+        self.table = np.empty_like(self.first)
+        self.work, work = _work(program)
+        self.kept = program, every, results
+        self.call, self.given = program.code.call, (self.table.ctypes.data, _places(results), None, work, whole, 0)
+
+    def __call__(self, *numbers: int) -> None:
+        np.add(self.first, numbers @ self.apart, out=self.table)
+        self.call(*self.given)
+
 
 def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> Prepared:
     """A jitted function of operands of one lane, of which some are ``carried``: differ between lanes.
@@ -193,5 +235,31 @@ def _launch(
     return arrays
 
 
+def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
+    """Numbers of lanes (lanes, ...) as a program reads them, the lanes of an entry side by side, filled up with the last one:
+    (size, whole); ``lead`` axes behind that of the lanes come before."""
+    lanes, rows, size = len(x), x.shape[1 : 1 + lead], math.prod(x.shape[1 + lead :])
+    found = np.empty((*rows, size, whole), x.dtype)
+    found[..., :lanes] = np.moveaxis(x.reshape(lanes, *rows, size), 0, -1)
+    found[..., lanes:] = found[..., lanes - 1 : lanes]
+    return found
+
+
+def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
+    """What a program wrote (size, rows, whole), lane by lane; with an axis of rows, or none."""
+    return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
+
+
+def _work(program: Compiled) -> tuple[np.ndarray, int]:
+    """Memory of its own, and where it may begin."""
+    work = np.empty(program.text.work + 64, np.uint8)
+    return work, work.ctypes.data + -work.ctypes.data % 64
+
+
 def _table(addresses: Sequence[int]) -> Any:
     return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
+def _places(arrays: Sequence[np.ndarray]) -> Any:
+    """The table of arrays."""
+    return _table([x.ctypes.data for x in arrays])
