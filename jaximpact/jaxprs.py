@@ -15,6 +15,7 @@ from .checks import is_traced
 IDENTITIES = {"guard", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
          "custom_jvp_call": "call_jaxpr", "custom_vmap_call": "call", "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
+_JAXPRS, _LISTS = (ClosedJaxpr, Jaxpr), (tuple, list)
 
 
 def as_closed(jaxpr: Any) -> ClosedJaxpr:
@@ -56,8 +57,13 @@ def inner(eqn: Any) -> list:
 
 def _inside(eqn: Any) -> list:
     """The same, closed and open."""
-    values = [v for value in eqn.params.values() for v in (value if isinstance(value, tuple | list) else [value])]
-    return [v for v in values if isinstance(v, ClosedJaxpr | Jaxpr)]
+    found = []  # asked of every equation, many times: no lists of what is none
+    for value in eqn.params.values():
+        if isinstance(value, _JAXPRS):
+            found.append(value)
+        elif isinstance(value, _LISTS):
+            found += [v for v in value if isinstance(v, _JAXPRS)]
+    return found
 
 
 def closed_over(jaxpr: Any) -> dict:
