@@ -529,6 +529,32 @@ def test_the_folder_is_bounded_and_shared(kept):
     assert cache.load("same") == code
 
 
+def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch):
+    """Traced anew it is the same; another operation, parameter, whole number or kind of operand makes another; real numbers do not."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    x, y = np.arange(3.0), np.arange(3, dtype=np.float32)
+
+    def made(a=2.0, k=1, turns=3, function=jnp.sin, order=(0, 1)):
+        weights, index = jnp.full(2, a), jnp.array(order)
+
+        def body(_, z):
+            return function(z) * weights[0] + jnp.stack([z, 2 * z])[index][0] ** k
+
+        return lambda x: jax.lax.fori_loop(0, turns, body, x)
+
+    def compiles(function, x):
+        native_compile._programs.clear()
+        before = native_compile.compilations
+        found = lanewise(function, x)
+        np.testing.assert_allclose(found, jax.vmap(function)(x), rtol=1e-5)
+        return native_compile.compilations - before
+
+    others = [made(k=2), made(turns=4), made(function=jnp.cos), made(order=(1, 0))]
+    assert compiles(made(), x) == 1 and compiles(made(), x) == 0 and compiles(made(a=3.0), x) == 0
+    assert [compiles(f, x) for f in others] == [1, 1, 1, 1] and compiles(made(), y) == 1
+    assert [compiles(f, x) for f in others] == [0, 0, 0, 0] and compiles(made(), y) == 0
+
+
 def test_a_program_of_xla_lasts_only_where_it_means_the_same(tmp_path, monkeypatch):
     """Numbers that it closes over are part of it; calls of this process's functions, another's settings and cache are not for it."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path))

@@ -20,7 +20,7 @@ from .emit import NAME, Text
 
 KEPT = 256  # compiled programs
 log = logging.getLogger(__name__)
-_programs: OrderedDict[str, Code] = OrderedDict()
+_programs: OrderedDict[str, tuple[Code, bytes]] = OrderedDict()
 _lock = Lock()
 compilations = 0  # how many programs were compiled
 
@@ -111,39 +111,37 @@ def loaded(text: str) -> Code:
 
 def compiled(text: str, loops: bool = False) -> Code:
     """The code of a module, compiled now or before, in this process or another."""
-    found = _code(host().key(text), lambda: host().compile(text, loops))
-    assert found is not None
-    return found
+    return _kept(host().key(text), lambda: (text, b""), loops)[0]
 
 
 def written(name: str | None, write: Callable[[], Text]) -> tuple[Text, Code]:
     """A program and its code; one that was written before, in this process or another, is known by its ``name`` and not written again."""
-    name = name and host().key(name)
-    if name and (known := cache.load(name)) is not None:
-        key, width, rows, work = json.loads(known)
-        if (code := _code(key)) is not None:
-            return Text("", width, rows, work), code
-    text = write()
-    code = compiled(text.ir)
-    if name:
-        cache.keep(name, json.dumps([host().key(text.ir), text.width, text.rows, int(text.work)]).encode())
-    return text, code
+    if name is None:
+        text = write()
+        return text, compiled(text.ir)
+
+    def fresh() -> tuple[str, bytes]:
+        text = write()
+        return text.ir, json.dumps([text.width, text.rows, int(text.work)]).encode()
+
+    code, about = _kept(host().key(name), fresh)
+    return Text("", *json.loads(about)), code
 
 
-def _code(key: str, compile: Callable[[], bytes] | None = None) -> Code | None:
-    """The code of a key; where none is kept it is compiled, or None."""
+def _kept(key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False) -> tuple[Code, bytes]:
+    """The code of a key, and what is known about it; where none is kept, of a ``fresh`` text."""
     global compilations
     with _lock:
         if key not in _programs:
             try:
-                code = cache.load(key)
-                if code is None:
-                    if compile is None:
-                        return None
-                    code = compile()
+                found = cache.load(key)
+                if found is None:
+                    text, about = fresh()
+                    found = about + b"\n" + host().compile(text, loops)
                     compilations += 1
-                    cache.keep(key, code)
-                _programs[key] = host().load(code)
+                    cache.keep(key, found)
+                about, code = found.split(b"\n", 1)
+                _programs[key] = host().load(code), about
             except RuntimeError as error:
                 log.warning("LLVM refuses a program, which is an error of jaximpact: please report it. %s", error)
                 raise Unsupported(f"LLVM: {error}") from error
