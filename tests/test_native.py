@@ -339,6 +339,8 @@ def test_branches_asked_for_by_what_conditions_are_made_of():
             (status & mask) == 0,
             ~(x == y) | ~(x > shared) | (bits > 1),
             (bits != 0) & ~(x != x) & ~(y <= x),
+            # of a status that no lane has of its own
+            (jnp.where(shared > 1, 4, 0) & ~jnp.where(x < y, 8, 0)) != 0,
         ]
         return [lax.cond(c, lambda: jnp.sin(x) + jnp.exp(-jnp.abs(y)) + 3, lambda: jnp.zeros_like(x)) for c in asked]
 

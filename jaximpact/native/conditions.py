@@ -111,6 +111,9 @@ def asking(w: Writer, asked: Number, active: Number | None) -> tuple[Number, Num
     for dtype in dict.fromkeys(x.dtype for x in numbers):
         wide.append(finite(w, [x for x in numbers if x.dtype == dtype]))
     both = lambda x, y: w.op("and", x, y)
+    if not wide:
+        needed = negated(w, reduce(both, shared))
+        return needed, w.both(w.wide(needed), active)
     free = reduce(both, wide)
     none = w.all(free if active is None else w.op("or", free, negated(w, active)))
     if shared:

@@ -26,9 +26,7 @@ from .signature import signature
 
 BYTES = 64  # of a register: the widest that there are, or two of the next
 TOGETHER = 2  # registers of a vector where operations have to wait for each other:
-WAITING = range(
-    2_000, 8_000
-)  # in programs of so many; shorter ones are all contact, longer ones fill the processor alone
+WAITING = range(2_000, 8_000)  # in programs of so many; shorter ones are all contact, longer ones fill it alone
 LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
 FEW = 32
 SHORT = 4096  # bytes up to which what all lanes share is copied

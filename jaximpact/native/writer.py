@@ -258,17 +258,16 @@ class Writer:
 
     def any(self, x: Number) -> Number:
         """Whether a condition holds in any lane."""
-        if not x.wide:
-            return x
-        function = f"@llvm.vector.reduce.or.v{self.width}i1"
-        self.declared[function] = f"declare i1 {function}({self.of(x)})"
-        return self.text(BOOL, False, f"call i1 {function}({self.arg(x)})")
+        return self._of_all("or", x)
 
     def all(self, x: Number) -> Number:
-        """Whether a condition holds in every lane."""
+        """Whether it holds in every lane."""
+        return self._of_all("and", x)
+
+    def _of_all(self, name: str, x: Number) -> Number:
         if not x.wide:
             return x
-        function = f"@llvm.vector.reduce.and.v{self.width}i1"
+        function = f"@llvm.vector.reduce.{name}.v{self.width}i1"
         self.declared[function] = f"declare i1 {function}({self.of(x)})"
         return self.text(BOOL, False, f"call i1 {function}({self.arg(x)})")
 
@@ -322,7 +321,7 @@ class Writer:
         self.do(f"br label %{label}")
 
     def branch(self, which: Number, yes: str, no: str, hint: str = "") -> None:
-        """To a block; ``hint`` RARE: hardly ever to the first, which then has to save the registers that it needs."""
+        """To a block; ``hint`` RARE or SELDOM: hardly ever to the first, which then has to save the registers that it needs."""
         self.do(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
     @contextmanager
