@@ -19,6 +19,7 @@ from .arithmetic import LIBRARY
 from .emit import NAME, Text
 
 KEPT = 256  # compiled programs
+LAYOUT = "what is known of the code, a line; the code"  # of what is kept, which an older version kept otherwise
 log = logging.getLogger(__name__)
 _programs: OrderedDict[str, tuple[Code, bytes]] = OrderedDict()
 _lock = Lock()
@@ -57,7 +58,7 @@ class Host:
 
     def key(self, text: str) -> str:
         """What a compiled program depends on."""
-        parts = (self.versions, self.machine.triple, self.cpu, self.features, text)
+        parts = (LAYOUT, self.versions, self.machine.triple, self.cpu, self.features, text)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def compile(self, text: str, loops: bool = False) -> bytes:
