@@ -58,9 +58,8 @@ class Lasting:
         slot = self.called.get(key)
         if slot is None or slot.program is None:
             traced = self.trace(*operands, **static)
-            if is_traced(
-                list(closed_over(traced.jaxpr).values())
-            ):  # by functions that close over numbers of a transformation outside
+            # functions may close over numbers of a transformation outside
+            if is_traced(list(closed_over(traced.jaxpr).values())):
                 return self.jitted(*operands, **static)
             with self.lock:
                 slot = self.called[key] = self.slots.setdefault(traced.jaxpr, _Slot())

@@ -26,7 +26,7 @@ from .signature import signature
 
 BYTES = 64  # of a register: the widest that there are, or two of the next
 TOGETHER = 2  # registers of a vector where operations have to wait for each other:
-WAITING = range(2_000, 8_000)  # in programs of so many; shorter ones are all contact, longer ones fill it alone
+WAITING = range(2_000, 8_000)  # in programs of so many; shorter ones are all contact, longer ones fill the processor
 LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
 FEW = 32
 SHORT = 4096  # bytes up to which what all lanes share is copied
@@ -56,9 +56,48 @@ class Prepared:
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
         """The results for all lanes; ``given``: the sequences for a `stream`, one entry a row."""
-        constants = self.program.constants
-        operands, flags = [*leaves, *constants], [*carried, *[False] * len(constants)]
-        return _launch(self.program, operands, flags, lanes, self.results, given)
+        program, results, padded = self.program, self.results, self.whole(lanes)
+        operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
+        given = [np.ascontiguousarray(x) for x in given]
+        rows = len(given[0]) if given else 0
+        # one piece of memory for all that is not large: to ask for each takes longer than many a program
+        end = 64 + int(program.text.work)
+
+        def reserve(size: int, dtype: np.dtype) -> int:
+            nonlocal end
+            place = end + -end % 64
+            end = place + size * dtype.itemsize
+            return place
+
+        copied = [c or x.nbytes <= SHORT for x, c in zip(operands, carried, strict=True)]
+        sizes = [x.size // lanes * padded if c else x.size for x, c in zip(operands, carried, strict=True)]
+        inside = [reserve(n, x.dtype) if own else -1 for x, n, own in zip(operands, sizes, copied, strict=True)]
+        shapes = [(math.prod(a.shape), rows if many else 1, padded) for a, many in results]
+        places = [reserve(math.prod(s), a.dtype) for s, (a, _) in zip(shapes, results, strict=True)]
+        whole = np.empty(end + 64, np.uint8)
+        address = whole.ctypes.data
+        first = -address % 64  # memory of the program's own
+        if (watch := watched()) is not None and program.text.width == 1:
+            watch.count(whole[first:][:8].view(np.int64), rows)
+        entries, kept = [], []
+        for x, c, place in zip(operands, carried, inside, strict=True):
+            if place < 0:
+                kept.append(x := np.ascontiguousarray(x))
+                entries.append(x.ctypes.data)
+                continue
+            entries.append(address + first + place)
+            if c:
+                columns = np.ndarray((x.size // lanes, padded), x.dtype, whole, first + place)
+                columns[:, :lanes] = x.reshape(lanes, -1).T
+                columns[:, lanes:] = columns[:, lanes - 1 : lanes]
+            else:
+                np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
+        targets, turns = [address + first + place for place in places], [x.ctypes.data for x in given]
+        program.code.call(_table(entries), _table(targets), _table(turns), address + first, lanes, rows)
+        return [
+            as_lanes(np.ndarray(shape, a.dtype, whole, first + place), lanes, a.shape, many)
+            for place, shape, (a, many) in zip(places, shapes, results, strict=True)
+        ]
 
     def whole(self, lanes: int) -> int:
         """Lanes of all vectors, of which the last one is filled up."""
@@ -183,54 +222,6 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     name = signature(closed, variables, varies, *options)
     text, code = written(name, lambda: emit(closed, variables, varies, *options))
     return Compiled(code, text, [np.array(x, order="C") for x in constants])
-
-
-def _launch(
-    program: Compiled, operands: Sequence, carried: Sequence[bool], lanes: int, results: Sequence, given: Sequence
-) -> list[np.ndarray]:
-    """The program for all lanes, in whole vectors, filled up with the last lane; ``results`` are avals, and whether of rows."""
-    padded = -(-lanes // program.text.width) * program.text.width
-    given = [np.ascontiguousarray(x) for x in given]
-    rows = len(given[0]) if given else 0
-    # one piece of memory for all that is not large: to ask for each takes longer than many a program
-    end = 64 + int(program.text.work)
-
-    def reserve(size: int, dtype: np.dtype) -> int:
-        nonlocal end
-        place = end + -end % 64
-        end = place + size * dtype.itemsize
-        return place
-
-    copied = [c or x.nbytes <= SHORT for x, c in zip(operands, carried, strict=True)]
-    sizes = [x.size // lanes * padded if c else x.size for x, c in zip(operands, carried, strict=True)]
-    inside = [reserve(n, x.dtype) if own else -1 for x, n, own in zip(operands, sizes, copied, strict=True)]
-    shapes = [(math.prod(a.shape), rows if many else 1, padded) for a, many in results]
-    places = [reserve(math.prod(s), a.dtype) for s, (a, _) in zip(shapes, results, strict=True)]
-    whole = np.empty(end + 64, np.uint8)
-    address = whole.ctypes.data
-    first = -address % 64  # memory of the program's own
-    if (watch := watched()) is not None and program.text.width == 1:
-        watch.count(whole[first:][:8].view(np.int64), rows)
-    entries, kept = [], []
-    for x, c, place in zip(operands, carried, inside, strict=True):
-        if place < 0:
-            kept.append(x := np.ascontiguousarray(x))
-            entries.append(x.ctypes.data)
-            continue
-        entries.append(address + first + place)
-        if c:
-            columns = np.ndarray((x.size // lanes, padded), x.dtype, whole, first + place)
-            columns[:, :lanes] = x.reshape(lanes, -1).T
-            columns[:, lanes:] = columns[:, lanes - 1 : lanes]
-        else:
-            np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
-    targets, turns = [address + first + place for place in places], [x.ctypes.data for x in given]
-    program.code.call(_table(entries), _table(targets), _table(turns), address + first, lanes, rows)
-    arrays = []
-    for place, shape, (a, many) in zip(places, shapes, results, strict=True):
-        x = np.ndarray(shape, a.dtype, whole, first + place)[:, :, :lanes].transpose(2, 1, 0)
-        arrays.append(x.reshape(lanes, *[rows] * many, *a.shape))
-    return arrays
 
 
 def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
