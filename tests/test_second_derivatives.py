@@ -1,5 +1,7 @@
 """Second derivatives: right, to the order of the scheme, or an error that says what to use; in every nesting."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,10 +73,14 @@ def test_corrected_steps_have_no_second_derivative(scheme, nesting):
         pytest.param("hessian", 40, marks=pytest.mark.slow),  # from 32 on in segments
     ],
 )
-def test_reverse_mode_inside_is_refused(nesting, steps):
-    """Where it walks back through the steps."""
-    with pytest.raises(ValueError, match=r"reverse mode inside.*Use forward mode inside"):
-        REVERSE[nesting](height(ji.EventCorrected(), steps=steps, execution="xla"))(jnp.asarray(1.0))
+def test_reverse_mode_inside_is_refused_or_right(nesting, steps):
+    """Where it walks back through the steps: refused by versions of jax that forget rules there, else exact but for rounding."""
+    try:
+        found = REVERSE[nesting](height(ji.EventCorrected(), steps=steps, execution="xla"))(jnp.asarray(1.0))
+    except ValueError as error:
+        assert re.search(r"reverse mode inside.*Use forward mode inside", str(error)), error
+    else:
+        np.testing.assert_allclose(found, jax.hessian(exact)(1.0) * np.ones(np.shape(found)), rtol=1e-10)
 
 
 @pytest.mark.parametrize(

@@ -125,10 +125,11 @@ class _Program:
         else:
             self.say(type(x).__qualname__, _scrubbed(x))
 
-    @value.register
-    def _(self, x: ClosedJaxpr) -> None:
-        self.value(list(x.consts))
-        self.jaxpr(x.jaxpr)
+    @value.register(ClosedJaxpr)
+    @value.register(Jaxpr)
+    def _(self, x: Any) -> None:  # newer versions of jax have one kind, with constants or without
+        self.value(list(getattr(x, "consts", ())))
+        self.jaxpr(getattr(x, "jaxpr", x))
 
     @value.register
     def _(self, x: np.ndarray | np.generic | jax.Array) -> None:
@@ -167,7 +168,6 @@ class _Program:
     def _(self, x: type) -> None:
         self.say("type", x.__qualname__)
 
-    @value.register
     def jaxpr(self, jaxpr: Jaxpr) -> None:
         number: dict[Any, int] = {}
 
