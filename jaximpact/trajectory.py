@@ -350,9 +350,9 @@ class Course:
         """A step of one lane: a free one, and where that is not right, one with the law and the full account."""
         state, row, account = carry
         new, info = self.scheme.free_step(self.problem, self.moving, state)
-        # rare are impulses, failures, larger penetrations than before
+        # rare are impulses, failures, penetrations
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
-        right = ~unsettled(new, info) & jnp.all(gaps >= -account.penetration)
+        right = ~unsettled(new, info) & jnp.all(gaps >= 0)
         if self.program.rows == 0 or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
         counted = account._replace(iterations=account.iterations + info.iterations)

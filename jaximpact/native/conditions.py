@@ -109,7 +109,7 @@ def asking(w: Writer, asked: Number, active: Number | None) -> tuple[Number, Num
     conditions = [x if holds else negated(w, x) for x, holds in others]
     shared, wide = [x for x in conditions if not x.wide], [x for x in conditions if x.wide]
     for dtype in dict.fromkeys(x.dtype for x in numbers):
-        wide.append(finite(w, [x for x in numbers if x.dtype == dtype]))
+        _add_finite(w, wide, [x for x in numbers if x.dtype == dtype])
     both = lambda x, y: w.op("and", x, y)
     if not wide:
         needed = negated(w, reduce(both, shared))
@@ -126,9 +126,21 @@ def _is_finite(w: Writer, x: Number) -> bool:
     return w.made.get(x.name, ("",))[0] == "finite"
 
 
-def finite(w: Writer, numbers: Sequence[Number]) -> Number:
-    """Whether all of them are: the difference of any other from itself is no number, and that of these is 0."""
+def _add_finite(w: Writer, conditions: list[Number], numbers: Sequence[Number]) -> None:
+    """To the conditions, that all the numbers are finite: the difference of any other from itself is no number, and that of these
+    is 0, to which something may be compared already. What is a term of another of them needs no look of its own."""
+    seen: set[str] = set()
+    rest = [t for x in numbers for t in w.terms.get(x.name, ())]
+    while rest:
+        if (x := rest.pop()).name not in seen:
+            seen.add(x.name)
+            rest += w.terms.get(x.name, ())
     whole = {4: np.int32, 8: np.int64}[numbers[0].dtype.itemsize]
-    bits = [w.convert("bitcast", w.op("fsub", x, x), whole) for x in numbers]
-    total = w.convert("bitcast", reduce(lambda x, y: w.op("or", x, y), bits), numbers[0].dtype)
-    return w.op("fcmp ord", total, total, dtype=BOOL)
+    bits = [w.convert("bitcast", w.op("fsub", x, x), whole) for x in numbers if x.name not in seen]
+    zero = w.convert("bitcast", reduce(lambda x, y: w.op("or", x, y), bits), numbers[0].dtype)
+    for i, x in enumerate(conditions):
+        name, *parts = w.made.get(x.name, ("",))
+        if name == "compared" and parts[0] == "fcmp oge" and parts[2] == constant(0, zero.dtype):
+            conditions[i] = w.op("fcmp oge", parts[1], zero, dtype=BOOL)
+            return
+    conditions.append(w.op("fcmp ord", zero, zero, dtype=BOOL))

@@ -17,6 +17,7 @@ from ..small import Unsupported
 TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
     f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
+SPREADING = {"fadd", "fsub", "fmul", "fneg"}  # to their results, what is infinite or no number: 0 * inf is no number
 SPREAD = ("insertelement", "shufflevector")  # of one number to all lanes
 KEPT = (
     "load",
@@ -109,6 +110,7 @@ class Writer:
         self.outside: Outside | None = None  # of blocks for the lanes of one register of several
         self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
         self.made: dict[str, tuple] = {}  # what conditions are made of, and whole numbers of flags: see `conditions`
+        self.terms: dict[str, tuple[Number, ...]] = {}  # of what is no finite number if one of them is none
         self.loops: list[Loop] = []  # around the present block
         self.depth: dict[str, int] = {}  # how many loops there are around a number
         self._count = 0
@@ -165,6 +167,8 @@ class Writer:
             # of the operands before they were spread to all lanes
             compared = name.startswith(("icmp", "fcmp"))
             self.made[found.name] = ("compared", name, *values) if compared else (name, *values)
+        elif name.partition(" ")[0] in SPREADING:
+            self.terms[found.name] = values
         return found
 
     def _instruction(self, name: str, values: Sequence[Number]) -> str:
