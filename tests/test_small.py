@@ -338,7 +338,8 @@ def test_sines_of_a_kernel(dtype):
     angles = angles[np.abs(angles) <= most]
     for name, exact in (("sin", np.sin), ("cos", np.cos)):
         expected = exact(angles.astype(np.float64))
-        found = np.asarray(jax.jit(lambda x, name=name: DEVICE[name](None, x))(angles))
+        # one by one: a program of XLA may compute a number twice, rounded once so and once so, which one kernel does not
+        found = np.asarray(DEVICE[name](None, jnp.asarray(angles)))
         assert found.dtype == dtype
         assert np.max(np.abs(found - expected) / np.spacing(np.abs(expected).astype(dtype))) < 4
         assert np.all(np.isnan(DEVICE[name](None, jnp.array([np.inf, np.nan, 8 * most], dtype))))
