@@ -24,6 +24,7 @@ from .jaxprs import holds, inlined
 from .native.foreign import cores, registered
 from .native.run import Placed, Prepared, as_lanes, columns, prepared
 from .rows import Row, Turn, step_at_or_after
+from .settings import without_collection
 from .small import Unsupported
 from .stream import stream
 from .threads import core_count
@@ -179,7 +180,8 @@ class Backwards:
         if sum(math.prod(x.shape) for x in some) > WIDE:
             raise Unsupported("reverse mode of so many numbers")
         self.steps = program.length
-        self._prepare(parts, leaves, given, some)
+        with without_collection():
+            self._prepare(parts, leaves, given, some)
 
     def _prepare(self, parts: Parts, leaves: list, given: Sequence, some: list) -> None:
         """Compiles the parts."""

@@ -81,7 +81,7 @@ def sensitivities(
         ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
     """
     wrt = several(wrt)
-    unknown = [name for name in wrt if name not in NAMES]
+    unknown = [name for name in wrt if not (isinstance(name, str) and name in NAMES)]
     if unknown or not wrt:
         raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")
     if "args" in wrt and args is None:

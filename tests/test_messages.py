@@ -144,6 +144,7 @@ def test_solve_and_ensemble_name_the_argument(case):
 SENSITIVITIES = {
     "wrt=3": ({"wrt": 3}, "wrt=.*name some of"),
     "wrt=[3]": ({"wrt": [3]}, "wrt=.*name some of"),
+    "wrt=records": ({"wrt": np.array([(1, 2.0)], "i4,f8")}, "wrt=.*name some of"),
     "wrt='args' without args": ({"wrt": "args"}, "wrt names 'args', but args is None"),
     "wrt='args' of booleans": ({"wrt": "args", "args": {"k": True}}, "wrt names 'args', but args holds no real number"),
     "mode": ({"mode": 3}, "mode=3: choose one of 'forward', 'reverse', None"),

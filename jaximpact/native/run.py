@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ..progress import watched
-from ..settings import settings
+from ..settings import settings, without_collection
 from ..shapes import kind
 from ..small import Unsupported, carried_axes
 from ..small.cost import SMALL, cost
@@ -150,7 +150,7 @@ def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any
         ImportError: llvmlite is not installed.
     """
     host()
-    with _lock:
+    with _lock, without_collection():
         traced = one.trace(*members, **static)
         closed, key = traced.jaxpr, tuple(carried)
         kept = _known.setdefault(closed, {})
