@@ -345,7 +345,12 @@ def emit(
     w.do("ret void")
     body = "\n".join([*w.entry, *w.lines])
     others = "\n".join(w.declared.values())
-    return Text(f"define void @{NAME}({SIGNATURE}) nounwind alignstack(64) {{\nentry:\n{body}\n}}\n{others}\n", width, rows, w.used)
+    return Text(
+        f"define void @{NAME}({SIGNATURE}) nounwind alignstack(64) {{\nentry:\n{body}\n}}\n{others}\n",
+        width,
+        rows,
+        w.used,
+    )
 
 
 def identity(x: Value) -> Any:
