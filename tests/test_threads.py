@@ -1,5 +1,6 @@
 """Threads, signals and forks: a long run is interrupted, a forked process says that it cannot compute, nothing is left behind."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -155,3 +156,15 @@ def test_under_a_transformation_solve_stays_in_its_thread():
     np.testing.assert_allclose(jax.jit(end)(1.0), end(1.0), rtol=1e-12)
     np.testing.assert_allclose(jax.grad(end)(1.0), slope, rtol=1e-9)
     np.testing.assert_allclose(jax.vmap(end)(jnp.array([1.0, 2.0])), [end(1.0), end(2.0)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_collected_as_before(collects):
+    """None is looked for while programs are traced; then it is as the user had it."""
+    usual = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        ji.ensemble(ji.Problem(lambda t, q, v, args: -q), [[1.0], [2.0]], [[0.0], [0.0]], t1=0.1, h=0.1)
+        assert gc.isenabled() == collects
+    finally:
+        (gc.enable if usual else gc.disable)()
