@@ -129,14 +129,13 @@ def _is_finite(w: Writer, x: Number) -> bool:
 def _add_finite(w: Writer, conditions: list[Number], numbers: Sequence[Number]) -> None:
     """To the conditions, that all the numbers are finite: the difference of any other from itself is no number, and that of these
     is 0, to which something may be compared already. What is a term of another of them needs no look of its own."""
-    seen: set[str] = set()
-    rest = [t for x in numbers for t in w.terms.get(x.name, ())]
+    rest, terms = [x.name for x in numbers], set[str]()
     while rest:
-        if (x := rest.pop()).name not in seen:
-            seen.add(x.name)
-            rest += w.terms.get(x.name, ())
+        new = {x.name for x in w.terms.get(rest.pop(), ())} - terms
+        terms |= new
+        rest += new
     whole = {4: np.int32, 8: np.int64}[numbers[0].dtype.itemsize]
-    bits = [w.convert("bitcast", w.op("fsub", x, x), whole) for x in numbers if x.name not in seen]
+    bits = [w.convert("bitcast", w.op("fsub", x, x), whole) for x in numbers if x.name not in terms]
     zero = w.convert("bitcast", reduce(lambda x, y: w.op("or", x, y), bits), numbers[0].dtype)
     for i, x in enumerate(conditions):
         name, *parts = w.made.get(x.name, ("",))

@@ -345,12 +345,9 @@ def emit(
     w.do("ret void")
     body = "\n".join([*w.entry, *w.lines])
     others = "\n".join(w.declared.values())
-    return Text(
-        f"define void @{NAME}({SIGNATURE}) nounwind alignstack(64) {{\nentry:\n{body}\n}}\n{others}\n",
-        width,
-        rows,
-        w.used,
-    )
+    # vectors that registers have no room for are kept on the stack, none of them across two cache lines
+    opening = f"define void @{NAME}({SIGNATURE}) nounwind alignstack(64) {{"
+    return Text(f"{opening}\nentry:\n{body}\n}}\n{others}\n", width, rows, w.used)
 
 
 def identity(x: Value) -> Any:

@@ -125,12 +125,6 @@ class _Program:
         else:
             self.say(type(x).__qualname__, _scrubbed(x))
 
-    @value.register(ClosedJaxpr)
-    @value.register(Jaxpr)
-    def _(self, x: Any) -> None:  # newer versions of jax have one kind, with constants or without
-        self.value(list(getattr(x, "consts", ())))
-        self.jaxpr(getattr(x, "jaxpr", x))
-
     @value.register
     def _(self, x: np.ndarray | np.generic | jax.Array) -> None:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -168,6 +162,7 @@ class _Program:
     def _(self, x: type) -> None:
         self.say("type", x.__qualname__)
 
+    @value.register
     def jaxpr(self, jaxpr: Jaxpr) -> None:
         number: dict[Any, int] = {}
 
@@ -187,6 +182,12 @@ class _Program:
             atoms((*equation.invars, *equation.outvars))
         self.say("returns")
         atoms(jaxpr.outvars)
+
+    # after that of open ones: in newer versions of jax they are of one kind, with constants
+    @value.register
+    def _(self, x: ClosedJaxpr) -> None:
+        self.value(list(x.consts))
+        self.jaxpr(x.jaxpr)
 
 
 def _behind(function: Any) -> list[str]:
