@@ -60,8 +60,9 @@ class Counted:
         course, (state, row, account) = self.course, carry
         new, info = course.step(course.until(k), state)
         new = forward_first(new) if forgetful else new
-        row = course.row_of(new, info, row, state)
-        return new, row, account.added(course.problem, self.motion, k, new, info)
+        begin, row = (state, row), course.row_of(new, info, row, state)
+        account = account.added(course.problem, self.motion, k, new, info)
+        return new, row, course.crossed(begin, (new, row), account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """All steps; of a fixed length where it is known, else ``length`` of them, of which those beyond the motion's own do nothing."""

@@ -34,6 +34,7 @@ class Status(enum.IntFlag):
     IMPULSES_COUPLED = 1 << 18
     NEIGHBOURS_LOST = 1 << 19
     NEIGHBOURS_OUTRUN = 1 << 20
+    DERIVATIVE_JUMP = 1 << 21
 
     def __str__(self) -> str:
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -67,6 +68,9 @@ CAUSES = {
     "an error of first order: take a smaller h, or EventCorrected(impacts=...)",
     Status.DERIVATIVE_NOT_FINITE: "(derivatives only) a Jacobian is infinite or NaN: force, constraints or output are not differentiable "
     "where they were evaluated (sqrt or a norm at zero); write them so that they are",
+    Status.DERIVATIVE_JUMP: "(derivatives only) the force, the mass or the velocity of a gap in contact jumped on the way (a comparison, sign, "
+    "floor or table on t, q or v): the time of the jump varies with the data, which this derivative leaves out; make it continuous over a few "
+    "steps, or take differences of motions",
     Status.IMPULSES_COUPLED: "(remark) with restitution, contacts that are not orthogonal carried impulses in one step: at such a "
     "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate; of "
     "bodies at rest it says nothing",
@@ -106,6 +110,7 @@ DERIVATIVES = (
     | Status.DERIVATIVE_AT_END
     | Status.DERIVATIVE_ZENO
     | Status.DERIVATIVE_NOT_FINITE
+    | Status.DERIVATIVE_JUMP
 )
 DOUBTS = DERIVATIVES | Status.EVENTS_UNRESOLVED
 

@@ -13,6 +13,7 @@ from .bodies.listing import Listing
 from .contact import Metric, closure, linearise
 from .counted import Counted
 from .derivatives import UNDIFFERENTIATED, guarded
+from .jumps import jump_status
 from .motion import Motion
 from .problem import Problem
 from .program import Program
@@ -164,6 +165,7 @@ class Course:
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
         self.scheme: Any = Corrected(program.scheme) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
+        self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if self.listed:
             self.scheme = Listing(self.scheme)
@@ -225,6 +227,14 @@ class Course:
             return None
         return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
 
+    def crossed(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
+        """With a remark on derivatives where something jumped in a step, from a state and its row to others."""
+        if not self.tells_jumps:
+            return account
+        (old, old_row), (new, row) = before, after
+        bits = jump_status(self.problem, self.moving, old, new, row.impulse - old_row.impulse)
+        return account if bits is None else account.noted(bits, self.moving.time(new.n))
+
     def stable(self, state: Any, account: Account) -> Account:
         """With a failure where the force is too stiff for h: looked at now and then, it costs two forces."""
         state, motion = lax.stop_gradient((state, self.moving))
@@ -264,7 +274,8 @@ class Course:
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
             return account._replace(status=account.status | end(near, self.ended, self.moving.steps, state))
-        return account._replace(status=account.status & ~int(DERIVATIVES)) if self.locates else account
+        unasked = 0 if self.tells_jumps and not self.tells else int(DERIVATIVES)
+        return account._replace(status=account.status & ~unasked) if self.locates else account
 
     def last(self, row: Row) -> Row:
         """The row at t1."""
@@ -365,8 +376,10 @@ class Course:
             return numbered(new, None), self.row_of(new, info, row, state), told
 
         # the number of the step is that of all lanes, which spares them a choice
+        begin = state, row
         found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)
         state = numbered(found, new.n)
+        account = self.crossed(begin, (state, row), account)
         account = lax.cond(
             new.n.astype(jnp.uint32) % LOOK == 0, self.stable, lambda _, account: account, state, account
         )

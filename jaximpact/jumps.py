@@ -1,0 +1,122 @@
+"""Status of derivatives across what jumps: the force, the mass, or the rate of a gap in contact.
+
+Where a force jumps on a surface that the motion crosses, the time of crossing depends on the data, and with it everything behind: the
+derivative of a step that does not know of the surface leaves that out, an error that no step size cures. Surfaces are seen in the
+jaxpr (`switches`), so that a problem without any pays nothing; that something jumps there is seen in its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .contact import jacobian
+from .motion import Motion
+from .problem import Problem
+from .sensitivity import FREE, IMPACT, REBOUND
+from .status import Status, as_status
+from .switches import Crossing, Sides, Switches, crossing, differ, force_switches, gap_switches
+
+NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
+SLIGHT = (
+    1e-6  # of a function's size: what jumps by less, as pieces that were fitted together do, matters to no derivative
+)
+
+
+def jump_status(problem: Problem, motion: Motion, before: Any, after: Any, impulse: Array) -> Array | None:
+    """Status bit of a step from the state ``before`` to that ``after`` it, with impulses (m,): whether something jumped on the way.
+
+    None where nothing can. The way is taken to be straight; at an impact the velocity, which then jumps past what is between, is
+    the one before: that the force is another one afterwards is known to the derivative of an impact.
+    """
+    before, after, motion, impulse = lax.stop_gradient((before, after, motion, impulse))
+    t, args = motion.time(before.n), motion.args
+    of_force = force_switches(problem, t, before.q, before.v, args)
+    of_gaps = gap_switches(problem, t, before.q, args)
+    if of_force is None and of_gaps is None:
+        return None
+    struck, touching = _contact(before, after, impulse)
+    start = (t, before.q, before.v)
+    end = (motion.time(after.n), after.q, jnp.where(struck, before.v, after.v))
+    found = jnp.zeros((), bool)
+    if of_force is not None:
+        found = found | _jumped(of_force, start, end, (args,), _size)
+    if of_gaps is not None:
+        found = found | _jumped(_Rates(of_gaps, touching), start, end, (args,), _terms(problem, args))
+    return as_status(found, Status.DERIVATIVE_JUMP)
+
+
+def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
+    """Whether there is an impact in a step, (), and which contacts (m,) touch in it, from what schemes know."""
+    touching = impulse > 0
+    if hasattr(after, "closed"):  # of a scheme that locates impacts
+        return after.latest == after.n, touching | before.closed | after.closed
+    if not hasattr(after, "last"):
+        return jnp.zeros((), bool), touching
+    struck = jnp.any((after.last == IMPACT) | (after.last == REBOUND))
+    return struck, touching | (before.last != FREE) | (after.last != FREE)
+
+
+class _Rates:
+    """Gaps and their rates along the motion, of the contacts that touch (m,), as a function of (t, q, v, args) with the switches of
+    the gaps."""
+
+    def __init__(self, gaps: Switches, touching: Array) -> None:
+        self.gaps, self.touching = gaps, touching
+
+    def sides(self, t: Array, q: Array, v: Array, args: Any) -> Sides:
+        return self.gaps.sides(t, q, args)
+
+    def both(self, t: Array, q: Array, v: Array, args: Any) -> tuple[Any, Sides]:
+        sides = self.sides(t, q, v, args)
+        return self.frozen(sides, t, q, v, args), sides
+
+    def frozen(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Any:
+        gaps = lambda t, q: self.gaps.frozen(sides, t, q, args)
+        found = jax.jvp(gaps, (t, q), (jnp.ones_like(t), v))
+        return [jnp.where(self.touching, x, 0) for x in found]
+
+
+def _jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
+    """Whether a function with switches jumps between two points, by the values that it has where its sides change.
+
+    Across a kink it changes by no more than its slopes on both sides, over the width of the bracket: by the mean value theorem, a
+    sixteenth of what either side's own continuation changes over sixteen widths. What is below ``SLIGHT`` of its size is no jump.
+    """
+
+    def searched() -> Array:
+        found = crossing(function, start, end, fixed)
+        back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
+        on = tuple(y + NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
+        behind = function.frozen(found.sides_before, *back, *fixed)
+        ahead = function.frozen(found.sides_after, *on, *fixed)
+        jumps = [
+            jnp.any(jnp.abs(y - x) > jnp.maximum(jnp.abs(x - a), jnp.abs(b - y)) + SLIGHT * s)
+            for x, y, a, b, s in zip(found.value_before, found.value_after, behind, ahead, size(found), strict=True)
+        ]
+        return jnp.any(jnp.stack(jumps))
+
+    some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
+    return lax.cond(some, searched, lambda: jnp.zeros((), bool))
+
+
+def _size(found: Crossing) -> Any:
+    """Of values by themselves."""
+    return [jnp.abs(x) + jnp.abs(y) for x, y in zip(found.value_before, found.value_after, strict=True)]
+
+
+def _terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
+    """Of gaps and rates by what they are made of: in contact they are zero."""
+
+    def size(found: Crossing) -> Any:
+        t, q, v = found.before
+        gap, matrix = jacobian(problem, t, q, args)
+        drift = jax.jvp(lambda t: problem.gaps(t, q, args), (t,), (jnp.ones_like(t),))[1]
+        matrix = jnp.abs(matrix)
+        return [jnp.abs(gap) + matrix @ jnp.abs(q), matrix @ jnp.abs(v) + jnp.abs(drift)]
+
+    return size
