@@ -129,7 +129,8 @@ def solve(
         program = program.replace(length=number)
         call = partial(bind, trajectory, structure(program, motion), program, execution=execution)
     else:
-        known = program.replace(sensitivity=sensitivity or "corrected", length=number)
+        clock = is_traced(motion.t0, motion.t1, motion.h)
+        known = program.replace(sensitivity=sensitivity or "corrected", length=number, clock=clock)
         call = partial(one_lane, known, task=trajectory)
     with differentiable(), bar(number) if progress else nullcontext():
         found = interruptible(lambda: call(motion), number)

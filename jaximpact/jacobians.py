@@ -96,7 +96,7 @@ def sensitivities(
     program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
-    program = program.replace(sensitivity=sensitivity)
+    program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
     mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode
     jacobian, (value, status) = jacobians(program, lanes, Jacobian(wrt, output, mode), execution, chunk, progress)
     one = lanes.take(0)

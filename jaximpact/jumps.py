@@ -14,12 +14,23 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .contact import jacobian
+from .contact import Metric, acceleration, drift, jacobian, linearise
+from .jaxprs import depends
 from .motion import Motion
 from .problem import Problem
 from .sensitivity import FREE, IMPACT, REBOUND
 from .status import Status, as_status
-from .switches import Crossing, Sides, Switches, crossing, differ, force_switches, gap_switches
+from .switches import (
+    Crossing,
+    Sides,
+    Switches,
+    crossing,
+    differ,
+    depends_on_data,
+    depends_on_path,
+    force_switches,
+    gap_switches,
+)
 
 NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
 SLIGHT = (
@@ -27,24 +38,33 @@ SLIGHT = (
 )
 
 
-def jump_status(problem: Problem, motion: Motion, before: Any, after: Any, impulse: Array) -> Array | None:
-    """Status bit of a step from the state ``before`` to that ``after`` it, with impulses (m,): whether something jumped on the way.
+def jump_status(
+    problem: Problem, motion: Motion, before: Any, after: Any, impulses: tuple[Array, Array], clock: bool = False
+) -> Array | None:
+    """Status bit of a step from the state ``before`` to that ``after`` it, with the sums of impulses (m,) then: whether something jumped on the way.
 
-    None where nothing can. The way is taken to be straight; at an impact the velocity, which then jumps past what is between, is
+    None where nothing can. Jumps at times that no number of the motion moves count with ``clock`` alone: if its clock is differentiated. The way is taken to be straight; at an impact the velocity, which then jumps past what is between, is
     the one before: that the force is another one afterwards is known to the derivative of an impact.
     """
-    before, after, motion, impulse = lax.stop_gradient((before, after, motion, impulse))
+    before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
     t, args = motion.time(before.n), motion.args
-    of_force = force_switches(problem, t, before.q, before.v, args)
+    of_force = force_switches(problem, t, before.q, before.v, args, depends_on_path if clock else depends_on_data)
     of_gaps = gap_switches(problem, t, before.q, args)
     if of_force is None and of_gaps is None:
         return None
+    impulse = impulses[1] - impulses[0]
     struck, touching = _contact(before, after, impulse)
-    start = (t, before.q, before.v)
-    end = (motion.time(after.n), after.q, jnp.where(struck, before.v, after.v))
+    start, last = (t, before.q, before.v), jnp.minimum(motion.time(after.n), motion.t1)
+    end = (last, after.q, jnp.where(struck, before.v, after.v))
     found = jnp.zeros((), bool)
     if of_force is not None:
-        found = found | _jumped(of_force, start, end, (args,), _size)
+        passed = end
+        if hasattr(after, "closed") and _of_velocity(problem, start, args):
+            # the force is asked where its first value leads: of two that cancel the motion stays before the surface
+            passed = (*end[:2], jnp.where(struck, before.v, _pushed(problem, start, motion.h, args, impulse)))
+            crossed = differ(of_force.sides(*start, args), of_force.sides(*end, args))
+            passed = tuple(jnp.where(crossed, x, y) for x, y in zip(end, passed, strict=True))
+        found = found | _jumped(of_force, start, passed, (args,), _size)
     if of_gaps is not None:
         found = found | _jumped(_Rates(of_gaps, touching), start, end, (args,), _terms(problem, args))
     return as_status(found, Status.DERIVATIVE_JUMP)
@@ -59,6 +79,23 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
         return jnp.zeros((), bool), touching
     struck = jnp.any((after.last == IMPACT) | (after.last == REBOUND))
     return struck, touching | (before.last != FREE) | (after.last != FREE)
+
+
+def _of_velocity(problem: Problem, state: tuple, args: Any) -> bool:
+    """Whether the force asks for the velocity."""
+    return depends(problem.generalised_force, (*state, args), (2,))
+
+
+def _pushed(problem: Problem, state: tuple, h: Array, args: Any, impulse: Array) -> Array:
+    """The velocity (d,) to which the force at a state leads in a step of those impulses (m,)."""
+    t, q, v = state
+    metric = Metric.at(problem, q, args)
+    free, jump = h * acceleration(problem, metric, t, q, v, args), jnp.zeros_like(v)
+    if problem.constraints is not None and not problem.listed:
+        jump = linearise(problem, metric, t, q, args).jump(impulse)
+    # at rest they cancel, up to round-off
+    noise = 1e3 * jnp.finfo(v.dtype).eps * (jnp.abs(free) + jnp.abs(jump))
+    return v + jnp.where(jnp.abs(free + jump) > noise, free + jump, 0)
 
 
 class _Rates:
@@ -115,8 +152,7 @@ def _terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
     def size(found: Crossing) -> Any:
         t, q, v = found.before
         gap, matrix = jacobian(problem, t, q, args)
-        drift = jax.jvp(lambda t: problem.gaps(t, q, args), (t,), (jnp.ones_like(t),))[1]
         matrix = jnp.abs(matrix)
-        return [jnp.abs(gap) + matrix @ jnp.abs(q), matrix @ jnp.abs(v) + jnp.abs(drift)]
+        return [jnp.abs(gap) + matrix @ jnp.abs(q), matrix @ jnp.abs(v) + jnp.abs(drift(problem, t, q, args))]
 
     return size

@@ -108,12 +108,14 @@ class Value(LaneFunction):
             found.append(jax.ShapeDtypeStruct(shape, x.dtype))
         return found
 
-    def differentiated(self, leaves: Sequence) -> Value:
-        """The same, with its derivative; ValueError if it is to have none."""
+    def differentiated(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
+        """The same, with its derivative by those leaves; ValueError if it is to have none."""
         program, motion = self.opened(leaves)
         if program.sensitivity == "none":
             raise ValueError(UNDIFFERENTIATED)
-        known = program.replace(sensitivity=program.sensitivity or "corrected")
+        _, by = self.opened(moved)
+        clock = by.t0 or by.t1 or by.h
+        known = program.replace(sensitivity=program.sensitivity or "corrected", clock=program.clock or clock)
         return replace(self, structure=jax.tree.structure((known, motion)))
 
 
@@ -281,7 +283,7 @@ def _pushed(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple
             return _plain(*full, function=function, axes=axes, count=count)
 
         return jax.jvp(of, (some,), (changes,))
-    function = function.differentiated(primals)
+    function = function.differentiated(primals, moved)
     values = motion_p.bind(*primals, function=function, axes=axes, count=count)
     used = tuple(map(_is_real, values))
     further = tuple(a for a, m in zip(axes, moved, strict=True) if m)

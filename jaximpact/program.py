@@ -32,6 +32,7 @@ class Program:
         rows: their number; every: or every so many steps one.
         function: what is kept in place of the state (`Save`).
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
+        clock: whether derivatives by t0, t1 or h are wanted, for which the fixed times at which a force jumps count as well.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
         branches: every lane takes branches of its own, as native code and a kernel do.
         straight: whether steps through XLA are made without a branch, as a GPU wants them: see `straight`.
@@ -46,6 +47,7 @@ class Program:
     every: int | None = field(default=None, metadata=static)
     function: Callable | None = field(default=None, metadata=static)
     sensitivity: str | None = field(default="none", metadata=static)
+    clock: bool = field(default=False, metadata=static)
     length: int | None = field(default=None, metadata=static)
     branches: bool = field(default=False, metadata=static)
     straight: bool = field(default=False, metadata=static)

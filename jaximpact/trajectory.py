@@ -232,7 +232,8 @@ class Course:
         if not self.tells_jumps:
             return account
         (old, old_row), (new, row) = before, after
-        bits = jump_status(self.problem, self.moving, old, new, row.impulse - old_row.impulse)
+        impulses = old_row.impulse, row.impulse
+        bits = jump_status(self.problem, self.moving, old, new, impulses, self.program.clock)
         return account if bits is None else account.noted(bits, self.moving.time(new.n))
 
     def stable(self, state: Any, account: Account) -> Account:

@@ -1,0 +1,224 @@
+"""A derivative across a jump of the force, the mass or the velocity of a gap in contact is not trusted; across a kink it is."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+
+SCHEMES = [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()]
+KNOTS = np.linspace(-2.0, 2.0, 9)
+G = 9.81
+
+
+def over(schemes, default=slice(-1, None)):
+    """A test for some schemes, and in the slow suite for the others."""
+    fast = schemes[default]
+    marks = [() if s in fast else pytest.mark.slow for s in schemes]
+    return pytest.mark.parametrize(
+        "scheme", [pytest.param(s, marks=m) for s, m in zip(schemes, marks, strict=True)], ids=repr
+    )
+
+
+def named(cases):
+    return pytest.mark.parametrize("name", list(cases))
+
+
+def read(table):
+    return lambda q: jnp.interp(q, jnp.asarray(KNOTS, q.dtype), jnp.asarray(table, q.dtype))
+
+
+def added(step):
+    """A loop of three turns."""
+    return lambda q: jax.lax.fori_loop(0, 3, lambda i, y: 0.5 * y - step(q - 0.1 * i), jnp.zeros_like(q))
+
+
+def near_cut(x):
+    return jnp.arctan2(-x, jnp.full_like(x, -1.0))
+
+
+def where_positive(x):
+    return jnp.where(x > 0, 1.0, 0.0)
+
+
+JUMPS = {
+    "where": lambda t, q, v, s: -jnp.where(q > 0, 1.0, 0.0),
+    "threshold in args": lambda t, q, v, s: -jnp.where(q > 0.1 * s, 1.0, 0.0),
+    "time in args": lambda t, q, v, s: jnp.where(t < s, jnp.ones_like(q), -jnp.ones_like(q)),
+    "sign": lambda t, q, v, s: -2.0 * jnp.sign(v - 0.30123),
+    "floor": lambda t, q, v, s: -jnp.floor(1.5 * q),
+    "remainder": lambda t, q, v, s: jnp.mod(q + 0.3, 1.0),
+    "cut of an angle": lambda t, q, v, s: near_cut(q),
+    "cond": lambda t, q, v, s: jax.lax.cond(q[0] > 0, lambda q: -q - 1.0, lambda q: -q, q),
+    "loop": lambda t, q, v, s: added(where_positive)(q),
+    "integer": lambda t, q, v, s: -((q > 0).astype(jnp.int32) * 3).astype(q.dtype),
+    "place": lambda t, q, v, s: jnp.asarray([0.5, -1.0], q.dtype)[jnp.argmax(jnp.stack([0 * q[0], q[0]]))][None],
+    "staircase": lambda t, q, v, s: jnp.take(jnp.asarray(KNOTS), jnp.searchsorted(jnp.asarray(KNOTS), -q)),
+    "with a kink": lambda t, q, v, s: -jnp.where(q > 0, 1.0, 0.0) - 0.1 * jnp.abs(q - 1e-3),
+}
+KINKS = {
+    "smooth": lambda t, q, v, s: -q,
+    "abs": lambda t, q, v, s: -jnp.abs(q),
+    "play": lambda t, q, v, s: 30.0 * (jnp.maximum(-0.1 - q, 0.0) - jax.nn.relu(q - 0.1)),
+    "clip": lambda t, q, v, s: -jnp.clip(q, -0.1, 0.1),
+    "drag": lambda t, q, v, s: -1.0 - v * jnp.abs(v),
+    "table": lambda t, q, v, s: read(KNOTS**2)(q),
+    "equal branches": lambda t, q, v, s: jnp.where(q > 0, q * q, jnp.sin(q)),
+    "fitted pieces": lambda t, q, v, s: jnp.where(q > 0, 1.0 + q * q, 1.0000001 + q),
+    "root of one side": lambda t, q, v, s: jnp.where(q > 0.013, jnp.sqrt(q - 0.013), 0.0),
+    "triangle wave": lambda t, q, v, s: jnp.abs(jnp.mod(q + 0.3, 1.0) - 0.5),
+    "closed angle": lambda t, q, v, s: jnp.sin(near_cut(q)),
+    "largest": lambda t, q, v, s: -jnp.max(jnp.stack([q, 0.5 * q, 0 * q]), axis=0),
+    "sorted": lambda t, q, v, s: -jnp.sort(jnp.stack([q[0], 0.5 * q[0], 0 * q[0]]))[1:2],
+    "loop": lambda t, q, v, s: added(jnp.abs)(q),
+    "fixed time": lambda t, q, v, s: jnp.where(t < 0.4, jnp.ones_like(q), -jnp.ones_like(q)),
+    "a branch of data": lambda t, q, v, s: jnp.where(s > 0.2, -q, q),
+}
+
+
+def status_of(problem, q0, v0, scheme, t1=1.5, **kwargs):
+    """Of the values, which is that of derivatives too."""
+    found = ji.solve(problem, q0, v0, t1=t1, h=0.01, scheme=scheme, sensitivity="corrected", **kwargs)
+    return ji.Status(int(found.status))
+
+
+@over(SCHEMES)
+@named(JUMPS)
+def test_jump_of_a_force_is_told(scheme, name):
+    status = status_of(ji.Problem(JUMPS[name]), [-1.0], [1.0], scheme, args=0.5)
+    # an implicit scheme may fail at a jump, which speaks against a derivative too
+    assert ji.Status.DERIVATIVE_JUMP in status or ji.Status.FIXED_POINT_NOT_CONVERGED in status
+
+
+@over(SCHEMES)
+@named(KINKS)
+def test_kink_of_a_force_is_no_jump(scheme, name):
+    status = status_of(ji.Problem(KINKS[name]), [-1.0], [1.0], scheme, args=0.5)
+    if name == "root of one side":  # whose slope is infinite
+        status &= ~ji.Status.FIXED_POINT_NOT_CONVERGED
+    assert status == 0
+
+
+def test_wrong_derivative_across_a_jump_is_not_trusted():
+    force = JUMPS["where"]
+    found = ji.sensitivities(ji.Problem(force), [-1.0], [1.0], t1=1.5, h=0.01, args=0.5, wrt="q0")
+    # q = 1/2 - 1/8 and v = 1/2 at t1; the jump's time is -q0/v0: dq/dq0 = 1/2 and dv/dq0 = -1, which is not what is given
+    assert abs(found.jacobian["q"]["q0"][0, 0] - 1.0) < 1e-12 and not found.trusted
+    assert "jumped" in found.describe_status()
+    value, status = jax.jacrev(
+        lambda q: (lambda s: (s.q[-1, 0], s.status))(
+            ji.solve(ji.Problem(force), q, [1.0], t1=1.5, steps=150, args=0.5)
+        ),
+        has_aux=True,
+    )(jnp.array([-1.0]))
+    assert abs(value[0] - 1.0) < 1e-12 and int(status) & ji.Status.DERIVATIVE_JUMP
+
+
+def test_values_alone_have_no_doubts():
+    for scheme in SCHEMES[::2]:
+        found = ji.solve(ji.Problem(JUMPS["where"]), [-1.0], [1.0], t1=1.5, h=0.01, args=0.5, scheme=scheme)
+        assert int(found.status) == 0
+
+
+@pytest.mark.parametrize("wrt", ["q0", "t0", "t1"])
+def test_fixed_time_of_a_jump_matters_to_derivatives_by_time(wrt):
+    # F = 1 up to t = .4, then -1: dv/dt1 = -1, which is given as the mean force
+    found = ji.sensitivities(ji.Problem(KINKS["fixed time"]), [0.0], [1.0], t1=1.0, h=0.01, args=0.5, wrt=wrt)
+    right = {"q0": 0.0, "t0": -1.0, "t1": -1.0}[wrt]
+    assert found.trusted == (wrt == "q0") == (abs(found.jacobian["v"][wrt].item() - right) < 1e-9)
+    # and by jax's own transformations
+    y = {"q0": jnp.zeros(1), "t0": jnp.zeros(()), "t1": jnp.ones(())}
+
+    def final(x):
+        now = y | {wrt: x}
+        found = ji.solve(ji.Problem(KINKS["fixed time"]), v0=[1.0], steps=100, args=0.5, **now)
+        return found.v[-1, 0], found.status
+
+    _, status = jax.jacfwd(final, has_aux=True)(y[wrt])
+    assert (int(status) == 0) == (wrt == "q0")
+
+
+def test_kinks_and_jumps_of_lanes_are_told_apart():
+    # each lane has its own: lanes that jump, kink and do neither, natively, through XLA and in float32
+    def force(t, q, v, args):
+        return -jnp.where(q > args["at"], 1 + args["jump"], 1.0) - jnp.abs(q - args["kink"])
+
+    lanes = {"at": [0.0, 0.0, 9.0, 0.2], "jump": [0.5, 0.0, 1.0, 1.0], "kink": [-0.5, -0.5, 9.0, -0.5]}
+    lanes = {k: np.array(x) for k, x in lanes.items()}
+    for execution in ("native", "xla"):
+        for dtype in (np.float64, np.float32):
+            found = ji.sensitivities(
+                ji.Problem(force), np.full((4, 1), -1.0, dtype), np.full((4, 1), 2.0, dtype), t1=dtype(1.0),
+                h=dtype(0.01), args={k: x.astype(dtype) for k, x in lanes.items()},
+                args_axes=dict.fromkeys(lanes, 0), wrt="q0", execution=execution,
+            )  # fmt: skip
+            jumped = (found.status & int(ji.Status.DERIVATIVE_JUMP)) != 0
+            np.testing.assert_array_equal(jumped, [True, False, False, True])
+
+
+@over(SCHEMES)
+def test_impact_that_turns_the_velocity_crosses_nothing(scheme):
+    # the force of a drag that is not even jumps with the velocity at an impact, and the saltation knows of that
+    ball = ji.Problem(lambda t, q, v, args: -G - jnp.where(v > 0, 2.0, 1.0), lambda t, q, args: q, restitution=0.7)
+    found = ji.sensitivities(ball, [1.0], [-0.1], t1=0.55, h=1e-3, scheme=scheme, wrt="q0")
+    # w = sqrt(v0^2 + 2 a q0) at t*, then e w - (g + 2) (t1 - t*)
+    down, up = G + 1, G + 2
+    slope = (0.7 * down + up) / np.sqrt(0.01 + 2 * down)
+    assert found.trusted and abs(found.jacobian["v"]["q0"].item() - slope) < 0.01 * slope  # O(h)
+
+
+def test_friction_that_stops_a_block_is_told():
+    # EventCorrected stays before the surface v = 0, where two forces cancel
+    def force(t, q, v, args):
+        return jnp.stack([-0.3 * G * jnp.sign(v[0]), jnp.asarray(-G, q.dtype)])
+
+    block = ji.Problem(force, lambda t, q, args: q[1:])
+    for t1, stops in ((0.3, False), (0.6, True)):
+        status = status_of(block, [0.0, 0.0], [1.0, 0.0], SCHEMES[2], t1)
+        assert status == (ji.Status.DERIVATIVE_JUMP if stops else 0)
+    # at rest on a stop the forces balance: no surface is crossed
+    held = ji.Problem(lambda t, q, v, args: -G - jnp.sign(v), lambda t, q, args: q)
+    for scheme in SCHEMES:
+        assert status_of(held, [0.0], [0.0], scheme, 0.5) == 0
+
+
+def plane(t, q, v, args):
+    return jnp.zeros_like(q).at[-1].set(-G)
+
+
+def over_terrain(height):
+    return lambda t, q, s: q[1:] - height(q[:1])
+
+
+def wall(shape):
+    return lambda t, q, s: q - shape(t, s)
+
+
+# gaps, q0, v0, e, and whether something jumps in contact
+GAPS = {
+    "wall that falls away": (wall(lambda t, s: jnp.where(t < s, t, 2 * s - t)), [0.0], [1.0], 0.0, True),
+    "wall that comes": (wall(lambda t, s: jnp.maximum(0.0, t - s)), [0.0], [0.0], 0.0, True),
+    "wall in flight": (wall(lambda t, s: jnp.where(t < s, t, 2 * s - t)), [2.0], [1.0], 0.5, False),
+    "valley of lines": (over_terrain(jnp.abs), [-0.25, 0.25], [1.0, -1.0], 0.0, True),
+    "valley of lines in flight": (over_terrain(read(np.abs(KNOTS))), [-0.25, 3.0], [1.0, 0.0], 0.0, False),
+    "plane as a table": (over_terrain(read(0.3 * KNOTS)), [-0.6, -0.18], [0.7, 0.21], 0.0, False),
+    "round valley": (over_terrain(lambda x: jnp.where(x > 0, x * x, 0.0)), [-0.3, 0.0], [1.0, 0.0], 0.0, False),
+    "step down": (over_terrain(lambda x: jnp.where(x > 0, -1.0, 0.0)), [-0.3, 0.0], [1.0, 0.0], 0.0, True),
+}
+
+
+@over([*SCHEMES, ji.Maury()], slice(1, 3))
+@named(GAPS)
+def test_kink_of_a_gap_counts_in_contact(scheme, name):
+    gaps, q0, v0, e, jumps = GAPS[name]
+    if e and scheme == ji.Maury():
+        return
+    status = status_of(ji.Problem(plane, gaps), q0, v0, scheme, 0.48, args=0.25, e=e)
+    assert (ji.Status.DERIVATIVE_JUMP in status) == jumps or ji.Status.PROJECTION_NOT_CONVERGED in status
+
+
+def test_mass_that_jumps_is_told():
+    for step, jumps in ((where_positive, True), (jax.nn.relu, False)):
+        cart = ji.Problem(lambda t, q, v, args: -q, mass=lambda q, args, step=step: jnp.diag(1.0 + step(q)))
+        assert status_of(cart, [-1.0], [1.0], SCHEMES[2]) == (ji.Status.DERIVATIVE_JUMP if jumps else 0)
