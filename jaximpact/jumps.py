@@ -25,26 +25,25 @@ from .switches import (
     Sides,
     Switches,
     crossing,
-    differ,
     depends_on_data,
     depends_on_path,
+    differ,
     force_switches,
     gap_switches,
 )
 
 NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
-SLIGHT = (
-    1e-6  # of a function's size: what jumps by less, as pieces that were fitted together do, matters to no derivative
-)
+SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were fitted together, matters to no derivative
 
 
 def jump_status(
     problem: Problem, motion: Motion, before: Any, after: Any, impulses: tuple[Array, Array], clock: bool = False
 ) -> Array | None:
-    """Status bit of a step from the state ``before`` to that ``after`` it, with the sums of impulses (m,) then: whether something jumped on the way.
+    """Status bit of a step between two states, with the sums of impulses (m,) there: whether something jumped on the way.
 
-    None where nothing can. Jumps at times that no number of the motion moves count with ``clock`` alone: if its clock is differentiated. The way is taken to be straight; at an impact the velocity, which then jumps past what is between, is
-    the one before: that the force is another one afterwards is known to the derivative of an impact.
+    None where nothing can. Jumps at times that no number of the motion moves count where its ``clock`` is differentiated alone. The way
+    is taken to be straight; at an impact the velocity, which then jumps past what is between, is the one before: that the
+    force is another one afterwards is known to the derivative of an impact.
     """
     before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
     t, args = motion.time(before.n), motion.args
@@ -54,16 +53,13 @@ def jump_status(
         return None
     impulse = impulses[1] - impulses[0]
     struck, touching = _contact(before, after, impulse)
-    start, last = (t, before.q, before.v), jnp.minimum(motion.time(after.n), motion.t1)
-    end = (last, after.q, jnp.where(struck, before.v, after.v))
+    start = (t, before.q, before.v)
+    end = (jnp.minimum(motion.time(after.n), motion.t1), after.q, jnp.where(struck, before.v, after.v))
     found = jnp.zeros((), bool)
     if of_force is not None:
         passed = end
-        if hasattr(after, "closed") and _of_velocity(problem, start, args):
-            # the force is asked where its first value leads: of two that cancel the motion stays before the surface
-            passed = (*end[:2], jnp.where(struck, before.v, _pushed(problem, start, motion.h, args, impulse)))
-            crossed = differ(of_force.sides(*start, args), of_force.sides(*end, args))
-            passed = tuple(jnp.where(crossed, x, y) for x, y in zip(end, passed, strict=True))
+        if hasattr(after, "closed") and depends(problem.generalised_force, (*start, args), (2,)):
+            passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
         found = found | _jumped(of_force, start, passed, (args,), _size)
     if of_gaps is not None:
         found = found | _jumped(_Rates(of_gaps, touching), start, end, (args,), _terms(problem, args))
@@ -81,21 +77,24 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
     return struck, touching | (before.last != FREE) | (after.last != FREE)
 
 
-def _of_velocity(problem: Problem, state: tuple, args: Any) -> bool:
-    """Whether the force asks for the velocity."""
-    return depends(problem.generalised_force, (*state, args), (2,))
+def _led_to(
+    problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
+) -> tuple:
+    """The end of a step, or where it passes no switch, with the velocity to which the force at its start leads.
 
-
-def _pushed(problem: Problem, state: tuple, h: Array, args: Any, impulse: Array) -> Array:
-    """The velocity (d,) to which the force at a state leads in a step of those impulses (m,)."""
-    t, q, v = state
+    A scheme that asks the force at both ends of its path may stay before a surface at which that turns round, as friction does: the two
+    forces cancel, and no state is beyond.
+    """
+    args, (t, q, v) = motion.args, start
     metric = Metric.at(problem, q, args)
-    free, jump = h * acceleration(problem, metric, t, q, v, args), jnp.zeros_like(v)
-    if problem.constraints is not None and not problem.listed:
+    free, jump = motion.h * acceleration(problem, metric, t, q, v, args), jnp.zeros_like(v)
+    if problem.constraints is not None:
         jump = linearise(problem, metric, t, q, args).jump(impulse)
     # at rest they cancel, up to round-off
     noise = 1e3 * jnp.finfo(v.dtype).eps * (jnp.abs(free) + jnp.abs(jump))
-    return v + jnp.where(jnp.abs(free + jump) > noise, free + jump, 0)
+    stays = struck | differ(force.sides(*start, args), force.sides(*end, args))
+    velocity = v + jnp.where(jnp.abs(free + jump) > noise, free + jump, 0)
+    return (*end[:2], jnp.where(stays, end[2], velocity))
 
 
 class _Rates:
