@@ -24,27 +24,29 @@ STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4,
 class State(NamedTuple):
     """What the next step needs: step number n (t = t0 + n h), position q (d,), velocity v (d,) over the last step.
 
-    Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q.
+    Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q. ``lasting`` (m,) bool
+    are contacts that the next step has to ask for, whatever their gaps; None where a scheme asks by their gaps alone.
     """
 
     n: Array
     q: Array
     v: Array
     low: Array | None = None
+    lasting: Array | None = None
 
     @classmethod
-    def start(cls, motion: Motion) -> State:
+    def start(cls, motion: Motion, lasting: Array | None = None) -> State:
         """The state at step 0."""
-        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0))
+        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0), lasting)
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
         """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
-        return self
+        return self if self.lasting is None else self._replace(lasting=moved(self.lasting))
 
-    def moved(self, shift: Array, v: Array) -> State:
+    def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
         """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
         q, low = added(self.q, shift, self.low)
-        return State(self.n + 1, q, v, low)
+        return State(self.n + 1, q, v, low, lasting)
 
 
 def unrounded(q: Array) -> Array | None:

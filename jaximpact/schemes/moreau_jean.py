@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact import Metric, linearise
+from ..contact import Contacts, Metric, closure, is_steady, linearise
 from ..derivatives import graft
 from ..motion import Motion
 from ..problem import Problem
@@ -57,8 +57,14 @@ class MoreauJean(Scheme):
         return Traits(phase=lambda e: jnp.mean(e / (1 + e)), explicit=1 - 2 * self.theta, lists=True, tangent=tangent)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        m = problem.count(motion.t0, motion.q0, motion.args)
-        return State.start(motion), Info.none(motion.q0, motion.v0, m)
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        m, lasting = problem.count(t0, q0, args), None
+        steady = is_steady(problem, t0, q0, args)
+        if not steady or m > 1:
+            contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+            closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
+            lasting = jnp.any(contacts.joined(q0)[0], axis=1) if steady else closed
+        return State.start(motion, lasting), Info.none(q0, v0, m)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         h, e, args = motion.h, motion.e, motion.args
@@ -69,6 +75,8 @@ class MoreauJean(Scheme):
         contacts = linearise(problem, metric, t, q, args)
         before = contacts.gap_velocity(v)
         active = contacts.gap + self.activation * h * before <= 0
+        if state.lasting is not None:
+            active |= state.lasting
         old_force = problem.generalised_force(t, q, v, args)
 
         def momentum_defect(w: Array) -> Array:
@@ -86,7 +94,7 @@ class MoreauJean(Scheme):
             found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
             last, w = w, free + found.jump
         chord = theta * w + (1 - theta) * v
-        new = state.moved(h * chord, w)
+        new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
         info = Info.of(found, metric, new.q, chord, e)
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if theta > 0 and self.newton > 1:
@@ -95,6 +103,23 @@ class MoreauJean(Scheme):
             failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
             status = status | as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
         return new, info._replace(status=info.status | status)
+
+    @staticmethod
+    def lasting(
+        problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: Any
+    ) -> Array | None:
+        """Which contacts (m,) the next step asks for whatever their gaps: those that acted, since gaps may have turned away within the
+        step, and both sides of a joint. Where nothing turns, joints are those of the start."""
+        before = state.lasting
+        if before is None or is_steady(problem, t, state.q, args):
+            return before
+        if not law.solves:
+            return jnp.zeros_like(before)
+        if not contacts.dense or acts.shape[0] < 2:
+            return acts
+        joined, drifted = contacts.joined(state.q)
+        both = before[:, None] & before[None, :]
+        return acts | jnp.any((joined & (acts | before)[None, :]) | (drifted & both), axis=1)
 
     def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         """The operator of an iteration, and where it begins."""
