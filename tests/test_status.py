@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
+from jaximpact.motion import Motion
+from jaximpact.schemes.base import State, unstable
 
 SCHEMES = [methods.SCHEMES[name].scheme for name in methods.KINDS]
 EXPLICIT = [
@@ -172,3 +174,16 @@ def test_a_gap_without_a_derivative_at_its_zero_fails_at_a_time():
     bad = ji.Problem(fall, lambda t, q, args: jnp.sqrt(q - 1))
     found = ji.solve(bad, [1.0], [0.0], t1=0.1, h=0.01)
     assert found.failed and np.isfinite(found.failed_at)
+
+
+def test_a_body_at_rest_is_stable_whichever_way_its_weight_is_rounded():
+    """Native code works out a product within a sum to more digits than alone: 9.81 * 10 differs in its last one."""
+
+    def weight(t, q, v, args):
+        return jnp.where(v < 0, -9.81 * args, -98.1)
+
+    found = ji.solve(ji.Problem(weight, floor, 10.0), [0.0], [0.0], t1=1.0, h=0.01, args=10.0)
+    assert 9.81 * 10 != 98.1 and found.status == 0
+    motion = Motion(*map(jnp.asarray, ([0.0], [0.0], 0.0, 1.0, 0.01, 100, 0.0)), args=10.0)
+    still = State(jnp.asarray(15), jnp.zeros(1), jnp.full(1, 1e-17))
+    assert not unstable(ji.PaoliSchatzman().traits, ji.Problem(weight, floor, 10.0), motion, still)

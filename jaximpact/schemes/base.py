@@ -215,7 +215,8 @@ def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> 
     Where such a scheme is unstable the state alternates, (q, v) -> (q - h v, -v). The acceleration answers to that with
     (h K + 2 C) v, K and C being stiffness and damping; h times it is below 4 v in a stable step, in the kinetic metric and in
     every direction. What drives away so fast multiplies the motion by five in a step, and is not resolved either. The time is
-    the same in both: a force that varies in time counts for nothing.
+    the same in both: a force that varies in time counts for nothing. So do a velocity and an answer within the rounding of positions
+    and forces, which native code contracts into sums in one of two places: those of a body at rest.
     """
     if traits.explicit <= 0:
         return jnp.zeros((), bool)
@@ -224,8 +225,15 @@ def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> 
     t, metric = motion.time(n), Metric.at(problem, q, args)
     # three quarters of the way there: neither at the mirror image nor at rest, where forces are even or singular
     back = problem.generalised_force(t, q - (0.75 * h) * v, -0.5 * v if traits.damping else v, args)
-    answer = (h / 0.75) * (back - problem.generalised_force(t, q, v, args))
-    return answer @ metric.solve(answer) > (STABLE / traits.explicit) ** 2 * (v @ metric.times(v))
+    here = problem.generalised_force(t, q, v, args)
+    answer = (h / 0.75) * (back - here)
+    eps = 64 * jnp.finfo(q.dtype).eps
+    length, rounding = (eps / h) * q, (eps * h) * here
+    norm = lambda x, y: jnp.sqrt(jnp.abs(x @ y))
+    speed = norm(v, metric.times(v)) + norm(length, metric.times(length))
+    return norm(answer, metric.solve(answer)) > (STABLE / traits.explicit) * speed + norm(
+        rounding, metric.solve(rounding)
+    )
 
 
 def gradient_status(
