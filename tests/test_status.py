@@ -185,5 +185,5 @@ def test_a_body_at_rest_is_stable_whichever_way_its_weight_is_rounded():
     found = ji.solve(ji.Problem(weight, floor, 10.0), [0.0], [0.0], t1=1.0, h=0.01, args=10.0)
     assert 9.81 * 10 != 98.1 and found.status == 0
     motion = Motion(*map(jnp.asarray, ([0.0], [0.0], 0.0, 1.0, 0.01, 100, 0.0)), args=10.0)
-    still = State(jnp.asarray(15), jnp.zeros(1), jnp.full(1, 1e-17))
+    still = State(jnp.asarray(15), jnp.zeros(1), jnp.full(1, 1e-19))
     assert not unstable(ji.PaoliSchatzman().traits, ji.Problem(weight, floor, 10.0), motion, still)
