@@ -160,16 +160,23 @@ class Contacts(NamedTuple):
         large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
         return large & ~jnp.eye(len(diagonal), dtype=bool)
 
+    def norms(self) -> Array:
+        """Lengths of the gradients in the metric M^-1 (m,), by which gaps are distances; 1 for those that vanish."""
+        diagonal = self.diagonal()
+        return jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
+
+    def rooms(self) -> Array:
+        """Sums of the distances of two contacts each, (m, m): the room between those that face each other."""
+        distance = self.gap / self.norms()
+        return distance[:, None] + distance[None, :]
+
     def joined(self, q: Array) -> tuple[Array, Array]:
         """Which pairs of contacts (m, m) are two sides of one joint at q (d,): gradients that cancel in the metric M^-1, and gaps that
         do; and which may be, after a drift: of a joint written in two ways gaps cancel up to the drift's square."""
-        matrix = self.delassus()
-        diagonal = jnp.diagonal(matrix)
-        norm = jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
-        cancel = matrix < (CANCELLING - 1) * norm[:, None] * norm[None, :]
+        norm, room = self.norms(), jnp.abs(self.rooms())
+        cancel = self.angles() < CANCELLING - 1
         gap, rounding = self.gap / norm, 1e3 * jnp.finfo(q.dtype).eps * (1 + self.velocity_terms(q)) / norm
-        room, rounding = jnp.abs(gap[:, None] + gap[None, :]), rounding[:, None] + rounding[None, :]
-        drift = jnp.abs(gap[:, None] - gap[None, :])
+        drift, rounding = jnp.abs(gap[:, None] - gap[None, :]), rounding[:, None] + rounding[None, :]
         return cancel & (room <= rounding), cancel & (room <= rounding + 0.1 * drift)
 
     def coupled(self, acting: Array) -> Array:

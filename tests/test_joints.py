@@ -209,3 +209,68 @@ def test_a_linkage_of_opposing_gaps_is_one_of_joints():
     # of first order, as is the impact: h |v|
     np.testing.assert_allclose(found.q[-1], end, atol=2e-3)
     assert not found.failed
+
+
+def galperin(ratio, t1, steps, **options):
+    """A ball of mass 1 between a wall and one of mass ``ratio`` that comes at it: found, and the exact end, from impact to impact."""
+    x, v, t, count = np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0, 0
+    while True:
+        wall = -x[0] / v[0] if v[0] < 0 else np.inf
+        pair = (x[1] - x[0]) / (v[0] - v[1]) if v[0] > v[1] else np.inf
+        if t + min(wall, pair) >= t1:
+            break
+        t, x = t + min(wall, pair), x + min(wall, pair) * v
+        v = np.array([-v[0], v[1]]) if wall < pair else 2 * (v[0] + ratio * v[1]) / (1 + ratio) - v
+        count += 1
+    balls = ji.Problem(
+        lambda t, q, v, args: jnp.zeros(2),
+        lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
+        mass=np.array([1.0, ratio]),
+        restitution=1.0,
+    )
+    found = ji.solve(balls, [1.0, 2.0], [0.0, -1.0], t1=t1, steps=steps, scheme=ji.MoreauJean(), **options)
+    return found, x + (t1 - t) * v, v, count
+
+
+@pytest.mark.parametrize(
+    ("ratio", "t1", "steps"),
+    [(1.0, 4.0, 400), (100.0, 6.0, 1500), pytest.param(1e4, 10.0, 25000, marks=pytest.mark.slow)],
+)
+def test_as_many_impacts_as_there_are(ratio, t1, steps):
+    """Galperin's 3, 31 and 314: one a step, so that velocities are right to round-off, and positions to a few h times the speed."""
+    found, x, v, count = galperin(ratio, t1, steps)
+    assert count == {1.0: 3, 100.0: 31, 1e4: 314}[ratio] and found.status == 0
+    assert np.sum(np.diff(found.impulse, axis=0) > 0) == count
+    np.testing.assert_allclose(found.v[-1], v, rtol=0, atol=1e-11 * np.sqrt(ratio))
+    np.testing.assert_allclose(found.q[-1], x, rtol=0, atol=4 * t1 / steps * np.sqrt(ratio))
+
+
+@pytest.mark.parametrize("execution", ["native", "xla"])
+def test_a_body_that_is_pushed_past_what_faces_it_fails(execution):
+    """Velocities off by 500, or places by 1, the room having been 1."""
+    for ratio in (1e4, 1e6):
+        found, x, v, _ = galperin(ratio, 4.0, 1009, save="final", execution=execution)
+        assert found.failed and ji.Status.PENETRATION_DEEP & int(found.status)
+        assert np.max(np.abs(found.q[-1] - x)) > 1
+
+
+def test_a_heavy_body_that_comes_to_rest_on_a_light_one_does_not_fail():
+    """It sinks past the room that there is, by h times its speed, once."""
+    stack = ji.Problem(
+        lambda t, q, v, args: -G * jnp.array([1.0, 100.0]),
+        lambda t, q, args: jnp.stack([q[0], q[1] - q[0] - 1]),
+        mass=np.array([1.0, 100.0]),
+    )
+    for e in (0.0, 0.5):
+        found = ji.solve(stack, [0.0, 1.2], [0.0, 0.0], t1=2.0, h=2e-3, e=e, scheme=ji.MoreauJean(), save="final")
+        assert not found.failed
+        np.testing.assert_allclose(found.q[-1], [0, 1], atol=2e-3 * np.sqrt(2 * G * 0.2))
+
+
+def test_a_marble_that_drifts_out_of_its_circle_fails():
+    """By h v^2 / 2 r of its radius in a unit of time; exact speed and radius are those of the start."""
+    circle = ji.Problem(lambda t, q, v, args: jnp.zeros(2), lambda t, q, args: jnp.stack([1 - q @ q]))
+    run = lambda t1: ji.solve(circle, [1.0, 0.0], [0.0, 2.0], t1=t1, h=0.01, scheme=ji.MoreauJean(), save="final")
+    near, far = run(1.0), run(20.0)
+    assert near.status == 0 and np.hypot(*near.q[-1]) < 1.04
+    assert ji.Status.PENETRATION_DEEP & int(far.status) and np.hypot(*far.q[-1]) > 1.4

@@ -27,6 +27,8 @@ from ..projection.law import ContactLaw
 from ..status import Status, as_status
 from .base import Info, Scheme, State, Traits, gradient_status
 
+FACING = -0.99  # cosine of the angle between contacts that face each other
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -97,12 +99,40 @@ class MoreauJean(Scheme):
         new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
         info = Info.of(found, metric, new.q, chord, e)
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
+        if law.solves and contacts.dense and found.acts.shape[0]:
+            status |= self.depth_status(metric, contacts, motion, state, before, found.acts)
         if theta > 0 and self.newton > 1:
             # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
             change, rounding = jnp.max(jnp.abs(w - last)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
             failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
             status = status | as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
         return new, info._replace(status=info.status | status)
+
+    @staticmethod
+    def depth_status(
+        metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array
+    ) -> Array:
+        """Status bit of penetrations, at the beginning of a step, that spoil the motion: past a contact that faces the first, or on a
+        curved surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
+        h, eps = motion.h, jnp.finfo(rate.dtype).eps
+        norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
+        depth, speed = -contacts.gap / norm, -rate / norm
+        deep = jnp.zeros((), bool)
+        if len(rate) > 1:
+            # the motion in a wedge: at speed u for n steps it may have come from where there is room for n h u times its sine
+            cosine = contacts.angles()
+            sine = jnp.sqrt(jnp.maximum((1 - cosine) * (1 + cosine), 0))
+            past, strikes = -contacts.rooms(), (acts & (e * speed > 0))[:, None]
+            farthest = 0.05 * (motion.time(state.n) - motion.t0) * speed[:, None] * sine
+            facing = strikes & (cosine < FACING) & ~contacts.joined(state.q)[1]
+            deep = jnp.any(facing & (past > farthest) & (past > 0) & (past <= (h * e * speed)[:, None]))
+        if state.lasting is not None:
+            # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
+            square = state.v @ metric.times(state.v)
+            moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
+            sinks = depth * jnp.abs(speed) > 0.1 * h * square
+            deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)
+        return as_status(deep, Status.PENETRATION_DEEP)
 
     @staticmethod
     def lasting(
