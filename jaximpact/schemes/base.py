@@ -25,7 +25,8 @@ class State(NamedTuple):
     """What the next step needs: step number n (t = t0 + n h), position q (d,), velocity v (d,) over the last step.
 
     Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q. ``lasting`` (m,) bool
-    are contacts that the next step has to ask for, whatever their gaps; None where a scheme asks by their gaps alone.
+    are contacts that the next step has to ask for, whatever their gaps, None where a scheme asks by their gaps alone; ``joints`` ()
+    bool, whether two gaps may be one joint.
     """
 
     n: Array
@@ -33,11 +34,12 @@ class State(NamedTuple):
     v: Array
     low: Array | None = None
     lasting: Array | None = None
+    joints: Array | None = None
 
     @classmethod
-    def start(cls, motion: Motion, lasting: Array | None = None) -> State:
+    def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
         """The state at step 0."""
-        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0), lasting)
+        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0), lasting, joints)
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
         """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
@@ -46,7 +48,7 @@ class State(NamedTuple):
     def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
         """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
         q, low = added(self.q, shift, self.low)
-        return State(self.n + 1, q, v, low, lasting)
+        return State(self.n + 1, q, v, low, lasting, self.joints)
 
 
 def unrounded(q: Array) -> Array | None:

@@ -28,6 +28,8 @@ from ..status import Status, as_status
 from .base import Info, Scheme, State, Traits, gradient_status
 
 FACING = -0.99  # cosine of the angle between contacts that face each other
+ROOM = 0.05  # of the widest room between them, by which a body may be past both
+CURVED = 0.1  # of the radius of a curved surface, to which a body may sink into it
 
 
 @jax.tree_util.register_dataclass
@@ -60,13 +62,16 @@ class MoreauJean(Scheme):
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
-        m, lasting = problem.count(t0, q0, args), None
+        m = problem.count(t0, q0, args)
         steady = is_steady(problem, t0, q0, args)
-        if not steady or m > 1:
-            contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
-            closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
-            lasting = jnp.any(contacts.joined(q0)[0], axis=1) if steady else closed
-        return State.start(motion, lasting), Info.none(q0, v0, m)
+        if steady and m < 2:
+            return State.start(motion), Info.none(q0, v0, m)
+        contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+        joined = jnp.any(contacts.joined(q0)[0], axis=1) if contacts.dense and m > 1 else None
+        if steady:
+            return State.start(motion, joined), Info.none(q0, v0, m)
+        closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
+        return State.start(motion, closed, None if joined is None else jnp.any(joined)), Info.none(q0, v0, m)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         h, e, args = motion.h, motion.e, motion.args
@@ -109,32 +114,6 @@ class MoreauJean(Scheme):
         return new, info._replace(status=info.status | status)
 
     @staticmethod
-    def depth_status(
-        metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array
-    ) -> Array:
-        """Status bit of penetrations, at the beginning of a step, that spoil the motion: past a contact that faces the first, or on a
-        curved surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
-        h, eps = motion.h, jnp.finfo(rate.dtype).eps
-        norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
-        depth, speed = -contacts.gap / norm, -rate / norm
-        deep = jnp.zeros((), bool)
-        if len(rate) > 1:
-            # the motion in a wedge: at speed u for n steps it may have come from where there is room for n h u times its sine
-            cosine = contacts.angles()
-            sine = jnp.sqrt(jnp.maximum((1 - cosine) * (1 + cosine), 0))
-            past, strikes = -contacts.rooms(), (acts & (e * speed > 0))[:, None]
-            farthest = 0.05 * (motion.time(state.n) - motion.t0) * speed[:, None] * sine
-            facing = strikes & (cosine < FACING) & ~contacts.joined(state.q)[1]
-            deep = jnp.any(facing & (past > farthest) & (past > 0) & (past <= (h * e * speed)[:, None]))
-        if state.lasting is not None:
-            # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
-            square = state.v @ metric.times(state.v)
-            moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
-            sinks = depth * jnp.abs(speed) > 0.1 * h * square
-            deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)
-        return as_status(deep, Status.PENETRATION_DEEP)
-
-    @staticmethod
     def lasting(
         problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: Any
     ) -> Array | None:
@@ -145,11 +124,46 @@ class MoreauJean(Scheme):
             return before
         if not law.solves:
             return jnp.zeros_like(before)
-        if not contacts.dense or acts.shape[0] < 2:
+        if state.joints is None:
             return acts
-        joined, drifted = contacts.joined(state.q)
-        both = before[:, None] & before[None, :]
-        return acts | jnp.any((joined & (acts | before)[None, :]) | (drifted & both), axis=1)
+
+        def with_sides() -> Array:
+            joined, drifted = contacts.joined(state.q)
+            both = before[:, None] & before[None, :]
+            return acts | jnp.any((joined & (acts | before)[None, :]) | (drifted & both), axis=1)
+
+        return lax.cond(state.joints, with_sides, lambda: acts)
+
+    @staticmethod
+    def depth_status(
+        metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array
+    ) -> Array:
+        """Status bit of penetrations, at the beginning of a step, that spoil the motion: past a contact that faces the first, or on a
+        curved surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
+        h, eps = motion.h, jnp.finfo(rate.dtype).eps
+        norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
+        depth, speed = -contacts.gap / norm, -rate / norm
+        strikes = acts & (e * speed > 0)
+        deep = jnp.zeros((), bool)
+
+        def past_facing() -> Array:
+            # the motion in a wedge: at a speed for a time it may have come from where there is room for both times the sine
+            cosine = contacts.angles()
+            sine = jnp.sqrt(jnp.maximum((1 - cosine) * (1 + cosine), 0))
+            past, farthest = -contacts.rooms(), (motion.time(state.n) - motion.t0) * speed[:, None] * sine
+            facing = strikes[:, None] & (cosine < FACING) & ~contacts.joined(state.q)[1]
+            explained = (past <= (h * e * speed)[:, None]) & (past > 0)
+            return jnp.any(facing & explained & (past > ROOM * farthest))
+
+        if len(rate) > 1:
+            deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), past_facing, lambda: deep)
+        if state.lasting is not None:
+            # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
+            square = state.v @ metric.times(state.v)
+            moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
+            sinks = depth * jnp.abs(speed) > CURVED * h * square
+            deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)
+        return as_status(deep, Status.PENETRATION_DEEP)
 
     def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         """The operator of an iteration, and where it begins."""
