@@ -19,6 +19,7 @@ from . import linalg
 from .problem import Problem, mass_times
 
 SMALL = 8  # coordinates up to which tangents are pushed through all at once
+CANCELLING = 1e-6  # by how much the cosine between two sides of a joint may differ from -1
 ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
 
 
@@ -159,6 +160,25 @@ class Contacts(NamedTuple):
         large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
         return large & ~jnp.eye(len(diagonal), dtype=bool)
 
+    def norms(self) -> Array:
+        """Lengths of the gradients in the metric M^-1 (m,), by which gaps are distances; 1 for those that vanish."""
+        diagonal = self.diagonal()
+        return jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
+
+    def rooms(self) -> Array:
+        """Sums of the distances of two contacts each, (m, m): the room between those that face each other."""
+        distance = self.gap / self.norms()
+        return distance[:, None] + distance[None, :]
+
+    def joined(self, q: Array) -> tuple[Array, Array]:
+        """Which pairs of contacts (m, m) are two sides of one joint at q (d,): gradients that cancel in the metric M^-1, and gaps that
+        do; and which may be, after a drift: of a joint written in two ways gaps cancel up to the drift's square."""
+        norm, room = self.norms(), jnp.abs(self.rooms())
+        cancel = self.angles() < CANCELLING - 1
+        gap, rounding = self.gap / norm, 1e3 * jnp.finfo(q.dtype).eps * (1 + self.velocity_terms(q)) / norm
+        drift, rounding = jnp.abs(gap[:, None] - gap[None, :]), rounding[:, None] + rounding[None, :]
+        return cancel & (room <= rounding), cancel & (room <= rounding + 0.1 * drift)
+
     def coupled(self, acting: Array) -> Array:
         """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ()."""
         return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
@@ -244,14 +264,26 @@ def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 def is_flat(problem: Problem, t: ArrayLike, q: Array, args: Any) -> bool:
     """Whether all constraints are seen to be affine in q: the jaxpr of their gradients does not look at it."""
-    if problem.is_local:
-        return False
-    jaxpr = jax.make_jaxpr(lambda x: jacobian(problem, t, x, args)[1])(q).jaxpr
+    return not problem.is_local and not _depends(lambda x: jacobian(problem, t, x, args)[1], q)
+
+
+def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
+    """Whether gap velocities are seen to change with the velocity alone: gradients and drifts look at neither t nor q."""
+
+    def rates(t: Array, q: Array) -> tuple[Array, Array]:
+        return jacobian(problem, t, q, args)[1], drift(problem, t, q, args)
+
+    return not problem.is_local and not _depends(rates, t, q)
+
+
+def _depends(function: Callable, *args: Array) -> bool:
+    """Whether the jaxpr of a function makes its results of its arguments."""
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     moving = set(map(id, jaxpr.invars))
     for eqn in jaxpr.eqns:
         if any(id(v) in moving for v in eqn.invars):
             moving |= set(map(id, eqn.outvars))
-    return not any(id(v) in moving for v in jaxpr.outvars)
+    return any(id(v) in moving for v in jaxpr.outvars)
 
 
 class Closure(NamedTuple):

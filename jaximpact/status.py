@@ -35,6 +35,7 @@ class Status(enum.IntFlag):
     NEIGHBOURS_LOST = 1 << 19
     NEIGHBOURS_OUTRUN = 1 << 20
     DERIVATIVE_JUMP = 1 << 21
+    PENETRATION_DEEP = 1 << 24
 
     def __str__(self) -> str:
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -79,6 +80,9 @@ CAUSES = {
     Status.NEIGHBOURS_OUTRUN: "a body moved further in one step than a quarter of the skin of the list of near pairs, past which contacts may be "
     "missed, or the reach is no number, or too short for the bodies as they are at t0 or t1: take a smaller h or a larger Bodies(skin=...), "
     "or a Bodies(reach=...) that is long enough at all times",
+    Status.PENETRATION_DEEP: "a body penetrated so deep that h does not resolve the motion: past another contact that faces the first, "
+    "as a light body does that bounces ever faster before a heavy one, or by a tenth of the radius of a curved surface that it slides "
+    "along (MoreauJean drifts by O(h)): take a smaller h, or EventCorrected or PaoliSchatzman",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "
@@ -102,6 +106,7 @@ FAILURES = (
     | Status.MASS_NOT_SYMMETRIC
     | Status.NEIGHBOURS_LOST
     | Status.NEIGHBOURS_OUTRUN
+    | Status.PENETRATION_DEEP
 )
 # bits of derivatives alone, and all that speaks against one
 DERIVATIVES = (

@@ -122,3 +122,16 @@ def test_penetrations_that_add_up_along_a_chain_are_named(steps, deep):
     assert any("h is too large" in failure for failure in found.failures) == deep
     # the exact motion is admissible, and a gap of two coordinates: one of them is off by half the penetration or more
     assert error >= 0.5 * float(solution.penetration)
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3])
+def test_a_body_at_rest_has_no_step_that_is_too_large(place):
+    """It sinks by round-off, of which the widest gap is made too."""
+    body = ji.Problem(lambda t, q, v, args: -9.81 * jnp.ones_like(q), lambda t, q, args: q - args)
+    solution = ji.solve(body, [place], [0.0], t1=1.0, h=0.01, args=place, save="all")
+    sunk = solution.__class__(
+        **(vars(solution) | {"penetration": np.float64(5.6e-17), "q": solution.q.at[3].add(5.6e-17)})
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ji.check_hypotheses(body, sunk, args=place).failures == ()

@@ -172,3 +172,14 @@ def test_a_gap_without_a_derivative_at_its_zero_fails_at_a_time():
     bad = ji.Problem(fall, lambda t, q, args: jnp.sqrt(q - 1))
     found = ji.solve(bad, [1.0], [0.0], t1=0.1, h=0.01)
     assert found.failed and np.isfinite(found.failed_at)
+
+
+def test_a_body_at_rest_is_stable_whichever_way_its_forces_are_rounded():
+    """Native code works out a product within a sum to more digits than alone: 9.81 * 10 and 98.1 balance in one of two places."""
+
+    def balance(t, q, v, args):
+        return jnp.where(v < 0, 98.1 - 9.81 * args, 0.0)
+
+    hung = ji.Problem(balance, floor, 10.0)
+    found = ji.solve(hung, [1.0], [1e-19], t1=1.0, h=0.01, args=10.0, save="final")
+    assert 9.81 * 10 != 98.1 and found.status == 0

@@ -24,27 +24,31 @@ STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4,
 class State(NamedTuple):
     """What the next step needs: step number n (t = t0 + n h), position q (d,), velocity v (d,) over the last step.
 
-    Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q.
+    Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q. ``lasting`` (m,) bool
+    are contacts that the next step has to ask for, whatever their gaps, None where a scheme asks by their gaps alone; ``joints`` ()
+    bool, whether two gaps may be one joint.
     """
 
     n: Array
     q: Array
     v: Array
     low: Array | None = None
+    lasting: Array | None = None
+    joints: Array | None = None
 
     @classmethod
-    def start(cls, motion: Motion) -> State:
+    def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
         """The state at step 0."""
-        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0))
+        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0), lasting, joints)
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
         """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
-        return self
+        return self if self.lasting is None else self._replace(lasting=moved(self.lasting))
 
-    def moved(self, shift: Array, v: Array) -> State:
+    def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
         """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
         q, low = added(self.q, shift, self.low)
-        return State(self.n + 1, q, v, low)
+        return State(self.n + 1, q, v, low, lasting, self.joints)
 
 
 def unrounded(q: Array) -> Array | None:
@@ -213,7 +217,8 @@ def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> 
     Where such a scheme is unstable the state alternates, (q, v) -> (q - h v, -v). The acceleration answers to that with
     (h K + 2 C) v, K and C being stiffness and damping; h times it is below 4 v in a stable step, in the kinetic metric and in
     every direction. What drives away so fast multiplies the motion by five in a step, and is not resolved either. The time is
-    the same in both: a force that varies in time counts for nothing.
+    the same in both: a force that varies in time counts for nothing. So do a velocity and an answer within the rounding of positions
+    and forces, which native code contracts into sums in one of two places: those of a body at rest.
     """
     if traits.explicit <= 0:
         return jnp.zeros((), bool)
@@ -222,8 +227,15 @@ def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> 
     t, metric = motion.time(n), Metric.at(problem, q, args)
     # three quarters of the way there: neither at the mirror image nor at rest, where forces are even or singular
     back = problem.generalised_force(t, q - (0.75 * h) * v, -0.5 * v if traits.damping else v, args)
-    answer = (h / 0.75) * (back - problem.generalised_force(t, q, v, args))
-    return answer @ metric.solve(answer) > (STABLE / traits.explicit) ** 2 * (v @ metric.times(v))
+    here = problem.generalised_force(t, q, v, args)
+    answer = (h / 0.75) * (back - here)
+    eps = 64 * jnp.finfo(q.dtype).eps
+    length, rounding = (eps / h) * q, (eps * h) * here
+    norm = lambda x, y: jnp.sqrt(jnp.abs(x @ y))
+    speed = norm(v, metric.times(v)) + norm(length, metric.times(length))
+    return norm(answer, metric.solve(answer)) > (STABLE / traits.explicit) * speed + norm(
+        rounding, metric.solve(rounding)
+    )
 
 
 def gradient_status(

@@ -19,13 +19,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact import Metric, linearise
+from ..contact import Contacts, Metric, closure, is_steady, linearise
 from ..derivatives import graft
 from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
 from .base import Info, Scheme, State, Traits, gradient_status
+
+FACING = -0.99  # cosine of the angle between contacts that face each other
+ROOM = 0.05  # of the widest room between them, by which a body may be past both
+CURVED = 0.1  # of the radius of a curved surface, to which a body may sink into it
 
 
 @jax.tree_util.register_dataclass
@@ -57,8 +61,17 @@ class MoreauJean(Scheme):
         return Traits(phase=lambda e: jnp.mean(e / (1 + e)), explicit=1 - 2 * self.theta, lists=True, tangent=tangent)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        m = problem.count(motion.t0, motion.q0, motion.args)
-        return State.start(motion), Info.none(motion.q0, motion.v0, m)
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        m = problem.count(t0, q0, args)
+        steady = is_steady(problem, t0, q0, args)
+        if steady and m < 2:
+            return State.start(motion), Info.none(q0, v0, m)
+        contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+        joined = jnp.any(contacts.joined(q0)[0], axis=1) if contacts.dense and m > 1 else None
+        if steady:
+            return State.start(motion, joined), Info.none(q0, v0, m)
+        closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
+        return State.start(motion, closed, None if joined is None else jnp.any(joined)), Info.none(q0, v0, m)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         h, e, args = motion.h, motion.e, motion.args
@@ -69,6 +82,8 @@ class MoreauJean(Scheme):
         contacts = linearise(problem, metric, t, q, args)
         before = contacts.gap_velocity(v)
         active = contacts.gap + self.activation * h * before <= 0
+        if state.lasting is not None:
+            active |= state.lasting
         old_force = problem.generalised_force(t, q, v, args)
 
         def momentum_defect(w: Array) -> Array:
@@ -86,15 +101,69 @@ class MoreauJean(Scheme):
             found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
             last, w = w, free + found.jump
         chord = theta * w + (1 - theta) * v
-        new = state.moved(h * chord, w)
+        new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
         info = Info.of(found, metric, new.q, chord, e)
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
+        if law.solves and contacts.dense and found.acts.shape[0]:
+            status |= self.depth_status(metric, contacts, motion, state, before, found.acts)
         if theta > 0 and self.newton > 1:
             # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
             change, rounding = jnp.max(jnp.abs(w - last)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
             failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
             status = status | as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
         return new, info._replace(status=info.status | status)
+
+    @staticmethod
+    def lasting(
+        problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: Any
+    ) -> Array | None:
+        """Which contacts (m,) the next step asks for whatever their gaps: those that acted, since gaps may have turned away within the
+        step, and both sides of a joint. Where nothing turns, joints are those of the start."""
+        before = state.lasting
+        if before is None or is_steady(problem, t, state.q, args):
+            return before
+        if not law.solves:
+            return jnp.zeros_like(before)
+        if state.joints is None:
+            return acts
+
+        def with_sides() -> Array:
+            joined, drifted = contacts.joined(state.q)
+            both = before[:, None] & before[None, :]
+            return acts | jnp.any((joined & (acts | before)[None, :]) | (drifted & both), axis=1)
+
+        return lax.cond(state.joints, with_sides, lambda: acts)
+
+    @staticmethod
+    def depth_status(
+        metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array
+    ) -> Array:
+        """Status bit of penetrations, at the beginning of a step, that spoil the motion: past a contact that faces the first, or on a
+        curved surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
+        h, eps = motion.h, jnp.finfo(rate.dtype).eps
+        norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
+        depth, speed = -contacts.gap / norm, -rate / norm
+        strikes = acts & (e * speed > 0)
+        deep = jnp.zeros((), bool)
+
+        def past_facing() -> Array:
+            # the motion in a wedge: at a speed for a time it may have come from where there is room for both times the sine
+            cosine = contacts.angles()
+            sine = jnp.sqrt(jnp.maximum((1 - cosine) * (1 + cosine), 0))
+            past, farthest = -contacts.rooms(), (motion.time(state.n) - motion.t0) * speed[:, None] * sine
+            facing = strikes[:, None] & (cosine < FACING) & ~contacts.joined(state.q)[1]
+            explained = (past <= (h * e * speed)[:, None]) & (past > 0)
+            return jnp.any(facing & explained & (past > ROOM * farthest))
+
+        if len(rate) > 1:
+            deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), past_facing, lambda: deep)
+        if state.lasting is not None:
+            # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
+            square = state.v @ metric.times(state.v)
+            moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
+            sinks = depth * jnp.abs(speed) > CURVED * h * square
+            deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)
+        return as_status(deep, Status.PENETRATION_DEEP)
 
     def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         """The operator of an iteration, and where it begins."""

@@ -1,0 +1,276 @@
+"""Contacts that last on turning gaps, and joints written as two gaps, against motions in minimal coordinates."""
+
+import jax
+import jax.numpy as jnp
+import methods
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import jaximpact as ji
+
+G = 9.81
+SCHEMES = [methods.SCHEMES[name].scheme for name in methods.KINDS]
+every = pytest.mark.parametrize(
+    "scheme",
+    [pytest.param(s, marks=() if isinstance(s, ji.MoreauJean) else pytest.mark.slow) for s in SCHEMES],
+    ids=repr,
+)
+
+
+def integrated(acceleration, x, t1, stop=None, e=0.0):
+    """(angle, rate) at t1 of one equation of second order; where ``stop`` (angle) falls to zero the rate is turned round, times e."""
+    t = 0.0
+
+    def event(t, x):
+        return stop(x[0])
+
+    event.terminal, event.direction = True, -1
+    while True:
+        events = None if stop is None else event
+        found = solve_ivp(lambda t, x: [x[1], acceleration(x[0])], (t, t1), x, rtol=1e-12, atol=1e-13, events=events)
+        x, t = found.y[:, -1], found.t[-1]
+        if found.status == 0:
+            return x
+        # a hair inside, so that the same impact is not found again
+        x = np.array([x[0] + 1e-12, -e * x[1]])
+
+
+# a ladder of half length 1 that slides down a wall
+
+LADDER = ji.Problem(
+    lambda t, q, v, args: jnp.array([0.0, -G, 0.0], q.dtype),
+    lambda t, q, args: jnp.stack([q[1] - jnp.sin(q[2]), q[0] - jnp.cos(q[2])]),
+    mass=np.array([1.0, 1.0, 1 / 3]),
+)
+
+
+def ladder(angle, rate):
+    q0 = jnp.stack([jnp.cos(angle), jnp.sin(angle), angle])
+    return q0, rate * jnp.stack([-jnp.sin(angle), jnp.cos(angle), jnp.ones_like(angle)])
+
+
+@every
+def test_two_contacts_that_last_on_turning_gaps_push_all_the_time(scheme):
+    """The wall's force is x'' = (cos a)'' with a'' = -3/4 g cos a; so for forces of steps, and the Jacobian by angle and rate."""
+    start, t1, steps = np.array([1.0, -0.3]), 0.3, 307
+    h = t1 / steps
+
+    def end(x):
+        found = ji.solve(LADDER, *ladder(*x), t1=t1, steps=steps, scheme=scheme, save="final")
+        return jnp.stack([found.q[-1, 2], found.v[-1, 2]])
+
+    found = ji.solve(LADDER, *ladder(*start), t1=t1, steps=steps, scheme=scheme, save="all")
+    force = np.diff(found.impulse[:, 1]) / h
+    angle, rate = np.asarray(found.q[:-1, 2]), np.asarray(found.v[:-1, 2])
+    right = 0.75 * G * np.cos(angle) * np.sin(angle) - np.cos(angle) * rate**2
+    # of first order: 3 h times the force's rate of change, up to 20; the first step of PaoliSchatzman is a start
+    np.testing.assert_allclose(force[2:], right[2:], atol=60 * h)
+    assert found.status == 0
+    exact = lambda x: integrated(lambda a: -0.75 * G * np.cos(a), x, t1)
+    differences = [(exact(start + 1e-5 * x) - exact(start - 1e-5 * x)) / 2e-5 for x in np.eye(2)]
+    # of first order: h times the rates of change, up to 5
+    np.testing.assert_allclose(jax.jacfwd(end)(jnp.array(start)), np.stack(differences, 1), atol=5 * h)
+
+
+def test_xla_and_single_precision_push_as_native_code_does():
+    run = lambda q0, v0, **options: ji.solve(LADDER, q0, v0, t1=0.3, steps=307, scheme=ji.MoreauJean(), **options)
+    start = ladder(1.0, -0.3)
+    found, other = run(*start), run(*start, execution="xla")
+    np.testing.assert_allclose(other.impulse, found.impulse, rtol=0, atol=1e-12)
+    single = run(*map(np.float32, start))
+    assert single.q.dtype == np.float32 and single.status == 0 and np.all(np.diff(single.impulse, axis=0) > 0)
+
+
+# pendulums of length 1: a distance kept by two gaps, and a wall at x = -.3
+
+WALL = 0.3
+
+
+def pendulum(distance):
+    def gaps(t, q, args):
+        return jnp.stack([*distance(jnp.hypot(q[0], q[1])), q[0] + WALL])
+
+    return ji.Problem(lambda t, q, v, args: jnp.array([0.0, -G], q.dtype), gaps)
+
+
+def hanging(angle):
+    return [np.sin(angle), -np.cos(angle)]
+
+
+@every
+@pytest.mark.parametrize("e", [0.5, pytest.param(0.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "distance", [lambda r: (1 - r, r - 1), pytest.param(lambda r: (1 - r**2, r - 1), marks=pytest.mark.slow)]
+)
+def test_a_joint_of_two_gaps_is_one_in_minimal_coordinates(scheme, e, distance):
+    """Held on both sides also where an impact on the wall asks for the side that has not been pulled at."""
+    if e > 0 and isinstance(scheme, ji.Maury):
+        return
+    x = integrated(lambda a: -G * np.sin(a), [1.2, 0.0], 0.8, lambda a: np.sin(a) + WALL, e)
+    errors = []
+    for h in (1e-2, 1e-3):
+        found = ji.solve(pendulum(distance), hanging(1.2), [0.0, 0.0], t1=0.8, h=h, e=e, scheme=scheme, save="final")
+        assert not found.failed
+        errors.append(np.max(np.abs(found.q[-1] - np.array(hanging(x[0])))))
+    # of first order: MoreauJean drifts by 5 h
+    assert errors[0] < 0.06 and errors[1] < 0.15 * errors[0] + 1e-9, errors
+
+
+def test_the_derivative_of_a_joint_is_that_in_minimal_coordinates():
+    def end(angle):
+        q0, still = jnp.stack([jnp.sin(angle), -jnp.cos(angle)]), jnp.zeros(2)
+        return ji.solve(
+            pendulum(lambda r: (1 - r, r - 1)), q0, still, t1=0.3, h=1e-3, scheme=ji.MoreauJean(), save="final"
+        ).q[-1]
+
+    ends = [hanging(integrated(lambda a: -G * np.sin(a), [1.2 + step, 0.0], 0.3)[0]) for step in (1e-5, -1e-5)]
+    # of first order: 5 h
+    np.testing.assert_allclose(jax.jacfwd(end)(1.2), np.subtract(*ends) / 2e-5, atol=5e-3)
+
+
+@every
+def test_a_rail_of_two_gaps_holds_against_a_wall(scheme):
+    """Flat gaps, whose round-off says nothing of which side is closed; the force along the rail has constant acceleration."""
+    along, across = np.array([np.cos(0.5), np.sin(0.5)]), np.array([-np.sin(0.5), np.cos(0.5)])
+    e = 0.0 if isinstance(scheme, ji.Maury) else 0.5
+    rail = ji.Problem(
+        lambda t, q, v, args: jnp.asarray(3 * across - 5 * along),
+        lambda t, q, args: jnp.stack([across @ q, -(across @ q), q[0] + WALL]),
+        restitution=e,
+    )
+    place, speed, left = 0.1, 0.7, 0.95
+    stop = -WALL / along[0]
+    hit = (speed + np.sqrt(speed**2 + 10 * (place - stop))) / 5
+    left -= hit
+    rebound = -e * (speed - 5 * hit)
+    # in flight again, or at rest on the wall
+    end = stop + (rebound * left - 2.5 * left**2 if e > 0 else 0)
+    found = ji.solve(rail, place * along, speed * along, t1=0.95, h=1e-3, scheme=scheme, save="final")
+    # h |v|, in the step of the impact and for PaoliSchatzman in two
+    np.testing.assert_allclose(found.q[-1], end * along, atol=5e-3)
+    assert not found.failed
+
+
+# a four-bar linkage in three angles, its loop closed by two equations and so by four gaps, with a stop
+
+RODS, BASE = np.array([1.0, 2.0, 1.5]), 2.0
+WEIGHTS = G * np.array([0.5, 1.3, 0.7])
+
+
+def loop(q):
+    a, b, c = RODS
+    closed = a * np.cos(q[0]) + b * np.cos(q[1]) - c * np.cos(q[2]) - BASE
+    return np.array([closed, a * np.sin(q[0]) + b * np.sin(q[1]) - c * np.sin(q[2])])
+
+
+def linkage(t1, e, stop):
+    """Start, and angles at t1, by Lagrange multipliers; an impact on the stop turns the only velocity round, times e."""
+    signs = RODS * np.array([1, 1, -1])
+    gradient = lambda q: np.stack([-signs * np.sin(q), signs * np.cos(q)])
+    turning = lambda q, v: np.stack([-signs * np.cos(q) * v**2, -signs * np.sin(q) * v**2]).sum(axis=1)
+
+    def rhs(t, x):
+        q, v = x[:3], x[3:]
+        j, free = gradient(q), -WEIGHTS * np.cos(q) / RODS
+        force = np.linalg.solve((j / RODS) @ j.T, j @ free + turning(q, v))
+        return np.concatenate([v, free - j.T @ force / RODS])
+
+    q = np.array([1.2, 0.27341389, 1.37755106])
+    for _ in range(4):
+        q[1:] -= np.linalg.solve(gradient(q)[:, 1:], loop(q))
+    rates = np.linalg.svd(gradient(q))[2][-1]
+    x, t, start = np.concatenate([q, rates / rates[0]]), 0.0, (q, rates / rates[0])
+
+    def event(t, x):
+        return stop - x[0]
+
+    event.terminal, event.direction = True, -1
+    while t < t1:
+        found = solve_ivp(rhs, (t, t1), x, rtol=1e-12, atol=1e-13, events=event)
+        x, t = found.y[:, -1].copy(), found.t[-1]
+        if found.status:
+            x[3:] *= -e
+            x[:3] += 1e-13 * x[3:]
+    return start, x[:3]
+
+
+def test_a_linkage_of_opposing_gaps_is_one_of_joints():
+    (q0, v0), end = linkage(1.0, 0.5, 1.7)
+
+    def gaps(t, q, args):
+        a, b, c = RODS
+        x = a * jnp.cos(q[0]) + b * jnp.cos(q[1]) - c * jnp.cos(q[2]) - BASE
+        y = a * jnp.sin(q[0]) + b * jnp.sin(q[1]) - c * jnp.sin(q[2])
+        return jnp.stack([x, -x, y, -y, 1.7 - q[0]])
+
+    four_bar = ji.Problem(lambda t, q, v, args: -WEIGHTS * jnp.cos(q), gaps, mass=RODS, restitution=0.5)
+    found = ji.solve(four_bar, q0, v0, t1=1.0, h=1e-3, scheme=ji.MoreauJean(), save="final")
+    # of first order, as is the impact: h |v|
+    np.testing.assert_allclose(found.q[-1], end, atol=2e-3)
+    assert not found.failed
+
+
+def galperin(ratio, t1, steps, **options):
+    """A ball of mass 1 between a wall and one of mass ``ratio`` that comes at it: found, and the exact end, from impact to impact."""
+    x, v, t, count = np.array([1.0, 2.0]), np.array([0.0, -1.0]), 0.0, 0
+    while True:
+        wall = -x[0] / v[0] if v[0] < 0 else np.inf
+        pair = (x[1] - x[0]) / (v[0] - v[1]) if v[0] > v[1] else np.inf
+        if t + min(wall, pair) >= t1:
+            break
+        t, x = t + min(wall, pair), x + min(wall, pair) * v
+        v = np.array([-v[0], v[1]]) if wall < pair else 2 * (v[0] + ratio * v[1]) / (1 + ratio) - v
+        count += 1
+    balls = ji.Problem(
+        lambda t, q, v, args: jnp.zeros(2),
+        lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
+        mass=np.array([1.0, ratio]),
+        restitution=1.0,
+    )
+    found = ji.solve(balls, [1.0, 2.0], [0.0, -1.0], t1=t1, steps=steps, scheme=ji.MoreauJean(), **options)
+    return found, x + (t1 - t) * v, v, count
+
+
+@pytest.mark.parametrize(
+    ("ratio", "t1", "steps"),
+    [(1.0, 4.0, 400), (100.0, 6.0, 1500), pytest.param(1e4, 10.0, 25000, marks=pytest.mark.slow)],
+)
+def test_as_many_impacts_as_there_are(ratio, t1, steps):
+    """Galperin's 3, 31 and 314: one a step, so that velocities are right to round-off, and positions to a few h times the speed."""
+    found, x, v, count = galperin(ratio, t1, steps)
+    assert count == {1.0: 3, 100.0: 31, 1e4: 314}[ratio] and found.status == 0
+    assert np.sum(np.diff(found.impulse, axis=0) > 0) == count
+    np.testing.assert_allclose(found.v[-1], v, rtol=0, atol=1e-11 * np.sqrt(ratio))
+    np.testing.assert_allclose(found.q[-1], x, rtol=0, atol=4 * t1 / steps * np.sqrt(ratio))
+
+
+@pytest.mark.parametrize("execution", ["native", "xla"])
+def test_a_body_that_is_pushed_past_what_faces_it_fails(execution):
+    """Velocities off by 500, or places by 1, the room having been 1."""
+    for ratio in (1e4, 1e6):
+        found, x, _, _ = galperin(ratio, 4.0, 1009, save="final", execution=execution)
+        assert found.failed and ji.Status.PENETRATION_DEEP & int(found.status)
+        assert np.max(np.abs(found.q[-1] - x)) > 1
+
+
+def test_a_heavy_body_that_comes_to_rest_on_a_light_one_does_not_fail():
+    """It sinks past the room that there is, by h times its speed, once."""
+    stack = ji.Problem(
+        lambda t, q, v, args: -G * jnp.array([1.0, 100.0]),
+        lambda t, q, args: jnp.stack([q[0], q[1] - q[0] - 1]),
+        mass=np.array([1.0, 100.0]),
+    )
+    for e in (0.0, 0.5):
+        found = ji.solve(stack, [0.0, 1.2], [0.0, 0.0], t1=2.0, h=2e-3, e=e, scheme=ji.MoreauJean(), save="final")
+        assert not found.failed
+        np.testing.assert_allclose(found.q[-1], [0, 1], atol=2e-3 * np.sqrt(2 * G * 0.2))
+
+
+def test_a_marble_that_drifts_out_of_its_circle_fails():
+    """By h v^2 / 2 r of its radius in a unit of time; exact speed and radius are those of the start."""
+    circle = ji.Problem(lambda t, q, v, args: jnp.zeros(2), lambda t, q, args: jnp.stack([1 - q @ q]))
+    run = lambda t1: ji.solve(circle, [1.0, 0.0], [0.0, 2.0], t1=t1, h=0.01, scheme=ji.MoreauJean(), save="final")
+    near, far = run(1.0), run(20.0)
+    assert near.status == 0 and np.hypot(*near.q[-1]) < 1.04
+    assert ji.Status.PENETRATION_DEEP & int(far.status) and np.hypot(*far.q[-1]) > 1.4
