@@ -263,7 +263,8 @@ class Course:
         """At the end: with remarks on derivatives, or without."""
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
-            return account._replace(status=account.status | end(near, self.ended, self.moving.steps, state))
+            status = end(near, self.scheme.traits, self.ended, self.moving.steps, state)
+            return account._replace(status=account.status | status)
         return account._replace(status=account.status & ~int(DERIVATIVES)) if self.locates else account
 
     def last(self, row: Row) -> Row:
