@@ -31,7 +31,7 @@ from .derivatives import graft_once, graft_tree
 from .motion import Motion
 from .problem import Problem
 from .projection.law import ContactLaw, Held
-from .schemes.base import Info, Scheme, Wrapping
+from .schemes.base import Info, Scheme, Traits, Wrapping
 from .status import Status, as_status
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
@@ -41,19 +41,22 @@ RELEASES = 3  # contacts that let go one after the other when forces are looked 
 
 class Tracked(NamedTuple):
     """A scheme's state, whose n, q and v are its own, and what each contact (m,) did in the ``last`` step, whether it ever
-    had an impact (``met``), and the number () of the ``latest`` impact's step."""
+    had an impact (``met``), the number () of the ``latest`` impact's step, and by what times () the motion's own impacts
+    may come before (``late``) and after (``early``) those of the scheme."""
 
     state: Any
     last: Array
     met: Array
     latest: Array
+    early: Array
+    late: Array
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
 
     def relisted(self, moved: Callable) -> Tracked:
         """See `State.relisted`."""
-        return Tracked(self.state.relisted(moved), moved(self.last), moved(self.met), self.latest)
+        return self._replace(state=self.state.relisted(moved), last=moved(self.last), met=moved(self.met))
 
 
 class Instant(NamedTuple):
@@ -183,11 +186,12 @@ class Corrected(Wrapping):
         speed = contacts.gap_velocity(v0)
         closed = closure(contacts, speed, q0, v0).closed
         last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
-        return Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32)), info
+        zero = jnp.zeros((), q0.dtype)
+        return Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32), zero, zero), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
-        before, last, met, latest = state
+        before, last, met, latest, early, late = state
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, e, args = motion.h, motion.e, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
@@ -227,12 +231,18 @@ class Corrected(Wrapping):
 
         zeno = lasting & ~lasted & met & (e > 0)
         # an impact of two steps that the first step is part of is not resolved
-        early = jnp.any(impact) & (before.n == 0) & (traits.steps > 1)
+        at_start = jnp.any(impact) & (before.n == 0) & (traits.steps > 1)
         status = info.status | doubts(here, impact, reacting & (last == FREE) & ~zeno, zeno)
-        status = status | as_status(early, Status.DERIVATIVE_AT_END)
+        status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
+        ahead, behind = lax.stop_gradient(traits.delay(e))
+        flight = jnp.where(latest >= 0, elapsed(h, latest, before.n), 0)
+        swing = swings(traits, jnp.where(impact, -here.gap_velocity, 0), here.threshold, flight)
+        swing = jnp.max(swing, initial=0.0)
+        early, late = (x + jnp.where(crossed, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
         last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
-        return Tracked(new, last.astype(jnp.int32), met | impact, latest), info._replace(status=status)
+        tracked = Tracked(new, last.astype(jnp.int32), met | impact, latest, *lax.stop_gradient((early, late)))
+        return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
@@ -265,8 +275,36 @@ def synchronous(problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: A
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
 
 
-def end(problem: Problem, motion: Motion, steps: Any, state: Any) -> Array:
-    """Status bits: whether an impact lies within a step or two of the end, seen by the scheme or not yet."""
-    here = observe(problem, motion.h, motion.time(state.n), state.q, state.v, motion.args)
-    soon = (here.gap_velocity < -here.threshold) & (here.contacts.gap + motion.h * here.gap_velocity < 0)
-    return as_status(jnp.any(soon) | (state.latest > steps - 2), Status.DERIVATIVE_AT_END)
+def elapsed(h: Array, first: Array, last: Any) -> Array:
+    """The time from a step to another."""
+    return h * (last - first).astype(h.dtype)
+
+
+def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
+    """By what times (m,) impacts at a ``speed`` (m,) are off, after a ``flight`` () since the impact before.
+
+    The velocity behind that one is off by a quarter of h times the acceleration for each step that an impact takes, which is an eighth
+    of the threshold (m,) for impacts.
+    """
+    return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
+
+
+def end(problem: Problem, traits: Traits, motion: Motion, steps: Any, state: Any) -> Array:
+    """Status bits: whether an impact may lie within a step or two of the end, seen by the scheme or not yet.
+
+    Impacts of a scheme that locates none come early or late, and the more so the more there were.
+    """
+    h = motion.h
+    here = observe(problem, h, motion.time(state.n), state.q, state.v, motion.args)
+    fall = jnp.minimum(here.gap_acceleration, 0)
+    # at which a contact closes that goes on like this
+    square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
+    speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
+    since = elapsed(h, state.latest, steps)
+    early, reach = jnp.zeros_like(h), h
+    if isinstance(state, Tracked):
+        flight = jnp.where(state.latest >= 0, since, 0)
+        early, reach = state.early, h + state.late + swings(traits, speed, here.threshold, flight)
+    left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
+    soon = (speed > here.threshold) & (left < 0)
+    return as_status(jnp.any(soon) | (since < 1.5 * h + early), Status.DERIVATIVE_AT_END)

@@ -59,8 +59,8 @@ CAUSES = {
     "none: near grazing the derivative diverges; take a smaller h, or trust no derivative of this motion",
     Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) contacts that are not orthogonal, or more than are followed one by one, "
     "struck within one step: at a simultaneous impact the motion is not differentiable; a smaller h tells whether they coincide",
-    Status.DERIVATIVE_AT_END: "(derivatives only) an impact lies within a step or two of t0 or t1: at the time of an impact the "
-    "state has no derivative; move t1, or take a smaller h",
+    Status.DERIVATIVE_AT_END: "(derivatives only) an impact lies within a step or two of t0 or t1, or as near t1 as h and the impacts "
+    "before leave its time open: at the time of an impact the state has no derivative; move t1, or take a smaller h",
     Status.DERIVATIVE_ZENO: "(derivatives only) infinitely many impacts accumulated (bounces died out): the derivative behind "
     "that point is of first order at best",
     Status.PROJECTION_REFINED: "(remark) the first method of the projection did not reach its tolerance and a slower one finished: "

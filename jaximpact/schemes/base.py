@@ -102,6 +102,7 @@ class Traits(NamedTuple):
     Attributes:
         steps: over how many steps an impact is spread, 1 or 2.
         phase: ``phase(e)``, where within the first of them, in [0, 1], the derivative of an impact with restitution e is taken.
+        delay: ``delay(e)``, by how many steps after an impact with restitution e the scheme may be ahead of the motion, and how many behind.
         lag: by how many steps a velocity lags behind the end of its step.
         locates: whether impacts are located within a step. Its plain derivative is then that of the motion, `Scheme.step` and
             `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the step of the ``latest`` impact.
@@ -116,6 +117,7 @@ class Traits(NamedTuple):
 
     steps: int = 1
     phase: Callable[[Array], Any] = lambda e: 0.5
+    delay: Callable[[Any], tuple[Any, Any]] = lambda e: (1.0, 2.0)
     lag: float = 0.0
     locates: bool = False
     order: int = 1

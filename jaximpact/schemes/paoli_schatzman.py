@@ -93,7 +93,10 @@ class PaoliSchatzman(Scheme):
     @property
     def traits(self) -> Traits:
         lists = self.metric != "geodesic"
-        return Traits(steps=2, lag=0.5, restitution="one", damping=self.force != "centred", lists=lists)
+        # without forces every impact takes two steps, whatever e is
+        delay = lambda e: (0.0, 2.0)
+        damping = self.force != "centred"
+        return Traits(steps=2, delay=delay, lag=0.5, restitution="one", damping=damping, lists=lists)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         m = problem.count(motion.t0, motion.q0, motion.args)
