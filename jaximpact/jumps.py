@@ -18,6 +18,7 @@ from .contact import Metric, acceleration, drift, jacobian, linearise
 from .jaxprs import depends
 from .motion import Motion
 from .problem import Problem
+from .schemes.base import Traits
 from .sensitivity import FREE, IMPACT, REBOUND
 from .status import Status, as_status
 from .switches import (
@@ -32,6 +33,7 @@ from .switches import (
     gap_switches,
 )
 
+TURNED = 3.5  # 2 h times the damping rate: beyond it a force that asks for the velocity is a jump to this step; unstable from 4 on
 NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
 SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were fitted together, matters to no derivative
 
@@ -64,6 +66,21 @@ def jump_status(
     if of_gaps is not None:
         found = found | _jumped(_Rates(of_gaps, touching), start, end, (args,), _terms(problem, args))
     return as_status(found, Status.DERIVATIVE_JUMP)
+
+
+def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
+    """Status bit of a state at which a force, such as a friction that is smoothed, turns round with the velocity within a step.
+
+    A scheme that is explicit in the velocity then alternates, or stays where two forces cancel: (v, 0) to beyond. None where that cannot be.
+    """
+    t, q, v, args = motion.time(state.n), state.q, state.v, motion.args
+    if traits.explicit <= 0 or not traits.damping or not depends(problem.generalised_force, (t, q, v, args), (2,)):
+        return None
+    metric = Metric.at(problem, q, args)
+    # a little beyond rest, where forces that saturate have done so: what a force of 1 makes in a step, v < h, is seen
+    beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
+    answer = (2 / 1.1 * motion.h) * beyond
+    return as_status(answer @ metric.solve(answer) > TURNED**2 * (v @ metric.times(v)), Status.DERIVATIVE_JUMP)
 
 
 def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
