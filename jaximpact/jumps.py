@@ -47,20 +47,21 @@ def jump_status(
     is taken to be straight; at an impact the velocity, which then jumps past what is between, is the one before: that the
     force is another one afterwards is known to the derivative of an impact.
     """
-    before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
-    t, args = motion.time(before.n), motion.args
-    of_force = force_switches(problem, t, before.q, before.v, args, depends_on_path if clock else depends_on_data)
-    of_gaps = gap_switches(problem, t, before.q, args)
+    # t0 stands for any time: where nothing can jump no operation is made
+    somewhere = (motion.t0, before.q, before.v, motion.args)
+    of_force = force_switches(problem, *somewhere, depends_on_path if clock else depends_on_data)
+    of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
     if of_force is None and of_gaps is None:
         return None
-    impulse = impulses[1] - impulses[0]
+    before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
+    args, impulse = motion.args, impulses[1] - impulses[0]
     struck, touching = _contact(before, after, impulse)
-    start = (t, before.q, before.v)
+    start = (motion.time(before.n), before.q, before.v)
     end = (jnp.minimum(motion.time(after.n), motion.t1), after.q, jnp.where(struck, before.v, after.v))
     found = jnp.zeros((), bool)
     if of_force is not None:
         passed = end
-        if hasattr(after, "closed") and depends(problem.generalised_force, (*start, args), (2,)):
+        if hasattr(after, "closed") and depends(problem.generalised_force, somewhere, (2,)):
             passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
         found = found | _jumped(of_force, start, passed, (args,), _size)
     if of_gaps is not None:
@@ -73,9 +74,11 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
 
     A scheme that is explicit in the velocity then alternates, or stays where two forces cancel: (v, 0) to beyond. None where that cannot be.
     """
-    t, q, v, args = motion.time(state.n), state.q, state.v, motion.args
-    if traits.explicit <= 0 or not traits.damping or not depends(problem.generalised_force, (t, q, v, args), (2,)):
+    q, v, args = state.q, state.v, motion.args
+    of_velocity = depends(problem.generalised_force, (motion.t0, q, v, args), (2,))
+    if traits.explicit <= 0 or not traits.damping or not of_velocity:
         return None
+    t = motion.time(state.n)
     metric = Metric.at(problem, q, args)
     # a little beyond rest, where forces that saturate have done so: what a force of 1 makes in a step, v < h, is seen
     beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
