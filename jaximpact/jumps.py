@@ -18,6 +18,7 @@ from .contact import Metric, acceleration, drift, jacobian, linearise
 from .jaxprs import depends
 from .motion import Motion
 from .problem import Problem
+from .schemes.base import Traits
 from .sensitivity import FREE, IMPACT, REBOUND
 from .status import Status, as_status
 from .switches import (
@@ -32,6 +33,7 @@ from .switches import (
     gap_switches,
 )
 
+TURNED = 3.5  # 2 h times the damping rate: beyond it a force that asks for the velocity is a jump to this step; unstable from 4 on
 NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
 SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were fitted together, matters to no derivative
 
@@ -45,25 +47,43 @@ def jump_status(
     is taken to be straight; at an impact the velocity, which then jumps past what is between, is the one before: that the
     force is another one afterwards is known to the derivative of an impact.
     """
-    before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
-    t, args = motion.time(before.n), motion.args
-    of_force = force_switches(problem, t, before.q, before.v, args, depends_on_path if clock else depends_on_data)
-    of_gaps = gap_switches(problem, t, before.q, args)
+    # t0 stands for any time: where nothing can jump no operation is made
+    somewhere = (motion.t0, before.q, before.v, motion.args)
+    of_force = force_switches(problem, *somewhere, depends_on_path if clock else depends_on_data)
+    of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
     if of_force is None and of_gaps is None:
         return None
-    impulse = impulses[1] - impulses[0]
+    before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
+    args, impulse = motion.args, impulses[1] - impulses[0]
     struck, touching = _contact(before, after, impulse)
-    start = (t, before.q, before.v)
+    start = (motion.time(before.n), before.q, before.v)
     end = (jnp.minimum(motion.time(after.n), motion.t1), after.q, jnp.where(struck, before.v, after.v))
     found = jnp.zeros((), bool)
     if of_force is not None:
         passed = end
-        if hasattr(after, "closed") and depends(problem.generalised_force, (*start, args), (2,)):
+        if hasattr(after, "closed") and depends(problem.generalised_force, somewhere, (2,)):
             passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
         found = found | _jumped(of_force, start, passed, (args,), _size)
     if of_gaps is not None:
         found = found | _jumped(_Rates(of_gaps, touching), start, end, (args,), _terms(problem, args))
     return as_status(found, Status.DERIVATIVE_JUMP)
+
+
+def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
+    """Status bit of a state at which a force, such as a friction that is smoothed, turns round with the velocity within a step.
+
+    A scheme that is explicit in the velocity then alternates, or stays where two forces cancel: (v, 0) to beyond. None where that cannot be.
+    """
+    q, v, args = state.q, state.v, motion.args
+    of_velocity = depends(problem.generalised_force, (motion.t0, q, v, args), (2,))
+    if traits.explicit <= 0 or not traits.damping or not of_velocity:
+        return None
+    t = motion.time(state.n)
+    metric = Metric.at(problem, q, args)
+    # a little beyond rest, where forces that saturate have done so: what a force of 1 makes in a step, v < h, is seen
+    beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
+    answer = (2 / 1.1 * motion.h) * beyond
+    return as_status(answer @ metric.solve(answer) > TURNED**2 * (v @ metric.times(v)), Status.DERIVATIVE_JUMP)
 
 
 def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:

@@ -70,8 +70,8 @@ CAUSES = {
     Status.DERIVATIVE_NOT_FINITE: "(derivatives only) a Jacobian is infinite or NaN: force, constraints or output are not differentiable "
     "where they were evaluated (sqrt or a norm at zero); write them so that they are",
     Status.DERIVATIVE_JUMP: "(derivatives only) the force, the mass or the velocity of a gap in contact jumped on the way (a comparison, sign, "
-    "floor or table on t, q or v): the time of the jump varies with the data, which this derivative leaves out; make it continuous over a few "
-    "steps, or take differences of motions",
+    "floor or table on t, q or v, or a friction that turns round within a step): the time of the jump varies with the data, which this "
+    "derivative leaves out; make it continuous over a few steps, or take differences of motions",
     Status.IMPULSES_COUPLED: "(remark) with restitution, contacts that are not orthogonal carried impulses in one step: at such a "
     "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate; of "
     "bodies at rest it says nothing",

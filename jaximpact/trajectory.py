@@ -13,7 +13,7 @@ from .bodies.listing import Listing
 from .contact import Metric, closure, linearise
 from .counted import Counted
 from .derivatives import UNDIFFERENTIATED, guarded
-from .jumps import jump_status
+from .jumps import jump_status, steep_status
 from .motion import Motion
 from .problem import Problem
 from .program import Program
@@ -237,9 +237,12 @@ class Course:
         return account if bits is None else account.noted(bits, self.moving.time(new.n))
 
     def stable(self, state: Any, account: Account) -> Account:
-        """With a failure where the force is too stiff for h: looked at now and then, it costs two forces."""
+        """With a failure where the force is too stiff for h: looked at now and then, it costs two forces, and again for derivatives."""
         state, motion = lax.stop_gradient((state, self.moving))
-        bits = as_status(unstable(self.scheme.traits, self.problem, motion, state), Status.STEP_UNSTABLE)
+        traits = self.scheme.traits
+        bits = as_status(unstable(traits, self.problem, motion, state), Status.STEP_UNSTABLE)
+        steep = steep_status(traits, self.problem, motion, state) if self.tells_jumps else None
+        bits = bits if steep is None else bits | steep
         return account.noted(bits, motion.time(state.n))
 
     # rows
