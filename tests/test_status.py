@@ -183,3 +183,17 @@ def test_a_body_at_rest_is_stable_whichever_way_its_forces_are_rounded():
     hung = ji.Problem(balance, floor, 10.0)
     found = ji.solve(hung, [1.0], [1e-19], t1=1.0, h=0.01, args=10.0, save="final")
     assert 9.81 * 10 != 98.1 and found.status == 0
+
+
+@pytest.mark.parametrize("execution", ["native", "xla"])
+def test_a_stack_at_rest_is_stable(execution):
+    """Masses 1 and 10 under gravity and a spring; h times the frequency is .03."""
+    masses = np.array([1.0, 10.0])
+    stack = ji.Problem(
+        lambda t, q, v, args: -9.81 * args * masses - args * q,
+        lambda t, q, args: jnp.stack([q[0], q[1] - q[0] - 1]),
+        masses,
+    )
+    for scheme in (ji.EventCorrected(), ji.PaoliSchatzman()):
+        found = ji.solve(stack, [0.0, 1.0], [0.0, 0.0], t1=1.0, h=0.01, args=7.3, scheme=scheme, execution=execution)
+        assert found.status == 0
