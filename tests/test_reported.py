@@ -74,7 +74,9 @@ def test_impacts_are_the_digits_of_pi(name):
 
 
 # one ball over a table that moves up and down, or stays; lanes have their own times and steps
-TABLE = ji.Problem(lambda t, q, v, args: jnp.array([-G]), lambda t, q, args: q - jnp.interp(t, args["t"], args["height"]))
+TABLE = ji.Problem(
+    lambda t, q, v, args: jnp.array([-G]), lambda t, q, args: q - jnp.interp(t, args["t"], args["height"])
+)
 
 
 def bounces(height: float, e: float, times, heights, t1: float) -> tuple[float, float]:
