@@ -25,9 +25,9 @@ test: setup
 test-slow: setup
 	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -m slow --dist load
 
-# a clean status implies a right result, over 2000 random systems
+# a clean status implies a right result, over 2000 random systems, kinks, jumps and opposed gaps included
 honesty: setup
-	$(BIN)/python -m pytest -m slow tests/test_honesty.py -s -n 0
+	$(BIN)/python -m pytest -m slow tests/test_honesty.py tests/test_honesty_pieces.py -s -n 0
 
 lint: setup
 	$(BIN)/ruff check .
