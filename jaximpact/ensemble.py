@@ -43,7 +43,8 @@ def ensemble(
     """Integrate B motions at once; B is the common length of the lane axes.
 
     Every argument may carry one leading axis of length B more than `solve` takes, and is shared by all lanes where it
-    does not: q0 and v0 (B, d), t0, t1, h and e (B,), per-contact e (B, m) or (1, m) if shared. Lanes of different h
+    does not: q0 and v0 (B, d), t0, t1, h and e (B,) or (B, 1), per-contact e (B, m) or (1, m) if shared; an e of shape (m,)
+    that could be lanes or contacts is refused. Lanes of different h
     over the same time make different numbers of steps; the total work stays within 1.3 times the sum of the steps.
 
     Args:

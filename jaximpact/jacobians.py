@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from .arguments import for_lanes, is_single, refuse_traced, start_reports
+from .arguments import for_lanes, is_shared, is_single, refuse_traced, restitution_of_one, start_reports
 from .checks import check_choice, several
 from .execution import executed, one_lane, through_xla
 from .motion import Lanes, Motion
@@ -91,7 +91,9 @@ def sensitivities(
     if not callable(output):
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
     refuse_traced((problem, q0, v0, t0, t1, h, e, args))
-    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (e, 0))
+    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0))
+    e = restitution_of_one(problem, q0, args, e, scheme) if single else e
+    single = single and is_shared(e)
     q0 = np.asarray(q0)[None] if single else q0
     program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
@@ -152,7 +154,7 @@ class Again:
         started = status == 0
         if not started.any():
             return None, status
-        times = {name: values[name][started] for name in ("t0", "t1", "e")} | {"h": np.asarray(h)[started]}
+        times = {name: values[name][started] for name in ("t0", "t1")} | {"e": e[started], "h": np.asarray(h)[started]}
         with without_remarks():
             found = sensitivities(
                 self.problem,

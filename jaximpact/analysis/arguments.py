@@ -82,6 +82,12 @@ def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
     return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
 
 
+def one_restitution(e: Any) -> Any:
+    """Restitution as `solve` takes it, one number or (m,), of the first lane of (B, 1), (B, m) or (1, m)."""
+    row = np.asarray(e)[0] if np.ndim(e) == 2 else e
+    return row[0] if np.shape(row) == (1,) else row
+
+
 def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
     """A time given as a number, one for each lane, or a function of the args of one lane: () or (B,), finite."""
     if callable(value):
@@ -232,7 +238,7 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
             index = options.pop("lane")
             known = study.arguments([study.number(index)])
             found = {"args": one_lane(known["args"], known["args_axes"]), "solution": study.lane(index, save="all")}
-            found["e"] = known["e"][0] if np.ndim(known["e"]) else known["e"]
+            found["e"] = one_restitution(known["e"])
         else:
             known = study.arguments()
             wanted = STATED if "solution" not in names else ("args", "args_axes", "e")
