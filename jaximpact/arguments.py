@@ -109,10 +109,7 @@ def canonical(
         raise ValueError(f"v0 must have the shape of q0, {q0.shape}, got {v0.shape}")
     dtype = q0.dtype
     t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
-    if (h is None) == (steps is None):
-        raise ValueError("give either h, the step, or steps, the number of steps")
-    if steps is not None:
-        check_counts(steps=steps)
+    _check_step(h, steps)
     h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
     for name, value in {"t0": t0, "t1": t1, "h": h}.items():
         if value.ndim:
@@ -124,6 +121,13 @@ def canonical(
     check_restitution(e)
     check_functions(problem, scheme, q0, v0, t0, e, args)
     return problem, Motion(q0, v0, t0, t1, h, steps, e, args)
+
+
+def _check_step(h: Any, steps: Any) -> None:
+    if (h is None) == (steps is None):
+        raise ValueError("give either h, the step, or steps, the number of steps")
+    if steps is not None:
+        check_counts(steps=steps)
 
 
 @Lasting
@@ -188,13 +192,19 @@ def for_lanes(
     projection: ContactSolver | None,
     save: Any,
     chunk: int | None,
+    steps: int | None = None,
 ) -> tuple[Program, Lanes]:
     """What is computed of many motions, and their numbers, checked."""
     refuse_fork()
     refuse_traced((problem, q0, v0, t0, t1, h, e, args))
     save = Save.of(save)
     scheme, projection = choose_methods(scheme, projection, problem)
+    _check_step(h, steps)
+    if steps is not None:
+        h = (np.asarray(real_array("t1", t1)) - np.asarray(real_array("t0", t0))) / steps
     problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
+    # round-off in h must not make a step more
+    lanes = lanes if steps is None else lanes.with_steps(steps)
     problem = _check_lanes(problem, lanes)
     if chunk is not None:
         check_counts(chunk=chunk)

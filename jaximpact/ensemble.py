@@ -28,7 +28,8 @@ def ensemble(
     v0: ArrayLike,
     *,
     t1: ArrayLike,
-    h: ArrayLike,
+    h: ArrayLike | None = None,
+    steps: int | None = None,
     t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
@@ -49,6 +50,7 @@ def ensemble(
 
     Args:
         problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `solve`, or with a lane axis.
+        steps: in place of h, the number of steps of every lane.
         args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
             pytree prefix of args of 0 and None.
         save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".
@@ -67,7 +69,7 @@ def ensemble(
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
-    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
+    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
     found = in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
     while np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
         program, found = with_room(program, lanes, found, lost, execution, chunk)

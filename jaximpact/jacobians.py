@@ -44,7 +44,8 @@ def sensitivities(
     v0: ArrayLike,
     *,
     t1: ArrayLike,
-    h: ArrayLike,
+    h: ArrayLike | None = None,
+    steps: int | None = None,
     wrt: str | Sequence[str] = ("q0", "v0"),
     output: Callable[[Solution], Any] = state,
     t0: ArrayLike = 0.0,
@@ -63,7 +64,7 @@ def sensitivities(
     """Jacobians of what a motion, or each motion of a batch, gives, with respect to what it was given.
 
     Args:
-        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
+        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
             as in `ensemble`, native in forward mode, of saved rows with the default output; where nothing carries a lane axis it is one motion, and results
             have no lane axis.
         wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
@@ -95,7 +96,7 @@ def sensitivities(
     e = restitution_of_one(problem, q0, args, e, scheme) if single else e
     single = single and is_shared(e)
     q0 = np.asarray(q0)[None] if single else q0
-    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
+    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity)

@@ -106,3 +106,41 @@ def test_a_sweep_over_e_has_as_many_lanes_as_values():
     np.testing.assert_array_equal(found.q, alone.q)
     with pytest.raises(ValueError, match=r"\(1, 2\)"):
         analysis.stroboscopic(FORCED, [[0.0], [0.1]], [0.5], e=E, **PLAIN)
+
+
+def test_a_study_reads_e_for_each_contact_whatever_it_varies(tmp_path):
+    # as many lanes as contacts: what is shared stays shared
+    study = ji.Study(
+        tmp_path / "s.zarr",
+        "study_systems:slit",
+        ji.Design.points(**{"q0[0]": [0.5, 0.5]}),
+        q0=[0.5],
+        v0=[1.0],
+        e=E,
+        **START,
+    )
+    assert study.arguments()["e"].shape == (1, 2)
+    study.run()
+    np.testing.assert_allclose(study.dataset().v.values.ravel(), [0.5, 0.5], rtol=1e-12)
+    np.testing.assert_allclose(study.lane(0).v[-1], [0.5], rtol=1e-12)
+    swept = ji.Study(
+        tmp_path / "t.zarr", "study_systems:slit", ji.Design.points(e=list(E)), q0=[0.5], v0=[1.0], **START
+    )
+    swept.run()
+    np.testing.assert_allclose(swept.dataset().v.values.ravel(), [0.25, -1], rtol=1e-12)
+    np.testing.assert_allclose(swept.lane(1).v[-1], [-1.0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("call", [ji.ensemble, ji.sensitivities])
+def test_steps_in_place_of_h(call):
+    options = {"scheme": ji.MoreauJean(), "e": 1.0}
+    given, asked = (
+        call(WALLS, [[0.5], [0.4]], [1.0], t1=[3.0, 2.9], **step, **options)
+        for step in ({"steps": 300}, {"h": np.array([3.0, 2.9]) / 300})
+    )
+    for one, other in zip(jax.tree.leaves(vars(given)), jax.tree.leaves(vars(asked)), strict=True):
+        if isinstance(one, np.ndarray):
+            np.testing.assert_array_equal(one, other)
+    for wrong in ({}, {"h": 0.01, "steps": 300}):
+        with pytest.raises(ValueError, match="either h, the step, or steps"):
+            call(WALLS, [[0.5]], [1.0], t1=3.0, **wrong, **options)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..checks import MOST, check_kind
 from ..problem import Problem
+from ..settings import is_concrete
 from ..solution import Solution
 from ..validate import cast_numbers, check_finite, check_problem, full_axes, leaf_axes, real_array
 from .runs import runs
@@ -254,6 +255,20 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
     return of_a_study(of_study)(function)
 
 
+def _known(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
+    """Call an analysis, which works on known numbers: within another's jit too, where operations on them are recorded unless told."""
+    if is_concrete():
+        return function(*given, **options)
+    try:
+        with jax.ensure_compile_time_eval():
+            return function(*given, **options)
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        raise TypeError(
+            f"{function.__name__} needs known numbers: inside jax.jit, jax.vmap or jax.grad nothing that it is given may be traced, nor "
+            "what the problem's functions close over"
+        ) from error
+
+
 def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """An analysis that ``other(study, **options)`` makes of a `Study`."""
 
@@ -263,7 +278,7 @@ def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
         @functools.wraps(function)
         def call(*given: Any, **options: Any) -> Any:
             if not given or not isinstance(given[0], StudyLike):
-                return function(*given, **options)
+                return _known(function, *given, **options)
             if len(given) > 1:
                 raise TypeError(f"{function.__name__}(study, ...) takes the study alone by its place, the rest by name")
             with given[0].settings():

@@ -33,6 +33,7 @@ from .listed import corners as listed_corners
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
 GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero
+ROUNDING = 100  # rounding units of the positions within which a body rests on its contact
 DEEP = 0.25, 10.0  # times the widest gap: penetrations that spoil a motion, and those of contacts that never opened
 MANY = 20  # constraints that a message names
 NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 1 - 1/k in each
@@ -127,7 +128,8 @@ def check_hypotheses(
     obtuse = [corner for corner in corners if corner[3] > ANGLE]
     failures = _failures(problem, active, deficit, flat, skew if e > 0 else obtuse, e, ends)
     sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
-    if DEEP[0] * widest < sunk < DEEP[1] * widest:
+    noise = ROUNDING * float(np.finfo(z.dtype).eps) * float(np.max(np.abs(solution.q), initial=0.0))
+    if max(noise, DEEP[0] * widest) < sunk < DEEP[1] * widest:
         failures.append(
             f"h is too large: the motion penetrates by {sunk:.3g}, and no gap opens wider than {widest:.3g} (penetrations of order "
             "h add up along chains of contacts): take a smaller h, or a scheme whose z is admissible"
