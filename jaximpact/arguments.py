@@ -109,10 +109,7 @@ def canonical(
         raise ValueError(f"v0 must have the shape of q0, {q0.shape}, got {v0.shape}")
     dtype = q0.dtype
     t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
-    if (h is None) == (steps is None):
-        raise ValueError("give either h, the step, or steps, the number of steps")
-    if steps is not None:
-        check_counts(steps=steps)
+    _check_step(h, steps)
     h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
     for name, value in {"t0": t0, "t1": t1, "h": h}.items():
         if value.ndim:
@@ -124,6 +121,13 @@ def canonical(
     check_restitution(e)
     check_functions(problem, scheme, q0, v0, t0, e, args)
     return problem, Motion(q0, v0, t0, t1, h, steps, e, args)
+
+
+def _check_step(h: Any, steps: Any) -> None:
+    if (h is None) == (steps is None):
+        raise ValueError("give either h, the step, or steps, the number of steps")
+    if steps is not None:
+        check_counts(steps=steps)
 
 
 @Lasting
@@ -188,13 +192,19 @@ def for_lanes(
     projection: ContactSolver | None,
     save: Any,
     chunk: int | None,
+    steps: int | None = None,
 ) -> tuple[Program, Lanes]:
     """What is computed of many motions, and their numbers, checked."""
     refuse_fork()
     refuse_traced((problem, q0, v0, t0, t1, h, e, args))
     save = Save.of(save)
     scheme, projection = choose_methods(scheme, projection, problem)
+    _check_step(h, steps)
+    if steps is not None:
+        h = (np.asarray(real_array("t1", t1)) - np.asarray(real_array("t0", t0))) / steps
     problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
+    # round-off in h must not make a step more
+    lanes = lanes if steps is None else lanes.with_steps(steps)
     problem = _check_lanes(problem, lanes)
     if chunk is not None:
         check_counts(chunk=chunk)
@@ -231,6 +241,58 @@ def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:
         return False
 
 
+def restitution_of_lanes(e: Any, m: int | None, lanes: int | None) -> Any:
+    """``e=`` of a call of many motions, one number a lane (N,) or a row a lane (N, m), (1, m) for all: its one meaning.
+
+    ``m``: the contacts of a scheme that takes one e for each, else None; ``lanes``: those of the other arguments. Of rank 1 it
+    has a number for each lane; for each contact, as in `solve`, where the other arguments have lanes, of another number.
+
+    Raises:
+        ValueError: it could be either, which (1, m) and (N, 1) are not.
+    """
+    e = real_array("restitution", e)
+    if e.ndim == 2 and e.shape[1] == 1:
+        return e[:, 0] if len(e) != 1 else e[0, 0]
+    if e.ndim != 1 or m is None or m < 2 or len(e) != m:
+        return e
+    if lanes is None or lanes == m:
+        raise ValueError(
+            f"e has shape ({m},), which may be one number for each of {m} motions or for each of {m} contacts: give shape (1, {m}), "
+            f"e=[[...]], for contacts, ({m}, 1) for motions"
+        )
+    return e[None]
+
+
+def restitution_of_one(problem: Problem, q0: Any, args: Any, e: Any, scheme: Scheme | None) -> Any:
+    """``e=`` of a call whose other arguments are those of one motion: of shape (m,) for each contact, as in `solve`."""
+    if e is None or callable(e) or np.ndim(e) != 1 or len(e) < 2:
+        return e
+    check_problem(problem)
+    q0, e, scheme = real_array("q0", q0), real_array("restitution", e), choose_methods(scheme, None, problem)[0]
+    args = cast_numbers("args", args, q0.dtype)
+    axes = (None,) * len(jax.tree.leaves(args))
+    return e[None] if len(e) == contacts_of(problem, q0, args, axes, scheme) else e
+
+
+def is_shared(e: Any) -> bool:
+    """Whether restitution is the same for all lanes: one number, or (1, m)."""
+    return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
+
+
+def contacts_of(problem: Problem, q0: Any, args: Any, args_axes: tuple, scheme: Scheme) -> int | None:
+    """The contacts m of a scheme that takes one restitution for each of them; None where it does not, or m is not known."""
+    if scheme.traits.restitution != "each" or problem.listed:
+        return None
+    leaves, structure = jax.tree.flatten(args)
+    some = [x if axis is None else x[0] for x, axis in zip(leaves, args_axes, strict=True) if axis is None or len(x)]
+    if len(some) < len(leaves) or 0 in np.shape(q0):
+        return None  # no lane at all, which is said elsewhere
+    try:
+        return problem.count(0.0, q0.reshape(-1, q0.shape[-1])[0], jax.tree.unflatten(structure, some))
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+        return None  # what is wrong with the functions is said where they are checked
+
+
 def _canonical_lanes(
     problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, e: Any, args: Any, args_axes: Any, scheme: Scheme
 ) -> tuple[Problem, Lanes]:
@@ -248,16 +310,26 @@ def _canonical_lanes(
         if value.ndim > 1:
             raise ValueError(f"{name} must be a number or have shape (B,), got {value.shape}")
     args = cast_numbers("args", args, dtype)
-    own = e is None  # the problem's restitution has no lane axis
-    problem, e = split_restitution(problem, e, dtype)
-    if own or (e.ndim == 2 and e.shape[0] == 1):
-        e, e_axis = (e if own else e[0]), None
-    else:
-        e_axis = 0 if e.ndim else None
-
     leaves, args_axes = jax.tree.leaves(args), leaf_axes(args, args_axes)
-    named = {"q0": (q0, q0.ndim == 2), "v0": (v0, v0.ndim == 2), "t0": (t0, t0.ndim), "t1": (t1, t1.ndim), "h": (h, h.ndim),
-             "e": (e, e_axis == 0)}  # fmt: skip
+    named = {
+        "q0": (q0, q0.ndim == 2),
+        "v0": (v0, v0.ndim == 2),
+        "t0": (t0, t0.ndim),
+        "t1": (t1, t1.ndim),
+        "h": (h, h.ndim),
+    }
+    own = e is None  # the problem's restitution has no lane axis
+    if not own:
+        others = [value for value, carried in named.values() if carried]
+        others += [x for x, axis in zip(leaves, args_axes, strict=True) if axis == 0]
+        e = restitution_of_lanes(
+            e, contacts_of(problem, q0, args, args_axes, scheme), others[0].shape[0] if others else None
+        )
+    shared = own or is_shared(e)
+    problem, e = split_restitution(problem, e, dtype)
+    e = e[0] if not own and e.ndim == 2 and e.shape[0] == 1 else e
+    e_axis = None if shared else 0
+    named["e"] = (e, e_axis == 0)
     count = _common_length(named, leaves, args_axes)
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)

@@ -28,7 +28,8 @@ def ensemble(
     v0: ArrayLike,
     *,
     t1: ArrayLike,
-    h: ArrayLike,
+    h: ArrayLike | None = None,
+    steps: int | None = None,
     t0: ArrayLike = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
@@ -43,11 +44,13 @@ def ensemble(
     """Integrate B motions at once; B is the common length of the lane axes.
 
     Every argument may carry one leading axis of length B more than `solve` takes, and is shared by all lanes where it
-    does not: q0 and v0 (B, d), t0, t1, h and e (B,), per-contact e (B, m) or (1, m) if shared. Lanes of different h
+    does not: q0 and v0 (B, d), t0, t1, h and e (B,) or (B, 1), per-contact e (B, m) or (1, m) if shared; an e of shape (m,)
+    that could be lanes or contacts is refused. Lanes of different h
     over the same time make different numbers of steps; the total work stays within 1.3 times the sum of the steps.
 
     Args:
         problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `solve`, or with a lane axis.
+        steps: in place of h, the number of steps of every lane.
         args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
             pytree prefix of args of 0 and None.
         save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".
@@ -66,7 +69,7 @@ def ensemble(
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
-    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
+    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
     found = in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
     while np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
         program, found = with_room(program, lanes, found, lost, execution, chunk)

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from .arguments import for_lanes, is_single, refuse_traced, start_reports
+from .arguments import for_lanes, is_shared, is_single, refuse_traced, restitution_of_one, start_reports
 from .checks import check_choice, several
 from .execution import executed, one_lane, through_xla
 from .motion import Lanes, Motion
@@ -44,7 +44,8 @@ def sensitivities(
     v0: ArrayLike,
     *,
     t1: ArrayLike,
-    h: ArrayLike,
+    h: ArrayLike | None = None,
+    steps: int | None = None,
     wrt: str | Sequence[str] = ("q0", "v0"),
     output: Callable[[Solution], Any] = state,
     t0: ArrayLike = 0.0,
@@ -63,7 +64,7 @@ def sensitivities(
     """Jacobians of what a motion, or each motion of a batch, gives, with respect to what it was given.
 
     Args:
-        problem, q0, v0, t1, h, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
+        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
             as in `ensemble`, native in forward mode, of saved rows with the default output; where nothing carries a lane axis it is one motion, and results
             have no lane axis.
         wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
@@ -91,9 +92,11 @@ def sensitivities(
     if not callable(output):
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
     refuse_traced((problem, q0, v0, t0, t1, h, e, args))
-    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0), (e, 0))
+    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0))
+    e = restitution_of_one(problem, q0, args, e, scheme) if single else e
+    single = single and is_shared(e)
     q0 = np.asarray(q0)[None] if single else q0
-    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk)
+    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
@@ -152,7 +155,7 @@ class Again:
         started = status == 0
         if not started.any():
             return None, status
-        times = {name: values[name][started] for name in ("t0", "t1", "e")} | {"h": np.asarray(h)[started]}
+        times = {name: values[name][started] for name in ("t0", "t1")} | {"e": e[started], "h": np.asarray(h)[started]}
         with without_remarks():
             found = sensitivities(
                 self.problem,

@@ -1,4 +1,4 @@
-"""Schemes and projections by name, for the command line and the tests."""
+"""The table of methods: schemes and projections by name, and the classes that a study may hold."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from .projection import ADMM, ActiveSet, ContactSolver, ProjectedGradient
+from .projection.conjugate_gradients import ConjugateGradients
 from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman, Scheme
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {
@@ -27,6 +28,18 @@ PROJECTIONS: dict[str, Callable[[], ContactSolver]] = {
     "admm": lambda: ADMM(),
 }
 
+# what stores name: these classes, and schemes and contact solvers of one's own
+METHODS: tuple[type, ...] = (
+    ADMM,
+    ActiveSet,
+    ConjugateGradients,
+    ProjectedGradient,
+    EventCorrected,
+    Maury,
+    MoreauJean,
+    PaoliSchatzman,
+)
+
 
 def scheme_from_name(name: str, force: str | None = None) -> Scheme:
     """The scheme of that name; ``force`` chooses the force of the Paoli-Schatzman schemes."""
@@ -39,8 +52,8 @@ def scheme_from_name(name: str, force: str | None = None) -> Scheme:
 
 
 def projection_from_name(name: str) -> ContactSolver:
-    """The projection of that name."""
-    return lookup("projection", name, PROJECTIONS)()
+    """The projection of that name, or "module:name" of one's own."""
+    return _own("projection", name) if ":" in str(name) else lookup("projection", name, PROJECTIONS)()
 
 
 def _own(kind: str, name: str) -> Any:

@@ -69,6 +69,14 @@ def pull(t, q, v, args):
     return -stretch(q)
 
 
+def no_force(t, q, v, args):
+    return jnp.zeros_like(q)
+
+
+def two_walls(t, q, args):
+    return jnp.array([q[0], 1 - q[0]])
+
+
 ball = ji.Problem(gravity, above_floor, energy=energy_of)
 named_ball = ji.Problem(gravity, above_floor, coordinates=["height"], units="m")
 free = ji.Problem(gravity)
@@ -165,3 +173,6 @@ if __name__ == "__main__":
 
     jax.config.update("jax_enable_x64", True)
     long_run(sys.argv[1]).run()
+
+
+slit = ji.Problem(no_force, two_walls)

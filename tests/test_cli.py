@@ -15,7 +15,8 @@ import jaximpact
 from jaximpact import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from jaximpact.catalogue import entries, get
 from jaximpact.cli import main
-from jaximpact.names import PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name
+from jaximpact.names import METHODS, PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name
+from jaximpact.study.plain import CLASSES
 
 H = 0.01
 BALL = ["run", "bouncing-ball", "--case", "e=1", "--h", str(H)]
@@ -277,3 +278,24 @@ def test_without_matplotlib_numbers_are_written_all_the_same(tmp_path, monkeypat
     assert call(*BALL, "--out", tmp_path) == 0
     assert "jaximpact[plot]" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"motion.npz", "motion.csv", "run.json"}
+
+
+def test_the_command_line_takes_a_contact_solver_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "own_solver.py").write_text(
+        "import jax, jaximpact as ji\nfrom dataclasses import dataclass\n"
+        "@jax.tree_util.register_dataclass\n@dataclass(frozen=True)\nclass Mine(ji.ActiveSet):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert type(projection_from_name("own_solver:Mine")).__name__ == "Mine"
+    ball = ("run", "bouncing-ball", "--h", "0.01", "--t1", "0.6")
+    for name in ("own_solver:Mine", "active-set"):
+        assert call(*[*ball, "--projection", name, "--out", name[:3]]) == 0
+    own, ours = (json.loads((tmp_path / name / "run.json").read_text())["results"] for name in ("own", "act"))
+    assert own == ours
+    with pytest.raises(ValueError, match="module:name"):
+        projection_from_name("own_solver:Missing")
+
+
+def test_names_and_stores_read_one_table():
+    made = {type(make()) for make in (*SCHEMES.values(), *PROJECTIONS.values())}
+    assert made <= set(METHODS) and set(METHODS) < set(CLASSES.values())

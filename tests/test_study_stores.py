@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import xarray
 from study_systems import ball, begun, run_until, small
+from symplectic_euler import SymplecticEuler
 
 import jaximpact as ji
 from jaximpact.study import MemoryStore, Reading, ZarrStore
@@ -160,3 +161,12 @@ def test_stores_of_earlier_versions(tmp_path, number):
     expected = ji.ensemble(ball, np.ones((2, 1)), [0.0], e=e, **common)
     # a hundred steps of a state of size 10, to rounding
     np.testing.assert_allclose(study.dataset().q.values[:, 0], expected.q, rtol=0, atol=1e-11)
+
+
+def test_a_study_takes_a_scheme_of_ones_own(tmp_path):
+    study = small(tmp_path / "s.zarr", problem="bouncing-ball", args=None, e=None, scheme=SymplecticEuler())
+    study.run()
+    again = ji.Study.open(study.path)
+    assert again.arguments()["scheme"] == SymplecticEuler() and again.verify() == []
+    alone = again.lane((0, 0))
+    np.testing.assert_allclose(again.dataset().q.values.reshape(12, -1)[0], np.ravel(alone.q), rtol=1e-12)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..checks import MOST, check_kind
 from ..problem import Problem
+from ..settings import is_concrete
 from ..solution import Solution
 from ..validate import cast_numbers, check_finite, check_problem, full_axes, leaf_axes, real_array
 from .runs import runs
@@ -80,6 +81,12 @@ def check_result(name: str, value: Any, kind: type, source: str) -> None:
 def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
     """The args of one lane."""
     return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
+
+
+def one_restitution(e: Any) -> Any:
+    """Restitution as `solve` takes it, one number or (m,), of the first lane of (B, 1), (B, m) or (1, m)."""
+    row = np.asarray(e)[0] if np.ndim(e) == 2 else e
+    return row[0] if np.shape(row) == (1,) else row
 
 
 def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
@@ -232,7 +239,7 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
             index = options.pop("lane")
             known = study.arguments([study.number(index)])
             found = {"args": one_lane(known["args"], known["args_axes"]), "solution": study.lane(index, save="all")}
-            found["e"] = known["e"][0] if np.ndim(known["e"]) else known["e"]
+            found["e"] = one_restitution(known["e"])
         else:
             known = study.arguments()
             wanted = STATED if "solution" not in names else ("args", "args_axes", "e")
@@ -248,6 +255,20 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
     return of_a_study(of_study)(function)
 
 
+def _known(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
+    """Call an analysis, which works on known numbers: within another's jit too, where operations on them are recorded unless told."""
+    if is_concrete():
+        return function(*given, **options)
+    try:
+        with jax.ensure_compile_time_eval():
+            return function(*given, **options)
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        raise TypeError(
+            f"{function.__name__} needs known numbers: inside jax.jit, jax.vmap or jax.grad nothing that it is given may be traced, nor "
+            "what the problem's functions close over"
+        ) from error
+
+
 def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """An analysis that ``other(study, **options)`` makes of a `Study`."""
 
@@ -257,7 +278,7 @@ def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
         @functools.wraps(function)
         def call(*given: Any, **options: Any) -> Any:
             if not given or not isinstance(given[0], StudyLike):
-                return function(*given, **options)
+                return _known(function, *given, **options)
             if len(given) > 1:
                 raise TypeError(f"{function.__name__}(study, ...) takes the study alone by its place, the rest by name")
             with given[0].settings():

@@ -191,7 +191,7 @@ def basins(
         raise ValueError("every start of the grid violates a constraint: choose x, y, q0 with some gaps >= 0")
     found = section(
         surface, direction, problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
-        args=args, e=e, scheme=scheme, projection=projection, progress=progress,
+        args=args, e=one.lanes.motion.e, scheme=scheme, projection=projection, progress=progress,
     )  # fmt: skip
     own, attractors = recognise(found, tolerance=tolerance, radius=radius)
     labels = np.full(x.size * y.size, FORBIDDEN)

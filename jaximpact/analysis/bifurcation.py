@@ -329,7 +329,7 @@ def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any
     for path, value in values.items():
         name, path = ".".join(map(str, path)), tuple(map(str, path))
         if path == ("e",):
-            e = value
+            e = value[:, None] if np.ndim(value) else value  # a number for each lane, however many contacts there are
         elif path in leaves:
             if np.ndim(leaves[path]) != 0:
                 raise ValueError(f"parameter {name} must be one number of args, got {leaves[path]!r}")

@@ -36,6 +36,7 @@ from .studies import motion_arguments
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
+EXACT = "the exact motion"
 TELL = 2  # times the reference's own error from which an error says something
 FINE = (2, 4)  # multiples of the most steps in the two runs that locate a reference's impacts
 
@@ -48,12 +49,13 @@ class Convergence(Drawable):
         steps: numbers of steps (k,).
         h: step sizes (k,) [s].
         position: sup-norm error of the positions over the nodes (k,).
-        velocity: L1 error of the velocities over time, summed over components (k,).
+        velocity: L1 error of the velocities over time, summed over components (k,); of those of the chords between positions, one a step,
+            so that it is of first order in h at best, also where the velocities at the rows (`Solution.v`) are better.
         impulse: largest error of a constraint's total impulse (k,); NaN where no reference is known.
         penetration, residual: worst penetration and KKT residual of each run (k,).
         reference: what the errors are measured against, in words.
-        floor: the reference's own error by name ("position", "velocity", "impulse"), estimated, zero for an exact one: an error
-            below twice that says nothing, and no order is taken from it.
+        floor: the reference's own error by name ("position", "velocity", "impulse"), estimated, or the round-off of the runs where that is
+            larger: an error below twice that says nothing, and no order is taken from it.
         naming: names and units of the problem.
     """
 
@@ -102,7 +104,11 @@ class Convergence(Drawable):
             f"{'order':>8} {'':>10} {orders['position']:11.2f} {orders['velocity']:11.2f} {orders['impulse']:11.2f}"
         )
         lines.append(f"against {self.reference}")
-        if any(self.floor.values()):
+        below = any(np.any(getattr(self, name) <= TELL * self.floor[name]) for name in MEASURES)
+        if self.reference == EXACT and below:
+            own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in MEASURES)
+            lines.append(f"at round-off: errors below twice {own} are shown as <")
+        elif self.reference != EXACT:
             own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in MEASURES)
             lines.append(f"whose own error is about: {own}; smaller ones than twice that are shown as <")
         return "\n".join(lines)
@@ -198,7 +204,7 @@ def convergence(
     run = partial(sweep, problem, q0, v0, t0, t1, projection=projection, args=args, e=e)
     runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
 
-    reference, floor = "the exact motion", dict.fromkeys(MEASURES, 0.0)
+    reference, floor = EXACT, dict.fromkeys(MEASURES, 0.0)
     if exact is None:
         kept = [one.raise_if_failed() for one in runs]
         # its own limit: the finest run, whose error the last of the band before tells
@@ -212,8 +218,10 @@ def convergence(
     rows = []
     for band in bands:
         errors = []
-        for _ in band:
+        for n in band:
             solution = next(runs).raise_if_failed()
+            noise = _rounding(solution, n)
+            floor = {name: max(floor[name], noise[name]) for name in MEASURES}
             errors.append((*_errors(solution, exact, impulse), float(solution.penetration), float(solution.residual)))
         rows.append(np.max(errors, axis=0))
     h = np.array([(float(t1) - float(t0)) / np.mean(band) for band in bands])
@@ -295,6 +303,13 @@ def sweep(
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
         program = Program.of(known, scheme, projection, Save(every=1), motion)
         yield alone(trajectory, program, "auto", partial(_among, program.replace(rows=max(counts))))(motion)
+
+
+def _rounding(solution: Solution, n: int) -> dict[str, float]:
+    """What the rounding of a run of n steps makes of each error: a velocity is the difference of two rounded positions over each."""
+    eps = float(np.finfo(np.asarray(solution.q).dtype).eps)
+    position, impulse = (eps * float(np.max(np.abs(x), initial=0.0)) for x in (solution.q, solution.impulse))
+    return {"position": position, "velocity": n * position / 2, "impulse": impulse}
 
 
 def _among(program: Program, motion: Motion) -> Solution:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..arguments import choose_methods
+from ..arguments import choose_methods, contacts_of, is_shared, restitution_of_lanes, restitution_of_one
 from ..contact import Metric, closure, linearise
 from ..ensemble import ensemble
 from ..motion import Lanes, Motion
@@ -23,7 +23,7 @@ from ..schedule import MEMORY
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme, Timing
 from ..solution import Solution
-from ..validate import canonical_state, cast_numbers, check_problem, full_axes
+from ..validate import canonical_state, cast_numbers, check_problem, full_axes, real_array
 from .arguments import positive_time, share_of_period
 
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
@@ -160,11 +160,12 @@ def gather(
     sizes = {name: len(x) for name, x in {"q0": q0, "v0": v0}.items() if x.ndim == 2}
     if period.ndim:
         sizes["period"] = len(period)
-    if not _shared(e):
-        sizes["e"] = len(e)
     for axis, leaf in zip(jax.tree.leaves(axes), jax.tree.leaves(args), strict=True):
         if axis == 0:
             sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
+    e = _restitution(problem, q0, args, axes, e, scheme, sizes)
+    if not is_shared(e):
+        sizes["e"] = len(e)
     if 0 in sizes.values():
         raise ValueError(f"lane axes must hold a lane, got {sizes}")
     if len(set(sizes.values())) > 1:
@@ -172,7 +173,7 @@ def gather(
     count, d = next(iter(sizes.values()), 1), q0.shape[-1]
     q0, v0 = np.broadcast_to(q0, (count, d)), np.broadcast_to(v0, (count, v0.shape[-1]))
     times: Any = dict.fromkeys(("t0", "t1", "h", "steps"))
-    by_lane = None if e is None else -1 if _shared(e) else 0
+    by_lane = None if e is None else -1 if is_shared(e) else 0
     motion = Motion(q0, v0, e=None if e is None else np.asarray(e, q0.dtype), args=args, **times)
     lanes = Lanes.of(motion, Motion(0, 0, e=by_lane, args=axes, **times), count)
     return Forced(problem, scheme, projection, lanes, np.broadcast_to(period, (count,)), phase)
@@ -187,6 +188,15 @@ def check_restarts(scheme: Scheme) -> None:
         )
 
 
-def _shared(e: Any) -> bool:
-    """Whether restitution is the same for all lanes, as `ensemble` reads it."""
-    return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
+def _restitution(problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict) -> Any:
+    """``e=``, a number, (1, m), (B, 1) or (B, m); as `solve` reads it where nothing else has lanes, else as `ensemble` does."""
+    if e is None:
+        return None
+    if not sizes:
+        e = restitution_of_one(problem, q0, args, e, scheme)
+    elif np.ndim(e) == 1 and 0 not in sizes.values():
+        carried = tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(axes))
+        m = contacts_of(problem, q0, cast_numbers("args", args, q0.dtype), carried, scheme)
+        e = restitution_of_lanes(e, m, next(iter(sizes.values())))
+    e = np.asarray(real_array("restitution", e))
+    return e[:, None] if e.ndim == 1 else e

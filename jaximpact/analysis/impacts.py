@@ -239,7 +239,7 @@ def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
     """Restitution of each contact of each lane (B, m), of impulses (B, k, m)."""
     e, (count, _, m) = real("e", e), shape
     try:
-        return np.broadcast_to(e if single or e.ndim != 1 else e[:, None], (count, m))
+        return np.broadcast_to(e if single or e.ndim != 1 or len(e) == m != count else e[:, None], (count, m))
     except ValueError as error:
         raise ValueError(
             f"e must be a number, or have shape {(m,) if single else f'({count},) or ({count}, {m})'}, got {e.shape}"

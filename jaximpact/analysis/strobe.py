@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..arguments import for_lanes, is_single
+from ..arguments import for_lanes, is_shared, is_single, restitution_of_one
 from ..checks import check_counts
 from ..jacobians import Jacobian, state
 from ..jacobians import jacobians as jacobians_of
@@ -63,12 +63,14 @@ def prepare_strobe(
     check_counts(steps=steps, cycles=cycles)
     check_steps(steps, cycles, "cycles")
     full_axes(args, args_axes)
-    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0), (e, 0))
+    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0))
+    scheme = EventCorrected() if scheme is None else scheme
+    e = restitution_of_one(problem, q0, args, e, scheme) if single else e
+    single = single and is_shared(e)
     begin, length = number_of("t0", t0, args, args_axes), positive_time(name, period, args, args_axes)
     q0 = np.asarray(real_array("q0", q0))[None] if single else q0
     end = begin + cycles * length
     h = (end - begin) / (steps * cycles)
-    scheme = EventCorrected() if scheme is None else scheme
     program, lanes = for_lanes(problem, q0, v0, begin, end, h, e, args, args_axes, scheme, projection, "final", None)
     # round-off in h must not make a step more
     lanes = lanes.with_steps(steps * cycles)

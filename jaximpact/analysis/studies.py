@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..checks import check_counts
-from .arguments import StudyLike, one_lane, positive_time, share_of_period
+from .arguments import StudyLike, one_lane, one_restitution, positive_time, share_of_period
 from .crossings import section
 from .sections import Section
 
@@ -136,12 +136,17 @@ def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[An
 def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
     """The arguments of one lane of a study, by its place in the order of the design, as `solve` takes them."""
     known = study.arguments([number])
-    ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0, "e": 0}
+    ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0}
     numbers = {
         name: np.asarray(known[name])[0] if np.ndim(known[name]) > rank else known[name] for name, rank in ranks.items()
     }
     methods = {"scheme": known["scheme"], "projection": known["projection"]}
-    return {"problem": study.problem, "args": one_lane(known["args"], known["args_axes"])} | numbers | methods
+    return (
+        {"problem": study.problem, "args": one_lane(known["args"], known["args_axes"])}
+        | numbers
+        | {"e": one_restitution(known["e"])}
+        | methods
+    )
 
 
 def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, Any]:

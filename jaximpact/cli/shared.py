@@ -49,7 +49,10 @@ def add_shared(command: argparse.ArgumentParser) -> None:
         help=f"{', '.join(SCHEMES)} (default: the first), or one of your own, module:Scheme",
     )
     command.add_argument(
-        "--projection", default="active-set", metavar="NAME", help=f"{', '.join(PROJECTIONS)} (default: the first)"
+        "--projection",
+        default="active-set",
+        metavar="NAME",
+        help=f"{', '.join(PROJECTIONS)} (default: the first), or one of your own, module:Solver",
     )
     command.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (default: out/<problem>)")
 

@@ -8,20 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from ..bodies import ConjugateGradients
 from ..checks import are_texts, is_array
-from ..projection import ADMM, ActiveSet, ProjectedGradient
+from ..names import METHODS
+from ..projection import ContactSolver
 from ..save import Save
-from ..schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
+from ..schemes.base import Scheme
 from .design import summarise
 from .guard import rebuilt
-from .importing import load, reference
+from .importing import LIBRARY, load, reference
 
-METHODS = (
-    ActiveSet, ADMM, ConjugateGradients, EventCorrected, Maury, MoreauJean, PaoliSchatzman, ProjectedGradient, Save,
-)  # fmt: skip
-# The classes that a study may hold, besides those of the module of its problem.
-CLASSES = {f"{made.__module__}:{made.__qualname__}": made for made in METHODS} | {
+# The classes that a study may hold, besides those of the module of its problem, and schemes and contact solvers of one's own.
+CLASSES: dict[str, type] = {f"{made.__module__}:{made.__qualname__}": made for made in (*METHODS, Save)} | {
     "jaximpact.integrate:Save": Save
 }  # its name in stores of earlier versions
 
@@ -53,8 +50,8 @@ def encode(value: Any, what: str) -> Any:
 def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
     """What `encode` was given.
 
-    Classes are those of `CLASSES` and, where the problem is "module:name", dataclasses of its own package: whoever computes
-    imports that anyway. Functions are looked up, not called; arrays hold numbers.
+    Classes are those of `CLASSES`, dataclasses that are schemes or contact solvers, and, where the problem is "module:name", dataclasses of
+    its own package: whoever computes imports that anyway. Functions are looked up, not called; arrays hold numbers.
     """
 
     def made(table: dict) -> Any:
@@ -77,13 +74,19 @@ def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
 def _class(name: str, problem: str, folder: str | None) -> type:
     if name in CLASSES:
         return CLASSES[name]
-    if ":" in problem and name.partition(":")[0].partition(".")[0] == problem.partition(":")[0].partition(".")[0]:
-        found = load(name, folder)
-        if isinstance(found, type) and dataclasses.is_dataclass(found):
-            return found
+    package = lambda text: text.partition(":")[0].partition(".")[0]
+    beside = ":" in problem and package(name) == package(problem)
+    # looked up as functions are; nothing is made of a class of another kind
+    found = load(name, folder) if beside or package(name) != LIBRARY else None
+    if (
+        isinstance(found, type)
+        and dataclasses.is_dataclass(found)
+        and (beside or issubclass(found, Scheme | ContactSolver))
+    ):
+        return found
     raise ValueError(
-        f"{name} is no scheme, projection or Save of jaximpact, nor a dataclass of the problem's own module: a study that asks "
-        "for it is not computed"
+        f"{name} is no scheme, projection or Save of jaximpact, nor a scheme or contact solver of one's own that is a dataclass, nor a "
+        "dataclass of the problem's own module: a study that asks for it is not computed"
     )
 
 

@@ -105,14 +105,16 @@ class Spec:
         save = Save.of(save)
         if save.times is not None:
             save = dataclasses.replace(save, times=np.asarray(real_array("save", save.times), np.float64))
+        methods = [encode(scheme, "scheme"), encode(projection, "projection")]
+        own = [text for text in names_in(methods) if text.partition(".")[0] != LIBRARY]
         return cls(
             problem=name,
             design=design,
             base=encode(values, "args")["$dict"],
-            scheme=encode(scheme, "scheme"),
-            projection=encode(projection, "projection"),
+            scheme=methods[0],
+            projection=methods[1],
             save=encode(save, "save"),
-            folder=folder_of(name),
+            folder=next(filter(None, map(folder_of, [name, *own])), None),
         )
 
     @classmethod

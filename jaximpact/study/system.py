@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..analysis.arguments import one_restitution
 from ..checks import named_leaves, with_leaves
 from ..names import suggestion
 from ..problem import Problem
@@ -53,6 +54,9 @@ class System:
             varied.add(name)
         if np.ndim(values["q0"]) == 1:
             values["q0"] = np.broadcast_to(values["q0"], (count, *np.shape(values["q0"])))
+        if np.ndim(values["e"]) == 1:
+            # one number for each lane, or the same row for each contact: what one axis alone does not tell
+            values["e"] = values["e"][:, None] if "e" in varied else values["e"][None]
         varies = with_leaves(values["args"], (None if x is None else name in varied for name, x in args.items()))
         return values | {"args": with_leaves(values["args"], args.values())}, varies
 
@@ -61,6 +65,7 @@ class System:
         columns, varies = self.columns({key: np.asarray(value)[None] for key, value in values.items()})
         swept = {Key.of(key).root for key in values} | {"q0"}
         chosen = {name: columns[name][0] if name in swept else columns[name] for name in ROOTS}
+        chosen["e"] = one_restitution(columns["e"])
         return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
 
     def check(self, design: Design) -> None:
