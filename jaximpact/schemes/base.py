@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw, Open, Reaction
 from ..status import Status, as_status
+from ..switches import gap_switches
 
 STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
 
@@ -257,7 +259,10 @@ def gradient_status(
     if not law.solves or problem.is_local or is_flat(problem, t, q, args):
         return jnp.zeros((), jnp.int32)
     eps = 1e3 * jnp.finfo(q.dtype).eps
-    rest = problem.gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
+    switches = gap_switches(problem, t, q, args)
+    # a kink on the way is no curvature: the gap goes on as it is here
+    gaps = problem.gaps if switches is None else partial(switches.frozen, switches.sides(t, q, args))
+    rest = gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
     reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
     unresolved = jnp.abs(rest) > 0.5 * reach + eps * (1 + contacts.velocity_terms(q))
     return as_status(jnp.any(unresolved & acting), Status.GRADIENT_VANISHES)

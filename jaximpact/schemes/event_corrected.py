@@ -30,6 +30,7 @@ from ..problem import Problem
 from ..projection.base import complementarity
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
+from ..switches import Sides, Switches, gap_switches
 from .base import Info, Scheme, Traits, added, gradient_status, mass_status, unrounded
 
 
@@ -102,6 +103,34 @@ class _Path(NamedTuple):
         return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
 
 
+class _Kinks:
+    """Gaps that may kink: `switches` of their function, and the sides on which a path begins."""
+
+    def __init__(self, gaps: Switches, sides: Sides) -> None:
+        self.gaps, self.begins = gaps, sides
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, args: Any) -> _Kinks | None:
+        """At the beginning of a path; None where no gap has a kink, which is known while tracing."""
+        t, q, args = lax.stop_gradient((t, q, args))
+        gaps = gap_switches(problem, t, q, args)
+        return None if gaps is None else cls(gaps, gaps.sides(t, q, args))
+
+    def passed(
+        self, t: Array, q: Array, v: Array, contacts: Contacts, speed: Array, closed: Array, args: Any
+    ) -> tuple[Array, Array]:
+        """Which closed contacts (m,) a kink passed on the way to (t, q, v) has let go, and which it has pushed.
+
+        The gap velocity there is that which the sides at the beginning give, but for what the kink has added to it: a contact that it
+        takes away from the body does not pull.
+        """
+        t, q, v, contacts, speed, args = lax.stop_gradient((t, q, v, contacts, speed, args))
+        zero, one = jnp.zeros_like(t), jnp.ones_like(t)
+        before = jax.jvp(lambda s: self.gaps.frozen(self.begins, t + s, q + s * v, args), (zero,), (one,))[1]
+        kink = jnp.abs(speed - before) > _noise(contacts, v, jnp.abs(speed) + jnp.abs(before))
+        return closed & kink & (speed > 0), closed & kink & (speed < 0)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class EventCorrected(Scheme):
@@ -109,6 +138,8 @@ class EventCorrected(Scheme):
 
     A contact becomes a lasting one when it would leave slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
     closes it: through an accumulation of impacts position is second order, velocity and derivatives are first order.
+    Where a gap kinks under a lasting contact (a wall whose velocity jumps, an edge of the ground) the body flies on if the surface
+    turns away, and has an impact if it turns towards it, at the end of the step: of first order there.
     Contacts that are met at once, up to round-off, meet one impact law together; where their gradients are orthogonal
     one after the other is the same, and keeps the derivative.
 
@@ -191,6 +222,7 @@ class EventCorrected(Scheme):
         h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         t, r, last = start + elapsed, length - elapsed, left == 0
+        kinks = _Kinks.at(problem, t, q, args)
 
         # the path: accelerations at its two ends with the reaction of the contacts that push at its start
         here = _View.at(problem, t, q, v, args)
@@ -221,7 +253,7 @@ class EventCorrected(Scheme):
         elapsed = jnp.where(impact | releases, elapsed + s, length)
         progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, events, met, status | failure)
         candidates = jnp.where(last, penetrating, which & impact)
-        progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left)
+        progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks)
         metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
         status |= as_status(jnp.any(_brushes(taylor, r, h, closed | met)), Status.DERIVATIVE_GRAZING)
@@ -238,10 +270,12 @@ class EventCorrected(Scheme):
         candidates: Array,
         allowed: Array,
         left: Array,
+        kinks: _Kinks | None,
     ) -> tuple[_Progress, Array]:
         """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates.
 
-        Returns the progress made and which contacts (m,) had an impact.
+        A lasting contact whose gap had a kink on the path is let go, or struck. Returns the progress made and which contacts (m,) had
+        an impact.
         """
         h, e, args = motion.h, motion.e, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
@@ -250,6 +284,9 @@ class EventCorrected(Scheme):
         contacts = linearise(problem, metric, t, q, args)
         speed = contacts.gap_velocity(v)
         near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
+        if kinks is not None:
+            leaves, struck = kinks.passed(t, q, v, contacts, speed, closed, args)
+            closed, candidates, near = closed & ~leaves & ~struck, candidates | struck, near | struck
         candidates = candidates & (near | last)
         impact, beside, together, oblique = _group(contacts, v, speed, closed, candidates, near, left)
         others = impact & ~candidates

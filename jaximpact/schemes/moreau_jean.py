@@ -25,6 +25,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
+from ..switches import gap_switches
 from .base import Info, Scheme, State, Traits, gradient_status
 
 FACING = -0.99  # cosine of the angle between contacts that face each other
@@ -106,7 +107,9 @@ class MoreauJean(Scheme):
         info = Info.of(found, metric, new.q, chord, e)
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if law.solves and contacts.dense and found.acts.shape[0]:
-            status |= self.depth_status(metric, contacts, motion, state, before, found.acts)
+            # what a kink of a gap leaves is no drift along a curved surface
+            curved = state.lasting is not None and gap_switches(problem, t, q, args) is None
+            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved)
         if theta > 0 and self.newton > 1:
             # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
             change, rounding = jnp.max(jnp.abs(w - last)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
@@ -137,10 +140,10 @@ class MoreauJean(Scheme):
 
     @staticmethod
     def depth_status(
-        metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array
+        metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array, curved: bool
     ) -> Array:
         """Status bit of penetrations, at the beginning of a step, that spoil the motion: past a contact that faces the first, or on a
-        curved surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
+        ``curved`` surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
         depth, speed = -contacts.gap / norm, -rate / norm
@@ -158,7 +161,7 @@ class MoreauJean(Scheme):
 
         if len(rate) > 1:
             deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), past_facing, lambda: deep)
-        if state.lasting is not None:
+        if curved:
             # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
             square = state.v @ metric.times(state.v)
             moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
