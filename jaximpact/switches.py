@@ -177,6 +177,25 @@ def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None
     return Switches.of(lambda t, q, args: problem.gaps(t, q, args), (t, q, args), (TIME, STATE, DATA))
 
 
+class Kinks(NamedTuple):
+    """Gaps that may kink: their switches, and the sides on which a path begins."""
+
+    gaps: Switches
+    begins: Sides
+
+    @classmethod
+    def at(cls, problem: Any, t: Array, q: Array, args: Any) -> Kinks | None:
+        """At the beginning of a path; None where no gap has a kink, which is known while tracing."""
+        t, q, args = lax.stop_gradient((t, q, args))
+        gaps = gap_switches(problem, t, q, args)
+        return None if gaps is None else cls(gaps, gaps.sides(t, q, args))
+
+    def rate(self, t: Array, q: Array, v: Array, args: Any) -> Array:
+        """Gap velocities (m,) at (t, q, v) as they are without a kink on the way there."""
+        gaps = lambda s: self.gaps.frozen(self.begins, t + s, q + s * v, args)
+        return jax.jvp(gaps, (jnp.zeros_like(t),), (jnp.ones_like(t),))[1]
+
+
 # a walk over a jaxpr
 
 

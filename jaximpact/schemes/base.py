@@ -20,6 +20,7 @@ from ..projection.law import ContactLaw, Open, Reaction
 from ..status import Status, as_status
 from ..switches import gap_switches
 
+FACING = -0.99  # cosine of the angle between contacts that face each other
 STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
 
 

@@ -30,8 +30,8 @@ from ..problem import Problem
 from ..projection.base import complementarity
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
-from ..switches import Sides, Switches, gap_switches
-from .base import Info, Scheme, Traits, added, gradient_status, mass_status, unrounded
+from ..switches import Kinks
+from .base import FACING, Info, Scheme, Traits, added, gradient_status, mass_status, unrounded
 
 
 class EventState(NamedTuple):
@@ -101,34 +101,6 @@ class _Path(NamedTuple):
         """Gaps and gap velocities (m,) at time s of the path."""
         gaps = lambda s: problem.gaps(self.t + s, self.q + self.along(s)[0], self.args)
         return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
-
-
-class _Kinks:
-    """Gaps that may kink: `switches` of their function, and the sides on which a path begins."""
-
-    def __init__(self, gaps: Switches, sides: Sides) -> None:
-        self.gaps, self.begins = gaps, sides
-
-    @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, args: Any) -> _Kinks | None:
-        """At the beginning of a path; None where no gap has a kink, which is known while tracing."""
-        t, q, args = lax.stop_gradient((t, q, args))
-        gaps = gap_switches(problem, t, q, args)
-        return None if gaps is None else cls(gaps, gaps.sides(t, q, args))
-
-    def passed(
-        self, t: Array, q: Array, v: Array, contacts: Contacts, speed: Array, closed: Array, args: Any
-    ) -> tuple[Array, Array]:
-        """Which closed contacts (m,) a kink passed on the way to (t, q, v) has let go, and which it has pushed.
-
-        The gap velocity there is that which the sides at the beginning give, but for what the kink has added to it: a contact that it
-        takes away from the body does not pull.
-        """
-        t, q, v, contacts, speed, args = lax.stop_gradient((t, q, v, contacts, speed, args))
-        zero, one = jnp.zeros_like(t), jnp.ones_like(t)
-        before = jax.jvp(lambda s: self.gaps.frozen(self.begins, t + s, q + s * v, args), (zero,), (one,))[1]
-        kink = jnp.abs(speed - before) > _noise(contacts, v, jnp.abs(speed) + jnp.abs(before))
-        return closed & kink & (speed > 0), closed & kink & (speed < 0)
 
 
 @jax.tree_util.register_dataclass
@@ -222,7 +194,7 @@ class EventCorrected(Scheme):
         h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         t, r, last = start + elapsed, length - elapsed, left == 0
-        kinks = _Kinks.at(problem, t, q, args)
+        kinks = Kinks.at(problem, t, q, args)
 
         # the path: accelerations at its two ends with the reaction of the contacts that push at its start
         here = _View.at(problem, t, q, v, args)
@@ -270,7 +242,7 @@ class EventCorrected(Scheme):
         candidates: Array,
         allowed: Array,
         left: Array,
-        kinks: _Kinks | None,
+        kinks: Kinks | None,
     ) -> tuple[_Progress, Array]:
         """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates.
 
@@ -285,8 +257,12 @@ class EventCorrected(Scheme):
         speed = contacts.gap_velocity(v)
         near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
         if kinks is not None:
-            leaves, struck = kinks.passed(t, q, v, contacts, speed, closed, args)
-            closed, candidates, near = closed & ~leaves & ~struck, candidates | struck, near | struck
+            at = lax.stop_gradient((t, q, v, args))
+            before, now = kinks.rate(*at), lax.stop_gradient(speed)
+            kinked = closed & (jnp.abs(now - before) > _noise(contacts, at[2], jnp.abs(now) + jnp.abs(before)))
+            # a surface that turned away does not pull, one that turned towards the body strikes it
+            closed, struck = closed & ~kinked, kinked & (now < 0)
+            candidates, near = candidates | struck, near | struck
         candidates = candidates & (near | last)
         impact, beside, together, oblique = _group(contacts, v, speed, closed, candidates, near, left)
         others = impact & ~candidates
@@ -299,7 +275,9 @@ class EventCorrected(Scheme):
         involved = (closed | impact | beside) & jnp.any(impact)
         stays, slow = _stays(problem, law, motion, *lax.stop_gradient((t, q, v, metric, contacts, speed)), involved)
         lands = (impact | beside) & stays
-        offset = speed * (1 + jnp.where(impact & ~lands, e, 0))
+        # a contact beside that opens and counted as inelastic would gain energy from the others
+        elastic = (impact | beside) & ~lands
+        offset = speed * (1 + jnp.where(elastic, e, 0))
         percussion, _, failed = _react(law, contacts, offset, involved)
         v = v + contacts.jump(percussion)
         # the others are met at times of their own, the same in value
@@ -312,13 +290,15 @@ class EventCorrected(Scheme):
         zeno = impact & lands & (e > 0)
         grazing = impact & ~zeno & (speed >= -slow)
         pairs = oblique & impact[:, None] & (impact | met)[None, :]
+        shared = _shared(contacts, oblique, impact & ~lands, closed | impact | beside, closed, percussion, e)
         status |= (
             failed
             | mass_status(metric)
             | as_status(last & jnp.any(impact & ~zeno & (speed < -slow)), Status.EVENTS_UNRESOLVED)
             | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
             | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-            | as_status(jnp.any(pairs) | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
+            | as_status(shared, Status.IMPULSES_COUPLED)
+            | as_status(jnp.any(pairs) | shared | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
         )
         residual = jnp.maximum(residual, jnp.max(error, initial=0.0))
         closed, impulse = (closed | lands) & ~opened, impulse + (tangent + percussion)
@@ -398,6 +378,21 @@ def _group(
     return jnp.where(together, group, candidates), reached & ~group, together, oblique
 
 
+def _shared(
+    contacts: Contacts, oblique: Array, elastic: Array, touching: Array, closed: Array, percussion: Array, e: Array
+) -> Array:
+    """Whether an ``elastic`` impact (m,) sends a percussion through a contact that touched already, ().
+
+    Opened by ever so little that one would have had an impact of its own, and the motion would be another. Two closed contacts that
+    face each other are the sides of a joint, which cannot open.
+    """
+    if len(elastic) < 2:
+        return jnp.zeros((), bool)
+    sides = closed[:, None] & closed[None, :] & (contacts.angles() < FACING)
+    takes = touching & ~jnp.any(sides, axis=1) & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
+    return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
+
+
 def _stays(
     problem: Problem,
     law: ContactLaw,
@@ -420,7 +415,7 @@ def _stays(
     free = acceleration(problem, metric, t, q, v, args)
     gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]
     slow = 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(gap_acceleration))
-    return (-e * speed <= slow) & _persist(law, contacts, free, gap_acceleration, involved)[2], slow
+    return (e * jnp.abs(speed) <= slow) & _persist(law, contacts, free, gap_acceleration, involved)[2], slow
 
 
 def _allowed(contacts: Contacts, q: Array) -> Array:

@@ -26,9 +26,8 @@ from ..problem import Problem
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
 from ..switches import gap_switches
-from .base import Info, Scheme, State, Traits, gradient_status
+from .base import FACING, Info, Scheme, State, Traits, gradient_status
 
-FACING = -0.99  # cosine of the angle between contacts that face each other
 ROOM = 0.05  # of the widest room between them, by which a body may be past both
 CURVED = 0.1  # of the radius of a curved surface, to which a body may sink into it
 
@@ -108,7 +107,7 @@ class MoreauJean(Scheme):
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if law.solves and contacts.dense and found.acts.shape[0]:
             # what a kink of a gap leaves is no drift along a curved surface
-            curved = state.lasting is not None and gap_switches(problem, t, q, args) is None
+            curved = gap_switches(problem, t, q, args) is None
             status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved)
         if theta > 0 and self.newton > 1:
             # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
@@ -161,7 +160,7 @@ class MoreauJean(Scheme):
 
         if len(rate) > 1:
             deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), past_facing, lambda: deep)
-        if curved:
+        if curved and state.lasting is not None:
             # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
             square = state.v @ metric.times(state.v)
             moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
