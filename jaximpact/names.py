@@ -43,7 +43,7 @@ METHODS: tuple[type, ...] = (
 
 def scheme_from_name(name: str, force: str | None = None) -> Scheme:
     """The scheme of that name; ``force`` chooses the force of the Paoli-Schatzman schemes."""
-    scheme = _own("scheme", name) if ":" in str(name) else lookup("scheme", name, SCHEMES)()
+    scheme = _own("scheme", name) if isinstance(name, str) and ":" in name else lookup("scheme", name, SCHEMES)()
     if force is None:
         return scheme
     if "force" not in vars(scheme):
@@ -53,7 +53,7 @@ def scheme_from_name(name: str, force: str | None = None) -> Scheme:
 
 def projection_from_name(name: str) -> ContactSolver:
     """The projection of that name, or "module:name" of one's own."""
-    return _own("projection", name) if ":" in str(name) else lookup("projection", name, PROJECTIONS)()
+    return _own("projection", name) if isinstance(name, str) and ":" in name else lookup("projection", name, PROJECTIONS)()
 
 
 def _own(kind: str, name: str) -> Any:

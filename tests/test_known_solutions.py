@@ -42,7 +42,7 @@ def test_a_body_at_rest_penetrates_by_round_off_alone(dtype, unit):
     under = ji.Problem(lambda t, q, v, args: jnp.full(1, -9.81 * unit, q.dtype), lambda t, q, args: q - args)
     solution = ji.solve(under, np.array([wall]), np.zeros(1, dtype), t1=1.0, h=0.01, args=wall)
     # positions that rounding moves by some units in the last place, up and down
-    up = np.where(np.arange(101) % 2, 1, -1)[:, None] * np.asarray(4 * np.finfo(dtype).eps * unit, dtype)
+    up = (np.where(np.arange(101) % 2, 4, -4)[:, None] * np.finfo(dtype).eps * unit).astype(dtype)
     sunk = np.asarray(solution.q) + up
     solution = ji.Solution(**(vars(solution) | {"q": sunk, "penetration": np.max(wall - sunk)}))
     with warnings.catch_warnings():

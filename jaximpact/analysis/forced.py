@@ -23,7 +23,7 @@ from ..schedule import MEMORY
 from ..schemes import EventCorrected
 from ..schemes.base import Scheme, Timing
 from ..solution import Solution
-from ..validate import canonical_state, cast_numbers, check_problem, full_axes, real_array
+from ..validate import canonical_state, cast_numbers, check_problem, full_axes, known_numbers
 from .arguments import positive_time, share_of_period
 
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
@@ -192,11 +192,11 @@ def _restitution(problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any,
     """``e=``, a number, (1, m), (B, 1) or (B, m); as `solve` reads it where nothing else has lanes, else as `ensemble` does."""
     if e is None:
         return None
+    e = known_numbers("restitution", e).astype(q0.dtype)
     if not sizes:
         e = restitution_of_one(problem, q0, args, e, scheme)
     elif np.ndim(e) == 1 and 0 not in sizes.values():
         carried = tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(axes))
         m = contacts_of(problem, q0, cast_numbers("args", args, q0.dtype), carried, scheme)
         e = restitution_of_lanes(e, m, next(iter(sizes.values())))
-    e = np.asarray(real_array("restitution", e))
-    return e[:, None] if e.ndim == 1 else e
+    return e[:, None] if np.ndim(e) == 1 else e
