@@ -20,6 +20,7 @@ from .problem import Problem, mass_times
 
 SMALL = 8  # coordinates up to which tangents are pushed through all at once
 CANCELLING = 1e-6  # by how much the cosine between two sides of a joint may differ from -1
+STEPS = 1024  # over which the speeds of a motion become lengths of its own
 ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
 
 
@@ -294,18 +295,47 @@ class Closure(NamedTuple):
     outward: Array
 
 
-def closure(contacts: Contacts, gap_velocity: Array, q: Array, v: Array, h: Array | None = None) -> Closure:
-    """Compare gaps and gap velocities with the round-off of what they are made of.
+def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Array) -> Array:
+    """Lengths of the motion's own to compare gaps with, (m,), in the unit of each: of what the gap is made, and what the motion makes of
+    it in a thousand steps h by its velocity v (d,) and its gap ``acceleration`` (m,). Over `thousand_steps` they are speeds.
 
-    With a step h, a velocity may be that of the last step of another run: a difference of positions over h.
+    No number stands in for what a motion lacks, so that nothing depends on the units of length, time and mass.
+    """
+    time = thousand_steps(h)
+    speed = contacts.velocity_terms(v) + time * jnp.abs(acceleration)
+    if contacts.drift is not None:
+        speed = speed + jnp.abs(contacts.drift)
+    return contacts.velocity_terms(q) + time * speed
+
+
+def thousand_steps(h: Array) -> Array:
+    """The time in which speeds become lengths, (): long beside a step, short beside most motions."""
+    return STEPS * h
+
+
+def closure(
+    contacts: Contacts,
+    gap_velocity: Array,
+    q: Array,
+    v: Array,
+    h: Array | None = None,
+    a: Array | None = None,
+) -> Closure:
+    """Compare gaps and gap velocities with the round-off of what they are made of, and of what the motion makes of them.
+
+    With a step h, and the acceleration ``a`` (d,), a body counts as closed that is as near as the round-off of `lengths`; and a velocity
+    may be that of the last step of another run, a difference of positions over h.
     """
     # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
     eps = max(float(jnp.finfo(q.dtype).eps), contacts.resolution)
     few, many = (1e3 if q.dtype == jnp.float64 else 4) * eps, 1e3 * eps
-    length, speed = 1 + contacts.velocity_terms(q), many * (1 + contacts.velocity_terms(v))
+    if h is None:
+        length, speed = contacts.velocity_terms(q), many * contacts.velocity_terms(v)
+    else:
+        bent = jnp.zeros_like(gap_velocity) if a is None else contacts.velocity_terms(a)
+        length = lengths(contacts, q, v, bent, h)
+        speed = many * length / thousand_steps(h) + many * length / (32 * h)
     closed, length = contacts.gap <= few * length, many * length
-    if h is not None:
-        speed = speed + length / (32 * h)
     # a tolerance of another run may have been a coarse one
     overlap = length if contacts.dense else 100 * length
     # bodies in one place have no gradient, and overlap all the same

@@ -53,7 +53,9 @@ def scheme_from_name(name: str, force: str | None = None) -> Scheme:
 
 def projection_from_name(name: str) -> ContactSolver:
     """The projection of that name, or "module:name" of one's own."""
-    return _own("projection", name) if isinstance(name, str) and ":" in name else lookup("projection", name, PROJECTIONS)()
+    return (
+        _own("projection", name) if isinstance(name, str) and ":" in name else lookup("projection", name, PROJECTIONS)()
+    )
 
 
 def _own(kind: str, name: str) -> Any:

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .contact import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
+from .contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, thousand_steps
 from .derivatives import graft_once, graft_tree
 from .motion import Motion
 from .problem import Problem
@@ -79,8 +79,9 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
     a = acceleration(problem, metric, t, q, v, args)
     speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
     normal = contacts.velocity(a)
-    noise = 1e3 * jnp.finfo(q.dtype).eps * (1 + contacts.velocity_terms(v))
-    threshold = 2 * h * (jnp.abs(normal) + jnp.abs(gap_acceleration)) + noise
+    bent = jnp.abs(normal) + jnp.abs(gap_acceleration)
+    noise = 1e3 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, h) / thousand_steps(h)
+    threshold = 2 * h * bent + noise
     return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, noise, threshold, a))
 
 
@@ -182,9 +183,10 @@ class Corrected(Wrapping):
         """The scheme's, and what the contacts do at first."""
         state, info = self.scheme.init(problem, law, motion)
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
-        contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+        metric = Metric.at(problem, q0, args)
+        contacts = linearise(problem, metric, t0, q0, args)
         speed = contacts.gap_velocity(v0)
-        closed = closure(contacts, speed, q0, v0).closed
+        closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
         last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
         zero = jnp.zeros((), q0.dtype)
         return Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32), zero, zero), info
@@ -202,8 +204,9 @@ class Corrected(Wrapping):
         here = observe(problem, h, t_mid, q_mid, v_mid, args)
 
         # a solver that meets |min(w, A_aa L)| to a tolerance cannot tell an impulse from none below it
-        resolution = lax.stop_gradient(law.resolution(len(info.impulse)))
-        active = here.contacts.diagonal() * lax.stop_gradient(info.impulse) > resolution
+        pushed = here.contacts.diagonal() * lax.stop_gradient(info.impulse)
+        resolution = lax.stop_gradient(law.resolution(pushed))
+        active = pushed > resolution
         rebound = active & (last == IMPACT) & (traits.steps > 1)
         # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
         rest = (last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .bodies.listing import Listing
-from .contact import Metric, closure, linearise
+from .contact import Metric, acceleration, closure, linearise
 from .counted import Counted
 from .derivatives import UNDIFFERENTIATED, guarded
 from .jumps import jump_status, steep_status
@@ -88,9 +88,10 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
     """The motion with v0 projected onto the admissible velocities T(t0, q0) in the kinetic metric (Paoli 2010, initial data
     (P4)), the impulse of that projection (m,), and status bits."""
     q0, v0, t0, _, h, _, e, args = motion
-    contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+    metric = Metric.at(problem, q0, args)
+    contacts = linearise(problem, metric, t0, q0, args)
     gap_velocity = contacts.gap_velocity(v0)
-    at = closure(contacts, gap_velocity, q0, v0, h)
+    at = closure(contacts, gap_velocity, q0, v0, h, acceleration(problem, metric, t0, q0, v0, args))
     found = law.velocity(contacts, gap_velocity, at.closed)
     inside = jnp.all((e >= 0) & (e <= 1)) & (h > 0)
     status = (

@@ -357,7 +357,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
         if inertia is not None and depends(inertia, (t0, q0, v0, args), on=(0, 2)):
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
-    at = closure(contacts, gap_velocity, q0, v0, h)
+    at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))
     return Report(
         contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
     )

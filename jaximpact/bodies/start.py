@@ -58,7 +58,7 @@ class Facts(NamedTuple):
                 f"{np.max(cutoff):.6g}: a body would meet others from both sides; take a longer box or a smaller skin"
             )
         unlike = np.abs(gaps - exchanged)
-        if np.any(unlike > eps * (1 + np.abs(gaps))):
+        if np.any(unlike > eps * (reach[:, None] + np.abs(gaps))):
             lane, k = _worst(-unlike)
             i, j = ends[lane, k].tolist()
             raise ValueError(
@@ -99,7 +99,7 @@ def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
 
 def too_short(apart: Any, reach: Any) -> Any:
     """Where such gaps say that the reach is too short."""
-    return apart < -1e4 * float(jnp.finfo(apart.dtype).eps) * (1 + reach)
+    return apart < -1e4 * float(jnp.finfo(apart.dtype).eps) * reach
 
 
 def _worst(value: np.ndarray) -> tuple[int, int]:

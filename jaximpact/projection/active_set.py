@@ -44,11 +44,11 @@ class ActiveSet(ContactSolver):
     Of many constraints a working set is solved for, little more than d of them, and the others are checked.
 
     Attributes:
-        tolerance: KKT residual [gap velocity].
+        tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
         max_linearisations: SQP iterations for curved constraints.
     """
 
-    tolerance: float = 1e-12
+    tolerance: float | None = None
     max_linearisations: int = 50
 
     def direct(self, m: int) -> bool:

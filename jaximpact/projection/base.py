@@ -8,7 +8,7 @@ position. What a step asks of it stands in `law`, curved constraints and derivat
 from __future__ import annotations
 
 import abc
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -38,20 +38,29 @@ class ContactSolver(abc.ABC):
     are in the offset. Constraints that are masked out have zero gradients.
 
     Attributes:
-        tolerance: the KKT residual asked for [velocity]; it is raised to the round-off floor where that is larger.
+        tolerance: the KKT residual asked for [velocity], or None, ``relative`` times the speed at which contacts close; it is raised to
+            the round-off floor where that is larger.
+        relative: see there.
         max_linearisations: SQP iterations around a curved constraint, at most.
         takes_lists: whether it asks for no matrix, so that contacts may be those of a list of near pairs of bodies.
         warm_starts: whether ``guess`` is used; above eight constraints gradients are then kept for several corrections.
     """
 
-    tolerance: float
+    tolerance: float | None
     max_linearisations: int
+    relative: ClassVar[float] = 1e-12
     warm_starts: ClassVar[bool] = True
     takes_lists: ClassVar[bool] = False
 
     @abc.abstractmethod
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
+
+    def allowed(self, speed: Array) -> Any:
+        """The KKT residual asked for, (), of contacts that close at ``speed`` ()."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return jnp.maximum(self.relative * speed, jnp.finfo(speed.dtype).tiny)
 
     def direct(self, m: int) -> bool:
         """Whether ``impulses`` is straight-line arithmetic, exact to round-off, for m constraints."""
@@ -60,6 +69,11 @@ class ContactSolver(abc.ABC):
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
         """Increasing numbers of constraints: only so many, the likely ones, are handed to the solver, and all are checked."""
         return (m,)
+
+
+def closing_speed(gap_velocity: Array) -> Array:
+    """Of the contact that closes fastest, ()."""
+    return jnp.max(-gap_velocity, initial=0.0)
 
 
 def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:

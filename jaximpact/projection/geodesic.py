@@ -16,7 +16,7 @@ from .. import linalg
 from ..contact import Metric
 from ..problem import Problem
 from ..status import Status, as_status
-from .base import ContactSolver
+from .base import ContactSolver, closing_speed
 from .implicit import reaction
 from .law import Reaction, Target
 
@@ -78,7 +78,8 @@ def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, ar
     eps = jnp.finfo(dtype).eps
     gradient = jax.grad(gap)(w)
     reach = jnp.abs(gradient) @ jnp.abs(w) + jnp.sum(jnp.abs(w))
-    tolerance = lax.stop_gradient(jnp.maximum(solver.tolerance, 16 * eps * reach / scale))
+    speed = closing_speed(gap(w)[None] / scale)
+    tolerance = lax.stop_gradient(jnp.maximum(solver.allowed(speed), 16 * eps * reach / scale))
 
     def solve() -> tuple:
         outside = gap(w) < -tolerance * scale

@@ -92,8 +92,8 @@ class ContactLaw(abc.ABC):
         """The same, a solver beginning with the impulses ``guess`` (m,)."""
         return self
 
-    def resolution(self, m: int) -> Any:
-        """Gap velocity up to which an impulse of m contacts may be none, A_aa L, (): what a solver leaves over."""
+    def resolution(self, pushed: Array) -> Any:
+        """Gap velocity up to which an impulse may be none, (), of contacts with A_aa L = ``pushed`` (m,): what a solver leaves over."""
         return 0.0
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
@@ -104,7 +104,9 @@ class ContactLaw(abc.ABC):
 
 def restricted(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
     """The contact problem of the contacts ``among`` (m,): the others have no gradient, and open."""
-    return (contacts, offset) if among is None else (contacts.masked(among), jnp.where(among, offset, 1))
+    if among is None:
+        return contacts, offset
+    return contacts.masked(among), jnp.where(among, offset, jnp.max(jnp.abs(offset), initial=0.0))
 
 
 @jax.tree_util.register_dataclass

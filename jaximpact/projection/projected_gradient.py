@@ -26,14 +26,14 @@ class ProjectedGradient(ContactSolver):
     when the quadratic bound is violated, so no spectral estimate is needed.
 
     Attributes:
-        tolerance: KKT residual [gap velocity].
+        tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
         max_linearisations: SQP iterations for curved constraints.
         max_iterations: gradient steps for each linearisation.
     """
 
     takes_lists: ClassVar[bool] = True
 
-    tolerance: float = 1e-12
+    tolerance: float | None = None
     max_linearisations: int = 50
     max_iterations: int = field(default=5000, metadata={"static": True})
 

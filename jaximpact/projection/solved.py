@@ -18,7 +18,7 @@ from jax import Array, lax
 from ..contact import SMALL, Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
-from .base import ContactSolver, complementarity
+from .base import ContactSolver, closing_speed, complementarity
 from .geodesic import project_geodesic
 from .implicit import reaction
 from .law import ContactLaw, Reaction, Target, restricted
@@ -63,13 +63,14 @@ class Solved(ContactLaw):
     def beginning(self, guess: Array) -> Solved:
         return replace(self, guess=guess)
 
-    def resolution(self, m: int) -> Any:
-        return 0.0 if self.solver.direct(m) else self.solver.tolerance
+    def resolution(self, pushed: Array) -> Any:
+        return 0.0 if self.solver.direct(len(pushed)) else self.solver.allowed(jnp.max(pushed, initial=0.0))
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
         contacts, b = lax.stop_gradient(restricted(contacts, offset, among))
-        floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(jnp.where(among, b, 0)), initial=0.0)
-        tolerance = jnp.maximum(self.solver.tolerance, floor)
+        known = jnp.where(among, b, 0)
+        floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(known), initial=0.0)
+        tolerance = jnp.maximum(self.solver.allowed(closing_speed(known)), floor)
         found = self.solver.impulses(contacts, b, tolerance, jnp.zeros_like(b))
         return among & (contacts.diagonal() * lax.stop_gradient(found.impulse) > tolerance), found.status
 
@@ -82,22 +83,21 @@ def coupling(contacts: Contacts, impulse: Array) -> Array:
     return as_status(contacts.coupled(acting), Status.IMPULSES_COUPLED)
 
 
-def _tolerance(
-    solver: ContactSolver, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array
-) -> Array:
-    """The solver's tolerance (m,), raised to the round-off of gap velocities made of velocities of a ``size`` (d,).
+def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
+    """The tolerance ``asked`` for, (), raised to the round-off (m,) of gap velocities made of velocities of a ``size`` (d,).
 
     Where the ``residual`` meets the first, the second is not worked out.
     """
 
     def raised(_: None) -> Array:
-        floor = 32 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
-        return jnp.maximum(solver.tolerance, floor)
+        # twice what solvers allow themselves: other roundings than theirs
+        floor = 64 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
+        return jnp.maximum(asked, floor)
 
     if residual is None or size.shape[0] <= SMALL:
         return raised(None)
-    asked = jnp.full_like(gap_velocity, solver.tolerance)
-    return lax.cond(jnp.any(residual > asked), raised, lambda _: asked, None)
+    every = jnp.full_like(gap_velocity, asked)
+    return lax.cond(jnp.any(residual > asked), raised, lambda _: every, None)
 
 
 class Iterate(NamedTuple):
@@ -160,7 +160,8 @@ class Selection(NamedTuple):
         if size >= m:
             return cls(None, m)
         # single precision is enough to choose, and much quicker to sort
-        rank = jnp.where(now.impulse > 0, jnp.inf, -now.gap).astype(jnp.float32)
+        largest = jnp.maximum(jnp.max(jnp.abs(now.gap)), jnp.finfo(now.gap.dtype).tiny)
+        rank = jnp.where(now.impulse > 0, jnp.inf, -now.gap / largest).astype(jnp.float32)
         return cls(lax.top_k(rank, size)[1], m)
 
     def take(self, x: Array) -> Array:
@@ -185,14 +186,15 @@ class _Velocities(NamedTuple):
         solver, contacts, offset, *_ = self
         chosen = Selection.of(now, size)
         part, start = contacts.take(chosen.rows), chosen.take(offset)
-        tolerance = _tolerance(solver, None, part, jnp.abs(now.jump), start)
+        asked, largest = solver.allowed(closing_speed(offset)), jnp.max(jnp.abs(offset))
+        tolerance = 0.5 * _tolerance(asked, None, part, jnp.abs(now.jump), jnp.full_like(start, largest))
         found = solver.impulses(part, start, tolerance, chosen.take(now.impulse))
         jump, impulse = part.jump(found.impulse), chosen.spread(found.impulse)
         gap = contacts.velocity(jump) + offset
         residual = complementarity(gap, impulse, contacts.diagonal())
         # impulses along nearly dependent gradients are larger than the jump that they add up to
         parts = part.jump_terms(found.impulse)
-        done = jnp.all(residual <= _tolerance(solver, residual, contacts, parts, offset))
+        done = jnp.all(residual <= _tolerance(asked, residual, contacts, parts, jnp.full_like(offset, largest)))
         status = found.status | coupling(part, found.impulse) if self.couples else found.status
         return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, status)
 
@@ -221,8 +223,9 @@ class _ManyVelocities(_Velocities):
 
     def solve(self) -> tuple:
         solver, contacts, offset, guess, couples = self
-        floor = 32 * jnp.finfo(offset.dtype).eps * (jnp.abs(offset) + 2 * jnp.max(-offset, initial=0.0))
-        tolerance = jnp.maximum(solver.tolerance, floor)
+        speed = closing_speed(offset)
+        floor = 32 * jnp.finfo(offset.dtype).eps * (jnp.max(jnp.abs(offset), initial=0.0) + 2 * speed)
+        tolerance = jnp.maximum(solver.allowed(speed), floor)
         found = solver.impulses(contacts, offset, tolerance, jnp.zeros_like(offset) if guess is None else guess)
         jump = found.jumped(contacts)
         gap = contacts.velocity(jump) + offset
@@ -249,11 +252,11 @@ class _ManyPositions(NamedTuple):
         found = constraints.linearised(self.metric, self.target.time, self.target.point(jump), self.args)
         return found.at(found.gap / self.target.scale)
 
-    def tolerance(self, contacts: Any, jump: Array) -> Array:
-        """The solver's, raised to the round-off of positions over a step."""
+    def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
+        """The one asked for, raised to the round-off of positions over a step."""
         target, eps = self.target, jnp.finfo(jump.dtype).eps
         size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
-        return jnp.maximum(self.solver.tolerance, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
+        return jnp.maximum(asked, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
 
     def solve(self) -> tuple:
         contacts = self.contacts(jnp.zeros_like(self.target.base))
@@ -264,12 +267,14 @@ class _ManyPositions(NamedTuple):
         def body(carry: tuple[Array, Iterate, Any]) -> tuple[Array, Iterate, Any]:
             k, now, contacts = carry
             offset = contacts.gap - contacts.velocity(now.jump)
-            found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(contacts, now.jump), now.impulse)
+            asked = self.solver.allowed(closing_speed(offset))
+            allowed = 0.25 * self.tolerance(asked, contacts, now.jump)
+            found = self.solver.impulses(contacts, offset, allowed, now.impulse)
             jump = found.jumped(contacts)
             there = self.contacts(jump)
             moved = jnp.max(jnp.abs(there.jump(found.impulse) - jump))
             defect = complementarity(there.gap, found.impulse, there.diagonal())
-            allowed = self.tolerance(there, jump)
+            allowed = self.tolerance(asked, there, jump)
             done = (moved <= jnp.max(allowed)) & jnp.all(defect <= allowed)
             residual, count = jnp.maximum(moved, jnp.max(defect)), now.iterations + found.iterations
             return k + 1, Iterate(jump, found.impulse, there.gap, residual, done, count, found.status), there
@@ -319,10 +324,11 @@ class _Positions(NamedTuple):
             matrix = chosen.take(self.normals)
         return Contacts(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
 
-    def tolerance(self, contacts: Contacts, jump: Array, residual: Array | None = None) -> Array:
+    def tolerance(self, asked: Any, contacts: Contacts, parts: Array, residual: Array | None = None) -> Array:
+        """The one ``asked`` for, raised to the round-off of a jump made of ``parts`` (d,)."""
         target = self.target
-        size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
-        return _tolerance(self.solver, residual, contacts, size, contacts.gap)
+        size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(parts)
+        return _tolerance(asked, residual, contacts, size, contacts.gap)
 
     def corrected(
         self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
@@ -331,7 +337,10 @@ class _Positions(NamedTuple):
         contacts, impulse = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
         offset = contacts.gap + contacts.velocity(change)
-        found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(contacts, now.jump), impulse)
+        asked = self.solver.allowed(closing_speed(offset))
+        found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(asked, contacts, now.jump), impulse)
+        # impulses between unequal masses, or along nearly dependent gradients, are larger than the jump that they add up to
+        parts = contacts.jump_terms(found.impulse)
         impulse = found.impulse if pulled is None else found.impulse - impulse
         jump = contacts.jump(impulse) if pulled is None else pulled + contacts.jump(impulse)
         impulse = chosen.spread(found.impulse)
@@ -344,7 +353,7 @@ class _Positions(NamedTuple):
         moved = jnp.max(jnp.abs(pulled - jump))
         defect = complementarity(gap, impulse, chosen.spread(contacts.diagonal()))
         residual = jnp.maximum(moved, jnp.max(defect))
-        allowed = self.tolerance(contacts.at(chosen.take(gap)), jump, residual)
+        allowed = self.tolerance(asked, contacts.at(chosen.take(gap)), parts, residual)
         # what was left out has a gradient that is not at hand
         largest = jnp.max(allowed)
         if chosen.rows is not None:

@@ -265,7 +265,7 @@ def gradient_status(
     gaps = problem.gaps if switches is None else partial(switches.frozen, switches.sides(t, q, args))
     rest = gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
     reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
-    unresolved = jnp.abs(rest) > 0.5 * reach + eps * (1 + contacts.velocity_terms(q))
+    unresolved = jnp.abs(rest) > 0.5 * reach + eps * (jnp.abs(contacts.gap) + contacts.velocity_terms(q))
     return as_status(jnp.any(unresolved & acting), Status.GRADIENT_VANISHES)
 
 

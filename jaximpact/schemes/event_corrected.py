@@ -131,9 +131,11 @@ class EventCorrected(Scheme):
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
-        contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+        metric = Metric.at(problem, q0, args)
+        contacts = linearise(problem, metric, t0, q0, args)
         # closed and not opening; the first step releases those that the acceleration opens
-        at = closure(contacts, -contacts.gap_velocity(v0), q0, v0)
+        a = acceleration(problem, metric, t0, q0, v0, args)
+        at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, motion.h, a)
         zero = jnp.zeros((), jnp.int32)
         state = EventState(zero, q0, v0, at.closed & ~at.outward, zero - 3, unrounded(q0))
         return state, Info.none(q0, v0, len(at.closed))
