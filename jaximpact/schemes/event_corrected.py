@@ -234,7 +234,10 @@ class EventCorrected(Scheme):
         elapsed = jnp.where(impact | releases, elapsed + s, length)
         progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, events, met, status | failure)
         candidates = jnp.where(last, penetrating, which & impact)
-        progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks)
+        # a contact without a force may open on the way, where its surface curves away or a force changes
+        normal = there.contacts.velocity(there.free + there.contacts.jump(push_end)) + there.gap_acceleration
+        idle = closed & ~pushing & (normal > _noise(there.contacts, there.free, there.gap_acceleration))
+        progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks, idle)
         metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
         status |= as_status(jnp.any(_brushes(taylor, r, h, closed | met)), Status.DERIVATIVE_GRAZING)
@@ -252,6 +255,7 @@ class EventCorrected(Scheme):
         allowed: Array,
         left: Array,
         kinks: Kinks | None,
+        idle: Array,
     ) -> tuple[_Progress, Array]:
         """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates.
 
@@ -265,6 +269,8 @@ class EventCorrected(Scheme):
         contacts = linearise(problem, metric, t, q, args)
         speed = contacts.gap_velocity(v)
         near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
+        # neither of those that are open by now nor of their velocity is anything to be taken back
+        closed = closed & ~(idle & (contacts.gap > allowed) & (speed > _noise(contacts, v, speed)))
         if kinks is not None:
             at = lax.stop_gradient((t, q, v, args))
             before, now = kinks.rate(*at), lax.stop_gradient(speed)
