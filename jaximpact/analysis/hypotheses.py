@@ -125,7 +125,8 @@ def check_hypotheses(
         flat = np.flatnonzero(np.any(active & (diagonal < GRADIENT**2 * np.max(diagonal)), axis=0)).tolist()
     skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
     obtuse = [corner for corner in corners if corner[3] > ANGLE]
-    failures = _failures(problem, active, deficit, flat, skew if e > 0 else obtuse, e, ends)
+    opposed = [corner for corner in corners if corner[3] < ANGLE - 1]
+    failures = _failures(problem, active, deficit, flat, opposed, skew if e > 0 else obtuse, e, ends)
     sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
     if DEEP[0] * widest < sunk < DEEP[1] * widest:
         failures.append(
@@ -155,12 +156,13 @@ def _failures(
     active: np.ndarray,
     deficit: np.ndarray,
     flat: list[int],
+    opposed: list[tuple],
     corners: list[tuple],
     e: float,
     ends: np.ndarray | None,
 ) -> list[str]:
-    """What fails, in words; ``corners``: those that the theorems exclude for this restitution; ``ends``: of listed bodies, whose
-    contacts they are."""
+    """What fails, in words; ``opposed``: corners without an inside; ``corners``: those that the theorems exclude for this
+    restitution; ``ends``: of listed bodies, whose contacts they are."""
 
     def called(a: int) -> str:
         if ends is not None:
@@ -181,6 +183,11 @@ def _failures(
         row = int(np.argmax(deficit))
         failures.append(
             f"dependent active gradients (H3): constraints [{listed(np.flatnonzero(active[row]))}] at row {row}"
+        )
+    if opposed:
+        failures.append(
+            f"opposite gaps are closed together, constraints {named(opposed)}: an equation written as two inequalities, or a clearance that "
+            "the motion crosses within a row; which of them pushes is not defined: eliminate the coordinate that they hold"
         )
     if flat:
         failures.append(
