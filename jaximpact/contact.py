@@ -278,7 +278,7 @@ def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Arra
     return jnp.where(jnp.isfinite(found), found, place)
 
 
-def span(h: Array, dtype: Any) -> Array:
+def span(h: Any, dtype: Any) -> Any:
     """The time in which speeds become lengths, (): long beside a step, short beside most motions."""
     # float32 has fewer roundings to give
     return (STEPS if dtype == jnp.float64 else STEPS // 8) * h

@@ -181,14 +181,13 @@ def _failures(
     failures = []
     if np.any(deficit > 0):
         row = int(np.argmax(deficit))
-        failures.append(
-            f"dependent active gradients (H3): constraints [{listed(np.flatnonzero(active[row]))}] at row {row}"
-        )
-    if opposed:
-        failures.append(
-            f"opposite gaps are closed together, constraints {named(opposed)}: an equation written as two inequalities, or a clearance that "
-            "the motion crosses within a row; which of them pushes is not defined: eliminate the coordinate that they hold"
-        )
+        text = f"dependent active gradients (H3): constraints [{listed(np.flatnonzero(active[row]))}] at row {row}"
+        if opposed:
+            text += (
+                f"; opposite gaps are closed together, constraints {named(opposed)}, and which of them pushes is not defined: eliminate "
+                "the coordinate that they hold"
+            )
+        failures.append(text)
     if flat:
         failures.append(
             f"a gradient vanishes where its gap closes, constraints [{listed(flat)}]: the boundary is not regular there (a gap like q^2 or "
