@@ -176,7 +176,7 @@ class Contacts(NamedTuple):
         do; and which may be, after a drift: of a joint written in two ways gaps cancel up to the drift's square."""
         norm, room = self.norms(), jnp.abs(self.rooms())
         cancel = self.angles() < CANCELLING - 1
-        gap, rounding = self.gap / norm, 1e3 * jnp.finfo(q.dtype).eps * (1 + self.velocity_terms(q)) / norm
+        gap, rounding = self.gap / norm, 1e3 * jnp.finfo(q.dtype).eps * self.velocity_terms(q) / norm
         drift, rounding = jnp.abs(gap[:, None] - gap[None, :]), rounding[:, None] + rounding[None, :]
         return cancel & (room <= rounding), cancel & (room <= rounding + 0.1 * drift)
 

@@ -470,3 +470,58 @@ def test_bad_options_are_named():
             final(BALL, [1.0], [0.0], t1=1.0, h=0.1, args={"g": 9.81}, scheme=ji.EventCorrected(**options))
     with pytest.raises(ValueError, match="restitution has shape"):
         SCHEME.check(BALL, np.zeros(3), 1)
+
+
+def test_energy_stays_where_more_impacts_fall_into_a_step_than_are_located():
+    """Galperin's billiard with mass ratio 10^4 makes 313 impacts, most of them within a few steps of these; e = 1 keeps the energy."""
+    billiard = ji.Problem(
+        lambda t, q, v, args: jnp.zeros(2),
+        lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
+        jnp.array([1.0, 1e4]),
+        1.0,
+    )
+    found = final(billiard, [1.0, 2.0], [0.0, -1.0], t1=3.0, steps=1009)
+    energy = found.v[-1] ** 2 @ np.array([1.0, 1e4])
+    assert Status(int(found.status)) & Status.EVENTS_UNRESOLVED
+    np.testing.assert_allclose(energy, 1e4, rtol=1e-9)  # was 4150 times as much
+    assert abs(found.v[-1, 1] - 1) < 2e-3  # the heavy ball, of speed 1 up to 2/sqrt(ratio) times that of the light one
+
+
+@pytest.mark.parametrize("gap", [0.0, 1e-3])
+def test_impulses_through_a_contact_that_touched_are_told(gap):
+    """Three equal balls: 1e-3 apart one after the other is hit, v = (0, 0, 1); touching ones share the impact, as the law of Newton has it."""
+    balls = ji.Problem(lambda t, q, v, args: jnp.zeros(3), lambda t, q, args: q[1:] - q[:-1] - 1, restitution=1.0)
+    found = final(balls, [-1.0, 1.0, 2.0 + gap], [1.0, 0.0, 0.0], t1=2.0, steps=1009, sensitivity="corrected")
+    doubts = Status.IMPULSES_COUPLED | Status.DERIVATIVE_SIMULTANEOUS
+    assert Status(int(found.status)) == (doubts if gap == 0 else Status.OK)
+    np.testing.assert_allclose(found.v[-1], np.array([-1, 2, 2]) / 3 if gap == 0 else [0, 0, 1], atol=1e-12)
+
+
+KINKS = {
+    # a body that rests on a wall which falls away at t = 1/4 flies on: exact at t = .35
+    "falls": (lambda t, q, args: q - jnp.where(t < 0.25, t, 0.5 - t), 1.0, 0.35, 0.25 + 0.1 - 0.5 * 9.81 * 0.01),
+    "stops": (lambda t, q, args: q - jnp.minimum(t, 0.5), 1.0, 0.6, 0.5 + 0.1 - 0.5 * 9.81 * 0.01),
+    # one that begins to rise takes the body along, e = 0
+    "rises": (lambda t, q, args: q - jnp.maximum(t - 0.25, 0.0), 0.0, 0.35, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", KINKS)
+def test_lasting_contacts_at_kinks_of_gaps(name):
+    """The kink is met at the end of its step: of first order, h times the jump of the velocity."""
+    gap, v0, t1, exact = KINKS[name]
+    body = ji.Problem(lambda t, q, v, args: jnp.array([-9.81]), gap)
+    for steps in (101, 1009):
+        found = final(body, [0.0], [v0], t1=t1, steps=steps, sensitivity="corrected")
+        assert abs(found.q[-1, 0] - exact) < 2 * t1 / steps
+        assert Status(int(found.status)) & Status.DERIVATIVE_JUMP
+
+
+@pytest.mark.parametrize("length", [2.0**-60, 2.0**60])
+def test_units_of_length_do_not_matter(length):
+    """The motion of a bouncing ball is scaled by a power of two without any rounding."""
+    g = lambda t, q, v, args: -9.81 * jnp.broadcast_to(args, q.shape)
+    ball = ji.Problem(g, lambda t, q, args: q, restitution=0.8)
+    one, other = (final(ball, [x], [0.0], t1=1.3, steps=1009, args=x) for x in (1.0, length))
+    assert one.q[-1, 0] * length == other.q[-1, 0] and one.v[-1, 0] * length == other.v[-1, 0]
+    assert int(other.status) == 0

@@ -8,7 +8,6 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
-from jaximpact.status import FAILURES
 
 G = 9.81
 SCHEMES = {
@@ -39,7 +38,7 @@ def at_rest(t, q, v, args):
 def ends(problem, scheme, q0, v0, **options):
     """Positions and velocities (B, d) at the end; the solution, of which none failed."""
     found = ji.ensemble(problem, q0, v0, scheme=SCHEMES[scheme], **options)
-    assert not np.any(found.status & int(FAILURES)), found.status
+    assert not np.any(found.failed), found.status
     return found.q[:, -1], found.v[:, -1], found
 
 

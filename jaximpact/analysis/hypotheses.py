@@ -128,8 +128,10 @@ def check_hypotheses(
     obtuse = [corner for corner in corners if corner[3] > ANGLE]
     failures = _failures(problem, active, deficit, flat, skew if e > 0 else obtuse, e, ends)
     sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
-    # a body at rest opens and penetrates by round-off
-    rounding = 1e3 * np.finfo(z.dtype).eps * (1 + np.max(terms, initial=0.0))
+    # a body at rest opens and penetrates by the round-off of its place, and of what contacts keep it from falling
+    times, impulse = np.asarray(solution.t), np.asarray(solution.impulse)
+    kept = float(times[-1] - times[0]) * float(np.max(diagonal * np.abs(impulse), initial=0.0)) if ends is None else 0.0
+    rounding = 1e3 * float(np.finfo(z.dtype).eps) * (float(np.max(terms, initial=0.0)) + kept)
     if max(DEEP[0] * widest, rounding) < sunk < DEEP[1] * widest:
         failures.append(
             f"h is too large: the motion penetrates by {sunk:.3g}, and no gap opens wider than {widest:.3g} (penetrations of order "

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import linalg
-from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
+from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, thousand_steps
 from ..derivatives import graft
 from ..motion import Motion
 from ..problem import Problem
@@ -78,6 +78,11 @@ class _View(NamedTuple):
     def taylor(self, a: Array) -> tuple[Array, Array, Array]:
         """Coefficients (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
         return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
+
+    def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
+        """Round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
+        bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
+        return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
 
 
 class _Path(NamedTuple):
@@ -175,7 +180,7 @@ class EventCorrected(Scheme):
         change = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
         shift, v_new = _Path(t, r, q, v, a, change, args).along(r)
         q_new, low = added(q, shift, low)
-        allowed, taylor = _allowed(here.contacts, q), here.taylor(a)
+        allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
         event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _dips(taylor, r, closed, allowed)
         event |= _brushes(taylor, r, h, closed)
         info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
@@ -208,9 +213,11 @@ class EventCorrected(Scheme):
         path = _Path(t, r, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
 
         # the first event on it: an impact, or the release where a force, linear in time, becomes negative
-        allowed, taylor = _allowed(here.contacts, q), here.taylor(a)
+        allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
         penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
-        impact, which, impact_time = self._impact(problem, path, taylor, closed, penetrating, allowed)
+        impact, which, impact_time = self._impact(
+            problem, path, taylor, closed, penetrating, allowed, thousand_steps(h)
+        )
         loose = pushing & (
             there.contacts.diagonal() * push_end < -_noise(there.contacts, there.free, there.gap_acceleration)
         )
@@ -330,10 +337,11 @@ class EventCorrected(Scheme):
         closed: Array,
         penetrating: Array,
         allowed: Array,
+        time: Array,
     ) -> tuple[Array, Array, Array]:
         """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
 
-        The time is found with all derivatives stopped; two more Newton steps give it the first three derivatives of the
+        ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time is found with all derivatives stopped; two more Newton steps give it the first three derivatives of the
         implicit function.
         """
         if closed.shape[0] == 0:
@@ -370,7 +378,7 @@ class EventCorrected(Scheme):
         of_contact = lambda x: jnp.sum(jnp.where(contact, x, 0))
         # the time of a grazing contact has no derivative
         speed = -of_contact(slope)
-        transversal = exists & (speed > of_contact(16 * allowed))
+        transversal = exists & (speed > of_contact(16 * allowed / time))
         value = jnp.clip(s + jnp.where(transversal, of_contact(gap) / jnp.where(transversal, speed, 1), 0), 0, r)
 
         def implicit(s: Array) -> Array:
@@ -464,11 +472,6 @@ def _returns(
         falling,
         lambda: jnp.zeros_like(opened),
     )
-
-
-def _allowed(contacts: Contacts, q: Array) -> Array:
-    """Round-off (m,) of gaps."""
-    return 64 * jnp.finfo(q.dtype).eps * (1 + contacts.velocity_terms(q))
 
 
 def _dips(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
