@@ -279,16 +279,22 @@ class EventCorrected(Scheme):
             closed, struck = closed & ~kinked, kinked & (now < 0)
             candidates, near = candidates | struck, near | struck
         candidates = candidates & (near | last)
+        pulled = closed | candidates
+        if len(closed) > 1:
+            # what goes back past the last event may push others through their surfaces: all go back together, and have an impact
+            pulled = lax.cond(last, lambda: closed | law.acting(contacts, contacts.gap / h, ~closed)[0], lambda: pulled)
+            candidates = candidates | (pulled & ~closed)
         impact, beside, together, oblique = _group(contacts, v, speed, closed, candidates, near, left)
         others = impact & ~candidates
         delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
         gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-        q = q + contacts.jump(_hold(contacts, -gap, closed | impact))
+        q = q + contacts.jump(_hold(contacts, -gap, pulled | (impact & ~last)))
         tangent = _hold(contacts, -speed, closed)
         v = v + contacts.jump(tangent)
         speed = speed + contacts.delassus() @ tangent
         involved = (closed | impact | beside) & jnp.any(impact)
-        stays, slow = _stays(problem, law, motion, *lax.stop_gradient((t, q, v, metric, contacts, speed)), involved)
+        at = lax.stop_gradient((t, q, v, metric, contacts, speed))
+        stays, slow, free, gap_acceleration = _stays(problem, law, motion, *at, involved)
         lands = (impact | beside) & stays
         # a contact beside that opens and counted as inelastic would gain energy from the others
         elastic = (impact | beside) & ~lands
@@ -299,6 +305,10 @@ class EventCorrected(Scheme):
         q = q - contacts.jump(percussion * delay)
         after = speed + contacts.delassus() @ percussion
         opened = involved & (after > _noise(contacts, v, speed))
+        back = _returns(law, at[4], free, gap_acceleration, *lax.stop_gradient((h, after)), opened, involved)
+        opened = opened & ~back
+        rest = _hold(contacts, -after, (back | involved & (closed | lands) & ~opened) & jnp.any(back))
+        v = v + contacts.jump(rest)
         defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
         error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
         # what derivatives, and the order of the step, suffer from
@@ -310,13 +320,13 @@ class EventCorrected(Scheme):
             failed
             | mass_status(metric)
             | as_status(last & jnp.any(impact & ~zeno & (speed < -slow)), Status.EVENTS_UNRESOLVED)
-            | as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
+            | as_status(jnp.any(zeno | back), Status.DERIVATIVE_ZENO)
             | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
             | as_status(shared, Status.IMPULSES_COUPLED)
             | as_status(jnp.any(pairs) | shared | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
         )
         residual = jnp.maximum(residual, jnp.max(error, initial=0.0))
-        closed, impulse = (closed | lands) & ~opened, impulse + (tangent + percussion)
+        closed, impulse = (closed | lands | back) & ~opened, impulse + (tangent + percussion + rest)
         return _Progress(elapsed, q, low, v, closed, impulse, residual, events, met | impact, status), impact
 
     def _impact(
@@ -420,10 +430,10 @@ def _stays(
     contacts: Contacts,
     speed: Array,
     involved: Array,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     """Whether contacts (m,) last after an inelastic impact, and the elastic one is too slow to be resolved by h.
 
-    Returns that and the gap velocity (m,) below which h resolves none.
+    Returns that and the gap velocity (m,) below which h resolves none; free acceleration (d,) and gap acceleration (m,) then.
     """
     motion = lax.stop_gradient(motion)
     h, e, args = motion.h, motion.e, motion.args
@@ -431,7 +441,37 @@ def _stays(
     free = acceleration(problem, metric, t, q, v, args)
     gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]
     slow = 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(gap_acceleration))
-    return (e * jnp.abs(speed) <= slow) & _persist(law, contacts, free, gap_acceleration, involved)[2], slow
+    lasts = _persist(law, contacts, free, gap_acceleration, involved)[2]
+    return (e * jnp.abs(speed) <= slow) & lasts, slow, free, gap_acceleration
+
+
+def _returns(
+    law: ContactLaw,
+    contacts: Contacts,
+    free: Array,
+    gap_acceleration: Array,
+    h: Array,
+    after: Array,
+    opened: Array,
+    involved: Array,
+) -> Array:
+    """Which contacts (m,) an impact opens so slowly, at gap velocities ``after``, that they are back before h resolves their flight.
+
+    A body rocks between two contacts like this, with less at each impact, and comes to rest on both.
+    """
+    if len(opened) < 2:
+        return jnp.zeros_like(opened)
+
+    def falling() -> Array:
+        push = _persist(law, contacts, free, gap_acceleration, involved & ~opened)[0]
+        normal = contacts.velocity(free) + gap_acceleration + contacts.delassus() @ push
+        return opened & (normal < -_noise(contacts, free, gap_acceleration)) & (after <= 2 * h * jnp.abs(normal))
+
+    return lax.cond(
+        jnp.any(opened & (after <= 2 * h * jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free)))),
+        falling,
+        lambda: jnp.zeros_like(opened),
+    )
 
 
 def _dips(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
