@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from .. import linalg
-from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, thousand_steps
+from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, span
 from ..derivatives import graft
 from ..motion import Motion
 from ..problem import Problem
@@ -215,9 +215,7 @@ class EventCorrected(Scheme):
         # the first event on it: an impact, or the release where a force, linear in time, becomes negative
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
         penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
-        impact, which, impact_time = self._impact(
-            problem, path, taylor, closed, penetrating, allowed, thousand_steps(h)
-        )
+        impact, which, impact_time = self._impact(problem, path, taylor, closed, penetrating, allowed, span(h, q.dtype))
         loose = pushing & (
             there.contacts.diagonal() * push_end < -_noise(there.contacts, there.free, there.gap_acceleration)
         )
@@ -272,9 +270,8 @@ class EventCorrected(Scheme):
         # neither of those that are open by now nor of their velocity is anything to be taken back
         closed = closed & ~(idle & (contacts.gap > allowed) & (speed > _noise(contacts, v, speed)))
         if kinks is not None:
-            at = lax.stop_gradient((t, q, v, args))
-            before, now = kinks.rate(*at), lax.stop_gradient(speed)
-            kinked = closed & (jnp.abs(now - before) > _noise(contacts, at[2], jnp.abs(now) + jnp.abs(before)))
+            before, now = kinks.rate(*lax.stop_gradient((t, q, v, args))), lax.stop_gradient(speed)
+            kinked = closed & (jnp.abs(now - before) > _noise(contacts, v, jnp.abs(now) + jnp.abs(before)))
             # a surface that turned away does not pull, one that turned towards the body strikes it
             closed, struck = closed & ~kinked, kinked & (now < 0)
             candidates, near = candidates | struck, near | struck
@@ -341,8 +338,8 @@ class EventCorrected(Scheme):
     ) -> tuple[Array, Array, Array]:
         """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
 
-        ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time is found with all derivatives stopped; two more Newton steps give it the first three derivatives of the
-        implicit function.
+        ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time of the impact is found with all
+        derivatives stopped; two more Newton steps give it the first three derivatives of the implicit function.
         """
         if closed.shape[0] == 0:
             return jnp.array(False), closed, path.r
