@@ -15,7 +15,7 @@ import pytest
 from jax import lax
 
 import jaximpact as ji
-from jaximpact import Status
+from jaximpact import Status, catalogue
 from jaximpact.extend import Motion, Solved
 
 SCHEME = ji.EventCorrected()
@@ -525,3 +525,61 @@ def test_units_of_length_do_not_matter(length):
     one, other = (final(ball, [x], [0.0], t1=1.3, steps=1009, args=x) for x in (1.0, length))
     assert one.q[-1, 0] * length == other.q[-1, 0] and one.v[-1, 0] * length == other.v[-1, 0]
     assert int(other.status) == 0
+
+
+ROD = ji.Problem(
+    lambda t, q, v, args: jnp.array([-9.81, 0.0], q.dtype),
+    lambda t, q, args: q[0] + jnp.sin(q[1]) * jnp.stack([-args["a"], args["b"]]),
+    mass=lambda q, args: jnp.stack([jnp.ones((), q.dtype), args["inertia"]]),
+)
+
+
+@pytest.mark.parametrize("e", [0.0, 0.5])
+def test_a_rod_that_rocks_on_two_contacts_comes_to_rest_on_both(e):
+    """It rattled for ever, at velocities of h g, with a clean status; or sank, where an impact at one end pushes the other down."""
+    rods = {
+        "a": np.array([0.7586, 1.6826, 1.3313]),
+        "b": np.array([0.4021, 0.4324, 1.8236]),
+        "inertia": np.array([0.3443, 2.555, 0.0454]),
+    }
+    start = np.array([[0.8, 0.1], [0.8, -0.2], [0.8, 0.2]])
+    found = ji.ensemble(
+        ROD, start, np.zeros((3, 2)), t1=9.0, h=1e-2, e=e, args=rods, args_axes=0, scheme=SCHEME, save="final"
+    )
+    assert np.max(np.abs(found.q[:, -1])) < 1e-9  # what is left of one linearisation behind the last events of a step
+    assert np.max(np.abs(found.v[:, -1])) < 1e-9
+    assert not np.any(np.asarray(found.status) & int(ji.status.FAILURES))
+
+
+def test_a_rod_that_rocks_to_rest_has_derivatives_of_first_order():
+    """Infinitely many impacts, also where each is inelastic."""
+    rod = {"a": 0.7586, "b": 0.4021, "inertia": 0.3443}
+    found = final(ROD, [0.8, 0.1], [0.0, 0.0], t1=3.0, steps=303, args=rod, sensitivity="corrected")
+    assert Status(int(found.status)) & Status.DERIVATIVE_ZENO
+
+
+@pytest.mark.parametrize(("case", "t1"), [("a", 5.0), ("c", 8.0), ("d", 4.0)])
+def test_a_contact_without_force_is_left_where_its_surface_curves_away(case, t1):
+    """On the valley of Adly and Thieu paths are pieces of polynomials: exact at every h; errors were 7e-4, 6e-4 and 4e-3 h / .01."""
+    entry = catalogue.get("adly-thieu")
+    motion = entry.cases[case]
+    q, v = motion.exact(np.array([t1]))
+    for steps in (501, 2003):
+        found = final(entry.problem, motion.q0, motion.v0, t1=t1, steps=steps, e=motion.restitution, args=motion.args)
+        np.testing.assert_allclose(found.q[-1], q[0], atol=1e-12)
+        np.testing.assert_allclose(found.v[-1], v[0], atol=1e-12)
+
+
+def test_too_many_impacts_that_turn_a_motion_are_a_failure():
+    """Galperin's billiard, mass ratio 10^4: the light ball is at .6605 at t = 4; a step that leaves hundreds of impacts out says .997."""
+    billiard = ji.Problem(
+        lambda t, q, v, args: jnp.zeros(2),
+        lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
+        jnp.array([1.0, 1e4]),
+        1.0,
+    )
+    exact = 0.6605359271728702  # 313 impacts followed one by one
+    few, many = (final(billiard, [1.0, 2.0], [0.0, -1.0], t1=4.0, steps=n) for n in (1009, 10007))
+    assert Status(int(few.status)) & Status.PENETRATION_DEEP
+    # an impact moved by less than a step, 4e-4, of a ball of speed 100 at most
+    assert abs(many.raise_if_failed().q[-1, 0] - exact) < 4e-2

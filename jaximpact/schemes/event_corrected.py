@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .. import linalg
 from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, span
 from ..derivatives import graft
 from ..motion import Motion
@@ -31,7 +30,8 @@ from ..projection.base import complementarity
 from ..projection.law import ContactLaw
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import FACING, Info, Scheme, Traits, added, gradient_status, mass_status, unrounded
+from .base import Info, Scheme, Traits, added, gradient_status, mass_status, unrounded
+from .events import behind, impulses_of, lasting, met_together, noise, persisting, reaction, returning, shared
 
 
 class EventState(NamedTuple):
@@ -106,6 +106,57 @@ class _Path(NamedTuple):
         """Gaps and gap velocities (m,) at time s of the path."""
         gaps = lambda s: problem.gaps(self.t + s, self.q + self.along(s)[0], self.args)
         return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
+
+
+class _Blow(NamedTuple):
+    """The impact law at an event, and what comes of contacts (m,): which ``lands`` to last, which is ``back`` at once, and which has
+    ``opened``; the gap velocity up to which it is too ``slow`` for h, ``percussion``, the impulse that holds what came to ``rest``, and
+    the law's ``error``; status ()."""
+
+    lands: Array
+    back: Array
+    opened: Array
+    slow: Array
+    percussion: Array
+    rest: Array
+    error: Array
+    status: Array
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        t: Array,
+        q: Array,
+        v: Array,
+        metric: Metric,
+        contacts: Contacts,
+        speed: Array,
+        closed: Array,
+        impact: Array,
+        beside: Array,
+    ) -> _Blow:
+        """At (t, q, v), of the contacts of an ``impact`` and those ``beside`` them, with those that are ``closed``."""
+        involved = (closed | impact | beside) & jnp.any(impact)
+        before = lax.stop_gradient((t, q, v, metric, contacts, speed))
+        stays, slow, free, gap_acceleration = lasting(problem, law, motion, *before, involved)
+        lands = (impact | beside) & stays
+        # a contact beside that opens and counted as inelastic would gain energy from the others
+        elastic = (impact | beside) & ~lands
+        offset = speed * (1 + jnp.where(elastic, motion.e, 0))
+        percussion, _, status = reaction(law, contacts, offset, involved)
+        after = speed + contacts.delassus() @ percussion
+        opened = involved & (after > noise(contacts, v + contacts.jump(percussion), speed))
+        flight = lax.stop_gradient((contacts, free, gap_acceleration, motion.h, after))
+        back = returning(law, *flight, opened, involved)
+        opened = opened & ~back
+        kept = back | (involved & (closed | lands) & ~opened)
+        rest = lax.cond(jnp.any(back), lambda: impulses_of(contacts, -after, kept), lambda: jnp.zeros_like(after))
+        defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
+        error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
+        return cls(lands, back, opened, slow, percussion, rest, error, status)
 
 
 @jax.tree_util.register_dataclass
@@ -205,11 +256,11 @@ class EventCorrected(Scheme):
 
         # the path: accelerations at its two ends with the reaction of the contacts that push at its start
         here = _View.at(problem, t, q, v, args)
-        push, pushing, stays, failure = _persist(law, here.contacts, here.free, here.gap_acceleration, closed)
+        push, pushing, stays, failure = persisting(law, here.contacts, here.free, here.gap_acceleration, closed)
         closed = closed & stays
         a = here.free + here.contacts.jump(push)
         there = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
-        push_end = _hold(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
+        push_end = impulses_of(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
         path = _Path(t, r, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
 
         # the first event on it: an impact, or the release where a force, linear in time, becomes negative
@@ -217,7 +268,7 @@ class EventCorrected(Scheme):
         penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
         impact, which, impact_time = self._impact(problem, path, taylor, closed, penetrating, allowed, span(h, q.dtype))
         loose = pushing & (
-            there.contacts.diagonal() * push_end < -_noise(there.contacts, there.free, there.gap_acceleration)
+            there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
         )
         release = jnp.where(loose, r * push / jnp.where(loose, push - push_end, 1), 2 * h)
         release_time = jnp.min(release, initial=jnp.inf)
@@ -234,7 +285,7 @@ class EventCorrected(Scheme):
         candidates = jnp.where(last, penetrating, which & impact)
         # a contact without a force may open on the way, where its surface curves away or a force changes
         normal = there.contacts.velocity(there.free + there.contacts.jump(push_end)) + there.gap_acceleration
-        idle = closed & ~pushing & (normal > _noise(there.contacts, there.free, there.gap_acceleration))
+        idle = closed & ~pushing & (normal > noise(there.contacts, there.free, there.gap_acceleration))
         progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks, idle)
         metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
@@ -267,63 +318,46 @@ class EventCorrected(Scheme):
         contacts = linearise(problem, metric, t, q, args)
         speed = contacts.gap_velocity(v)
         near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
-        # neither of those that are open by now nor of their velocity is anything to be taken back
-        closed = closed & ~(idle & (contacts.gap > allowed) & (speed > _noise(contacts, v, speed)))
-        if kinks is not None:
-            before, now = kinks.rate(*lax.stop_gradient((t, q, v, args))), lax.stop_gradient(speed)
-            kinked = closed & (jnp.abs(now - before) > _noise(contacts, v, jnp.abs(now) + jnp.abs(before)))
-            # a surface that turned away does not pull, one that turned towards the body strikes it
-            closed, struck = closed & ~kinked, kinked & (now < 0)
-            candidates, near = candidates | struck, near | struck
+        open_now = idle & (contacts.gap > allowed)
+        closed, struck = _lasting_at_end(kinks, open_now, contacts, *lax.stop_gradient((t, q, v, speed)), closed, args)
+        candidates, near = candidates | struck, near | struck
         candidates = candidates & (near | last)
         pulled = closed | candidates
         if len(closed) > 1:
             # what goes back past the last event may push others through their surfaces: all go back together, and have an impact
-            pulled = lax.cond(last, lambda: closed | law.acting(contacts, contacts.gap / h, ~closed)[0], lambda: pulled)
+            frozen = lax.stop_gradient((contacts, speed, e))
+            pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
             candidates = candidates | (pulled & ~closed)
-        impact, beside, together, oblique = _group(contacts, v, speed, closed, candidates, near, left)
+            status |= as_status(past, Status.PENETRATION_DEEP)
+        impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
         others = impact & ~candidates
         delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
         gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-        q = q + contacts.jump(_hold(contacts, -gap, pulled | (impact & ~last)))
-        tangent = _hold(contacts, -speed, closed)
+        q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
+        tangent = impulses_of(contacts, -speed, closed)
         v = v + contacts.jump(tangent)
         speed = speed + contacts.delassus() @ tangent
-        involved = (closed | impact | beside) & jnp.any(impact)
-        at = lax.stop_gradient((t, q, v, metric, contacts, speed))
-        stays, slow, free, gap_acceleration = _stays(problem, law, motion, *at, involved)
-        lands = (impact | beside) & stays
-        # a contact beside that opens and counted as inelastic would gain energy from the others
-        elastic = (impact | beside) & ~lands
-        offset = speed * (1 + jnp.where(elastic, e, 0))
-        percussion, _, failed = _react(law, contacts, offset, involved)
-        v = v + contacts.jump(percussion)
+        blow = _Blow.of(problem, law, motion, t, q, v, metric, contacts, speed, closed, impact, beside)
+        lands, back, slow, percussion = blow.lands, blow.back, blow.slow, blow.percussion
+        v = v + contacts.jump(percussion) + contacts.jump(blow.rest)
         # the others are met at times of their own, the same in value
         q = q - contacts.jump(percussion * delay)
-        after = speed + contacts.delassus() @ percussion
-        opened = involved & (after > _noise(contacts, v, speed))
-        back = _returns(law, at[4], free, gap_acceleration, *lax.stop_gradient((h, after)), opened, involved)
-        opened = opened & ~back
-        rest = _hold(contacts, -after, (back | involved & (closed | lands) & ~opened) & jnp.any(back))
-        v = v + contacts.jump(rest)
-        defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
-        error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
         # what derivatives, and the order of the step, suffer from
         zeno = impact & lands & (e > 0)
         grazing = impact & ~zeno & (speed >= -slow)
         pairs = oblique & impact[:, None] & (impact | met)[None, :]
-        shared = _shared(contacts, oblique, impact & ~lands, closed | impact | beside, closed, percussion, e)
+        through = shared(contacts, oblique, impact & ~lands, closed | impact | beside, closed, percussion, e)
         status |= (
-            failed
+            blow.status
             | mass_status(metric)
             | as_status(last & jnp.any(impact & ~zeno & (speed < -slow)), Status.EVENTS_UNRESOLVED)
             | as_status(jnp.any(zeno | back), Status.DERIVATIVE_ZENO)
             | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-            | as_status(shared, Status.IMPULSES_COUPLED)
-            | as_status(jnp.any(pairs) | shared | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
+            | as_status(through, Status.IMPULSES_COUPLED)
+            | as_status(jnp.any(pairs) | through | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
         )
-        residual = jnp.maximum(residual, jnp.max(error, initial=0.0))
-        closed, impulse = (closed | lands | back) & ~opened, impulse + (tangent + percussion + rest)
+        residual = jnp.maximum(residual, jnp.max(blow.error, initial=0.0))
+        closed, impulse = (closed | lands | back) & ~blow.opened, impulse + (tangent + percussion + blow.rest)
         return _Progress(elapsed, q, low, v, closed, impulse, residual, events, met | impact, status), impact
 
     def _impact(
@@ -385,92 +419,6 @@ class EventCorrected(Scheme):
         return exists, contact, graft(value, implicit(implicit(value)))
 
 
-def _group(
-    contacts: Contacts, v: Array, speed: Array, closed: Array, candidates: Array, near: Array, left: Array
-) -> tuple[Array, Array, Array, Array]:
-    """Which contacts (m,) meet one impact law with the candidates, and which are beside them, not approaching.
-
-    Those met at the same instant do, unless one after the other is the same. Returns too whether there are such, and which
-    pairs (m, m) have gradients that are not orthogonal.
-    """
-    reached = near & ~closed & jnp.any(candidates)
-    group = candidates | (reached & (speed < -_noise(contacts, v, speed)))
-    oblique = contacts.oblique()
-    coupled = (jnp.sum(group) > 1) & jnp.any(oblique & group[:, None] & (group | closed)[None, :])
-    together = coupled | (jnp.sum(group, dtype=left.dtype) > left)
-    return jnp.where(together, group, candidates), reached & ~group, together, oblique
-
-
-def _shared(
-    contacts: Contacts, oblique: Array, elastic: Array, touching: Array, closed: Array, percussion: Array, e: Array
-) -> Array:
-    """Whether an ``elastic`` impact (m,) sends a percussion through a contact that touched already, ().
-
-    Opened by ever so little that one would have had an impact of its own, and the motion would be another. Two closed contacts that
-    face each other are the sides of a joint, which cannot open.
-    """
-    if len(elastic) < 2:
-        return jnp.zeros((), bool)
-    sides = closed[:, None] & closed[None, :] & (contacts.angles() < FACING)
-    takes = touching & ~jnp.any(sides, axis=1) & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
-    return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
-
-
-def _stays(
-    problem: Problem,
-    law: ContactLaw,
-    motion: Motion,
-    t: Array,
-    q: Array,
-    v: Array,
-    metric: Metric,
-    contacts: Contacts,
-    speed: Array,
-    involved: Array,
-) -> tuple[Array, Array, Array, Array]:
-    """Whether contacts (m,) last after an inelastic impact, and the elastic one is too slow to be resolved by h.
-
-    Returns that and the gap velocity (m,) below which h resolves none; free acceleration (d,) and gap acceleration (m,) then.
-    """
-    motion = lax.stop_gradient(motion)
-    h, e, args = motion.h, motion.e, motion.args
-    v = v + contacts.jump(_react(law, contacts, speed, involved)[0])
-    free = acceleration(problem, metric, t, q, v, args)
-    gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]
-    slow = 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(gap_acceleration))
-    lasts = _persist(law, contacts, free, gap_acceleration, involved)[2]
-    return (e * jnp.abs(speed) <= slow) & lasts, slow, free, gap_acceleration
-
-
-def _returns(
-    law: ContactLaw,
-    contacts: Contacts,
-    free: Array,
-    gap_acceleration: Array,
-    h: Array,
-    after: Array,
-    opened: Array,
-    involved: Array,
-) -> Array:
-    """Which contacts (m,) an impact opens so slowly, at gap velocities ``after``, that they are back before h resolves their flight.
-
-    A body rocks between two contacts like this, with less at each impact, and comes to rest on both.
-    """
-    if len(opened) < 2:
-        return jnp.zeros_like(opened)
-
-    def falling() -> Array:
-        push = _persist(law, contacts, free, gap_acceleration, involved & ~opened)[0]
-        normal = contacts.velocity(free) + gap_acceleration + contacts.delassus() @ push
-        return opened & (normal < -_noise(contacts, free, gap_acceleration)) & (after <= 2 * h * jnp.abs(normal))
-
-    return lax.cond(
-        jnp.any(opened & (after <= 2 * h * jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free)))),
-        falling,
-        lambda: jnp.zeros_like(opened),
-    )
-
-
 def _dips(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
     """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r: no penetration at its end shows them."""
     c, b, a = taylor
@@ -490,46 +438,25 @@ def _nonzero(x: Array) -> Array:
     return jnp.where(x == 0, 1, x)
 
 
-def _noise(contacts: Contacts, x: Array, gap_velocity: Array) -> Array:
-    """Round-off (m,) of gap velocities (or accelerations), made of a velocity (or acceleration) x."""
-    return 1e3 * jnp.finfo(x.dtype).eps * (contacts.velocity_terms(x) + jnp.abs(gap_velocity))
+def _lasting_at_end(
+    kinks: Kinks | None,
+    idle: Array,
+    contacts: Contacts,
+    t: Array,
+    q: Array,
+    v: Array,
+    speed: Array,
+    closed: Array,
+    args: Any,
+) -> tuple[Array, Array]:
+    """Which of the closed contacts (m,) last at the end of a path, and which its surface has struck at a kink.
 
-
-def _hold(contacts: Contacts, target: Array, held: Array) -> Array:
-    """Impulses (m,) of the held contacts that change their gap velocities by ``target``, of least norm if dependent."""
-    if held.shape[0] == 0:
-        return target
-    matrix = contacts.delassus()
-    diagonal = jnp.diagonal(matrix)
-    held = held & (diagonal > 0)
-    target = jnp.where(held, target, 0)
-    matrix = jnp.where(held[:, None] & held[None, :], matrix, 0) + jnp.diag(jnp.where(held, 0, 1).astype(target.dtype))
-    # regular also where contacts depend on each other; one refinement makes up for it
-    shift = jnp.where(held, 16 * jnp.finfo(target.dtype).eps * diagonal, 0)
-    factor = linalg.factorise(matrix + jnp.diag(shift))
-    impulse = linalg.factored_solve(factor, target)
-    return impulse + linalg.factored_solve(factor, target - matrix @ impulse)
-
-
-def _react(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
-    """Impulses 0 <= L _|_ G M^-1 G' L + offset >= 0 of the contacts ``among`` (m,), which of them push, and status.
-
-    The law only chooses those that push; the impulses are differentiated with that choice frozen.
+    Of those without a force that are open by now, ``idle``, neither the gap nor its velocity is to be taken back.
     """
-    if among.shape[0] == 0:
-        return offset, among, jnp.zeros((), jnp.int32)
-    pushing, status = law.acting(contacts, offset, among)
-    return _hold(contacts, -offset, pushing), pushing, status
-
-
-def _persist(
-    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array
-) -> tuple[Array, Array, Array, Array]:
-    """Contact forces of the closed contacts at the level of accelerations.
-
-    Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status.
-    """
-    normal = contacts.velocity(free) + gap_acceleration
-    push, pushing, status = _react(law, contacts, normal, closed)
-    opening = normal + contacts.delassus() @ push > _noise(contacts, free, gap_acceleration)
-    return push, pushing, closed & (pushing | ~opening), status
+    closed = closed & ~(idle & (speed > noise(contacts, v, speed)))
+    if kinks is None:
+        return closed, jnp.zeros_like(closed)
+    before = kinks.rate(t, q, v, lax.stop_gradient(args))
+    kinked = closed & (jnp.abs(speed - before) > noise(contacts, v, jnp.abs(speed) + jnp.abs(before)))
+    # a surface that turned away does not pull, one that turned towards the body strikes it
+    return closed & ~kinked, kinked & (speed < 0)
