@@ -81,7 +81,9 @@ def _check_options(method: Any) -> None:
     """Options of a scheme or a projection: flags, counts from 1 on, and finite numbers >= 0."""
     for option in fields(method) if is_dataclass(method) else ():
         value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
-        if is_traced(value) or option.type not in ("int", "float", "bool"):
+        if is_traced(value) or option.type not in ("int", "float", "float | None", "bool"):
+            continue
+        if value is None and option.type == "float | None":
             continue
         if is_array(value):
             value = np.asarray(value)[()]

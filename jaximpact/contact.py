@@ -297,20 +297,23 @@ class Closure(NamedTuple):
 
 def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Array) -> Array:
     """Lengths of the motion's own to compare gaps with, (m,), in the unit of each: of what the gap is made, and what the motion makes of
-    it in a thousand steps h by its velocity v (d,) and its gap ``acceleration`` (m,). Over `thousand_steps` they are speeds.
+    it in a thousand steps h by its velocity v (d,) and its gap ``acceleration`` (m,). Over their `span` they are speeds.
 
     No number stands in for what a motion lacks, so that nothing depends on the units of length, time and mass.
     """
-    time = thousand_steps(h)
+    time = span(h, q.dtype)
     speed = contacts.velocity_terms(v) + time * jnp.abs(acceleration)
     if contacts.drift is not None:
         speed = speed + jnp.abs(contacts.drift)
-    return contacts.velocity_terms(q) + time * speed
+    place = contacts.velocity_terms(q)
+    found = place + time * speed
+    return jnp.where(jnp.isfinite(found), found, place)
 
 
-def thousand_steps(h: Array) -> Array:
+def span(h: Any, dtype: Any) -> Any:
     """The time in which speeds become lengths, (): long beside a step, short beside most motions."""
-    return STEPS * h
+    # float32 has fewer roundings to give
+    return (STEPS if dtype == jnp.float64 else STEPS // 8) * h
 
 
 def closure(
@@ -334,7 +337,7 @@ def closure(
     else:
         bent = jnp.zeros_like(gap_velocity) if a is None else contacts.velocity_terms(a)
         length = lengths(contacts, q, v, bent, h)
-        speed = many * length / thousand_steps(h) + many * length / (32 * h)
+        speed = many * length / span(h, q.dtype) + many * length / (32 * h)
     closed, length = contacts.gap <= few * length, many * length
     # a tolerance of another run may have been a coarse one
     overlap = length if contacts.dense else 100 * length

@@ -164,7 +164,7 @@ class Counted:
         if program.function is not None:
             rows, values = jax.tree.map(lambda x: x[None], final), every
         t = times if program.function is None else times[-1:]
-        energy = None if course.problem.energy is None else jax.vmap(course.energy)(t, rows.q, rows.v)
+        energy = None if course.problem.energy is None else jax.vmap(course.energy)(t, rows._replace(before=None))
         return course.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs)
 
 

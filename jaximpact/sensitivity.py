@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, thousand_steps
+from .contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, span
 from .derivatives import graft_once, graft_tree
 from .motion import Motion
 from .problem import Problem
@@ -80,7 +80,7 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
     speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
     normal = contacts.velocity(a)
     bent = jnp.abs(normal) + jnp.abs(gap_acceleration)
-    noise = 1e3 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, h) / thousand_steps(h)
+    noise = 1e3 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, h) / span(h, q.dtype)
     threshold = 2 * h * bent + noise
     return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, noise, threshold, a))
 

@@ -67,7 +67,7 @@ def onward(program: Program, motion: Motion, carry_and_last: Any) -> tuple[dict[
     )
     t = jnp.where(ended, motion.t1, motion.time(state.n))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
-    told["energy"] = course.energy(t, found.q, found.v)
+    told["energy"] = course.energy(t, found)
     closed = course.closed(state, course.stable(state, account))
     full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)
     return {name: x for name, x in told.items() if x is not None}, closed, carry, full
@@ -269,10 +269,29 @@ class Course:
         """What the save function keeps of a row."""
         return arrays(self.program.function(t, row.q, row.v, self.moving.args))  # type: ignore[misc]
 
-    def energy(self, t: Array, q: Array, v: Array) -> Array | None:
+    def energy(self, t: Array, row: Row) -> Array | None:
         """The energy of a row, where the problem defines one."""
-        found = self.problem.energy
-        return None if found is None else jnp.asarray(found(t, q, v, self.moving.args), q.dtype)
+        found, args = self.problem.energy, self.moving.args
+        if found is None:
+            return None
+        v = row.v if self.problem.constraints is None or self.listed else self.outside(t, row)
+        return jnp.asarray(found(t, row.q, v, args), row.q.dtype)
+
+    def outside(self, t: Array, row: Row) -> Array:
+        """The velocity of a row, or that before the impact of which it has the first of two steps: between them it is of no time."""
+        traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
+        if traits.steps < 2:
+            return row.v
+        # the velocity at t0 is what a projection has left
+        last = jnp.where(t - self.moving.t0 > ALIGNED * h, row.last, 0)
+
+        def before() -> Array:
+            contacts = linearise(self.problem, Metric.at(self.problem, row.q, args), t, row.q, args)
+            old = contacts.gap_velocity(row.v - contacts.jump(last))
+            begun = contacts.gap_velocity(row.v) + e * old < 1e-6 * old  # all but round-off
+            return row.v - contacts.jump(jnp.where(begun, last, 0))
+
+        return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
     def closed(self, state: Any, account: Account) -> Account:
         """At the end: with remarks on derivatives, or without."""
@@ -328,7 +347,7 @@ class Course:
         if program.function is None:
             return self.solution(rows, None, account)
         (t, values), final = rows, self.last(row)
-        energy = self.energy(self.moving.t1, final.q, final.v)
+        energy = self.energy(self.moving.t1, final)
         q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
         return self.solution((t, q, v, z, impulse, energy), values, account)
 
@@ -357,7 +376,7 @@ class Course:
         row = self.in_time(t, row, clock - t)
         if program.function is not None:
             return t, self.value(t, row)
-        return (t, *row[:4], self.energy(t, row.q, row.v))
+        return (t, *row[:4], self.energy(t, row))
 
     def advance(self, carry: Any) -> Any:
         """A step of one lane; traced once for all executions and derivatives."""

@@ -48,6 +48,16 @@ def test_obtuse_corner_is_named():
     assert solution.t[report.worst[0][0]] == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.parametrize("clearance", [0.0, 1e-9])
+def test_opposite_gaps_closed_together_are_named(clearance):
+    """A coordinate held by f and -f + clearance: their gradients are dependent, and which of them pushes is not defined."""
+    gaps = lambda t, q, args: jnp.stack([q[0], clearance - q[0], q[1]])
+    problem = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), gaps)
+    solution = ji.solve(problem, [0.0, 1.0], [0.0, 0.0], t1=0.5, h=1e-2)
+    with pytest.warns(ji.JaximpactWarning, match=r"\(H3\).* opposite gaps are closed together, constraints \(0, 1\)"):
+        ji.check_hypotheses(problem, solution)
+
+
 def test_cradle_is_not_orthogonal():
     """Chain of equal masses: neighbouring gradients have cosine -1/2; fatal at e > 0, harmless at e = 0."""
     problem, solution, options = motion("cradle", "touching")

@@ -16,9 +16,11 @@ from jax import lax
 
 import jaximpact as ji
 from jaximpact import cache, catalogue, lasting
+from jaximpact.native import arithmetic, over_lanes
 from jaximpact.native import compile as native_compile
-from jaximpact.native import over_lanes
 from jaximpact.native import run as native_run
+from jaximpact.native.emit import NAME
+from jaximpact.small import Unsupported
 from jaximpact.stream import stream
 
 LANES = 37  # the last vector is filled up
@@ -555,6 +557,62 @@ def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch):
     assert compiles(made(), x) == 1 and compiles(made(), x) == 0 and compiles(made(a=3.0), x) == 0
     assert [compiles(f, x) for f in others] == [1, 1, 1, 1] and compiles(made(), y) == 1
     assert [compiles(f, x) for f in others] == [0, 0, 0, 0] and compiles(made(), y) == 0
+
+
+def test_a_function_with_a_pullback_of_its_own_has_a_name(tmp_path, monkeypatch):
+    """It is not compiled again, made anew; another one is."""
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    x = np.arange(3.0)
+
+    def made(a):
+        own = jax.custom_vjp(lambda z: jnp.sin(z) + a)
+        own.defvjp(lambda z: (own(z), None), lambda _, g: (g,))
+        return own
+
+    def compiles(function):
+        native_compile._programs.clear()
+        before = native_compile.compilations
+        np.testing.assert_allclose(lanewise(function, x), jax.vmap(function)(x), rtol=1e-15)
+        return native_compile.compilations - before
+
+    assert [compiles(made(a)) for a in (1.0, 1.0, 2.0)] == [1, 0, 1]
+
+
+def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
+    """Calling it would end the process."""
+    text = f"declare double @no_such_function(double)\ndefine double @{NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
+    with pytest.raises(Unsupported, match="no_such_function"):
+        native_compile.compiled(text)
+    found = native_compile.undefined(native_compile.host().compile(text))
+    assert found == ["no_such_function"]
+    # the way that a rule takes it
+    monkeypatch.setitem(
+        arithmetic.RULES, "sin", lambda w, params, values: arithmetic.library(w, "no_such_sine", *values)
+    )
+    with pytest.raises(Unsupported, match="no_such_sine"):
+        lanewise(lambda x: jnp.sin(x) + 0.123, np.arange(3.0))
+
+
+def test_a_function_at_places_is_applied():
+    """`x.at[i].apply(f)` at known and unknown places; in large arrays it is refused."""
+    gap = lambda t, q, args: q + 10
+    for place in (lambda q: 0, jnp.argmax):
+        problem = ji.Problem(lambda t, q, v, args, place=place: (-q).at[place(q)].apply(jnp.sin), gap)
+        ends = [ji.solve(problem, [0.7, 0.3], [0.0, 0.0], t1=1.0, h=0.01, execution=way).q[-1] for way in WAYS]
+        np.testing.assert_allclose(*ends, rtol=1e-13)
+        np.testing.assert_allclose(ends[0][0], 0.39886, atol=1e-4)  # of the equation, to O(h^2)
+    with pytest.raises(Unsupported, match="scatter"):
+        lanewise(lambda x: (jnp.arange(600.0) * x).at[3].apply(jnp.sin), np.arange(3.0))
+
+
+def test_no_entry_is_a_number_where_a_matrix_is_not_positive():
+    """As LAPACK has it, of small matrices and large ones."""
+    for n in (3, 30):
+        a = np.stack([np.eye(n)] * 3)
+        a[1, 1, 1], a[2, n - 1, n - 1] = -1.0, 0.0
+        found = lanewise(lax.linalg.cholesky, a)
+        np.testing.assert_array_equal(found, jax.vmap(lax.linalg.cholesky)(a))
+        assert np.isnan(found[1:, 0, 0]).all()
 
 
 def test_a_program_of_xla_lasts_only_where_it_means_the_same(tmp_path, monkeypatch):

@@ -166,3 +166,20 @@ def test_problem_without_constraints():
     assert found.impulse.shape == (201, 0)
     t = np.asarray(found.t)
     np.testing.assert_allclose(found.q, np.stack([t, 2 * t - t**2 / 2], axis=1), atol=1e-12)
+
+
+@pytest.mark.parametrize("execution", ["native", "xla"])
+@pytest.mark.parametrize("e", [0.0, 0.9])
+def test_the_energy_of_every_row_is_that_before_or_behind_an_impact(e, execution):
+    """Also within the two steps of one, whose velocity between the two is that of no time."""
+    g, h, schemes = 9.81, 1e-3, [ji.PaoliSchatzman()] if e else [ji.PaoliSchatzman(), ji.Maury()]
+    ball = ji.Problem.from_potential(lambda q, args: g * q[0], lambda t, q, args: q, restitution=e)
+    for scheme in schemes:
+        found = ji.solve(ball, [1.0], [0.0], t1=0.6, h=h, scheme=scheme, execution=execution, save="all")
+        energy = np.asarray(found.energy)
+        hit = np.flatnonzero(np.diff(found.impulse[:, 0]))[0] + 1
+        # of first order: h g times the speed of the impact, for the velocity and for the position
+        allowed = 2 * h * g * np.sqrt(2 * g)
+        np.testing.assert_allclose(energy[: hit + 1], g, rtol=0, atol=allowed)
+        np.testing.assert_allclose(energy[hit + 2 :], e**2 * g, rtol=0, atol=allowed)
+        assert min(abs(energy[hit + 1] - g), abs(energy[hit + 1] - e**2 * g)) < allowed

@@ -225,7 +225,7 @@ def test_old_name_of_the_store(finished):
         ({"args": ARGS | {"gravity": 1.6}}, "args.gravity: 9.81 → 1.6"),
         ({"scheme": ji.MoreauJean()}, r"scheme: PaoliSchatzman\(.*\) → MoreauJean\("),
         ({"scheme": ji.PaoliSchatzman(force="mean")}, "scheme.force: explicit → mean"),
-        ({"projection": ji.ActiveSet(tolerance=1e-10)}, "projection.tolerance: 1e-12 → 1e-10"),
+        ({"projection": ji.ActiveSet(tolerance=1e-10)}, "projection.tolerance: None → 1e-10"),
         ({"save": [0.25]}, r"save.times: \[0.25, 0.5\] → \[0.25\]"),
         ({"chunk": 6}, r"chunk: \[1, 3\] → \[2, 3\]"),
         ({"design": study_systems.grid((5, 3))}, r"design.quantities.e: \[.*\] .* → 5 values in \[0.2, 0.9\]"),

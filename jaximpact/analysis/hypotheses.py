@@ -126,7 +126,8 @@ def check_hypotheses(
         flat = np.flatnonzero(np.any(active & (diagonal < GRADIENT**2 * np.max(diagonal)), axis=0)).tolist()
     skew = [corner for corner in corners if abs(corner[3]) > ANGLE]
     obtuse = [corner for corner in corners if corner[3] > ANGLE]
-    failures = _failures(problem, active, deficit, flat, skew if e > 0 else obtuse, e, ends)
+    opposed = [corner for corner in corners if corner[3] < ANGLE - 1]
+    failures = _failures(problem, active, deficit, flat, opposed, skew if e > 0 else obtuse, e, ends)
     sunk, widest = float(solution.penetration), float(np.max(at_q, initial=0.0))
     # a body at rest opens and penetrates by the round-off of its place, and of what contacts keep it from falling
     times, impulse = np.asarray(solution.t), np.asarray(solution.impulse)
@@ -162,12 +163,13 @@ def _failures(
     active: np.ndarray,
     deficit: np.ndarray,
     flat: list[int],
+    opposed: list[tuple],
     corners: list[tuple],
     e: float,
     ends: np.ndarray | None,
 ) -> list[str]:
-    """What fails, in words; ``corners``: those that the theorems exclude for this restitution; ``ends``: of listed bodies, whose
-    contacts they are."""
+    """What fails, in words; ``opposed``: corners without an inside; ``corners``: those that the theorems exclude for this
+    restitution; ``ends``: of listed bodies, whose contacts they are."""
 
     def called(a: int) -> str:
         if ends is not None:
@@ -186,9 +188,13 @@ def _failures(
     failures = []
     if np.any(deficit > 0):
         row = int(np.argmax(deficit))
-        failures.append(
-            f"dependent active gradients (H3): constraints [{listed(np.flatnonzero(active[row]))}] at row {row}"
-        )
+        text = f"dependent active gradients (H3): constraints [{listed(np.flatnonzero(active[row]))}] at row {row}"
+        if opposed:
+            text += (
+                f"; opposite gaps are closed together, constraints {named(opposed)}, and which of them pushes is not defined: eliminate "
+                "the coordinate that they hold"
+            )
+        failures.append(text)
     if flat:
         failures.append(
             f"a gradient vanishes where its gap closes, constraints [{listed(flat)}]: the boundary is not regular there (a gap like q^2 or "

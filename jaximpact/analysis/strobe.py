@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from ..arguments import for_lanes, is_shared, is_single, restitution_of_one
 from ..checks import check_counts
+from ..contact import span
 from ..jacobians import Jacobian, state
 from ..jacobians import jacobians as jacobians_of
 from ..motion import Lanes, Motion
@@ -115,15 +116,23 @@ def gaps(problem: Problem, lanes: Lanes, x: np.ndarray) -> tuple[np.ndarray, np.
 
 def admissible(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
     """Whether each state (B, 2d) is finite and has no gap below zero, up to round-off."""
-    slack = 1e3 * float(np.finfo(x.dtype).eps) * (1 + np.max(np.abs(x), axis=1, keepdims=True))
+    slack = 1e3 * float(np.finfo(x.dtype).eps) * _length(lanes, x)
     return np.all(np.isfinite(x), axis=1) & np.all(gaps(problem, lanes, x)[0] >= -slack, axis=1)
+
+
+def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
+    """A length (B, 1) of each state's own: of its positions, and of what its velocities make in a thousand steps."""
+    q, v = np.split(np.abs(x), 2, axis=1)
+    time = span(np.reshape(np.asarray(lanes.motion.h), (-1, 1)), x.dtype)
+    with np.errstate(over="ignore"):
+        return np.max(q, axis=1, keepdims=True) + time * np.max(v, axis=1, keepdims=True)
 
 
 def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
     """Whether an impact lies within two steps of the section, by gaps and their rates there: (B,)."""
     gap, rate = gaps(problem, lanes, x)
-    noise = 1e3 * np.finfo(x.dtype).eps * (1 + np.max(np.abs(x), axis=1, keepdims=True))
     h = np.reshape(np.asarray(lanes.motion.h), (-1, 1))
+    noise = 1e3 * np.finfo(x.dtype).eps * _length(lanes, x) / span(h, x.dtype)
     return np.any((np.abs(rate) > noise) & (gap <= 2 * h * np.abs(rate)), axis=1)
 
 

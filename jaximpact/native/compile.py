@@ -7,6 +7,7 @@ import ctypes.util
 import hashlib
 import json
 import logging
+import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache, partial
@@ -19,6 +20,7 @@ from .arithmetic import LIBRARY
 from .emit import NAME, Text
 
 KEPT = 256  # compiled programs
+SYMBOLS = 2  # the kind of a section of an object file that lists them
 LAYOUT = "what is known of the code, a line; the code"  # of what is kept, which an older version kept otherwise
 log = logging.getLogger(__name__)
 _programs: OrderedDict[str, tuple[Code, bytes]] = OrderedDict()
@@ -81,12 +83,36 @@ class Host:
         return machine.emit_object(module)
 
     def load(self, code: bytes) -> Code:
-        """The function `NAME` of object code."""
+        """The function `NAME` of object code.
+
+        Raises:
+            Unsupported: it calls a function that there is not, which would end the process.
+        """
         binding = self.binding
+        if missing := [name for name in undefined(code) if binding.address_of_symbol(name) is None]:
+            raise Unsupported(f"no function {', '.join(missing)} in this process")
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(code))
         engine.finalize_object()
         return Code(engine, engine.get_function_address(NAME))
+
+
+def undefined(code: bytes) -> list[str]:
+    """The functions that object code calls and does not have; of files of ELF, others are not looked into."""
+    if code[:6] != b"\x7fELF\x02\x01":
+        return []
+    (sections,), (size, count) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<2H", code, 58)
+    # of a section its kind, where it lies, how long it is, and which one has its names
+    table = [struct.unpack_from("<4xI16x2QI", code, sections + i * size) for i in range(count)]
+    found = []
+    for kind, start, length, names in table:
+        if kind != SYMBOLS:
+            continue
+        for name, where in struct.iter_unpack("<I2xH16x", code[start : start + length]):
+            first = table[names][1] + name
+            if name and where == 0:
+                found.append(code[first : code.index(b"\0", first)].decode())
+    return found
 
 
 @lru_cache

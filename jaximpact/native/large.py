@@ -10,6 +10,7 @@ import numpy as np
 from ..small import Unsupported, Value
 from ..small.cost import is_large
 from ..small.machine import RULES as OF_NUMBERS
+from ..small.structure import replaced
 from ..small.sums import arranged
 from .arithmetic import RULES as ELEMENTWISE
 from .arithmetic import converted
@@ -188,6 +189,8 @@ def _gather(e: Any, p: Any, x: Block, indices: Block) -> Block:
 
 def _scatter(name: str) -> Callable:
     def rule(e: Any, p: Any, x: Block, indices: Block, updates: Block) -> Block:
+        if not name and not replaced(p):
+            raise Unsupported("scatter with a function of a large array")
         n, clip = p["dimension_numbers"], "CLIP" in str(p["mode"]).upper()
         gone = (*n.inserted_window_dims, *n.operand_batching_dims)
         kept = [i for i in range(len(x.shape)) if i not in gone]
@@ -225,6 +228,7 @@ def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
     y = _transpose(e, {"permutation": order_y}, stored(e, y))
     target = reserved(e, [*batch, *rows, *columns], x.dtype, x.wide or y.wide)
     kinds = ("fmul contract", "fadd contract") if x.dtype.kind == "f" else ("mul", "add")
+    kinds = ("and", "or") if x.dtype.kind == "b" else kinds
     split = len(batch) + len(rows)
     axis = next((i for i in (split - 1, len(target.shape) - 1) if i >= len(batch) and target.shape[i] > 1), None)
     count = 1 if axis is None else max(k for k in range(1, TOGETHER + 1) if target.shape[axis] % k == 0)
@@ -304,7 +308,7 @@ RULES: dict[str, Callable] = {
     "reduce_max": _reducer("max", _least), "reduce_min": _reducer("min", _most),
     "reduce_or": _reducer("or", _least), "reduce_and": _reducer("and", _most), "gather": _gather, "scatter": _scatter(""),
 }  # fmt: skip
-RULES |= {f"scatter{mark}{name}": _scatter(name) for name in ("add", "mul", "min", "max") for mark in "-_"}
+RULES |= {f"scatter{mark}{name}": _scatter(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}
 RULES |= MATRICES
 
 

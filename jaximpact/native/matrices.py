@@ -32,8 +32,10 @@ def _cholesky(e: Any, p: Any, x: Block) -> Block:
     if len(x.shape) != 2:
         raise Unsupported("cholesky of a stack of large matrices")
     n, high = x.shape[0], own(e, _turned(x), x.wide)
+    pivots = reserved(e, (n,), x.dtype, x.wide)
 
     def root(k: Number) -> Number:
+        put(e, pivots, [k], high.at([k, k]))
         found = e.op("sqrt", None, high.at([k, k]))
         put(e, high, [k, k], found)
         return found
@@ -50,10 +52,15 @@ def _cholesky(e: Any, p: Any, x: Block) -> Block:
     if n > 1:
         turns(e, n - 1, column)
     root(whole(n - 1))
+    # as of LAPACK: no entry is a number if a pivot is not positive
+    zero, no = constant(0, x.dtype), constant(False, bool)
+    worse = lambda k, now: [e.op("or", None, now[0], e.op("le", None, pivots.at([k]), zero))]
+    (failed,) = repeat(e, n, [e.w.wide(no) if x.wide else no], worse)
 
     def low(index: Sequence[Number]) -> Number:
         i, j = index
-        return e.w.select(e.op("lt", None, i, j), constant(0, x.dtype), high.at([j, i]))
+        found = e.w.select(e.op("lt", None, i, j), zero, high.at([j, i]))
+        return e.w.select(failed, constant(np.nan, x.dtype), found)
 
     return own(e, Block(x.shape, x.dtype, x.wide, low), x.wide)
 

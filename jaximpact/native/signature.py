@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import logging
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..jaxprs import is_literal
 # parameters that say how something is differentiated, batched, checked or placed, not what is computed
 APART = {
     "custom_jvp_call": {"jvp_jaxpr_fun", "symbolic_zeros", "num_consts"},
+    "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts"},
     "custom_vmap_call": {"rule"},
     "jit": {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name", "inline", "keep_unused", "compiler_options_kvs"},
     "remat2": {"policy"},
@@ -32,6 +34,7 @@ APART["pjit"] = APART["jit"]
 EVERYWHERE = {"sharding", "out_sharding"}
 PLAIN = {type(None), bool, int, float, complex, str, bytes}
 SOURCES = ("native", "small")
+log = logging.getLogger(__name__)
 
 
 class Unnamed(Exception):
@@ -44,7 +47,8 @@ def signature(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
     try:
         named.value(flags)
         named.closed(closed)
-    except Unnamed:
+    except Unnamed as what:
+        log.info("a program is compiled anew in every process: what it is made of has no name, %s", what)
         return None
     return named.hashed()
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, thousand_steps
+from ..contact import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, span
 from ..derivatives import graft
 from ..motion import Motion
 from ..problem import Problem
@@ -82,6 +82,8 @@ class _View(NamedTuple):
     def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
         """Round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
         bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
+        # a path is bent within a step alone: over a span of many, float32 would overlook whole impacts
+        bent = bent * (h / span(h, q.dtype))
         return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
 
 
@@ -266,9 +268,7 @@ class EventCorrected(Scheme):
         # the first event on it: an impact, or the release where a force, linear in time, becomes negative
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
         penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
-        impact, which, impact_time = self._impact(
-            problem, path, taylor, closed, penetrating, allowed, thousand_steps(h)
-        )
+        impact, which, impact_time = self._impact(problem, path, taylor, closed, penetrating, allowed, span(h, q.dtype))
         loose = pushing & (
             there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
         )
@@ -374,8 +374,8 @@ class EventCorrected(Scheme):
     ) -> tuple[Array, Array, Array]:
         """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
 
-        ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time is found with all derivatives stopped; two more Newton steps give it the first three derivatives of the
-        implicit function.
+        ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time of the impact is found with all
+        derivatives stopped; two more Newton steps give it the first three derivatives of the implicit function.
         """
         if closed.shape[0] == 0:
             return jnp.array(False), closed, path.r

@@ -35,12 +35,15 @@ def _less(m: Any, x: Any, products: Sequence[tuple[Any, Any]], dtype: Any) -> An
 def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     (a,) = inputs
     n, dtype = len(a), eqn.outvars[0].aval.dtype
+    failed = np.bool_(False)
     low = filled(a.shape, [dtype.type(0)] * a.size)
     for i in range(n):
         for j in range(i + 1):
             rest = _less(m, a[i, j], [(low[i, k], low[j, k]) for k in range(j)], dtype)
             low[i, j] = m("sqrt", rest) if i == j else m("div", rest, low[j, j])
-    return [low]
+            failed = m("or", failed, m("le", rest, dtype.type(0))) if i == j else failed
+    # as of LAPACK: no entry is a number if a pivot is not positive
+    return [m.each("select_n", one(failed), low, one(dtype.type(np.nan)))]
 
 
 def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
@@ -61,7 +64,7 @@ def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     """With partial pivoting, rows exchanged by selection."""
-    a = inputs[0].copy()
+    a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
     n = len(a)
     permutation, pivots = [np.int32(i) for i in range(n)], []
     order = filled((n,), permutation)
@@ -77,8 +80,10 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
             for x in (a, order[:, None]):
                 top, bottom = x[k].copy(), x[i].copy()
                 x[k], x[i] = m.each("select_n", swap, top, bottom), m.each("select_n", swap, bottom, top)
+        # of a column of zeros nothing is left to divide
+        pivot = m("select_n", m("eq", a[k, k], dtype.type(0)), a[k, k], dtype.type(1)) if k + 1 < n else None
         for i in range(k + 1, n):
-            a[i, k] = m("div", a[i, k], a[k, k])
+            a[i, k] = m("div", a[i, k], pivot)
             a[i, k + 1 :] = m.each("sub", a[i, k + 1 :], m.each("mul", one(a[i, k]), a[k, k + 1 :]))
     return [a, filled((len(pivots),), pivots), order]
 

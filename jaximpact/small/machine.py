@@ -30,7 +30,7 @@ class Machine:
         self.kept: dict[int, tuple[Any, list]] = {}
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
-        """An elementwise primitive of numbers; ``structural``: a known zero in a product is one of the structure, not written."""
+        """An elementwise primitive of numbers; ``structural``: a known zero in a product or quotient is one of the structure, not written."""
         if all(map(known, x)):
             found = folded(name, x, params)
             if found is not None:
@@ -90,7 +90,7 @@ class Machine:
             return RULES[name](self, eqn, inputs)
         if len(eqn.outvars) != 1 or np.broadcast_shapes(*(x.shape for x in inputs)) != eqn.outvars[0].aval.shape:
             raise Unsupported(name)
-        written = name == "mul" and any(is_literal(v) and v.val == 0 for v in eqn.invars)
+        written = name in ("mul", "div") and any(is_literal(v) and v.val == 0 for v in eqn.invars)
         found = self.each(name, *inputs, params=eqn.params, structural=not written)
         if found.size and found.flat[0].dtype != eqn.outvars[0].aval.dtype:
             raise Unsupported(f"{name} of {', '.join(str(v.aval.dtype) for v in eqn.invars)}")

@@ -147,6 +147,17 @@ def _gather(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [found.transpose(order)]
 
 
+def replaced(p: Any) -> bool:
+    """Whether a scatter puts new numbers in the place of the old ones; else it computes them, by its ``update_jaxpr``."""
+    jaxpr = p["update_jaxpr"]
+    return jaxpr is None or (not jaxpr.eqns and list(jaxpr.outvars) == list(jaxpr.invars[1:]))
+
+
+def updated(m: Any, p: Any, old: Any, new: Any) -> Any:
+    """The number that a scatter computes of an old and a new one."""
+    return m.evaluate(p["update_jaxpr"], [split(x) for x in p["update_consts"]], [one(old), one(new)])[0].item()
+
+
 def _scatter(name: str) -> Callable:
     """x.at[indices].set, or add, ...; windows that are not wholly inside are left out, or moved inside."""
 
@@ -159,6 +170,9 @@ def _scatter(name: str) -> Callable:
         sizes = iter(updates.shape[len(lead) :])
         shape = [1 if i in gone else next(sizes) for i in range(x.ndim)]
         combine = (lambda old, new: m.each(name, old, new)) if name else lambda old, new: new
+        if not name and not replaced(eqn.params):
+            pairs = lambda old, new: zip(old.flat, new.flat, strict=True)
+            combine = lambda old, new: filled(old.shape, (updated(m, eqn.params, *x) for x in pairs(old, new)))
         batch = list(zip(n.operand_batching_dims, n.scatter_indices_batching_dims, strict=True))
         for where, starts in _positions(indices, n.scatter_dims_to_operand_dims, batch, x.ndim):
             if _mode(eqn, "CLIP"):
@@ -192,4 +206,4 @@ RULES: dict[str, Callable] = {name: _moved(move) for name, move in MOVES.items()
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
     "scatter": _scatter(""),
-} | {f"scatter{mark}{name}": _scatter(name) for name in ("add", "mul", "min", "max") for mark in "-_"}  # fmt: skip
+} | {f"scatter{mark}{name}": _scatter(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}  # fmt: skip

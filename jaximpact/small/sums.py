@@ -13,7 +13,8 @@ from .numbers import Unsupported, Value, filled
 
 
 def total(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
-    return reduce(lambda x, y: m("add", x, y), entries, np.dtype(dtype).type(0))
+    add = "or" if np.dtype(dtype) == bool else "add"
+    return reduce(lambda x, y: m(add, x, y), entries, np.dtype(dtype).type(0))
 
 
 def arranged(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:

@@ -60,7 +60,7 @@ class Solution(Drawable):
         v: velocities (k, d) over the step that ends at or after the row's time.
         z: admissible positions Z (k, d) of that step. Of `EventCorrected` q, v and z are those at the row's very time.
         impulse: impulse of each constraint accumulated since the start (k, m).
-        energy: (k,) where the problem defines one, else None; taken at (q, v), it dips during the two steps of an impact.
+        energy: (k,) where the problem defines one, else None; at (q, v), of a row within the two steps of an impact at the v before it.
         values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
         penetration: largest violation of a gap by U over all steps, ().
         residual: largest KKT residual of a projection [velocity], ().
