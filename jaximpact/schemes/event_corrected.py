@@ -82,6 +82,8 @@ class _View(NamedTuple):
     def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
         """Round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
         bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
+        # a path is bent within a step alone: over a span of many, float32 would overlook whole impacts
+        bent = bent * (h / span(h, q.dtype))
         return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
 
 
