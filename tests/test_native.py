@@ -593,6 +593,21 @@ def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
         lanewise(lambda x: jnp.sin(x) + 0.123, np.arange(3.0))
 
 
+def test_bits_do_not_depend_on_registers(monkeypatch):
+    """Of motions with impacts, and of loops over memory, for registers of 16, 32 and 64 bytes."""
+    host, found = native_compile.host(), []
+    weights = jnp.asarray(np.random.default_rng(0).normal(size=(30, 20)))
+    layers = lambda x: jnp.tanh(weights.T @ jnp.sin(weights @ jnp.full(20, x)))
+    for size in (16, 32, 64):
+        monkeypatch.setattr(host, "bytes", size)
+        native_run._known.clear()
+        native_run._called.clear()
+        found.append([balls(execution="native", save="final").q, lanewise(layers, np.linspace(-3, 3, LANES))])
+    for these in found[1:]:
+        for x, y in zip(these, found[0], strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
 def test_a_function_at_places_is_applied():
     """`x.at[i].apply(f)` at known and unknown places; in large arrays it is refused."""
     gap = lambda t, q, args: q + 10

@@ -49,6 +49,7 @@ class Host:
         triple = binding.get_default_triple()
         # a sum of products in one instruction: all of 64-bit Arm, x86 since 2013
         self.fused = bool(found.get("fma")) or triple.startswith(("aarch64", "arm64"))
+        self.bytes = 64 if found.get("avx512f") else 32  # of a register; where they are shorter, of two
         target = binding.Target.from_triple(triple)
         self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, opt=2, jit=True)
         self.machine = self.new_machine()

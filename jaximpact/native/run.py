@@ -24,9 +24,6 @@ from .compile import Code, host, written
 from .emit import Text, emit
 from .signature import signature
 
-BYTES = 64  # of a register: the widest that there are, or two of the next
-TOGETHER = 2  # registers of a vector where operations have to wait for each other:
-WAITING = range(2_000, 8_000)  # in programs of so many; shorter ones are all contact, longer ones fill the processor
 LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
 FEW = 32
 SHORT = 4096  # bytes up to which what all lanes share is copied
@@ -215,10 +212,9 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     variables, constants = inputs(closed)
     # numbers that all lanes share may be of more digits, as tolerances are
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
-    register = BYTES // max(real, default=8) if many else 1
-    width = register * TOGETHER if many and count in WAITING else register
+    width = host().bytes // max(real, default=8) if many else 1
     varies = [*carried, *[False] * len(constants)]
-    options = width, host().fused, register, small
+    options = width, host().fused, small
     name = signature(closed, variables, varies, *options)
     text, code = written(name, lambda: emit(closed, variables, varies, *options))
     return Compiled(code, text, [np.array(x, order="C") for x in constants])
