@@ -54,7 +54,7 @@ class Host:
         self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, opt=2, jit=True)
         self.machine = self.new_machine()
         self.versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
-        library = ctypes.CDLL(ctypes.util.find_library("m"))
+        library, self.process = ctypes.CDLL(ctypes.util.find_library("m")), ctypes.CDLL(None)
         for name in ("sin", "cos", "fmod", "pow", *LIBRARY.values()):
             for symbol in (name, name + "f"):
                 binding.add_symbol(symbol, ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value)
@@ -90,7 +90,9 @@ class Host:
             Unsupported: it calls a function that there is not, which would end the process.
         """
         binding = self.binding
-        if missing := [name for name in undefined(code) if binding.address_of_symbol(name) is None]:
+        # those that LLVM was told of, and those that the process has, as memset, which passes of LLVM write
+        there = lambda name: binding.address_of_symbol(name) is not None or hasattr(self.process, name)
+        if missing := [name for name in undefined(code) if not there(name)]:
             raise Unsupported(f"no function {', '.join(missing)} in this process")
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(code))

@@ -224,7 +224,7 @@ class _ManyVelocities(_Velocities):
     def solve(self) -> tuple:
         solver, contacts, offset, guess, couples = self
         speed = closing_speed(offset)
-        floor = 32 * jnp.finfo(offset.dtype).eps * (jnp.max(jnp.abs(offset), initial=0.0) + 2 * speed)
+        floor = 32 * jnp.finfo(offset.dtype).eps * (jnp.abs(offset) + 2 * speed)
         tolerance = jnp.maximum(solver.allowed(speed), floor)
         found = solver.impulses(contacts, offset, tolerance, jnp.zeros_like(offset) if guess is None else guess)
         jump = found.jumped(contacts)
@@ -275,7 +275,9 @@ class _ManyPositions(NamedTuple):
             moved = jnp.max(jnp.abs(there.jump(found.impulse) - jump))
             defect = complementarity(there.gap, found.impulse, there.diagonal())
             allowed = self.tolerance(asked, there, jump)
-            done = (moved <= jnp.max(allowed)) & jnp.all(defect <= allowed)
+            # of the empty slots of a list nothing is asked, and they allow nothing
+            largest = jnp.max(jnp.where(there.diagonal() > 0, allowed, 0), initial=0.0)
+            done = (moved <= largest) & jnp.all(defect <= allowed)
             residual, count = jnp.maximum(moved, jnp.max(defect)), now.iterations + found.iterations
             return k + 1, Iterate(jump, found.impulse, there.gap, residual, done, count, found.status), there
 
