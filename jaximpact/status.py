@@ -34,6 +34,7 @@ class Status(enum.IntFlag):
     IMPULSES_COUPLED = 1 << 18
     NEIGHBOURS_LOST = 1 << 19
     NEIGHBOURS_OUTRUN = 1 << 20
+    GAP_UNRESOLVED = 1 << 22
 
     def __str__(self) -> str:
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -75,6 +76,8 @@ CAUSES = {
     Status.NEIGHBOURS_OUTRUN: "a body moved further in one step than a quarter of the skin of the list of near pairs, past which contacts may be "
     "missed, or the reach is no number, or too short for the bodies as they are at t0 or t1: take a smaller h or a larger Bodies(skin=...), "
     "or a Bodies(reach=...) that is long enough at all times",
+    Status.GAP_UNRESOLVED: "a gap closed and opened again within one step, unseen: the straight way of a step led through an obstacle. Take a "
+    "smaller h: what moves in a step must stay well below the size of what it may meet",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "
@@ -98,6 +101,7 @@ FAILURES = (
     | Status.MASS_NOT_SYMMETRIC
     | Status.NEIGHBOURS_LOST
     | Status.NEIGHBOURS_OUTRUN
+    | Status.GAP_UNRESOLVED
 )
 # bits of derivatives alone, and all that speaks against one
 DERIVATIVES = (
