@@ -19,7 +19,7 @@ LAYERS = [
     ["projection"],
     ["schemes"],
     ["extend", "bodies"],
-    ["validate", "names", "sensitivity"],
+    ["validate", "names", "sensitivity", "crossing"],
     ["jumps"],
     ["save"],
     ["solution"],
