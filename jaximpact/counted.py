@@ -58,8 +58,7 @@ class Counted:
     def stepped(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """The same without a look at stability."""
         course, (state, row, account) = self.course, carry
-        scheme = course.until(k)
-        new, info = course.seen(scheme, state, *course.step(scheme, state))
+        new, info = course.step(course.until(k), state)
         new = forward_first(new) if forgetful else new
         begin, row = (state, row), course.row_of(new, info, row, state)
         account = account.added(course.problem, self.motion, k, new, info)

@@ -12,7 +12,6 @@ from jax import Array, lax
 from .bodies.listing import Listing
 from .contact import Metric, acceleration, closure, linearise
 from .counted import Counted
-from .crossing import is_looked_for, may_pass, passes
 from .derivatives import UNDIFFERENTIATED, guarded
 from .jumps import jump_status, steep_status
 from .motion import Motion
@@ -208,21 +207,6 @@ class Course:
         free = scheme.free_step(self.problem, self.moving, state)
         return lax.cond(unsettled(*free), contact, lambda: free)
 
-    def way(self, state: Any, new: Any, length: Array) -> tuple | None:
-        """The straight way of a step over a time ``length``; None where none can go through an obstacle."""
-        t, args = self.moving.time(state.n), self.moving.args
-        looked_for = is_looked_for(self.problem, t, state.q, args)
-        return lax.stop_gradient((t, length, state.q, new.q, args)) if looked_for else None
-
-    def seen(self, scheme: Any, state: Any, new: Any, info: Info) -> tuple[Any, Info]:
-        """What a step gave, with a status bit where it went through an obstacle."""
-        way = self.way(state, new, scheme.length if isinstance(scheme, Part) else self.moving.h)
-        if way is None:
-            return new, info
-        straight = self.program.branches or self.program.straight
-        bits = as_status(passes(self.problem, way, straight), Status.GAP_UNRESOLVED)
-        return new, info._replace(status=info.status | bits)
-
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
         """Of the state that a step led to, from the row before it and the state at its beginning."""
         # contacts of bodies come and go: theirs are the impulses of the step
@@ -405,9 +389,6 @@ class Course:
         # rare are impulses, failures, penetrations
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
         right = ~unsettled(new, info) & jnp.all(gaps >= 0)
-        way = self.way(state, new, self.moving.h)
-        if way is not None:
-            right &= ~may_pass(self.problem, way)
         if self.program.rows == 0 or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
         counted = account._replace(iterations=account.iterations + info.iterations)
@@ -415,8 +396,7 @@ class Course:
         free_row = self.row_of(new, info, row, state) if self.program.rows else row._replace(impulse=impulse)
 
         def made() -> tuple:
-            scheme = self.until(state.n + 1)
-            new, info = self.seen(scheme, state, *scheme.step(self.problem, self.law, self.moving, state))
+            new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)
             told = account.added(self.problem, self.moving, state.n + 1, state, info)
             return numbered(new, None), self.row_of(new, info, row, state), told
 

@@ -19,7 +19,7 @@ LAYERS = [
     ["projection"],
     ["schemes"],
     ["extend", "bodies"],
-    ["validate", "names", "sensitivity", "crossing"],
+    ["validate", "names", "sensitivity"],
     ["jumps"],
     ["save"],
     ["solution"],

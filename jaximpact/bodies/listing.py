@@ -96,14 +96,14 @@ class Listing(Wrapping):
             return x
 
         state.state.relisted(keep)  # what the state holds of contacts
-        new, guess, *of_state = worked_where(
+        new, guess, *of_state = _where(
             work, stale, (before, lax.stop_gradient(state.impulse), *kept), (points, reach, skin)
         )
         entries = iter(of_state)
         return new, guess, state.state.relisted(lambda _: next(entries))
 
 
-def worked_where(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
+def _where(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
     """``work(pending, value, operands)`` where ``pending``, else ``value``; in a batch nothing is worked on unless a lane is pending."""
 
     def kept(pending: Array, value: Any, operands: Any) -> Any:
