@@ -31,6 +31,14 @@ SPRING = ji.Problem(
 )
 SLOT = ji.Problem(lambda t, q, v, args: jnp.zeros(1), lambda t, q, args: jnp.stack([q[0], args - q[0]]))
 
+# Galperin's billiard: a wall, a light ball, and one of 10^4 times its mass
+GALPERIN = ji.Problem(
+    lambda t, q, v, args: jnp.zeros(2),
+    lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
+    jnp.array([1.0, 1e4]),
+    1.0,
+)
+
 
 def flow(problem, start, t1, p):
     """(n, p, t1) -> state at t1 after n steps, and its Jacobian (2d, parameters), compiled once for all arguments."""
@@ -474,13 +482,7 @@ def test_bad_options_are_named():
 
 def test_energy_stays_where_more_impacts_fall_into_a_step_than_are_located():
     """Galperin's billiard with mass ratio 10^4 makes 313 impacts, most of them within a few steps of these; e = 1 keeps the energy."""
-    billiard = ji.Problem(
-        lambda t, q, v, args: jnp.zeros(2),
-        lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
-        jnp.array([1.0, 1e4]),
-        1.0,
-    )
-    found = final(billiard, [1.0, 2.0], [0.0, -1.0], t1=3.0, steps=1009)
+    found = final(GALPERIN, [1.0, 2.0], [0.0, -1.0], t1=3.0, steps=1009)
     energy = found.v[-1] ** 2 @ np.array([1.0, 1e4])
     assert Status(int(found.status)) & Status.EVENTS_UNRESOLVED
     np.testing.assert_allclose(energy, 1e4, rtol=1e-9)  # was 4150 times as much
@@ -580,14 +582,8 @@ def test_a_contact_without_force_is_left_where_its_surface_curves_away(case, t1)
 
 def test_too_many_impacts_that_turn_a_motion_are_a_failure():
     """Galperin's billiard, mass ratio 10^4: the light ball is at .6605 at t = 4; a step that leaves hundreds of impacts out says .997."""
-    billiard = ji.Problem(
-        lambda t, q, v, args: jnp.zeros(2),
-        lambda t, q, args: jnp.stack([q[0], q[1] - q[0]]),
-        jnp.array([1.0, 1e4]),
-        1.0,
-    )
     exact = 0.6605359271728702  # 313 impacts followed one by one
-    few, many = (final(billiard, [1.0, 2.0], [0.0, -1.0], t1=4.0, steps=n) for n in (1009, 10007))
+    few, many = (final(GALPERIN, [1.0, 2.0], [0.0, -1.0], t1=4.0, steps=n) for n in (1009, 10007))
     assert Status(int(few.status)) & Status.PENETRATION_DEEP
     # an impact moved by less than a step, 4e-4, of a ball of speed 100 at most
     assert abs(many.raise_if_failed().q[-1, 0] - exact) < 4e-2
