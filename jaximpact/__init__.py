@@ -1,20 +1,21 @@
 """jaximpact: batched, differentiable time-stepping for mechanical systems with impacts."""
 
 from . import bodies, extend
+from . import plots as plots  # results draw themselves
 from .analysis import Convergence, Hypotheses, check_hypotheses, convergence
-from .ensemble import ensemble
-from .files import load
-from .integrate import solve
-from .jacobians import sensitivities
-from .problem import Problem
-from .projection import ADMM, ActiveSet, ProjectedGradient
-from .save import Save
-from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
-from .solution import Sensitivities, Solution, labelled
-from .status import Status
+from .jaxtools.warnings import JaximpactWarning
+from .mechanics.contact import ADMM, ActiveSet, ProjectedGradient
+from .mechanics.from_sympy import from_sympy
+from .mechanics.problem import Problem
+from .mechanics.schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
+from .mechanics.status import Status
+from .results import Sensitivities, Solution, labelled
+from .results.files import load
+from .results.save import Save
+from .simulation.ensemble import ensemble
+from .simulation.sensitivities import sensitivities
+from .simulation.solve import solve
 from .study import Design, Study
-from .symbolic import from_sympy
-from .validate import JaximpactWarning
 from .version import __version__ as __version__
 
 solve, ensemble, sensitivities = labelled(solve), labelled(ensemble), labelled(sensitivities)

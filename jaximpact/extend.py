@@ -7,11 +7,11 @@ A scheme is a dataclass that derives from `Scheme` and defines `init` and `step`
 A step asks its `ContactLaw` for a `Reaction`; to make steps by hand, give them ``Solved(ActiveSet())``.
 """
 
-from .contact import Contacts, Metric, acceleration, linearise
-from .motion import Motion
-from .projection import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target
-from .schemes.base import Info, Scheme, State, Traits
-from .status import as_status
+from .mechanics.contact import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target
+from .mechanics.linearisation import Contacts, Metric, acceleration, linearise
+from .mechanics.motion import Motion
+from .mechanics.schemes.base import Info, Scheme, State, Traits
+from .mechanics.status import as_status
 
 __all__ = [
     "ContactLaw",

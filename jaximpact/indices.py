@@ -20,14 +20,14 @@ import jax
 import numpy as np
 from scipy.stats import norm, qmc
 
-from .checks import check_kind, check_whole, is_whole
-from .jacobians import sensitivities, state
-from .labels import UNNAMED, Labels
-from .solution import LEVEL, Indices, Solution, components, unit_of
-from .status import DOUBTS, FAILURES, Status
+from .jaxtools.argument_checks import check_kind, check_whole, is_whole
+from .mechanics.labels import UNNAMED, Labels
+from .mechanics.status import DOUBTS, FAILURES, Status
+from .mechanics.user_functions import told
+from .results import LEVEL, Indices, Solution, components, unit_of
+from .simulation.sensitivities import sensitivities, state
 from .study import Design, Reading
 from .study.design import Key
-from .validate import told
 
 __all__ = ["DGSM", "Indices", "Morris", "Sobol"]
 

@@ -15,7 +15,7 @@ import jaximpact
 from jaximpact import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from jaximpact.catalogue import entries, get
 from jaximpact.cli import main
-from jaximpact.names import METHODS, PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name
+from jaximpact.mechanics.method_names import METHODS, PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name
 from jaximpact.study.plain import CLASSES
 
 H = 0.01

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.chunks import WORK, divide
-from jaximpact.threads import workers
+from jaximpact.jaxtools.threads import workers
+from jaximpact.simulation.chunk_sizes import WORK, divide
 
 FIELDS = ("t", "q", "v", "z", "impulse", "penetration", "residual", "iterations", "status")
 

@@ -21,7 +21,7 @@ from test_messages import is_ours
 import jaximpact as ji
 from jaximpact import catalogue
 from jaximpact.cli import main
-from jaximpact.names import projection_from_name, scheme_from_name
+from jaximpact.mechanics.method_names import projection_from_name, scheme_from_name
 
 NAMES = [
     *("ActiveSet", "ADMM", "EventCorrected", "MoreauJean"),  # their options are said with their names

@@ -18,7 +18,7 @@ from random_pieces import FLOATING, KINDS, PROBLEM, Motion, draw
 from random_systems import Excluded, System
 
 import jaximpact as ji
-from jaximpact.status import DERIVATIVES, DOUBTS, FAILURES
+from jaximpact.mechanics.status import DERIVATIVES, DOUBTS, FAILURES
 
 T1 = 1.0
 STEPS = 200, 800

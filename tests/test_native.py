@@ -15,13 +15,16 @@ import pytest
 from jax import lax
 
 import jaximpact as ji
-from jaximpact import cache, catalogue, lasting
-from jaximpact.native import arithmetic, over_lanes
-from jaximpact.native import compile as native_compile
-from jaximpact.native import run as native_run
-from jaximpact.native.emit import NAME
-from jaximpact.small import Unsupported
-from jaximpact.stream import stream
+from jaximpact import catalogue
+from jaximpact.compiler import disk_cache as cache
+from jaximpact.compiler import xla_cache as lasting
+from jaximpact.compiler.llvm import call as native_run
+from jaximpact.compiler.llvm import elementwise as arithmetic
+from jaximpact.compiler.llvm import jit as native_compile
+from jaximpact.compiler.llvm import over_lanes
+from jaximpact.compiler.llvm.emitter import NAME
+from jaximpact.compiler.scalar import Unsupported
+from jaximpact.compiler.stream import stream
 
 LANES = 37  # the last vector is filled up
 FIELDS = ("t", "q", "v", "z", "impulse", "energy", "penetration", "residual", "status", "failed_at")

@@ -6,8 +6,8 @@ import native_table as table
 import numpy as np
 import pytest
 
-from jaximpact.native import over_lanes
-from jaximpact.small import Unsupported
+from jaximpact.compiler.llvm import over_lanes
+from jaximpact.compiler.scalar import Unsupported
 
 pytestmark = pytest.mark.filterwarnings("ignore:Explicitly requested dtype")  # of 64 bits, in single precision
 FAMILIES = table.families()

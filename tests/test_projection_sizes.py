@@ -9,10 +9,10 @@ import pytest
 from scipy.optimize import nnls
 
 import jaximpact as ji
-from jaximpact.contact import jacobian
 from jaximpact.extend import Contacts, ContactSolver, Metric, Solved, Target
-from jaximpact.projection import active_set
-from jaximpact.status import FAILURES, Status
+from jaximpact.mechanics.contact import active_set
+from jaximpact.mechanics.linearisation import jacobian
+from jaximpact.mechanics.status import FAILURES, Status
 
 
 def gradients(rng, kind, d, m):

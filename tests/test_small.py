@@ -7,16 +7,16 @@ import pytest
 from jax import lax
 
 import jaximpact as ji
-from jaximpact.arguments import for_lanes
-from jaximpact.blocks import DEVICE
-from jaximpact.kernel import over_lanes as on_gpu
-from jaximpact.native import over_lanes
-from jaximpact.native.emit import emit
-from jaximpact.small import Unsupported
-from jaximpact.small.cost import SMALL
-from jaximpact.small.program import inputs
-from jaximpact.trajectory import trajectory
-from jaximpact.variation import Unbounded, bounded, is_dear
+from jaximpact.compiler.gpu.array_emitter import DEVICE
+from jaximpact.compiler.gpu.triton import over_lanes as on_gpu
+from jaximpact.compiler.llvm import over_lanes
+from jaximpact.compiler.llvm.emitter import emit
+from jaximpact.compiler.scalar import Unsupported
+from jaximpact.compiler.scalar.cost import SMALL
+from jaximpact.compiler.scalar.interpreter import inputs
+from jaximpact.mechanics.interval_bounds import Unbounded, bounded, is_dear
+from jaximpact.simulation.arguments import for_lanes
+from jaximpact.simulation.trajectory import trajectory
 
 
 def matrix(a, b):

@@ -7,68 +7,69 @@ from pathlib import Path
 import jaximpact as ji
 
 ROOT = Path(ji.__file__).parent
-# layers from the ground up; a module may import from lower layers, and from its own package
-LAYERS = [
-    ["cache", "checks", "settings"],
-    ["derivatives", "jaxprs", "labels", "shapes"],
-    ["linalg", "status", "motion", "problem", "threads", "chunks", "stream", "progress", "version"],
-    ["provenance"],
-    ["contact", "small", "symbolic", "switches", "variation"],
-    ["native", "blocks"],
-    ["lasting"],
-    ["projection"],
-    ["schemes"],
-    ["extend", "bodies"],
-    ["validate", "names", "sensitivity"],
-    ["jumps"],
-    ["save"],
-    ["solution"],
-    ["program"],
-    ["rows", "schedule"],
-    ["straight"],
-    ["counted"],
-    ["kernel"],
-    ["closures", "trajectory", "execution"],
-    ["arguments"],
-    ["backwards"],
-    ["primitive"],
-    ["integrate", "ensemble", "jacobians"],
-    ["catalogue"],
-    ["analysis"],
-    ["study"],
-    ["indices", "conformance"],
-    ["plots", "forms"],
-    ["files"],
+# packages from the ground up; a file may import from lower rows, and from its own package
+ROWS = [
+    ["jaxtools", "version"],
+    ["mechanics", "compiler"],
+    ["bodies", "catalogue", "results", "extend"],
+    ["simulation"],
+    ["analysis", "conformance"],
+    ["study", "plots"],
+    ["indices"],
     ["__init__"],
     ["cli"],
     ["__main__"],
 ]
-# the rooms that methods of results call on, imported within one file when they are called
-UPWARDS = {("result", "plots"), ("result", "analysis"), ("result", "files")}
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+LEVEL = {name: level for level, names in enumerate(ROWS) for name in names}
+FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
 
 
-def imported(path):
-    """Top-level parts of the package that a file imports, wherever in the file."""
-    package = [] if path.parent == ROOT else list(path.relative_to(ROOT).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = package[: len(package) - (node.level - 1)]
-            parts = base + (node.module.split(".") if node.module else [])
-            yield from [parts[0]] if parts else [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaximpact":
-            raise AssertionError(f"{path}: write imports inside the package as relative ones")
+def room_of(module):
+    return module.split(".")[0]
 
 
-def test_no_back_edge():
-    files = sorted(ROOT.rglob("*.py"))
-    assert len(files) > 30
-    for path in files:
-        own = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        for other in imported(path):
-            name = other if other in LEVEL else "__init__"
-            if name != own and (path.stem, name) not in UPWARDS:
-                assert LEVEL[name] < LEVEL[own] or own == "__init__", f"{path.relative_to(ROOT)} imports {other}"
+def is_for_types(node):
+    """Whether a statement is one for type checkers alone."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def imported(module):
+    """The package's modules that one imports, wherever in its file."""
+    package = module.split(".")[:-1]
+    tree = ast.parse(FILES[module].read_text())
+    for_types = {id(inner) for node in ast.walk(tree) if is_for_types(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or id(node) in for_types:
+            continue
+        absolute = (node.module or "").split(".")[0] == "jaximpact" and not node.level
+        assert not absolute, f"{module}: write imports inside the package as relative ones"
+        if node.level:
+            base = [*package[: len(package) - (node.level - 1)], *(node.module.split(".") if node.module else [])]
+            for alias in node.names:
+                names = (".".join([*base, alias.name]), ".".join([*base, alias.name, "__init__"]))
+                whole = (".".join(base), ".".join([*base, "__init__"]))
+                yield next(name for name in (*names, *whole) if name in FILES)
+
+
+IMPORTS = {module: set(imported(module)) - {module} for module in FILES}
+
+
+def test_a_package_imports_lower_ones_only():
+    assert {room_of(module) for module in FILES} == set(LEVEL)
+    for module, others in IMPORTS.items():
+        own = room_of(module)
+        for other in others:
+            assert room_of(other) == own or LEVEL[room_of(other)] < LEVEL[own] or own == "__init__", (module, other)
+
+
+def test_no_file_imports_itself_by_others():
+    left = dict(IMPORTS)
+    while left:
+        # files that import none of those left; a circle has none
+        ground = [module for module, others in left.items() if not others & left.keys()]
+        assert ground, f"these import each other: {sorted(left)}"
+        for module in ground:
+            del left[module]
 
 
 def test_public_names():
@@ -83,7 +84,7 @@ def test_public_names():
 # the test files that know inner modules, since what they test has no public name; the list may only get shorter
 INSIDERS = {
     "test_cli", "test_ensemble", "test_fuzz", "test_honesty_pieces", "test_native", "test_native_table",
-    "test_projection_sizes", "test_small",
+    "test_projection_sizes", "test_small", "test_study_trust",
 }  # fmt: skip
 OPEN = {"analysis", "bodies", "catalogue", "cli", "conformance", "extend", "indices", "plots", "study"}
 

@@ -16,7 +16,8 @@ from study_systems import begun, run_until, small
 
 import jaximpact as ji
 from jaximpact.cli import main
-from jaximpact.study import ZarrStore, guard, plain
+from jaximpact.results import safe_reading as guard
+from jaximpact.study import ZarrStore, plain
 
 BELOW = ji.Design.grid(e=[0.2], **{"q0[0]": [-0.5, -1.5]})  # lanes that cannot start: nothing is compiled for them
 

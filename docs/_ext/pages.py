@@ -39,14 +39,14 @@ def indexed(*entries: str) -> str:
 
 
 def kind(bit: Any) -> str:
-    from jaximpact.status import DERIVATIVES, FAILURES
+    from jaximpact.mechanics.status import DERIVATIVES, FAILURES
 
     return "failure" if bit & FAILURES else "derivatives" if bit & DERIVATIVES else "remark"
 
 
 def causes() -> dict[Any, str]:
     """Every bit with the text that the package has for it."""
-    from jaximpact.status import CAUSES
+    from jaximpact.mechanics.status import CAUSES
 
     return CAUSES
 

@@ -29,7 +29,7 @@ import sympy
 from sympy.physics.mechanics import LagrangesMethod, dynamicsymbols
 
 import jaximpact as ji
-from jaximpact.native import compile as machine_code
+from jaximpact.compiler.llvm import jit as machine_code
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import contenders, works

@@ -57,9 +57,10 @@ def compile_row(name: str, dtype: str, way: str, folder: Path) -> None:
     import numpy as np
 
     from benchmarks import works
-    from jaximpact import execution, kernel
-    from jaximpact.arguments import for_lanes
-    from jaximpact.trajectory import trajectory
+    from jaximpact.compiler.gpu import triton as kernel
+    from jaximpact.simulation import backends as execution
+    from jaximpact.simulation.arguments import for_lanes
+    from jaximpact.simulation.trajectory import trajectory
 
     work = works.WORKS[name]
     q0, v0 = (x.astype(dtype) for x in work.initial(2))

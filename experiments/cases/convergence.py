@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 import jaximpact as ji  # noqa: E402
 from jaximpact import catalogue  # noqa: E402
 from jaximpact.analysis import prime_steps  # noqa: E402
-from jaximpact.names import SCHEMES  # noqa: E402
+from jaximpact.mechanics.method_names import SCHEMES  # noqa: E402
 
 CHOICE = {
     "bouncing-ball": "e=1/2",

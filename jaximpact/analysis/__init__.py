@@ -1,5 +1,9 @@
 """What is measured on computed motions; nothing below imports this package."""
 
+import sys
+
+from ..results.impulse_intervals import Runs, runs
+from ..results.result import UPPER
 from .balance import Balance, balance
 from .basins import Attractor, Basins, basins, recognise
 from .bifurcation import Bifurcation, ParameterMap, bifurcation, two_parameter_map
@@ -10,7 +14,6 @@ from .hypotheses import Hypotheses, check_hypotheses
 from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
-from .runs import Runs, runs
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
 from .statistics import Statistics, statistics
 
@@ -53,3 +56,5 @@ __all__ = [
     "stroboscopic",
     "two_parameter_map",
 ]
+
+UPPER["analysis"] = sys.modules[__name__]

@@ -23,14 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..contact import Metric, acceleration, drift, gap_derivatives, linearise
-from ..labels import UNNAMED, Labels
-from ..problem import Problem
-from ..solution import Arrays, Drawable, Solution, labelled
-from ..validate import cast_numbers
-from .arguments import check_result, check_solution, takes_study
-from .listed import Chosen, every_step, is_listed, over_rows
-from .runs import runs
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.linearisation import Metric, acceleration, drift, gap_derivatives, linearise
+from ..mechanics.problem import Problem
+from ..results import Arrays, Drawable, Solution, labelled
+from ..results.impulse_intervals import runs
+from ..simulation.canonical_arrays import cast_numbers
+from .checks import check_result, check_solution, takes_study
+from .listed_pairs import Chosen, every_step, is_listed, over_rows
 
 
 @dataclass(frozen=True, repr=False)

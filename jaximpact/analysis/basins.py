@@ -17,20 +17,22 @@ from numpy.typing import ArrayLike
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from ..checks import check_counts, is_pair
-from ..labels import UNNAMED, Labels
-from ..problem import Problem
-from ..projection.base import ContactSolver
-from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable, Result, labelled
-from ..status import Status
-from ..validate import JaximpactWarning, canonical_state, cast_numbers, check_problem
-from .arguments import StudyLike, check_result, distance, of_a_study, sweep_values
-from .closing import Surface
+from ..jaxtools.argument_checks import check_counts, is_pair
+from ..jaxtools.warnings import JaximpactWarning
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import Status
+from ..results import Arrays, Drawable, Result, labelled
+from ..simulation.canonical_arrays import canonical_state, cast_numbers
+from ..simulation.validation import check_problem
+from .checks import StudyLike, check_result, distance, of_a_study, sweep_values
 from .crossings import section
-from .forced import gather
+from .forced_motions import gather
+from .from_study import basin_arguments, saved_section, some_lanes
 from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition
-from .studies import basin_arguments, saved_section, some_lanes
+from .shooting_equations import Surface
 
 UNSETTLED, FORBIDDEN, FAILED = -1, -2, -3  # labels of starts that reach no attractor
 RADIUS = 100.0  # tolerances of periodicity within which two periodic motions are the same attractor

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_counts, is_pair, named_leaves, several, with_leaves
-from ..problem import Problem
-from ..projection.base import ContactSolver
-from ..save import Save
-from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable, labelled
-from ..validate import check_problem
-from .arguments import StudyLike, check_steps, distance, of_a_study, real, sweep_values
-from .closing import Surface
+from ..jaxtools.argument_checks import check_counts, is_pair, named_leaves, real, several, with_leaves
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..results import Arrays, Drawable, labelled
+from ..results.save import Save
+from ..simulation.validation import check_problem
+from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
 from .crossings import check_direction, passages, section
-from .forced import Forced, check_restarts, gather
+from .forced_motions import Forced, check_restarts, gather
+from .from_study import diagram_lanes, map_arguments, saved_section
 from .sections import Section, impact_section, period_of, state
-from .studies import diagram_lanes, map_arguments, saved_section
+from .shooting_equations import Surface
 
 SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]

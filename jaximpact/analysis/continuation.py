@@ -27,18 +27,18 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
-from ..checks import check_counts, is_whole
-from ..labels import UNNAMED, Labels
-from ..problem import Problem
-from ..projection.base import ContactSolver
-from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable, Result, labelled
-from ..validate import check_problem
-from .arguments import StudyLike, of_a_study, real_number
-from .family import RESTITUTION, Family, Point
+from ..jaxtools.argument_checks import check_counts, is_whole, real_number
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..results import Arrays, Drawable, Result, labelled
+from ..simulation.validation import check_problem
+from .checks import StudyLike, of_a_study
+from .from_study import branch_arguments
+from .orbit_family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
-from .strobe import eigenvalues, lost_derivatives
-from .studies import branch_arguments
+from .stroboscopic_map import eigenvalues, lost_derivatives
 
 EASY = 3  # iterations up to which the next step is longer
 LONGEST, SHORTEST = 8.0, 2.0**-12  # steps, in multiples of the first

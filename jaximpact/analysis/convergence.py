@@ -15,24 +15,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..arguments import canonical, check_start, choose_methods
-from ..checks import check_counts, is_pair, is_whole
-from ..execution import alone, one_lane
-from ..labels import UNNAMED, Labels
-from ..motion import Motion
-from ..problem import Problem
-from ..program import Program
-from ..projection.base import ContactSolver
-from ..save import Save
-from ..schemes import EventCorrected
-from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable, Solution, labelled
-from ..status import FAILURES, Status
-from ..trajectory import trajectory
-from ..validate import JaximpactWarning, known_numbers
-from .arguments import StudyLike, of_a_study, real, real_number
-from .interpolate import interpolant
-from .studies import motion_arguments
+from ..jaxtools.argument_checks import check_counts, is_pair, is_whole, known_numbers, real, real_number
+from ..jaxtools.warnings import JaximpactWarning
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes import EventCorrected
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import FAILURES, Status
+from ..results import Arrays, Drawable, Solution, labelled
+from ..results.interpolation import interpolant
+from ..results.save import Save
+from ..simulation.arguments import canonical, check_start, choose_methods
+from ..simulation.backends import alone, one_lane
+from ..simulation.program import Program
+from ..simulation.trajectory import trajectory
+from .checks import StudyLike, of_a_study
+from .from_study import motion_arguments
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")

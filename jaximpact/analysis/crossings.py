@@ -12,19 +12,19 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import ArrayLike
 
-from ..checks import check_counts, is_whole
-from ..labels import UNNAMED, Labels
-from ..problem import Problem
-from ..projection.base import ContactSolver
-from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable, Solution, labelled
-from ..status import FAILURES
-from ..validate import cast_numbers, leaf_axes
-from .arguments import check_result, check_steps, one_lane, takes_study
-from .closing import Surface, check_surface
-from .forced import Forced, check_restarts, gather
-from .interpolate import curve
+from ..jaxtools.argument_checks import check_counts, is_whole
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import FAILURES
+from ..results import Arrays, Drawable, Solution, labelled
+from ..results.interpolation import curve
+from ..simulation.canonical_arrays import cast_numbers, leaf_axes
+from .checks import check_result, check_steps, one_lane, takes_study
+from .forced_motions import Forced, check_restarts, gather
 from .sections import Section, stroboscopic
+from .shooting_equations import Surface, check_surface
 
 HALVINGS = 60  # of the piece that a passage lies in
 NOISE = 64  # units of rounding of the largest value of s within which it counts as zero

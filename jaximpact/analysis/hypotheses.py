@@ -23,13 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..contact import Metric, linearise
-from ..problem import Problem
-from ..solution import Arrays, Result, Solution
-from ..validate import JaximpactWarning, cast_numbers
-from .arguments import check_gaps, check_result, check_solution, distance, takes_study
-from .listed import Chosen, is_listed, rows_of
-from .listed import corners as listed_corners
+from ..jaxtools.warnings import JaximpactWarning
+from ..mechanics.linearisation import Metric, linearise
+from ..mechanics.problem import Problem
+from ..results import Arrays, Result, Solution
+from ..simulation.canonical_arrays import cast_numbers
+from .checks import check_gaps, check_result, check_solution, distance, takes_study
+from .listed_pairs import Chosen, is_listed, rows_of
+from .listed_pairs import corners as listed_corners
 
 ANGLE = 1e-6  # a cosine below this counts as orthogonal
 GRADIENT = 1e-8  # a gradient shorter than this, against the longest, counts as zero

@@ -17,16 +17,17 @@ import jax
 import numpy as np
 from jax import Array
 
-from ..arguments import choose_methods
-from ..contact import Metric, acceleration, gap_derivatives, linearise
-from ..labels import UNNAMED, Labels
-from ..problem import Problem
-from ..schemes.base import Scheme, Timing
-from ..solution import Arrays, Drawable, Result, Solution, labelled
-from ..validate import cast_numbers, leaf_axes
-from .arguments import check_result, check_solution, one_lane, real, takes_study
-from .listed import Chosen, every_step, is_listed, over_rows
-from .runs import runs
+from ..jaxtools.argument_checks import real
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.linearisation import Metric, acceleration, gap_derivatives, linearise
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme, Timing
+from ..results import Arrays, Drawable, Result, Solution, labelled
+from ..results.impulse_intervals import runs
+from ..simulation.arguments import choose_methods
+from ..simulation.canonical_arrays import cast_numbers, leaf_axes
+from .checks import check_result, check_solution, one_lane, takes_study
+from .listed_pairs import Chosen, every_step, is_listed, over_rows
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
 ACCUMULATING = 2  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating

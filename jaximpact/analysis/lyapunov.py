@@ -20,19 +20,19 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import ArrayLike
 
-from ..checks import check_counts
-from ..execution import COMPILE, vectorised
-from ..motion import Motion
-from ..problem import Problem
-from ..program import Program
-from ..projection.base import ContactSolver
-from ..schedule import devices, in_chunks
-from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable
-from ..status import FAILURES, Status, describe
-from ..trajectory import trajectory
-from .arguments import takes_study
-from .strobe import lost_derivatives, prepare_strobe
+from ..jaxtools.argument_checks import check_counts
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import FAILURES, Status, describe
+from ..results import Arrays, Drawable
+from ..simulation.backends import COMPILE, vectorised
+from ..simulation.chunked_runs import devices, in_chunks
+from ..simulation.program import Program
+from ..simulation.trajectory import trajectory
+from .checks import takes_study
+from .stroboscopic_map import lost_derivatives, prepare_strobe
 
 
 @dataclass(frozen=True, repr=False)

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..checks import check_counts
-from ..labels import UNNAMED, Labels
-from ..motion import Lanes
-from ..problem import Problem
-from ..projection.base import ContactSolver
-from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable, labelled, spread
-from ..status import FAILURES, Status, describe
-from .arguments import check_steps, real_number, takes_study
-from .closing import Closing
-from .strobe import damped_newton, lost_derivatives, near_impact, prepare_strobe
+from ..jaxtools.argument_checks import check_counts, real_number
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import FAILURES, Status, describe
+from ..results import Arrays, Drawable, labelled, spread
+from ..simulation.lanes import Lanes
+from .checks import check_steps, takes_study
+from .shooting_equations import Closing
+from .stroboscopic_map import damped_newton, lost_derivatives, near_impact, prepare_strobe
 
 FORGOTTEN = 1e3  # units of rounding of a monodromy that counts as zero
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order

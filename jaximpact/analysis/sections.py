@@ -11,16 +11,16 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..checks import check_counts
-from ..labels import UNNAMED, Labels
-from ..problem import Problem
-from ..projection.base import ContactSolver
-from ..save import Save
-from ..schemes.base import Scheme
-from ..solution import Arrays, Drawable, Solution, labelled, spread
-from ..status import FAILURES
-from .arguments import check_result, check_steps, distance, takes_study
-from .forced import Forced, check_restarts, gather
+from ..jaxtools.argument_checks import check_counts
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import FAILURES
+from ..results import Arrays, Drawable, Solution, labelled, spread
+from ..results.save import Save
+from .checks import check_result, check_steps, distance, takes_study
+from .forced_motions import Forced, check_restarts, gather
 from .impacts import Impacts, impacts
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import check_kind
-from ..labels import UNNAMED, Labels
-from ..solution import Arrays, Drawable, Solution, spread
-from ..status import FAILURES
-from .arguments import check_result, real, takes_study
+from ..jaxtools.argument_checks import check_kind, real
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.status import FAILURES
+from ..results import Arrays, Drawable, Solution, spread
+from .checks import check_result, takes_study
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..checks import check_whole
+from ..jaxtools.argument_checks import check_whole
 
 
 def block_mass(

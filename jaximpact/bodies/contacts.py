@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .. import linalg
-from ..contact import ORTHOGONAL, Metric
-from ..linalg import solve_by_products
-from ..small import Unsupported
-from .walk import walked
+from ..compiler.scalar import Unsupported
+from ..jaxtools import linalg
+from ..jaxtools.linalg import solve_by_products
+from ..mechanics.linearisation import ORTHOGONAL, Metric
+from .mprgp_call import walked
 
 
 @jax.tree_util.register_dataclass

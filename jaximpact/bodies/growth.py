@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..motion import Motion
-from ..problem import Problem
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
 
 
 def enlarged(problem: Problem, q0: Any, lanes: int = 1) -> Problem:

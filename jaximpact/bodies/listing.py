@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
-from ..motion import Motion
-from ..problem import Problem
-from ..projection.law import ContactLaw
-from ..schemes.base import Info, Wrapping
-from ..status import Status, as_status
+from ..mechanics.contact.laws import ContactLaw
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Info, Wrapping
+from ..mechanics.status import Status, as_status
 from .neighbours import Neighbours, longest, same_slots, widest
 from .start import at_reach, too_short
 

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..problem import Problem
+from ..mechanics.problem import Problem
 from .statement import Bodies
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..checks import MOST, check_memory, check_whole, is_number
-from ..contact import Metric
-from ..problem import OfBodies
-from ..shapes import array, arrays, returned
+from ..jaxtools.argument_checks import MOST, check_memory, check_whole, is_number
+from ..jaxtools.shapes import array, arrays, returned
+from ..mechanics.linearisation import Metric
+from ..mechanics.problem import OfBodies
 from .contacts import PairContacts, responses
 from .neighbours import Neighbours, search
 from .start import Facts

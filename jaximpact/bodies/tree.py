@@ -8,7 +8,7 @@ from jax import Array
 from scipy.sparse import csr_matrix
 from scipy.spatial import cKDTree
 
-from .walk import batchable, called
+from .mprgp_call import batchable, called
 
 FAR = 1e150
 CROWD = 4096  # bodies from which a list of all pairs is more than an array of it should be

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..names import suggestion
-from ..problem import Problem
+from ..mechanics.method_names import suggestion
+from ..mechanics.problem import Problem
 
 Motion = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import isotonic_regression
 
-from ..problem import Problem
+from ..mechanics.problem import Problem
 from .base import Case, Entry, Motion, Orders
 from .billiards import flights
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import brentq
 
-from ..problem import Problem
+from ..mechanics.problem import Problem
 from .balls import bounces
 from .base import Case, Entry, Motion, Orders
 from .billiards import flights

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.polynomial import Polynomial
 
-from ..problem import Problem
+from ..mechanics.problem import Problem
 from .base import Case, Entry, Orders
 from .moving import floor, inelastic, valley
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import ellipeinc, ellipj, ellipk, ellipkinc, elliprd, elliprf
 
-from ..problem import Problem
+from ..mechanics.problem import Problem
 from .base import Case, Entry, Motion, Orders
 from .billiards import flights
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import brentq, nnls
 
-from ..problem import Problem
+from ..mechanics.problem import Problem
 from .balls import gravity_force
 from .base import Case, Entry, Motion, Orders
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax.numpy as jnp
 import numpy as np
 
-from ..problem import Problem
+from ..mechanics.problem import Problem
 from .base import Case, Entry, Motion, Orders
 from .billiards import flights
 from .chains import MAX_IMPACTS, TOUCHING, line_impacts

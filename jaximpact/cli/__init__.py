@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from .. import __version__
-from ..validate import JaximpactWarning
+from ..jaxtools.warnings import JaximpactWarning
 from . import converge, run, show, study
 from .shared import UsageError, text
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ..analysis.convergence import convergence
-from ..names import projection_from_name, scheme_from_name
+from ..mechanics.method_names import projection_from_name, scheme_from_name
 from ..plots import ROUND_OFF, draw
 from . import shared
 from .output import aligned, file_list, print_facts, write_csv, write_json

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from .. import __version__
-from ..solution import Solution
+from ..results import Solution
 
 
 def motion_columns(solution: Solution) -> dict[str, np.ndarray]:

@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..catalogue import Case, Entry
-from ..checks import check_counts, check_memory
-from ..ensemble import ensemble
-from ..integrate import solve
-from ..names import projection_from_name, scheme_from_name
+from ..jaxtools.argument_checks import check_counts, check_memory
+from ..mechanics.method_names import projection_from_name, scheme_from_name
+from ..mechanics.status import DOUBTS, FAILURES, describe, summarise
 from ..plots import draw
-from ..solution import Solution
-from ..status import DOUBTS, FAILURES, describe, summarise
-from ..validate import count_steps
+from ..results import Solution
+from ..simulation.canonical_arrays import count_steps
+from ..simulation.ensemble import ensemble
+from ..simulation.solve import solve
 from . import shared
 from .output import file_list, motion_columns, print_facts, summary_columns, write_arrays, write_csv, write_json
 

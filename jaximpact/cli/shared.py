@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..catalogue import Case, Entry, get
-from ..names import PROJECTIONS, SCHEMES, suggestion
+from ..mechanics.method_names import PROJECTIONS, SCHEMES, suggestion
 
 CHOICES = """\
 what to choose:

@@ -8,7 +8,7 @@ import textwrap
 from typing import Any
 
 from ..catalogue import Case, Entry, entries
-from ..names import SCHEMES
+from ..mechanics.method_names import SCHEMES
 from .output import aligned
 from .shared import count_constraints, expected_orders, find, text
 from .study import is_study, show_study

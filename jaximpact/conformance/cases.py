@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ..problem import Problem
+from ..mechanics.problem import Problem
 from .formulas import evaluate, parsed
 
 # numbers of steps, in thousandths, over which an error is taken: impacts then lie in many phases of their steps

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import schemes
-from ..jacobians import sensitivities
-from ..validate import without_remarks
+from ..jaxtools.warnings import without_remarks
+from ..mechanics import schemes
+from ..simulation.sensitivities import sensitivities
 from .cases import get
 from .report import COARSE, FINE
 

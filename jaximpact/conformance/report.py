@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..solution import Drawable
+from ..results import Drawable
 
 FINE, COARSE = 1e-3, 1e-2  # steps [s]
 SMALL = 5e-2  # an error at FINE that a converging derivative stays below, for every case

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,8 @@ from ..analysis import (
     Statistics,
 )
 from ..conformance import Report
-from ..solution import Covariance, Indices, Linearity, Ranking, Sensitivities, Solution
+from ..results import Covariance, Indices, Linearity, Ranking, Sensitivities, Solution
+from ..results.result import UPPER
 from .animation import animate, disks, linkage, particles
 from .conformance import draw_report
 from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_fan, draw_statistics
@@ -188,3 +190,6 @@ def __getattr__(name: str) -> Any:
         warnings.warn(f"plots.{name}(...) is plots.draw(...) now", DeprecationWarning, stacklevel=2)
         return draw
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+UPPER["plots"] = sys.modules[__name__]

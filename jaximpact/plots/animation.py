@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.arguments import check_result, real, real_number
-from ..solution import Solution
+from ..analysis.checks import check_result
+from ..jaxtools.argument_checks import real, real_number
+from ..results import Solution
 from .style import COLOURS, DARK, new_figure, tidy
 
 if TYPE_CHECKING:

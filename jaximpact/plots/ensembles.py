@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..analysis.convergence import Convergence
-from ..analysis.runs import runs
 from ..analysis.statistics import Statistics
-from ..labels import QUANTITIES, Labels
-from ..solution import Solution
-from ..status import FAILURES
+from ..mechanics.labels import QUANTITIES, Labels
+from ..mechanics.status import FAILURES
+from ..results import Solution
+from ..results.impulse_intervals import runs
 from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, dot, evenly, limits, new_grid, tidy
 
 if TYPE_CHECKING:

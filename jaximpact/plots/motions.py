@@ -10,9 +10,9 @@ import numpy as np
 
 from ..analysis.balance import Balance
 from ..analysis.impacts import Impacts
-from ..analysis.runs import runs
-from ..schemes.base import Timing
-from ..solution import Solution
+from ..mechanics.schemes.base import Timing
+from ..results import Solution
+from ..results.impulse_intervals import runs
 from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, evenly, limits, new_figure, new_grid, set_heading, tidy
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..analysis.arguments import real
 from ..analysis.continuation import Branch
 from ..analysis.lyapunov import Lyapunov
 from ..analysis.orbits import PeriodicOrbit
+from ..jaxtools.argument_checks import real
 from .style import COLOURS, DARK, GREY, OUTSIDE, evenly, new_grid, tidy
 
 if TYPE_CHECKING:

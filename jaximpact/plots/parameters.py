@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..solution import Covariance, Indices, Linearity, Ranking, Sensitivities
-from ..status import DOUBTS, FAILURES, Status
+from ..mechanics.status import DOUBTS, FAILURES, Status
+from ..results import Covariance, Indices, Linearity, Ranking, Sensitivities
 from .style import COLOURS, DARK, GREY, OUTSIDE, tidy
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats.qmc import LatinHypercube
 
-from ..checks import check_whole
-from ..names import suggestion
+from ..jaxtools.argument_checks import check_whole
+from ..mechanics.method_names import suggestion
 
 ROOTS = ("q0", "v0", "e", "h", "t0", "t1")
 FORM = re.compile(r"(?P<root>[^.\[\]]+)(?P<path>(\.[^.\[\]]+)*)(?P<index>\[\d+(,\s*\d+)*\])?")

@@ -23,9 +23,9 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.linear_util import WrappedFun
 
-from ..jaxprs import is_literal
-from ..problem import Problem
-from ..validate import canonical_state, cast_numbers
+from ..jaxtools.jaxpr_tools import is_literal
+from ..mechanics.problem import Problem
+from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode
 from .system import System

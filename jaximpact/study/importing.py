@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ..catalogue import entries, get
-from ..checks import check_kind
-from ..problem import Problem
+from ..jaxtools.argument_checks import check_kind
+from ..mechanics.problem import Problem
 
 LIBRARY = __name__.partition(".")[0]
 

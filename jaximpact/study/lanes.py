@@ -7,10 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..schemes.base import Timing
-from ..solution import Origin, Solution
-from ..solution.convert import STATE
-from ..status import Status
+from ..mechanics.schemes.base import Timing
+from ..mechanics.status import Status
+from ..results import Origin, Solution
+from ..results.tables import STATE
 from .record import Record
 from .schema import DONE, REFUSED
 from .system import System

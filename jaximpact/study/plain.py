@@ -8,19 +8,34 @@ from typing import Any
 
 import numpy as np
 
-from ..checks import are_texts, is_array
-from ..names import METHODS
-from ..projection import ContactSolver
-from ..save import Save
-from ..schemes.base import Scheme
+from ..jaxtools.argument_checks import are_texts, is_array
+from ..mechanics.contact import ContactSolver
+from ..mechanics.method_names import METHODS
+from ..mechanics.schemes.base import Scheme
+from ..results.safe_reading import rebuilt
+from ..results.save import Save
 from .design import summarise
-from .guard import rebuilt
 from .importing import LIBRARY, load, reference
 
+# modules that classes were in when earlier versions wrote stores
+EARLIER = {
+    "ActiveSet": "projection.active_set",
+    "ADMM": "projection.admm",
+    "ConjugateGradients": "projection.conjugate_gradients",
+    "ProjectedGradient": "projection.projected_gradient",
+    "EventCorrected": "schemes.event_corrected",
+    "Maury": "schemes.maury",
+    "MoreauJean": "schemes.moreau_jean",
+    "PaoliSchatzman": "schemes.paoli_schatzman",
+    "Save": "save",
+}
+NAMED: dict[str, type] = {made.__qualname__: made for made in (*METHODS, Save)}
 # The classes that a study may hold, besides those of the module of its problem, and schemes and contact solvers of one's own.
-CLASSES: dict[str, type] = {f"{made.__module__}:{made.__qualname__}": made for made in (*METHODS, Save)} | {
-    "jaximpact.integrate:Save": Save
-}  # its name in stores of earlier versions
+CLASSES: dict[str, type] = (
+    {f"{made.__module__}:{name}": made for name, made in NAMED.items()}
+    | {f"jaximpact.{EARLIER[name]}:{name}": made for name, made in NAMED.items()}
+    | {"jaximpact.integrate:Save": Save}
+)
 
 
 def encode(value: Any, what: str) -> Any:

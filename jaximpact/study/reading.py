@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 import jax
 import numpy as np
 
-from ..analysis.arguments import StudyLike
-from ..checks import check_kind, is_whole, several
-from ..integrate import solve
-from ..names import suggestion
-from ..problem import Problem
-from ..provenance import settings_of
-from ..solution import Solution
-from ..status import FAILURES, Status
+from ..analysis.checks import StudyLike
+from ..jaxtools.argument_checks import check_kind, is_whole, several
+from ..mechanics.method_names import suggestion
+from ..mechanics.problem import Problem
+from ..mechanics.status import FAILURES, Status
+from ..results import Solution
+from ..results.provenance import settings_of
+from ..results.safe_reading import printable, wrong
+from ..simulation.solve import solve
 from .design import Blocks, Design
-from .guard import printable, wrong
 from .importing import origin
 from .lanes import as_solution
 from .record import Record

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..provenance import SETTINGS, TRACED, changes
+from ..results.provenance import SETTINGS, TRACED, changes
+from ..results.safe_reading import wrong
 from .design import Blocks, Design, summarise
-from .guard import wrong
 from .plain import differences, in_words
 from .spec import Spec
 

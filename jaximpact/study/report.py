@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..provenance import label
-from ..status import FAILURES, Status
+from ..mechanics.status import FAILURES, Status
+from ..results.provenance import label
 
 REFUSED_WORD = "START_NOT_ADMISSIBLE"
 

@@ -14,22 +14,22 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from ..arguments import canonical, check_start, choose_methods
 from ..bodies.growth import enlarged, grown, packed
-from ..checks import check_counts
-from ..execution import listed_lane
-from ..problem import Problem
-from ..program import Program
-from ..projection import ContactSolver
-from ..provenance import now, provenance
-from ..save import Save
-from ..schemes import Scheme
-from ..schemes.base import Timing
-from ..solution import Solution
-from ..solution.convert import MEANING
-from ..status import Status
-from ..trajectory import onward
-from ..validate import count_steps
+from ..jaxtools.argument_checks import check_counts
+from ..mechanics.contact import ContactSolver
+from ..mechanics.problem import Problem
+from ..mechanics.schemes import Scheme
+from ..mechanics.schemes.base import Timing
+from ..mechanics.status import Status
+from ..results import Solution
+from ..results.provenance import now, provenance
+from ..results.save import Save
+from ..results.tables import MEANING
+from ..simulation.arguments import canonical, check_start, choose_methods
+from ..simulation.backends import listed_lane
+from ..simulation.canonical_arrays import count_steps
+from ..simulation.program import Program
+from ..simulation.trajectory import onward
 from .design import Blocks
 from .fingerprint import of, sources
 from .schema import DONE, Schema, Variable

@@ -9,14 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..arguments import canonical
-from ..labels import QUANTITIES, Labels
-from ..program import Program
-from ..solution import Solution
-from ..solution.convert import MEANING, PURE, SECOND, STATE
-from ..status import Status
-from ..trajectory import trajectory
-from ..validate import count_steps
+from ..mechanics.labels import QUANTITIES, Labels
+from ..mechanics.status import Status
+from ..results import Solution
+from ..results.tables import MEANING, PURE, SECOND, STATE
+from ..simulation.arguments import canonical
+from ..simulation.canonical_arrays import count_steps
+from ..simulation.program import Program
+from ..simulation.trajectory import trajectory
 from .design import Blocks, Design
 from .system import System
 

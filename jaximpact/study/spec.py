@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import choose_methods
 from ..catalogue import Case, get
-from ..checks import check_kind, dotted, is_number, is_whole
-from ..names import projection_from_name, scheme_from_name, suggestion
-from ..problem import Problem
-from ..save import Save
-from ..validate import real_array
+from ..jaxtools.argument_checks import check_kind, dotted, is_number, is_whole, real_array
+from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
+from ..mechanics.problem import Problem
+from ..results.safe_reading import wrong
+from ..results.save import Save
+from ..simulation.arguments import choose_methods
 from .design import ROOTS, Design
-from .guard import wrong
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
 from .plain import encode, names_in
 

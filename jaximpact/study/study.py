@@ -17,15 +17,15 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from ..checks import check_counts, check_kind, is_number
-from ..problem import Problem
-from ..projection import ContactSolver
-from ..provenance import CHECKS, now, provenance, settings_now, settings_of
-from ..save import Save
-from ..schemes import Scheme
-from ..status import FAILURES, Status
-from ..threads import core_count
-from ..validate import JaximpactWarning
+from ..jaxtools.argument_checks import check_counts, check_kind, is_number
+from ..jaxtools.threads import core_count
+from ..jaxtools.warnings import JaximpactWarning
+from ..mechanics.contact import ContactSolver
+from ..mechanics.problem import Problem
+from ..mechanics.schemes import Scheme
+from ..mechanics.status import FAILURES, Status
+from ..results.provenance import CHECKS, now, provenance, settings_now, settings_of
+from ..results.save import Save
 from .design import Blocks, Design
 from .fingerprint import fingerprint, sources
 from .reading import Reading, as_store, renamed

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..analysis.arguments import one_restitution
-from ..checks import named_leaves, with_leaves
-from ..names import suggestion
-from ..problem import Problem
-from ..save import Save
-from ..validate import check_restitution, check_times
+from ..analysis.checks import one_restitution
+from ..jaxtools.argument_checks import named_leaves, with_leaves
+from ..mechanics.method_names import suggestion
+from ..mechanics.problem import Problem
+from ..results.save import Save
+from ..simulation.canonical_arrays import check_restitution, check_times
 from .design import ROOTS, Design, Key
 from .importing import load_problem
 from .plain import decode

@@ -11,12 +11,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..arguments import start_reports
 from ..bodies.growth import packed
-from ..ensemble import ensemble
-from ..motion import Lanes, Motion
-from ..provenance import TRACED, changes, provenance, settings_of
-from ..validate import Report, cast_numbers, count_steps, judge, refused, split_restitution, without_remarks
+from ..jaxtools.warnings import without_remarks
+from ..mechanics.motion import Motion
+from ..results.provenance import TRACED, changes, provenance, settings_of
+from ..simulation.arguments import start_reports
+from ..simulation.canonical_arrays import cast_numbers, count_steps, split_restitution
+from ..simulation.ensemble import ensemble
+from ..simulation.lanes import Lanes
+from ..simulation.validation import Report, judge, refused
 from .fingerprint import fingerprint
 from .schema import named
 from .spec import Spec

@@ -21,8 +21,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..results.safe_reading import check_arrays, check_folder, check_tree, printable, printable_all, read_json, wrong
 from .design import Blocks
-from .guard import check_arrays, check_folder, check_tree, printable, printable_all, read_json, wrong
 from .importing import require
 from .schema import DONE, Schema
 from .store import Damage, Store, told

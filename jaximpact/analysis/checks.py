@@ -1,0 +1,273 @@
+"""Checks of what is given to the analyses: counts, numbers, lane axes, and whether a solution is one of the problem."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import numpy as np
+
+from ..jaxtools.argument_checks import MOST, check_kind, real, real_number
+from ..jaxtools.trace_context import is_concrete
+from ..mechanics.problem import Problem
+from ..results import Solution
+from ..results.impulse_intervals import runs
+from ..simulation.canonical_arrays import cast_numbers, check_finite, full_axes, leaf_axes
+from ..simulation.validation import check_problem
+
+ROWS = 10  # of a motion from which the largest change of a gap between two tells how near a contact is
+
+
+def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> None:
+    """``steps`` a period make no more in all than can be counted; ``what`` they are multiplied by, in words."""
+    if steps * periods > MOST:
+        raise ValueError(
+            f"{name}={steps} times {periods} ({what}) make {steps * periods} steps in one motion, more than {MOST}, what 32 bits "
+            f"count: give fewer {name}"
+        )
+
+
+def distance(name: str, value: Any) -> float:
+    """A tolerance or a radius: one finite number >= 0."""
+    found = real_number(name, value)
+    if found < 0:
+        raise ValueError(f"{name} must not be negative, got {value!r}")
+    return found
+
+
+def sweep_values(name: str, value: Any) -> np.ndarray:
+    """Values that something is swept over: finite numbers (n,), at least one."""
+    found = real(name, value).astype(np.float64)
+    if found.ndim != 1 or found.size == 0 or not np.all(np.isfinite(found)):
+        raise ValueError(f"{name} must be finite numbers of shape (n,), got {value!r}")
+    return found
+
+
+def share_of_period(phase: Any) -> float:
+    """A phase in [0, 1)."""
+    if not 0 <= real_number("phase", phase) < 1:
+        raise ValueError(f"phase must lie in [0, 1), a part of the period, got {phase!r}")
+    return float(phase)
+
+
+def check_result(name: str, value: Any, kind: type, source: str) -> None:
+    check_kind(name, value, kind, f"a {kind.__name__}, from {source}")
+    if value._traced():
+        raise TypeError(f"{name} is traced: analyses take known numbers, call them outside of jax's transformations")
+
+
+def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
+    """The args of one lane."""
+    return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
+
+
+def one_restitution(e: Any) -> Any:
+    """Restitution as `solve` takes it, one number or (m,), of the first lane of (B, 1), (B, m) or (1, m)."""
+    row = np.asarray(e)[0] if np.ndim(e) == 2 else e
+    return row[0] if np.shape(row) == (1,) else row
+
+
+def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
+    """A time given as a number, one for each lane, or a function of the args of one lane: () or (B,), finite."""
+    if callable(value):
+        value = _lane_by_lane(name, value, args, args_axes)
+    value = real(name, value)
+    if value.ndim > 1 or value.size == 0:
+        raise ValueError(f"{name} must be a number, a function of args that returns one, or (B,), got {value.shape}")
+    check_finite(**{name: value})
+    return value
+
+
+def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes: Any) -> Any:
+    """A function of one lane's args for all lanes."""
+    axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
+    carried = [np.asarray(x) for axis, x in zip(axes, leaves, strict=True) if axis == 0]
+    lengths = {len(x) for x in carried}
+    if len(lengths) > 1:
+        raise ValueError(f"args: lane axes must have one length, got {sorted(lengths)}")
+
+    def one(own: Any) -> Any:
+        own = iter(own)
+        return function(
+            jax.tree.unflatten(
+                structure, [x if axis is None else next(own) for x, axis in zip(leaves, axes, strict=True)]
+            )
+        )
+
+    try:
+        if not lengths:
+            return function(args)
+        try:
+            return jax.vmap(one)(carried)
+        except (jax.errors.JAXTypeError, TypeError):
+            # numpy, math, if: one lane after the other
+            return np.array([one(own) for own in zip(*carried, strict=True)])
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{name} failed as a function of the args of one lane: {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def positive_time(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
+    """`number_of` that is positive."""
+    value = number_of(name, value, args, args_axes)
+    if np.any(value <= 0):
+        raise ValueError(f"{name} must be positive, got {np.min(value):g}")
+    return value
+
+
+def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
+    """Whether a solution can be one of this problem: dimension, number of constraints; ``args`` of one lane."""
+    check_problem(problem)
+    check_result("solution", solution, Solution, "solve or ensemble")
+    if solution.pairs is not None:
+        raise ValueError(
+            "solution is of listed bodies, and the problem is not: give the problem that the solution was computed with"
+        )
+    dtype, m = solution.q.dtype, solution.impulse.shape[-1]
+    args = cast_numbers("args", args, dtype)
+    t, q = (jax.ShapeDtypeStruct(shape, dtype) for shape in ((), solution.q.shape[-1:]))
+    try:
+        found = jax.eval_shape(lambda t, q: (problem.gaps(t, q, args), problem.generalised_force(t, q, q, args)), t, q)
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"solution has q of {q.shape[0]} components, on which the problem's functions fail with these args: "
+            f"{type(error).__name__}: {str(error).splitlines()[0]}; give the problem and the args that the solution was computed with"
+        ) from error
+    gaps, force = (x.shape for x in found)
+    if gaps != (m,) or force != q.shape:
+        raise ValueError(
+            f"solution is of another problem: it has {q.shape[0]} coordinates and {m} constraints, the problem a force of shape "
+            f"{force} and gaps of shape {gaps}"
+        )
+
+
+def check_gaps(solution: Solution, gap: np.ndarray) -> None:
+    """Whether the gaps (k, m) of another problem, or of other args, are taken for those of a motion: its positions lie in
+    the walls more deeply than it ever did, or it was pushed where nothing touches."""
+    if gap.size == 0 or not np.all(np.isfinite(gap)):
+        return
+    moved = float(np.max(np.abs(np.diff(gap, axis=0)), initial=0.0))
+    noise = math.sqrt(np.finfo(gap.dtype).eps) * float(np.max(np.abs(gap)))
+    reason = "give the problem and the args that the solution was computed with"
+    deepest = float(-np.min(gap))
+    if deepest > float(solution.penetration) + moved + noise:
+        raise ValueError(
+            f"solution is of another problem or other args: a gap is {-deepest:.3g} in it, the motion itself reports a penetration "
+            f"of {float(solution.penetration):.3g} at most; {reason}"
+        )
+    pushed = runs(np.asarray(solution.impulse)[None], solution.timing).active[0]
+    if len(gap) >= ROWS and pushed.any():
+        least = np.minimum(gap[1:], gap[:-1])[pushed]
+        if np.median(least) > 2 * moved + noise:
+            raise ValueError(
+                f"solution is of another problem or other args: it records impulses where gaps are {np.median(least):.3g}; {reason}"
+            )
+
+
+class StudyLike(ABC):
+    """What a `Study` is to the analyses, which lie below it."""
+
+    @property
+    @abstractmethod
+    def problem(self) -> Problem: ...
+    @property
+    @abstractmethod
+    def design(self) -> Any: ...
+    @abstractmethod
+    def settings(self) -> AbstractContextManager[None]: ...
+    @abstractmethod
+    def solution(self) -> Solution: ...
+    @abstractmethod
+    def arguments(self, which: Any = ...) -> dict[str, Any]: ...
+    @abstractmethod
+    def lane(self, index: Any, save: Any = None) -> Solution: ...
+    @abstractmethod
+    def number(self, index: Any) -> int: ...
+    @abstractmethod
+    def quantity(self, name: str) -> np.ndarray: ...
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+STATED = (
+    "q0",
+    "v0",
+    "t0",
+    "args",
+    "args_axes",
+    "e",
+    "scheme",
+    "projection",
+)  # what a study knows of what an analysis asks
+
+
+def takes_study(function: Callable[P, R]) -> Callable[P, R]:
+    """An analysis that takes a `Study` in place of its first arguments: what the study knows need not be said again.
+
+    Of an analysis of one motion ``lane=`` says which, as in `Study.lane`, and it is computed with all its steps.
+    """
+    names = inspect.signature(function).parameters
+    single = "solution" in names and "args" in names and "args_axes" not in names
+
+    def of_study(study: StudyLike, **options: Any) -> Any:
+        if single:
+            if "lane" not in options:
+                raise TypeError(f"{function.__name__} looks at one motion: say which lane of the study, lane=0")
+            index = options.pop("lane")
+            known = study.arguments([study.number(index)])
+            found = {"args": one_lane(known["args"], known["args_axes"]), "solution": study.lane(index, save="all")}
+            found["e"] = one_restitution(known["e"])
+        else:
+            known = study.arguments()
+            wanted = STATED if "solution" not in names else ("args", "args_axes", "e")
+            found = {name: known[name] for name in wanted if name in names}
+            if "solution" in names:
+                found["solution"] = study.solution()
+            if isinstance(options.get("groups"), str):
+                options["groups"] = study.quantity(options["groups"])
+        if "problem" in names:
+            found["problem"] = study.problem
+        return function(**found | options)  # type: ignore[call-arg]
+
+    return of_a_study(of_study)(function)
+
+
+def _known(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
+    """Call an analysis, which works on known numbers: within another's jit too, where operations on them are recorded unless told."""
+    if is_concrete():
+        return function(*given, **options)
+    try:
+        with jax.ensure_compile_time_eval():
+            return function(*given, **options)
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError) as error:
+        raise TypeError(
+            f"{function.__name__} needs known numbers: inside jax.jit, jax.vmap or jax.grad nothing that it is given may be traced, nor "
+            "what the problem's functions close over"
+        ) from error
+
+
+def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """An analysis that ``other(study, **options)`` makes of a `Study`."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        other.__qualname__ = function.__qualname__  # in what Python says of arguments that are missing
+
+        @functools.wraps(function)
+        def call(*given: Any, **options: Any) -> Any:
+            if not given or not isinstance(given[0], StudyLike):
+                return _known(function, *given, **options)
+            if len(given) > 1:
+                raise TypeError(f"{function.__name__}(study, ...) takes the study alone by its place, the rest by name")
+            with given[0].settings():
+                return other(given[0], **options)
+
+        return call
+
+    return decorated

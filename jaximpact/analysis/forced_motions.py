@@ -1,0 +1,205 @@
+"""Motions of one forced system, each with a period of its own: run over periods, and started again where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
+
+from ..jaxtools.argument_checks import known_numbers
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.linearisation import Metric, closure, linearise
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes import EventCorrected
+from ..mechanics.schemes.base import Scheme, Timing
+from ..results import Solution
+from ..simulation.arguments import choose_methods, contacts_of, is_shared, restitution_of_lanes, restitution_of_one
+from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
+from ..simulation.chunked_runs import MEMORY
+from ..simulation.ensemble import ensemble
+from ..simulation.lanes import Lanes
+from ..simulation.validation import check_problem
+from .checks import positive_time, share_of_period
+
+LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
+
+
+@dataclass(frozen=True)
+class Forced:
+    """Checked motions of one forced system: starts q0, v0 (B, d), restitution and args in ``lanes``, the ``period`` (B,) of each.
+
+    ``begins``: the number of periods after t = 0 at which they start, a phase and a whole number.
+    """
+
+    problem: Problem
+    scheme: Scheme
+    projection: ContactSolver
+    lanes: Lanes
+    period: np.ndarray
+    begins: float
+
+    def __len__(self) -> int:
+        return self.lanes.count
+
+    @property
+    def args(self) -> Any:
+        """Parameters, as `ensemble` takes them with ``args_axes``."""
+        return self.lanes.motion.args
+
+    @property
+    def args_axes(self) -> Any:
+        """Which of them differ between lanes."""
+        return jax.tree.map(lambda mark: None if mark < 0 else mark, self.lanes.marks.args)
+
+    def strobes(self, k: np.ndarray) -> np.ndarray:
+        """Times (B, n) of the states k (n,) periods after the start."""
+        return (self.begins + k) * self.period[:, None]
+
+    def constraints(self) -> int:
+        """Number of constraints m."""
+        one = self.lanes.take(0)
+        return self.problem.count(0.0, jnp.asarray(one.q0), one.args)
+
+    def restitution(self) -> np.ndarray:
+        """That of each lane (B, 1), or of each of its contacts (B, m) or (1, m)."""
+        own = self.lanes.motion.e
+        e = np.asarray(self.problem.restitution if own is None else own, self.lanes.motion.q0.dtype)
+        return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
+
+    def some(self, which: np.ndarray) -> Forced:
+        """The lanes ``which``."""
+        return replace(self, lanes=self.lanes.some(which), period=self.period[which])
+
+    def parts(self, size: int) -> Iterator[tuple[Forced, int]]:
+        """Groups of lanes that fit memory at ``size`` bytes each, and how many of each count.
+
+        All groups have the same number of lanes, the last one filled up, so that they share one compilation.
+        """
+        groups = -(-len(self) * size // MEMORY)
+        count = -(-len(self) // groups)
+        for first in range(0, len(self), count):
+            live = min(count, len(self) - first)
+            yield self.some(np.minimum(np.arange(first, first + count), len(self) - 1)), live
+
+    def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
+        """All lanes over some periods."""
+        motion, dtype = self.lanes.motion, self.lanes.motion.q0.dtype
+        times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
+        t0, t1, h = (x.astype(dtype) for x in times)
+        return ensemble(
+            self.problem, motion.q0, motion.v0, t0=t0, t1=t1, h=h, args=self.args, args_axes=self.args_axes,
+            e=motion.e, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
+        )  # fmt: skip
+
+    def after(self, solution: Solution) -> Forced:
+        """The lanes from where a solution ends; those that failed there start where they would have."""
+        q, v = (np.asarray(x[:, -1]) for x in (solution.q, solution.v))
+        return self.started(np.where(np.asarray(solution.failed)[:, None], np.nan, q), v)
+
+    def started(self, q: np.ndarray, v: np.ndarray) -> Forced:
+        """The lanes from other states (B, d); those that are not finite start where they would have."""
+        motion = self.lanes.motion
+        lost = ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
+        q, v = (np.where(lost[:, None], old, new) for old, new in ((motion.q0, q), (motion.v0, v)))
+        starts = self.lanes.replace(q0=q, v0=v, args=cast_numbers("args", motion.args, q.dtype)).only(
+            "q0", "v0", "args"
+        )
+        t = np.asarray(self.begins * self.period, q.dtype)
+        q = np.asarray(_admit(self.problem, t, starts.motion, starts.axes))
+        return replace(self, lanes=self.lanes.replace(q0=q, v0=v))
+
+
+@partial(jax.jit, static_argnames=("axes",))
+def _admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> Array:
+    """Positions (B, d), those inside a wall, or on it and moving into it, moved just in front of it along M^-1 grad f.
+
+    In front of it, not onto it: a motion that starts on a wall and moves into it loses its normal velocity.
+    """
+
+    def one(t: Array, motion: Motion) -> Array:
+        q, v, args = motion.q0, motion.v0, motion.args
+        for _ in range(2):
+            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+            found = closure(contacts, contacts.gap_velocity(v), q, v)
+            inside = found.violated | found.outward
+            goal = LIFT * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))
+            matrix = jnp.where(inside[:, None] & inside[None, :], contacts.delassus(), 0.0)
+            q = q + contacts.jump(jnp.linalg.pinv(matrix, hermitian=True) @ jnp.where(inside, goal - contacts.gap, 0))
+        return q
+
+    return jax.vmap(one, in_axes=(0, Lanes(motion, axes, 0).in_axes))(t, motion)
+
+
+def gather(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    period: Any,
+    args: Any,
+    args_axes: Any,
+    e: Any,
+    scheme: Scheme | None,
+    projection: ContactSolver | None,
+    phase: Any,
+) -> Forced:
+    """Arguments of a section as motions: how many there are, and each with its start and its period."""
+    check_problem(problem)
+    phase = share_of_period(phase)
+    scheme, projection = choose_methods(EventCorrected() if scheme is None else scheme, projection)
+    q0, v0 = (np.asarray(x) for x in canonical_state(q0, v0))
+    for name, value in {"q0": q0, "v0": v0}.items():
+        if value.ndim not in (1, 2):
+            raise ValueError(f"{name} must have shape (d,) or (B, d), got {value.shape}")
+    axes = full_axes(args, args_axes)
+    period = positive_time("period", period, args, args_axes).astype(np.float64)
+    sizes = {name: len(x) for name, x in {"q0": q0, "v0": v0}.items() if x.ndim == 2}
+    if period.ndim:
+        sizes["period"] = len(period)
+    for axis, leaf in zip(jax.tree.leaves(axes), jax.tree.leaves(args), strict=True):
+        if axis == 0:
+            sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
+    e = _restitution(problem, q0, args, axes, e, scheme, sizes)
+    if not is_shared(e):
+        sizes["e"] = len(e)
+    if 0 in sizes.values():
+        raise ValueError(f"lane axes must hold a lane, got {sizes}")
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"lane axes must have one length, got {sizes}")
+    count, d = next(iter(sizes.values()), 1), q0.shape[-1]
+    q0, v0 = np.broadcast_to(q0, (count, d)), np.broadcast_to(v0, (count, v0.shape[-1]))
+    times: Any = dict.fromkeys(("t0", "t1", "h", "steps"))
+    by_lane = None if e is None else -1 if is_shared(e) else 0
+    motion = Motion(q0, v0, e=None if e is None else np.asarray(e, q0.dtype), args=args, **times)
+    lanes = Lanes.of(motion, Motion(0, 0, e=by_lane, args=axes, **times), count)
+    return Forced(problem, scheme, projection, lanes, np.broadcast_to(period, (count,)), phase)
+
+
+def check_restarts(scheme: Scheme) -> None:
+    """Raise where a state (q, v) does not hold all that the scheme's next step needs."""
+    if Timing.of(scheme).rebounds:
+        raise ValueError(
+            f"scheme={type(scheme).__name__}: an impact in its last step rebounds in the next one, so that motions cannot "
+            "be started again from a state; use EventCorrected() (default) or MoreauJean()"
+        )
+
+
+def _restitution(problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict) -> Any:
+    """``e=``, a number, (1, m), (B, 1) or (B, m); as `solve` reads it where nothing else has lanes, else as `ensemble` does."""
+    if e is None:
+        return None
+    e = known_numbers("restitution", e).astype(q0.dtype)
+    if not sizes:
+        e = restitution_of_one(problem, q0, args, e, scheme)
+    elif np.ndim(e) == 1 and 0 not in sizes.values():
+        carried = tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(axes))
+        m = contacts_of(problem, q0, cast_numbers("args", args, q0.dtype), carried, scheme)
+        e = restitution_of_lanes(e, m, next(iter(sizes.values())))
+    return e[:, None] if np.ndim(e) == 1 else e

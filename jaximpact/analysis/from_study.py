@@ -1,0 +1,172 @@
+"""What diagrams, maps and basins are of a `Study`: the values that it varies are theirs, and its lanes their motions, computed anew or, without
+``steps``, as the study saved them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from ..jaxtools.argument_checks import check_counts
+from .checks import StudyLike, one_lane, one_restitution, positive_time, share_of_period
+from .crossings import section
+from .sections import Section
+
+METHODS = ("e", "scheme", "projection")
+
+
+def diagram_lanes(
+    study: StudyLike, parameter: Any, sweep: str | None, surface: Any, direction: int, options: dict[str, Any]
+) -> tuple[np.ndarray, int, Section]:
+    """The values of a quantity that a study varies, how many lanes have each, and the section of all lanes, those of one value
+    next to each other."""
+    if sweep is not None:
+        raise ValueError(
+            f"sweep={sweep!r}: the lanes of a study start from states of their own; to follow an attractor give problem, q0, v0 and values"
+        )
+    if not isinstance(parameter, str):
+        raise TypeError(f"parameter must be the name of a quantity that the study varies, got {parameter!r}")
+    column = study.quantity(parameter)
+    if column.ndim != 1:
+        raise ValueError(f"parameter {parameter} of the study must be one number, got shape {column.shape[1:]}")
+    values, member, count = np.unique(column, return_inverse=True, return_counts=True)
+    if np.ptp(count):
+        raise ValueError(
+            f"parameter {parameter}: the study has between {count.min()} and {count.max()} lanes of one value; a diagram takes as many of "
+            "each, as those of Design.grid"
+        )
+    if "steps" in options:
+        known = study.arguments()
+        own = {name: known[name] for name in ("args", "args_axes", *METHODS)} | options
+        found = section(surface, direction, study.problem, known["q0"], known["v0"], **own)
+    else:
+        found = saved_section(study, surface=surface, **options)
+    return values, int(count[0]), some_lanes(found, np.argsort(member, kind="stable"))
+
+
+def some_lanes(section: Section, which: np.ndarray) -> Section:
+    """Those lanes of a section, in that order."""
+    arrays = {
+        field.name: getattr(section, field.name)[which]
+        for field in fields(Section)
+        if field.name not in ("naming", "made")
+    }
+    return replace(section, **arrays)
+
+
+def saved_section(
+    study: StudyLike,
+    *,
+    period: Any,
+    cycles: int,
+    skip: int | None = None,
+    phase: float = 0.0,
+    surface: Any = None,
+    **rest: Any,
+) -> Section:
+    """The states of all lanes once a forcing period, from the rows that the study saved; the last ``cycles``, or those behind ``skip``.
+
+    Raises:
+        ValueError: it has no row at such a time, or ends before. TypeError: something is asked that takes a new computation.
+    """
+    beyond = sorted(rest) + ([] if surface is None else ["surface"])
+    if beyond:
+        raise TypeError(
+            f"{beyond[0]}: without steps the states are those that the study saved, once a forcing period; give steps to compute them anew"
+        )
+    check_counts(cycles=cycles, **({} if skip is None else {"skip": skip}))
+    phase, known, motions = share_of_period(phase), study.arguments(), study.solution()
+    lanes, dtype = len(motions.status), motions.q.dtype
+    every = np.broadcast_to(positive_time("period", period, known["args"], known["args_axes"]), (lanes,))
+    t0, t1 = (np.broadcast_to(np.asarray(known[name], float), (lanes,)) for name in ("t0", "t1"))
+    exact = 1e-9 * every + 16 * np.finfo(dtype).eps * np.abs(t1)  # rounding of row times, which are multiples of h
+    first, last = np.ceil((t0 - exact) / every - phase) + 1, np.floor((t1 + exact) / every - phase)
+    begin = last - cycles + 1 if skip is None else first + skip
+    if np.any((begin < first) | (begin + cycles - 1 > last)):
+        most = int(np.min(last - first + 1))
+        raise ValueError(f"cycles={cycles}, skip={skip or 0}: the motions of the study have {most} forcing periods")
+    t = (begin[:, None] + np.arange(cycles) + phase) * every[:, None]
+    rows = np.broadcast_to(np.asarray(motions.t, float), (lanes, motions.q.shape[1]))
+    place = np.array([np.searchsorted(own, at) for own, at in zip(rows, t - exact[:, None], strict=True)])
+    place = np.minimum(place, rows.shape[1] - 1)
+    apart = np.abs(np.take_along_axis(rows, place, axis=1) - t)
+    lost = np.asarray(motions.failed)
+    missing = (apart > 2 * exact[:, None]) & ~lost[:, None]
+    if np.any(missing):
+        raise ValueError(
+            f"the study has no row at t = {t[missing][0]:g}, a forcing period after others: make it with h = period/steps and save=Save(every=steps), "
+            "or give steps to compute the states anew"
+        )
+    q, v = (np.take_along_axis(np.asarray(x), place[..., None], axis=1) for x in (motions.q, motions.v))
+    q, v = (np.where((apart > 2 * exact[:, None])[..., None], np.nan, x) for x in (q, v))
+    return Section(t, q, v, every, np.asarray(motions.status), np.asarray(motions.failed_at), motions.naming)
+
+
+def map_arguments(study: StudyLike) -> dict[str, Any]:
+    """A study over a grid of two parameters as arguments of `two_parameter_map`."""
+    keys, values = _pair(study, ("e", "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})")
+    paths = tuple(key.path if key.root == "args" else ("e",) for key in keys)
+    if any(key.component is not None for key in keys):
+        raise ValueError("study: a map is over parameters of one number each, not over components of one")
+    return _first(study) | {"parameters": paths, "values": values}
+
+
+def basin_arguments(study: StudyLike) -> dict[str, Any]:
+    """A study over a grid of two initial numbers as arguments of `basins`."""
+    keys, values = _pair(study, ("q0", "v0"), "two initial numbers, Design.grid(**{'q0[0]': ..., 'v0[0]': ...})")
+    if any(key.component is None for key in keys):
+        raise ValueError("study: basins are over components of q0 and v0, named 'q0[0]', 'v0[0]'")
+    coordinates = tuple((key.root[0], key.component[0]) for key in keys)
+    return _first(study) | {"coordinates": coordinates, "x": values[0], "y": values[1]}
+
+
+def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
+    """The two quantities that a study varies over a grid, and their values."""
+    design = study.design
+    keys = design.keys
+    if design.kind != "grid" or len(keys) != 2 or any(key.root not in roots for key in keys):
+        raise ValueError(
+            f"study: this is of one over a grid of {what}; this one varies {', '.join(key.text for key in keys)} over {design.kind}: make "
+            "another, or give problem and arguments themselves"
+        )
+    return keys, tuple(np.asarray(design.values[key.text]) for key in keys)
+
+
+def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
+    """The arguments of one lane of a study, by its place in the order of the design, as `solve` takes them."""
+    known = study.arguments([number])
+    ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0}
+    numbers = {
+        name: np.asarray(known[name])[0] if np.ndim(known[name]) > rank else known[name] for name, rank in ranks.items()
+    }
+    methods = {"scheme": known["scheme"], "projection": known["projection"]}
+    return (
+        {"problem": study.problem, "args": one_lane(known["args"], known["args_axes"])}
+        | numbers
+        | {"e": one_restitution(known["e"])}
+        | methods
+    )
+
+
+def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, Any]:
+    """One lane of a study as arguments of `continue_orbit`; the range of the parameter, where the study varies it, as bounds."""
+    if not isinstance(parameter, str):
+        raise TypeError(f"parameter must be the name of one, 'args.NAME' or 'e', got {parameter!r}")
+    if lane is None:
+        raise TypeError(
+            "a branch begins at one orbit: say which lane of the study it is near, lane=0 (its start, or q0=... and v0=..., is the guess)"
+        )
+    found = motion_arguments(study, study.number(lane))
+    del found["t1"]
+    parameter = parameter.removeprefix("args.")
+    column = next((x for key, x in study.design.values.items() if key.removeprefix("args.") == parameter), np.zeros(1))
+    if column.ndim == 1 and np.ptp(column) > 0:
+        found["bounds"] = (float(np.min(column)), float(np.max(column)))
+    return found | {"parameter": parameter}
+
+
+def _first(study: StudyLike) -> dict[str, Any]:
+    """The arguments of its first lane, which are those of all but for what is varied; sections have a phase in place of t0 and t1."""
+    found = motion_arguments(study, 0)
+    return {name: x for name, x in found.items() if name not in ("t0", "t1")}

@@ -1,0 +1,187 @@
+"""Motions of listed bodies as the analyses see them: the pairs that matter as constraints that stay, and their corners.
+
+Of pairs only those are looked at that ever push, or that ever were on the list; their number grows with that of the bodies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from scipy import sparse
+
+from ..bodies.neighbours import Neighbours
+from ..mechanics.linearisation import Metric, linearise
+from ..mechanics.problem import Problem
+from ..results import Solution
+from ..simulation.validation import check_problem
+
+TOGETHER = 32  # rows that are looked at together
+LARGEST = 1000  # contacts of a cluster up to which the rank of their gradients is computed
+
+
+class Chosen(NamedTuple):
+    """Some pairs of bodies as constraints.
+
+    ``problem``: with these pairs and all obstacles as its constraints; ``impulse`` (..., k, m): accumulated, as those of other problems
+    are; ``ends`` (m, 2): whose they are, as `Solution.pairs` says.
+    """
+
+    problem: Problem
+    impulse: np.ndarray
+    ends: np.ndarray
+
+    @classmethod
+    def of(cls, problem: Problem, solution: Solution, every: bool) -> Chosen:
+        """The pairs that ever push, or with ``every`` all that ever were on the list.
+
+        Raises:
+            ValueError: the solution is not one of the bodies.
+        """
+        bodies: Any = problem.constraints
+        check_pairs(problem, solution)
+        pairs, impulse = np.asarray(solution.pairs), np.asarray(solution.impulse)
+        n = bodies.number
+        rows = pairs.reshape(-1, *pairs.shape[-2:])
+        walls = int(np.sum(rows[0, :, 1] < 0))
+        listed = pairs.shape[-2] - walls
+        code = pairs[..., :listed, 0].astype(np.int64) * (n + 1) + pairs[..., :listed, 1]
+        matters = pairs[..., :listed, 0] < n
+        if not every:
+            matters &= impulse[..., :listed] > 0
+        known = np.unique(code[matters])
+        known = known if known.size else np.array([1])  # bodies 0 and 1
+        i, j = (x.astype(np.int32) for x in np.divmod(known, n + 1))
+        pushed = np.zeros((*impulse.shape[:-1], known.size + walls), impulse.dtype)
+        where = np.minimum(np.searchsorted(known, code), known.size - 1)
+        kept = np.where(matters & (known[where] == code), impulse[..., :listed], 0)
+        flat, places = pushed.reshape(-1, known.size + walls), where.reshape(-1, listed)
+        np.add.at(flat, (np.arange(len(flat))[:, None], places), kept.reshape(-1, listed))
+        pushed[..., known.size :] = impulse[..., listed:]
+        # a list of these pairs, which is never renewed
+        q = np.asarray(solution.q)
+        points = np.asarray(bodies.positions(q[(0,) * (q.ndim - 1)]))
+        zero = np.zeros((), q.dtype)
+        known_pairs: Any = (i, j, points, zero, zero, np.int32(len(i)), np.int32(0), np.array(False))
+        near = problem.near(Neighbours(*known_pairs))
+        ends = np.concatenate([np.stack([i, j], axis=1), rows[0, listed:]])
+        return cls(near, np.cumsum(pushed, axis=-2), ends)
+
+    def solution(self, solution: Solution) -> Solution:
+        """A solution with these impulses in place of those of its rows."""
+        changed: Any = {"impulse": self.impulse, "pairs": None}
+        return replace(solution, **changed)
+
+
+def is_listed(problem: Problem) -> bool:
+    """Whether it is a problem whose near pairs of bodies are listed; TypeError where it is none at all."""
+    check_problem(problem)
+    return problem.listed
+
+
+def check_pairs(problem: Problem, solution: Solution) -> None:
+    """ValueError where a solution can be none of these listed bodies."""
+    bodies: Any = problem.constraints
+    q, pairs = np.asarray(solution.q), solution.pairs
+    reason = "give the problem that the solution was computed with"
+    if pairs is None:
+        raise ValueError(
+            f"solution does not say which pairs of bodies its impulses are of, and problem lists them; {reason}"
+        )
+    if q.shape[-1] % bodies.number or int(np.max(pairs, initial=0)) > bodies.number:
+        raise ValueError(
+            f"solution is of another problem: it has {q.shape[-1]} coordinates, the problem {bodies.number} bodies; {reason}"
+        )
+
+
+def every_step(solution: Solution) -> None:
+    """ValueError where rows are not all steps: those of listed bodies hold the impulses of their last step alone."""
+    if solution.origin.every_step is False:
+        raise ValueError(
+            "solution does not hold every step, and rows of listed bodies hold the impulses of one step alone: solve with save='all' "
+            "(ensemble: save=1)"
+        )
+
+
+def over_rows(problem: Problem, one: Any) -> Any:
+    """``one`` of many rows: together, or a few at a time of listed bodies."""
+    if not problem.is_local:
+        return jax.vmap(one)
+    return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=TOGETHER)
+
+
+class Row(NamedTuple):
+    """Of the constraints at one row: their gaps at q, and at z, and the diagonal of the Delassus matrix (m,); cosines between the gradients
+    of active ones, sparse (m, m)."""
+
+    at_q: np.ndarray
+    gap: np.ndarray
+    diagonal: np.ndarray
+    gradients: sparse.csr_array
+    responses: sparse.csr_array
+
+    def cosines(self, active: np.ndarray) -> sparse.coo_array:
+        """Of the active constraints (a,), those that share a body (a, a)."""
+        scale = 1 / np.sqrt(np.maximum(self.diagonal[active], np.finfo(self.diagonal.dtype).tiny))
+        product = (self.gradients[active] @ self.responses[active].T).tocoo()
+        values = product.data * scale[product.row] * scale[product.col]
+        return sparse.coo_array((values, (product.row, product.col)), shape=product.shape)
+
+
+def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[Row]:
+    """The constraints at each row."""
+
+    @jax.jit
+    def look(t: Any, q: Any, z: Any) -> tuple:
+        return problem.gaps(t, q, args), linearise(problem, Metric.at(problem, z, args), t, z, args)
+
+    found = []
+    for row in zip(t, q, z, strict=True):
+        at_q, contacts = jax.tree.map(np.asarray, look(*row))
+        m, d = contacts.shape
+        D = contacts.gi.shape[1]
+        coordinate = lambda body, D=D: (body[:, None] * D + np.arange(D)).ravel()
+        columns = np.concatenate([coordinate(contacts.i), coordinate(contacts.j)])
+        lines = np.tile(np.repeat(np.arange(m), D), 2)
+        # an obstacle has no coordinates
+        matrix = lambda a, b, at=(lines, columns), d=d, D=D, m=m: sparse.csr_array(
+            (np.concatenate([a.ravel(), b.ravel()]), at), shape=(m, d + D)
+        )
+        diagonal = np.sum(contacts.gi * contacts.ri + contacts.gj * contacts.rj, axis=1)
+        found.append(
+            Row(at_q, contacts.gap, diagonal, matrix(contacts.gi, contacts.gj), matrix(contacts.ri, contacts.rj))
+        )
+    return found
+
+
+def corners(rows: list[Row], active: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
+    """Number of active gradients minus their rank in each row (k,), and (row, a, b, cosine) of active ones that share a body."""
+    deficit, found = np.zeros(len(rows), int), []
+    for k, row in enumerate(rows):
+        chosen = np.flatnonzero(active[k])
+        if len(chosen) < 2:
+            continue
+        cosines = row.cosines(chosen)
+        deficit[k] = _deficit(cosines.tocsr(), row.gradients[chosen])
+        above = cosines.row < cosines.col
+        a, b, values = chosen[cosines.row[above]], chosen[cosines.col[above]], cosines.data[above]
+        found += [(k, *pair) for pair in zip(a.tolist(), b.tolist(), values.tolist(), strict=True)]
+        if len(values) < len(chosen) * (len(chosen) - 1) // 2:
+            # two that share no body
+            found.append((k, int(chosen[0]), int(chosen[0]), 0.0))
+    return deficit, found
+
+
+def _deficit(cosines: sparse.csr_array, gradients: sparse.csr_array) -> int:
+    """Gradients minus their rank, cluster by cluster; of a large one at least what there are more of than coordinates."""
+    count, label = sparse.csgraph.connected_components(cosines, directed=False)
+    total = 0
+    for cluster in range(count):
+        some = np.flatnonzero(label == cluster)
+        if len(some) <= LARGEST:
+            total += len(some) - int(np.linalg.matrix_rank(cosines[some][:, some].toarray(), tol=1e-8, hermitian=True))
+        else:
+            total += max(0, len(some) - len(np.unique(gradients[some].nonzero()[1])))
+    return total

@@ -1,0 +1,287 @@
+"""The family of periodic orbits of one system over one parameter: what its equations are, and what its orbits touch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+
+from ..mechanics.linearisation import Metric, linearise
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Timing
+from ..mechanics.status import FAILURES
+from ..results.impulse_intervals import Runs, runs
+from ..simulation.lanes import Lanes
+from ..simulation.solve import solve
+from .checks import number_of
+from .orbits import PeriodicOrbit
+from .shooting_equations import Closing, Surface
+from .stroboscopic_map import damped_newton, prepare_strobe
+
+CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
+RESTITUTION = "e"
+
+
+class OrbitContacts(NamedTuple):
+    """Impacts in a period that do not accumulate, their smallest speed, accumulations, the share of the period in which a contact
+    lasts, the smallest minimum of a gap in free flight; how far, as a share of the orbit, the nearest impulse is from the section, and
+    the step in the middle of the longest flight."""
+
+    impacts: int
+    speed: float
+    accumulations: int
+    lasting: float
+    clearance: float
+    room: float
+    middle: int
+
+    @property
+    def pattern(self) -> tuple[int, int]:
+        """What changes along a branch by a grazing alone."""
+        return self.impacts, self.accumulations
+
+
+class Point(NamedTuple):
+    """A point of the branch: scaled unknowns z (n + 1,) and unit tangent; monodromy, contacts and rows (k, 2d) of its orbit."""
+
+    z: np.ndarray
+    tangent: np.ndarray
+    monodromy: np.ndarray
+    evaluations: int
+    contacts: OrbitContacts
+    rows: np.ndarray
+
+
+class Family:
+    """The equations of `Closing` in scaled unknowns z = (y / scale, (p - low) / width), and what is asked of their roots."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        first: PeriodicOrbit,
+        parameter: str,
+        bounds: tuple[float, float],
+        tol: float | None,
+        surface: Surface | None,
+        common: dict[str, Any],
+    ) -> None:
+        self.parameter, self.low, self.width = parameter, bounds[0], bounds[1] - bounds[0]
+        self.common = common
+        self.program, self.lanes, _ = prepare_strobe(problem, first.q, first.v, **common)
+        self.closing = Closing(self.program, surface)
+        self.d = len(first.q)
+        state = np.concatenate([first.q, first.v])
+        self.start = state if surface is None else np.append(state, first.period)
+        self.dtype = state.dtype
+        self.size = float(np.max(np.abs(state))) or 1.0
+        self.scale = np.full(len(self.start), self.size, self.dtype)
+        self.scale[2 * self.d :] = first.period
+        self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
+        self.steps = common["steps"] * common["cycles"]
+        self.rough = False  # whether a sound motion had no finite derivative
+        self.shift = 0  # steps from t0 to the section
+        self.look = _observer(self.program.problem)
+
+    def unknowns(self, y: np.ndarray, p: float) -> np.ndarray:
+        return np.append(y / self.scale, (p - self.low) / self.width).astype(self.dtype)
+
+    def value(self, z: np.ndarray) -> float:
+        """The parameter."""
+        return float(self.low + self.width * z[-1])
+
+    def args(self, p: float) -> Any:
+        args = self.common["args"]
+        return args if self.parameter == RESTITUTION else args | {self.parameter: p}
+
+    def times(self, z: np.ndarray) -> np.ndarray:
+        """Start and end of the orbit at the section."""
+        args = self.args(self.value(z))
+        begin = number_of("t0", self.common["t0"], args, None)
+        if self.closing.surface is not None:
+            return np.array([begin, begin + z[-2] * self.scale[-1]])
+        length = self.common["cycles"] * number_of("period", self.common["period"], args, None)
+        begin = begin + self.shift / self.steps * length
+        return np.array([begin, begin + length])
+
+    def at(self, z: np.ndarray) -> Lanes:
+        """The one motion from z."""
+        y = (z[:-1] * self.scale).astype(self.dtype)
+        begin, end = self.times(z).astype(self.dtype)
+        changes: dict[str, Any] = {"q0": y[None, : self.d], "v0": y[None, self.d : 2 * self.d], "t0": begin, "t1": end}
+        changes["h"] = np.asarray((end - begin) / self.steps)
+        number = np.asarray(self.value(z), self.dtype)
+        if self.parameter == RESTITUTION:
+            changes["e"] = number
+        else:
+            changes["args"] = self.lanes.motion.args | {self.parameter: number}
+        return self.lanes.replace(**changes)
+
+    def allowed(self, z: np.ndarray) -> np.ndarray:
+        # a little beyond the bounds, so that differences across them exist; restitution has none beyond
+        inside = np.ones(len(z), bool) if self.parameter != RESTITUTION else (z[:, -1] >= 0) & (z[:, -1] <= 1)
+        if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
+            return np.zeros(len(z), bool)
+        lanes = self.at(z[0])
+        return self.closing.allowed(lanes, self.closing.unknowns(lanes))
+
+    def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Scaled values (n,) of the equations, their Jacobian (n, n + 1), the status."""
+        lanes = self.at(z)
+        own = "e" if self.parameter == RESTITUTION else "args"
+        found = self.closing.evaluate(lanes, self.closing.unknowns(lanes), (own, "t0", "t1"))
+        value, matrix, status, jacobian = found
+        sound = not int(status[0]) & int(FAILURES)
+        self.rough |= sound and not all(np.isfinite(x).all() for x in jax.tree.leaves(jacobian))
+
+        def column(pick: Callable[[Any], Any]) -> np.ndarray:
+            return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
+
+        slope = column(lambda part: part["e"] if own == "e" else part["args"][self.parameter])
+        if self.closing.surface is not None:
+            slope = np.append(slope, 0.0 if own == "e" else self.closing.slope(lanes, self.parameter))
+        else:
+            for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
+                slope = slope + rate * column(itemgetter(name))
+        full = np.column_stack([matrix[0] * self.scale, slope * self.width])
+        return value[0] / self.size, full / self.size, status
+
+    def return_map(self, jacobian: np.ndarray) -> np.ndarray:
+        """The monodromy matrix (2d, 2d), from the scaled Jacobian (n, n + 1) of the equations."""
+        return self.closing.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
+
+    def rate(self, time: Any, p: float) -> float:
+        """Derivative of a time that may be a function of args."""
+        return float(jax.grad(lambda p: time(self.args(p)))(p)) if callable(time) else 0.0
+
+    def rates(self, p: float) -> np.ndarray:
+        """Derivatives of start and end of the orbit with respect to the parameter."""
+        given = self.common["t0"], self.common["period"]
+        if self.parameter == RESTITUTION or not any(map(callable, given)):
+            return np.zeros(2)
+        begin, length = (self.rate(time, p) for time in given)
+        begin, length = begin + self.shift / self.steps * self.common["cycles"] * length, self.common["cycles"] * length
+        return np.array([begin, begin + length])
+
+    def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> Point | None:
+        """The orbit on the plane through ``guess`` across ``normal``; its tangent points along ``along``."""
+
+        def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            value, jacobian, status = self.evaluate(z[0])
+            plane = normal @ (z[0] - guess)
+            return np.append(value, plane)[None], np.vstack([jacobian, normal])[None], status
+
+        z, full, status, _, used, done = damped_newton(
+            evaluate, self.allowed, guess[None].copy(), self.tol, CORRECTIONS
+        )
+        if not done[0] or int(status[0]) & int(FAILURES):
+            return None
+        return self.point(z[0], full[0, :-1], int(used[0]), along)
+
+    def point(self, z: np.ndarray, jacobian: np.ndarray, used: int, along: np.ndarray | None) -> Point:
+        tangent = np.linalg.svd(jacobian)[2][-1]
+        if along is not None and tangent @ along < 0:
+            tangent = -tangent
+        return Point(z, tangent, self.return_map(jacobian), used, *self.contacts(z))
+
+    def home(self, point: Point) -> np.ndarray:
+        """State (2d,) at t0."""
+        return point.rows[-self.shift % self.steps]
+
+    def moved(self, point: Point) -> Point | None:
+        """The point with the section in the middle of the longest flight; None, and the section as it was, if that fails."""
+        before = self.shift
+        z = np.append(point.rows[point.contacts.middle] / self.size, point.z[-1])
+        self.shift = (before + point.contacts.middle) % self.steps
+        normal = np.linalg.svd(self.evaluate(z)[1])[2][-1]
+        found = self.correct(z, normal, None)
+        if found is None:
+            self.shift = before
+            return None
+        return found._replace(tangent=found.tangent * np.sign(found.tangent[-1] * point.tangent[-1]))
+
+    def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray]:
+        """OrbitContacts and rows of the orbit at z."""
+        program, data = self.program, self.at(z).take(0)
+        motion = solve(
+            program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.steps, args=data.args,
+            e=np.asarray(data.e), scheme=program.scheme, projection=program.solver, sensitivity="none",
+        )  # fmt: skip
+        gap, diagonal = self.look(motion.t, motion.q, data.args)
+        rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]
+        impulse, timing = np.asarray(motion.impulse), Timing.of(program.scheme)
+        found = _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e), timing)
+        return found, rows
+
+
+def _observer(problem: Problem) -> Callable[..., Any]:
+    """Gaps (k, m) and diagonals of the Delassus matrix (k, m) at the rows of a motion."""
+
+    @jax.jit
+    def look(t: Array, q: Array, args: Any) -> tuple[Array, Array]:
+        def one(t: Array, q: Array) -> tuple[Array, Array]:
+            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+            return contacts.gap, contacts.diagonal()
+
+        return jax.vmap(one)(t, q)
+
+    return look
+
+
+def _contacts(
+    gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray, timing: Timing
+) -> OrbitContacts:
+    """From gaps (k, m) at the nodes of a closed orbit and accumulated impulses (k + 1, m) at its rows.
+
+    A minimum in free flight is that of the parabola through three nodes, no step between them having an impulse.
+    """
+    if gap.shape[1] == 0:
+        return OrbitContacts(0, np.inf, 0, 0.0, np.inf, 1.0, 0)
+    found, growth = runs(impulse[None], timing, periodic=True), np.diff(impulse, axis=0)
+    pushed = found.active[0]
+    isolated, accumulations = _isolated(found, np.broadcast_to(e, gap.shape[1]))
+    speed = np.inf
+    for contact, first, length in zip(
+        *(x[isolated & ~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
+    ):
+        strength = np.sum(growth[(first + np.arange(length)) % len(growth), contact])
+        speed = min(speed, float((strength * diagonal[first] / (1 + e))[contact]))
+    left, right = np.roll(gap, 1, axis=0), np.roll(gap, -1, axis=0)
+    bend, tilt = left - 2 * gap + right, right - left
+    low = (gap <= left) & (gap < right) & ~pushed & ~np.roll(pushed, 1, axis=0) & (bend > 0)
+    least = gap - tilt**2 / (8 * np.where(bend > 0, bend, 1))
+    room, middle = _longest_flight(np.any(pushed, axis=1))
+    held = np.zeros(len(growth), bool)
+    for first, length in zip(found.first[found.lasting], found.length[found.lasting], strict=True):
+        held[(first + np.arange(length)) % len(growth)] = True
+    clearance = float(np.min(np.where(low, least, np.inf)))
+    return OrbitContacts(int(isolated.sum()), speed, accumulations, float(held.mean()), clearance, room, middle)
+
+
+def _isolated(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
+    """Which runs are impacts that do not accumulate, and how many accumulations there are in a periodic motion.
+
+    Where a contact rebounds, lasting contact that follows on impacts is the end of infinitely many, of all those since it last lasted; how
+    many are seen, and whether the last one is, is a matter of h.
+    """
+    isolated, ends = found.impact.copy(), np.zeros(len(found), bool)
+    for contact in np.unique(found.contact[found.lasting & (e[found.contact] > 0)]):
+        own = np.flatnonzero(found.contact == contact)
+        held = own[found.lasting[own]]
+        following = held[np.searchsorted(held, own) % len(held)]
+        ends[following[found.impact[own]]] = True
+        isolated[own] = False
+    return isolated, int(ends.sum())
+
+
+def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:
+    """Distance of the nearest pushed step to the section, as a share of all, and the middle of the longest run without one."""
+    n, at = len(pushed), np.flatnonzero(pushed)
+    if at.size == 0:
+        return 1.0, 0
+    flights = np.diff(np.append(at, at[0] + n))
+    longest = int(np.argmax(flights))
+    return float(np.min(np.minimum(at, n - 1 - at)) / n), int(at[longest] + (flights[longest] + 1) // 2) % n

@@ -1,0 +1,188 @@
+"""What closes a periodic orbit: a period that is known, or, of an autonomous system, a surface that fixes the phase of the unknown one.
+
+Unknowns y are the state x = (q, v) at the section, and the period T where a surface s(t, q, v, args) = 0 is given:
+
+    P(x, T) - x = 0,        s(x) / |n| = 0,   n = grad s.
+
+P is the flow over T, with all its impacts. Its return map to the surface has the Jacobian D = (1 - w n'/(n'w)) dP/dx, w = dP/dT: of the
+2d eigenvalues of D one is 0, which belongs to the direction across the surface and is no multiplier; in its place dP/dx has the 1 that
+every orbit of an autonomous system has along itself. The stroboscopic map is the case of the surface t = t0 + T, where D = dP/dx.
+
+Reference: R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7-9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..jaxtools.jaxpr_tools import varying_outputs
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..simulation.lanes import Lanes
+from ..simulation.program import Program
+from .stroboscopic_map import admissible, blocks, eigenvalues, jacobians
+
+TIMES = np.array([0.137, 0.382, 0.618, 0.854, 1.271])  # in periods: where forces are compared with those at the start
+NEAR = 2.0  # factor by which an unknown period may differ from its guess; 0 closes every orbit
+Surface = Callable[[Any, Array, Array, Any], Any]
+
+
+@dataclass(frozen=True)
+class Closing:
+    """The equations of closed orbits of the motions of a program, through a ``surface`` or once a period that is known."""
+
+    program: Program
+    surface: Surface | None = None
+
+    @classmethod
+    def of(cls, program: Program, lanes: Lanes, surface: Any) -> Closing:
+        """Checked: a surface is one, and the system through it autonomous."""
+        if surface is not None:
+            one = lanes.take(0)
+            check_surface(surface, jnp.asarray(one.t0, one.q0.dtype), one.q0, one.v0, one.args)
+            check_autonomous(program.problem, lanes)
+        return cls(program, surface)
+
+    def unknowns(self, lanes: Lanes) -> np.ndarray:
+        """Those of the motions themselves (B, 2d), or (B, 2d + 1) with the period."""
+        motion = lanes.motion
+        parts = [motion.q0, motion.v0]
+        if self.surface is not None:
+            parts.append(np.broadcast_to(np.asarray(motion.t1 - motion.t0, motion.q0.dtype), (lanes.count,))[:, None])
+        return np.concatenate(parts, axis=1)
+
+    def at(self, lanes: Lanes, y: np.ndarray) -> Lanes:
+        """The motions with these unknowns."""
+        d = lanes.motion.q0.shape[-1]
+        numbers: dict[str, Any] = {"q0": y[:, :d], "v0": y[:, d : 2 * d]}
+        if self.surface is not None:
+            t0 = np.asarray(lanes.motion.t0, y.dtype)
+            numbers |= {"t1": t0 + y[:, -1], "h": y[:, -1] / lanes.motion.steps.astype(y.dtype)}
+        return lanes.replace(**numbers)
+
+    def allowed(self, lanes: Lanes, y: np.ndarray) -> np.ndarray:
+        """Whether a motion can start from each of the unknowns (B,), its period near the one in ``lanes``."""
+        d = lanes.motion.q0.shape[-1]
+        inside = admissible(self.program.problem, lanes, y[:, : 2 * d])
+        if self.surface is None:
+            return inside
+        guess = np.asarray(lanes.motion.t1 - lanes.motion.t0)
+        return inside & (y[:, -1] < NEAR * guess) & (y[:, -1] > guess / NEAR)
+
+    def evaluate(self, lanes: Lanes, y: np.ndarray, wrt: tuple[str, ...] = ()) -> tuple[Any, ...]:
+        """Values (B, n) of the equations, their Jacobian (B, n, n), the status (B,), and the Jacobian of the flow by its inputs,
+        those named in ``wrt`` among them."""
+        moved = self.at(lanes, y)
+        names = ("q0", "v0") if self.surface is None else ("q0", "v0", "t1")
+        value, jacobian, status = jacobians(self.program, moved, tuple(dict.fromkeys((*names, *wrt))))
+        size = value.shape[1]
+        value, matrix = value - y[:, :size], blocks(jacobian) - np.eye(size, dtype=y.dtype)
+        if self.surface is not None:
+            away, normal = self.distance(moved)
+            rate = np.concatenate([jacobian[name]["t1"] for name in ("q", "v")], axis=1)
+            corner = np.zeros((len(y), 1, 1), y.dtype)
+            value = np.concatenate([value, away[:, None]], axis=1)
+            matrix = np.block([[matrix, rate[:, :, None]], [normal[:, None], corner]])
+        return value, matrix, status, jacobian
+
+    def distance(self, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
+        """Distances (B,) of the starts from the surface, to first order, and its unit normals there (B, 2d)."""
+        starts = lanes.only("q0", "v0", "t0", "args")
+        away, normal = _distance(self.surface, starts.motion, starts.axes)
+        return np.asarray(away), np.asarray(normal)
+
+    def slope(self, lanes: Lanes, parameter: str) -> float:
+        """Derivative of the distance of one motion from the surface with respect to a number of its args."""
+        one = lanes.take(0)
+
+        def away(number: Array) -> Array:
+            moved = one._replace(args=one.args | {parameter: number})
+            return _from_surface(self.surface, moved)[0]
+
+        return float(jax.grad(away)(jnp.asarray(one.args[parameter])))
+
+    def return_map(self, matrix: np.ndarray) -> np.ndarray:
+        """The Jacobian (B, 2d, 2d) of the return map, from that of the equations."""
+        size = matrix.shape[1] - (self.surface is not None)
+        flow = matrix[:, :size, :size] + np.eye(size, dtype=matrix.dtype)
+        if self.surface is None:
+            return flow
+        rate, normal = matrix[:, :size, size], matrix[:, size, :size]
+        across = np.sum(normal * rate, axis=1)
+        delay = np.einsum("bi,bij->bj", normal, flow) / np.where(across == 0, 1, across)[:, None]
+        return flow - rate[:, :, None] * delay[:, None]
+
+    def crosses(self, matrix: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Whether the motion at each root moves at all, and across the surface (B,): not so at rest, or where it touches the surface."""
+        if self.surface is None:
+            return np.ones(len(y), bool)
+        rate, normal = matrix[:, :-1, -1], matrix[:, -1, :-1]
+        least = float(np.finfo(y.dtype).eps) ** 0.5
+        moves = y[:, -1] * np.max(np.abs(rate), axis=1) > least * (1 + np.max(np.abs(y[:, :-1]), axis=1))
+        return moves & (np.abs(np.sum(normal * rate, axis=1)) > least * np.max(np.abs(rate), axis=1))
+
+    def multipliers(self, monodromy: np.ndarray) -> np.ndarray:
+        """Floquet multipliers, by decreasing modulus: (B, 2d), or (B, 2d - 1) through a surface."""
+        found = eigenvalues(monodromy)
+        return found if self.surface is None else found[:, :-1]
+
+
+@partial(jax.jit, static_argnames=("surface", "axes"))
+def _distance(surface: Surface, motion: Motion, axes: tuple) -> tuple[Array, Array]:
+    return jax.vmap(partial(_from_surface, surface), in_axes=(Lanes(motion, axes, 0).in_axes,))(motion)
+
+
+def _from_surface(surface: Any, motion: Motion) -> tuple[Array, Array]:
+    """The distance of a start from the surface, to first order, and the unit normal (2d,) there."""
+    d = motion.q0.shape[0]
+    s = lambda x: jnp.asarray(surface(motion.t0, x[:d], x[d:], motion.args), x.dtype)
+    value, normal = jax.value_and_grad(s)(jnp.concatenate([motion.q0, motion.v0]))
+    size = jnp.linalg.norm(normal)
+    return value / size, normal / size
+
+
+def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
+    """Whether ``surface`` is a function of one state that gives one real number."""
+    if not callable(surface):
+        raise TypeError(f"surface must be a function surface(t, q, v, args) -> (), got {type(surface).__name__}")
+    try:
+        found = jax.eval_shape(surface, t, q, v, args)
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"surface failed on one state, (t, q (d,), v (d,), args): {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
+    if getattr(found, "shape", None) != () or not jnp.issubdtype(found.dtype, jnp.floating):
+        what = f"{found.dtype}{found.shape}" if hasattr(found, "shape") else type(found).__name__
+        raise ValueError(f"surface must give one real number, (), got {what}: index the state, q[0]")
+
+
+def check_autonomous(problem: Problem, lanes: Lanes) -> None:
+    """Raise where force or constraints depend on time: the period of an orbit is then that of the forcing, and not unknown."""
+    one = lanes.take(0)
+    state = tuple(jnp.asarray(x, one.q0.dtype) for x in (one.t0, one.q0, one.v0))
+
+    def acting(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+        return problem.generalised_force(t, q, v, args), problem.gaps(t, q, args)
+
+    traced = jax.make_jaxpr(lambda t, q, v: acting(t, q, v, one.args))(*state).jaxpr
+    if not any(varying_outputs(traced, [True, False, False])):
+        return
+    # it may be a forcing of no amplitude
+    starts = lanes.only("q0", "v0", "args")
+    of = jax.vmap(acting, in_axes=(None, *(getattr(starts.in_axes, name) for name in ("q0", "v0", "args"))))
+    length = float(np.max(lanes.motion.t1 - lanes.motion.t0))
+    times = np.append(0.0, TIMES * length).astype(state[1].dtype) + np.min(lanes.motion.t0)
+    found = [of(jnp.asarray(t), starts.motion.q0, starts.motion.v0, starts.motion.args) for t in times]
+    if any(not np.array_equal(x, y) for later in found[1:] for x, y in zip(found[0], later, strict=True)):
+        raise ValueError(
+            "surface: force or constraints depend on t, so that the period of an orbit is that of the forcing: give that as "
+            "period, and no surface"
+        )

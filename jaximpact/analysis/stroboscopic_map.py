@@ -1,0 +1,220 @@
+"""The stroboscopic map of a motion with periodic forcing, with its Jacobian, for many lanes at once.
+
+Shared by periodic orbits, continuation and Lyapunov exponents. A section is a time t0 + k T; a state (q, v) there is all
+that `EventCorrected` and `MoreauJean` need to go on, while `PaoliSchatzman` and `Maury` remember the step before: restarted,
+they are the same to O(h) only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
+
+from ..jaxtools.argument_checks import check_counts, real_array
+from ..jaxtools.warnings import JaximpactWarning
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.linearisation import span
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.schemes.event_corrected import EventCorrected
+from ..mechanics.status import FAILURES, Status
+from ..simulation.arguments import for_lanes, is_shared, is_single, restitution_of_one
+from ..simulation.canonical_arrays import full_axes
+from ..simulation.lanes import Lanes
+from ..simulation.program import Program
+from ..simulation.sensitivities import Jacobian, state
+from ..simulation.sensitivities import jacobians as jacobians_of
+from ..simulation.validation import check_problem
+from .checks import check_steps, number_of, positive_time
+
+FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
+
+
+def prepare_strobe(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    *,
+    period: Any,
+    steps: int,
+    cycles: int,
+    t0: Any = 0.0,
+    scheme: Scheme | None = None,
+    projection: ContactSolver | None = None,
+    args: Any = None,
+    args_axes: Any = None,
+    e: Any = None,
+    name: str = "period",
+) -> tuple[Program, Lanes, bool]:
+    """Checked motions over ``cycles`` periods of ``steps`` steps each, states with a lane axis; and whether it was one motion.
+
+    ``name`` is what the caller calls the period.
+    """
+    if period is None:
+        raise ValueError(
+            f"{name}: give the {name}, a number or a function of args; for an orbit of an autonomous system a guess, with surface=..."
+        )
+    check_problem(problem)
+    check_counts(steps=steps, cycles=cycles)
+    check_steps(steps, cycles, "cycles")
+    full_axes(args, args_axes)
+    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0))
+    scheme = EventCorrected() if scheme is None else scheme
+    e = restitution_of_one(problem, q0, args, e, scheme) if single else e
+    single = single and is_shared(e)
+    begin, length = number_of("t0", t0, args, args_axes), positive_time(name, period, args, args_axes)
+    q0 = np.asarray(real_array("q0", q0))[None] if single else q0
+    end = begin + cycles * length
+    h = (end - begin) / (steps * cycles)
+    program, lanes = for_lanes(problem, q0, v0, begin, end, h, e, args, args_axes, scheme, projection, "final", None)
+    # round-off in h must not make a step more
+    lanes = lanes.with_steps(steps * cycles)
+    d = lanes.motion.q0.shape[-1]
+    states = {name: np.broadcast_to(getattr(lanes.motion, name), (lanes.count, d)) for name in ("q0", "v0")}
+    return program.replace(sensitivity="corrected"), lanes.replace(**states), single
+
+
+def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.ndarray, Any, np.ndarray]:
+    """States at the end of motions, and their Jacobians, in forward mode.
+
+    Returns the states (B, 2d), the Jacobian as in `sensitivities`, and the status (B,).
+    """
+    chunk = lanes.count if lanes.count <= FEW else None
+    jacobian, (value, status) = jacobians_of(program, lanes, Jacobian(wrt, state, "forward"), chunk=chunk)
+    return np.concatenate([value["q"], value["v"]], axis=1), jacobian, status
+
+
+def blocks(jacobian: Any) -> np.ndarray:
+    """The Jacobian (B, 2d, 2d) with respect to the state."""
+    return np.concatenate(
+        [np.concatenate([jacobian[name]["q0"], jacobian[name]["v0"]], axis=2) for name in ("q", "v")], axis=1
+    )
+
+
+@partial(jax.jit, static_argnames=("axes",))
+def _gaps(problem: Problem, motion: Motion, axes: tuple) -> tuple[Array, Array]:
+    def one(motion: Motion) -> tuple[Array, Array]:
+        q, v, t = motion.q0, motion.v0, jnp.asarray(motion.t0, motion.q0.dtype)
+        return jax.jvp(lambda t, x: problem.gaps(t, x, motion.args), (t, q), (jnp.ones_like(t), v))
+
+    return jax.vmap(one, in_axes=(Lanes(motion, axes, 0).in_axes,))(motion)
+
+
+def gaps(problem: Problem, lanes: Lanes, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gaps (B, m) of states x (B, 2d) at the section, and their rates."""
+    d, x = x.shape[1] // 2, np.asarray(x, lanes.motion.q0.dtype)
+    starts = lanes.replace(q0=x[:, :d], v0=x[:, d:]).only("q0", "v0", "t0", "args")
+    found = _gaps(problem, starts.motion, starts.axes)
+    return np.asarray(found[0]), np.asarray(found[1])
+
+
+def admissible(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
+    """Whether each state (B, 2d) is finite and has no gap below zero, up to round-off."""
+    slack = 1e3 * float(np.finfo(x.dtype).eps) * _length(lanes, x)
+    return np.all(np.isfinite(x), axis=1) & np.all(gaps(problem, lanes, x)[0] >= -slack, axis=1)
+
+
+def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
+    """A length (B, 1) of each state's own: of its positions, and of what its velocities make in a thousand steps."""
+    q, v = np.split(np.abs(x), 2, axis=1)
+    time = span(np.reshape(np.asarray(lanes.motion.h), (-1, 1)), x.dtype)
+    with np.errstate(over="ignore"):
+        return np.max(q, axis=1, keepdims=True) + time * np.max(v, axis=1, keepdims=True)
+
+
+def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
+    """Whether an impact lies within two steps of the section, by gaps and their rates there: (B,)."""
+    gap, rate = gaps(problem, lanes, x)
+    h = np.reshape(np.asarray(lanes.motion.h), (-1, 1))
+    noise = 1e3 * np.finfo(x.dtype).eps * _length(lanes, x) / span(h, x.dtype)
+    return np.any((np.abs(rate) > noise) & (gap <= 2 * h * np.abs(rate)), axis=1)
+
+
+def damped_newton(
+    evaluate: Callable, allowed: Callable, x: np.ndarray, tol: float, iterations: int
+) -> tuple[np.ndarray, ...]:
+    """Roots by Newton's method, each lane with a damping of its own.
+
+    A step is halved until its end is ``allowed(x) -> (B,)`` and has a smaller value than its start.
+
+    Args:
+        evaluate: ``evaluate(x) -> (value (B, n), jacobian (B, n, n), status (B,), more)``; lanes must not interact.
+        x: starts (B, n).
+        tol: largest |value| of a root, relative to 1 + |x|.
+        iterations: evaluations at most.
+
+    Returns:
+        x, jacobian, status (of a lane that fails also that of its last trial), residual (B,), evaluations (B,), and whether each lane has converged (B,).
+    """
+
+    def newton_step(value: np.ndarray, jacobian: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        sound = np.all(np.isfinite(value), axis=1) & np.all(np.isfinite(jacobian), axis=(1, 2))
+        # of least norm where the Jacobian is singular
+        inverse = np.linalg.pinv(np.where(sound[:, None, None], jacobian, 0), rcond=1e-13)
+        return np.where(sound[:, None], -np.einsum("bij,bj->bi", inverse, value), 0), sound
+
+    value, jacobian, status = evaluate(x)
+    step, sound = newton_step(value, jacobian)
+    size, damping = np.max(np.abs(value), axis=1), np.ones(len(x))
+    used = np.zeros(len(x), int)
+    small = lambda x: tol * (1 + np.max(np.abs(x), axis=1))
+    done, stuck, last = size <= small(x), ~sound, status
+    for _ in range(iterations):
+        active = ~(done | stuck)
+        if not active.any():
+            break
+        trial = x + (np.where(active, damping, 0)[:, None] * step).astype(x.dtype)
+        inside = allowed(trial)
+        trial = np.where(inside[:, None], trial, x)
+        found = evaluate(trial)
+        new_size = np.max(np.abs(found[0]), axis=1)
+        better = active & inside & (new_size < (1 - 1e-4 * damping) * size)
+        used += active
+        last = np.where(active, found[2], last)
+        for old, new in zip((value, jacobian, status, size, x), (*found, new_size, trial), strict=True):
+            old[better] = new[better]
+        new_step, sound = newton_step(value, jacobian)
+        step = np.where(better[:, None], new_step, step)
+        damping = np.where(better, 1.0, 0.5 * damping)
+        done = size <= small(x)
+        stuck |= (damping < 2.0**-20) | ~sound
+    return x, jacobian, np.where(done, status, status | last), size, used, done
+
+
+def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> np.ndarray:
+    """The status (B,) with `Status.DERIVATIVE_NOT_FINITE` where a motion is sound and its derivative (B, ...) holds NaN.
+
+    A warning says so too: ``what`` is NaN there.
+    """
+    holds = np.isnan(derivative).reshape(len(derivative), -1).any(axis=1)
+    lost = holds & ((status & int(FAILURES)) == 0)
+    if lost.any():
+        lanes = np.flatnonzero(lost)
+        warnings.warn(
+            f"the derivative of the motion is not finite in {lanes.size} lanes (first: {lanes[0]}), {what} is NaN: the force, the mass or "
+            "the constraints have no derivative at a state of it (the square root of v @ v at v = 0, say)",
+            JaximpactWarning,
+            stacklevel=3,
+        )
+    return status | np.where(lost, int(Status.DERIVATIVE_NOT_FINITE), 0).astype(status.dtype)
+
+
+def ordered(multipliers: np.ndarray) -> np.ndarray:
+    """Multipliers (..., n) by decreasing modulus."""
+    return np.take_along_axis(multipliers, np.argsort(-np.abs(multipliers), axis=-1, kind="stable"), axis=-1)
+
+
+def eigenvalues(matrix: np.ndarray) -> np.ndarray:
+    """Eigenvalues (B, n) of matrices (B, n, n), by decreasing modulus; NaN where a matrix is not finite."""
+    sound = np.all(np.isfinite(matrix), axis=(1, 2))
+    found = np.linalg.eigvals(np.where(sound[:, None, None], matrix, 0)).astype(complex)
+    return ordered(np.where(sound[:, None], found, complex(np.nan, np.nan)))

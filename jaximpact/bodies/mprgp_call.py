@@ -1,0 +1,83 @@
+"""The native solver of contacts between bodies as an operation of jax: a batch of it is a call with more lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.custom_batching import custom_vmap
+
+from ..compiler.llvm import xla_ffi as foreign
+from . import mprgp_kernel as walk
+
+
+def walked(bodies: int, responses: tuple[Array, Array], operands: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+    """Impulses (m,) and iterations () of `native.walk.solver`, and the velocity jumps (N, D) that they make of the ``responses``
+    (m, D) of either end, M^-1 G'.
+
+    Raises:
+        Unsupported, ImportError: there is no native code here.
+    """
+    D, real = operands[2].shape[-1], np.dtype(operands[2].dtype)
+    solve = walk.solver(D, real.type, bodies)
+
+    def call(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        solve(operands[:-2], results[:2])
+        results[2][...] = _jumps(bodies, operands[:2], operands[-2:], results[0])
+
+    def every(*operands: Array) -> tuple[Array, ...]:
+        *lanes, m = operands[0].shape
+        results = [((*lanes, m), real), (tuple(lanes), np.dtype(np.int32)), ((*lanes, bodies, D), real)]
+        return called(("walk", bodies), lambda: call, operands, results, bool(lanes))
+
+    return batchable(every)(*operands, *responses)  # type: ignore[return-value]
+
+
+def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], impulse: np.ndarray) -> np.ndarray:
+    """The velocity jumps (B, N, D) of impulses (B, m): of the few contacts that push."""
+    lane, contact = np.nonzero(impulse)
+    size = impulse[lane, contact]
+    D = responses[0].shape[-1]
+    place = np.concatenate([lane * (bodies + 1) + body[lane, contact] for body in ends])
+    parts = np.concatenate([response[lane, contact] * size[:, None] for response in responses])
+    total = [np.bincount(place, parts[:, a], len(impulse) * (bodies + 1)) for a in range(D)]
+    return np.stack(total, axis=-1).reshape(-1, bodies + 1, D)[:, :-1]
+
+
+def called(key: tuple, make: Callable, operands: tuple[Array, ...], results: list, lanes: bool) -> tuple[Array, ...]:
+    """``make()(operands, results)``, of numpy arrays with an axis of lanes, as an operation of jax.
+
+    Where there are no ``lanes`` that axis is put on here: an operation of jax would copy everything for it.
+    """
+
+    def of_one() -> Callable:
+        call, with_lane = make(), lambda arrays: [x[None] for x in arrays]
+        return lambda given, found: call(with_lane(given), with_lane(found))
+
+    shapes = [(x.shape, np.dtype(x.dtype)) for x in operands]
+    name = foreign.registered((*key, str(shapes)), make if lanes else of_one, shapes, results, lasts=True)
+    return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(*operands))
+
+
+def batchable(every: Callable, lanes: bool = False) -> Callable:
+    """A function of arrays, with an axis of ``lanes`` or without, whose batch is the same function of arrays with one such axis."""
+
+    @custom_vmap
+    def call(*operands: Array) -> tuple[Array, ...]:
+        return every(*operands)
+
+    @call.def_vmap
+    def rule(size: int, batched: list[bool], *operands: Array) -> tuple[tuple, tuple]:
+        spread = [x if b else jnp.broadcast_to(x, (size, *x.shape)) for x, b in zip(operands, batched, strict=True)]
+        if lanes:
+            many = spread[0].shape[1]
+            found = batchable(every, True)(*(x.reshape(size * many, *x.shape[2:]) for x in spread))
+            found = tuple(x.reshape(size, many, *x.shape[1:]) for x in found)
+        else:
+            found = batchable(every, True)(*spread)
+        return found, (True,) * len(found)
+
+    return call

@@ -1,0 +1,484 @@
+"""The contact problem of bodies as native code: conjugate gradients that walk over the pairs, no matrix and no arrays between.
+
+    min 1/2 x' A x + b' x,  x >= 0,    A = H' H,
+
+with a column of H for each contact, of unit length and zero but at its two bodies. On the face of contacts with x > 0 the method
+is that of conjugate gradients; a step that would leave the face ends at its boundary, with a projected gradient step behind it;
+where the face is solved better than the closed contacts are, a projected gradient step changes it.
+
+Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence and finite
+termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..compiler.llvm.emitter import NAME
+from ..compiler.llvm.jit import compiled
+from ..compiler.llvm.xla_ffi import cores
+
+FAST = ("reassoc", "nsz", "contract", "arcp")  # sums in any order, but what is no number stays so
+POWER = 8  # steps of the power method for the largest eigenvalue
+SAFETY = 1.25  # by which it may be too small
+STEP = 1.9  # of a projected gradient step, over the largest eigenvalue: 2 is the bound of descent
+INTEGERS = ("i", "j", "slot")
+REALS = ("x", "g", "p", "y", "b", "root", "allowed")
+
+
+class Writer:
+    """A function of loops over arrays, in LLVM IR."""
+
+    def __init__(self, real: Any) -> None:
+        from llvmlite import ir
+
+        self.ir = ir
+        self.real, self.int, self.long = (
+            (ir.DoubleType() if real == np.float64 else ir.FloatType()),
+            ir.IntType(32),
+            ir.IntType(64),
+        )
+        self.pointer = ir.PointerType()
+        self.module = ir.Module()
+        kind = ir.FunctionType(ir.VoidType(), [self.pointer] * 4 + [self.long] * 2)
+        self.function = ir.Function(self.module, kind, NAME)
+        self.at = ir.IRBuilder(self.function.append_basic_block("entry"))
+
+    # numbers
+
+    def number(self, value: float) -> Any:
+        return self.ir.Constant(self.real, float(value))
+
+    def whole(self, value: int) -> Any:
+        return self.ir.Constant(self.long, value)
+
+    def add(self, *terms: Any) -> Any:
+        total = terms[0]
+        for x in terms[1:]:
+            total = self.at.fadd(total, x, flags=FAST)
+        return total
+
+    def sub(self, a: Any, b: Any) -> Any:
+        return self.at.fsub(a, b, flags=FAST)
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return self.at.fmul(a, b, flags=FAST)
+
+    def div(self, a: Any, b: Any) -> Any:
+        return self.at.fdiv(a, b, flags=FAST)
+
+    def less(self, a: Any, b: Any) -> Any:
+        return self.at.fcmp_ordered("<", a, b)
+
+    def smaller(self, a: Any, b: Any) -> Any:
+        return self.at.select(self.less(a, b), a, b)
+
+    def larger(self, a: Any, b: Any) -> Any:
+        return self.at.select(self.less(a, b), b, a)
+
+    def either(self, which: Any, yes: Any, no: Any) -> Any:
+        return self.at.select(which, yes, no)
+
+    def size(self, a: Any) -> Any:
+        return self.call("fabs", a)
+
+    def sqrt(self, a: Any) -> Any:
+        return self.call("sqrt", a)
+
+    def call(self, name: str, a: Any) -> Any:
+        function = self.module.declare_intrinsic(f"llvm.{name}", [self.real])
+        return self.at.call(function, [a])
+
+    def real_of(self, k: Any) -> Any:
+        return self.at.sitofp(k, self.real)
+
+    # memory
+
+    def place(self, array: Any, k: Any, kind: Any) -> Any:
+        return self.at.gep(array, [k], inbounds=True, source_etype=kind)
+
+    def get(self, array: Any, k: Any) -> Any:
+        return self.at.load(self.place(array, k, self.real), typ=self.real)
+
+    def put(self, array: Any, k: Any, value: Any) -> None:
+        self.at.store(value, self.place(array, k, self.real))
+
+    def index(self, array: Any, k: Any) -> Any:
+        return self.at.sext(self.at.load(self.place(array, k, self.int), typ=self.int), self.long)
+
+    def put_index(self, array: Any, k: Any, value: Any) -> None:
+        self.at.store(self.at.trunc(value, self.int), self.place(array, k, self.int))
+
+    def entry(self, table: Any, k: int) -> Any:
+        """The k-th pointer of a table."""
+        return self.at.load(self.place(table, self.whole(k), self.pointer), typ=self.pointer)
+
+    def variable(self, value: Any) -> Variable:
+        with self.at.goto_entry_block():
+            address = self.at.alloca(value.type)
+        found = Variable(self, address, value.type)
+        found.set(value)
+        return found
+
+    # control
+
+    @contextmanager
+    def over(self, count: Any) -> Iterator[Any]:
+        """The body of a loop over 0 ... count - 1."""
+        k = self.variable(self.whole(0))
+        with self.loop(lambda: self.at.icmp_signed("<", k.get(), count)):
+            yield k.get()
+            k.set(self.at.add(k.get(), self.whole(1)))
+
+    @contextmanager
+    def loop(self, going: Callable[[], Any]) -> Iterator[None]:
+        """The body of a loop that goes on while ``going()``."""
+        head, body, end = (self.function.append_basic_block(name) for name in ("head", "body", "end"))
+        self.at.branch(head)
+        self.at.position_at_end(head)
+        self.at.cbranch(going(), body, end)
+        self.at.position_at_end(body)
+        yield
+        self.at.branch(head)
+        self.at.position_at_end(end)
+
+
+class Variable:
+    """A number that changes."""
+
+    def __init__(self, w: Writer, address: Any, kind: Any) -> None:
+        self.w, self.address, self.kind = w, address, kind
+
+    def get(self) -> Any:
+        return self.w.at.load(self.address, typ=self.kind)
+
+    def set(self, value: Any) -> None:
+        self.w.at.store(value, self.address)
+
+    def plus(self, value: Any) -> None:
+        self.set(self.w.add(self.get(), value))
+
+
+class Walk:
+    """Writes the solver for bodies of D coordinates."""
+
+    def __init__(self, D: int, real: Any) -> None:
+        self.w, self.D = Writer(real), D
+        w = self.w
+        entries, results, _, work, self.contacts, self.bodies = self.w.function.args
+        self.i, self.j, self.hi, self.hj, self.offset, self.guess, self.tolerance, self.limit = (
+            w.entry(entries, k) for k in range(8)
+        )
+        self.impulse, self.iterations = w.entry(results, 0), w.entry(results, 1)
+        tables = iter(range(100))
+        self.own = {name: w.entry(work, next(tables)) for name in (*INTEGERS, *REALS)}
+        self.h = [[w.entry(work, next(tables)) for _ in range(D)] for _ in range(2)]
+        self.v = [w.entry(work, next(tables)) for _ in range(D)]
+        self.m = w.variable(w.whole(0))
+        self.count = w.variable(w.whole(0))
+        self.largest = w.variable(w.number(2))
+        self.write()
+
+    def text(self) -> str:
+        return str(self.w.module)
+
+    # arrays of the solver, by contact
+
+    def get(self, name: str, k: Any) -> Any:
+        return self.w.get(self.own[name], k)
+
+    def put(self, name: str, k: Any, value: Any) -> None:
+        self.w.put(self.own[name], k, value)
+
+    # the products
+
+    def cleared(self) -> None:
+        """No velocity of any body."""
+        w = self.w
+        for v in self.v:
+            with w.over(w.at.add(self.bodies, w.whole(1))) as b:
+                w.put(v, b, w.number(0))
+
+    def pushed(self, k: Any, x: Any) -> None:
+        """The bodies' velocities with an impulse x of contact k."""
+        w = self.w
+        for end, name in enumerate(("i", "j")):
+            body = w.index(self.own[name], k)
+            for v, h in zip(self.v, self.h[end], strict=True):
+                w.put(v, body, w.add(w.get(v, body), w.mul(x, w.get(h, k))))
+
+    def velocity(self, k: Any) -> Any:
+        """The gap velocity of contact k."""
+        w = self.w
+        terms = []
+        for end, name in enumerate(("i", "j")):
+            body = w.index(self.own[name], k)
+            terms += [w.mul(w.get(h, k), w.get(v, body)) for v, h in zip(self.v, self.h[end], strict=True)]
+        return w.add(*terms)
+
+    def gradient(self) -> None:
+        """g = A x + b."""
+        w = self.w
+        self.cleared()
+        with w.over(self.m.get()) as k:
+            self.pushed(k, self.get("x", k))
+        with w.over(self.m.get()) as k:
+            self.put("g", k, w.add(self.velocity(k), self.get("b", k)))
+
+    # the parts
+
+    def chosen(self, cut: Any) -> None:
+        """The contacts looked at: whose gap velocity is below ``cut`` without impulses, or that had one."""
+        w = self.w
+        self.m.set(w.whole(0))
+        with w.over(self.contacts) as c:
+            diagonal = w.number(0)
+            columns = []
+            for h in (self.hi, self.hj):
+                for a in range(self.D):
+                    x = w.get(h, w.at.add(w.at.mul(c, w.whole(self.D)), w.whole(a)))
+                    columns.append(x)
+                    diagonal = w.add(diagonal, w.mul(x, x))
+            offset, guess = w.get(self.offset, c), w.get(self.guess, c)
+            some = w.at.or_(w.less(offset, cut), w.less(w.number(0), guess))
+            with w.at.if_then(w.at.and_(some, w.less(w.number(0), diagonal))):
+                k = self.m.get()
+                w.put_index(self.own["slot"], k, c)
+                for name, source in (("i", self.i), ("j", self.j)):
+                    w.put_index(self.own[name], k, w.index(source, c))
+                root = w.sqrt(diagonal)
+                scale = w.div(w.number(1), root)
+                for place, x in zip([*self.h[0], *self.h[1]], columns, strict=True):
+                    w.put(place, k, w.mul(x, scale))
+                self.put("root", k, root)
+                self.put("allowed", k, w.div(root, w.get(self.tolerance, c)))
+                self.put("b", k, w.mul(offset, scale))
+                self.put("x", k, w.mul(w.larger(guess, w.number(0)), root))
+                self.m.set(w.at.add(k, w.whole(1)))
+
+    def bound(self) -> None:
+        """The largest eigenvalue of A, by the power method."""
+        w = self.w
+        with w.over(self.m.get()) as k:
+            part = w.real_of(w.at.srem(k, w.whole(5)))
+            self.put("p", k, w.add(w.number(1), w.mul(w.number(0.3), part)))
+        square = w.variable(w.number(0))
+        with w.over(w.whole(POWER)) as _:
+            self.cleared()
+            with w.over(self.m.get()) as k:
+                self.pushed(k, self.get("p", k))
+            before, after = w.variable(w.number(0)), w.variable(w.number(0))
+            before.set(w.number(0))
+            after.set(w.number(0))
+            with w.over(self.m.get()) as k:
+                p, q = self.get("p", k), self.velocity(k)
+                before.plus(w.mul(p, p))
+                after.plus(w.mul(p, q))
+                square.set(q)
+                self.put("p", k, q)
+            # only ratios count; a power of the eigenvalue would overflow
+            self.largest.set(w.div(after.get(), before.get()))
+            shrink = w.div(w.number(1), w.larger(self.largest.get(), w.number(1e-30)))
+            with w.over(self.m.get()) as k:
+                self.put("p", k, w.mul(self.get("p", k), shrink))
+        self.largest.set(w.mul(w.number(SAFETY), w.larger(self.largest.get(), w.number(1))))
+
+    def measured(self, k: Any, x: Any, g: Any, of: dict[str, Variable], step: Any) -> None:
+        """Adds what contact k has of the residual, and of the free and the chopped gradient."""
+        w, zero = self.w, self.w.number(0)
+        free = w.less(zero, x)
+        excess = w.mul(w.size(w.smaller(g, x)), self.get("allowed", k))
+        of["residual"].set(w.larger(of["residual"].get(), excess))
+        reduced = w.mul(g, w.smaller(g, w.div(x, step)))
+        of["free"].plus(w.either(free, reduced, zero))
+        chopped = w.either(free, zero, w.smaller(g, zero))
+        of["chopped"].plus(w.mul(chopped, chopped))
+
+    def directed(self) -> None:
+        """p = the free gradient."""
+        w, zero = self.w, self.w.number(0)
+        with w.over(self.m.get()) as k:
+            self.put("p", k, w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero))
+
+    def projected(self, step: Any, free: bool) -> None:
+        """A projected gradient step, of all contacts or of those that are ``free``; the gradient and the direction after it."""
+        w, zero = self.w, self.w.number(0)
+        with w.over(self.m.get()) as k:
+            x = self.get("x", k)
+            moved = w.larger(w.sub(x, w.mul(step, self.get("g", k))), zero)
+            self.put("x", k, w.either(w.less(zero, x), moved, zero) if free else moved)
+        self.gradient()
+        self.directed()
+
+    def solved(self) -> None:
+        """The contacts chosen, to their tolerance, or until the limit."""
+        w = self.w
+        zero, one = w.number(0), w.number(1)
+        self.bound()
+        self.gradient()
+        self.directed()
+        step = w.div(w.number(STEP), self.largest.get())
+        of = {name: w.variable(zero) for name in ("residual", "free", "chopped")}
+        exact = w.variable(one)
+
+        def measure() -> None:
+            for x in of.values():
+                x.set(zero)
+            with w.over(self.m.get()) as k:
+                self.measured(k, self.get("x", k), self.get("g", k), of, step)
+
+        measure()
+        limit = w.index(self.limit, w.whole(0))
+
+        def going() -> Any:
+            known = w.at.fcmp_ordered(">=", w.add(of["free"].get(), of["chopped"].get()), w.number(-np.inf))
+            unfinished = w.at.or_(w.less(one, of["residual"].get()), w.less(exact.get(), one))
+            return w.at.and_(w.at.and_(unfinished, known), w.at.icmp_signed("<", self.count.get(), limit))
+
+        with w.loop(going):
+            self.count.set(w.at.add(self.count.get(), w.whole(1)))
+            finished = w.at.fcmp_ordered("<=", of["residual"].get(), one)
+            proportional = w.at.fcmp_ordered("<=", of["chopped"].get(), of["free"].get())
+            with w.at.if_else(finished) as (then, otherwise):
+                with then:
+                    # a gradient that was summed up over many steps is looked at again
+                    self.gradient()
+                    self.directed()
+                    measure()
+                    exact.set(one)
+                with otherwise, w.at.if_else(proportional) as (face, change):
+                    with face:
+                        self.conjugate(step, of, exact, measure)
+                    with change:
+                        self.projected(step, free=False)
+                        measure()
+                        exact.set(one)
+
+    def conjugate(self, step: Any, of: dict[str, Variable], exact: Variable, measure: Callable[[], None]) -> None:
+        """A step of conjugate gradients on the face, or to its boundary and on by a projected gradient step."""
+        w, zero = self.w, self.w.number(0)
+        self.cleared()
+        with w.over(self.m.get()) as k:
+            self.pushed(k, self.get("p", k))
+        curvature, slope, room = (w.variable(zero) for _ in range(3))
+        curvature.set(zero)
+        slope.set(zero)
+        room.set(w.number(np.inf))
+        with w.over(self.m.get()) as k:
+            p, y = self.get("p", k), self.velocity(k)
+            self.put("y", k, y)
+            curvature.plus(w.mul(p, y))
+            slope.plus(w.mul(p, self.get("g", k)))
+            limit = w.either(w.less(zero, p), w.div(self.get("x", k), p), w.number(np.inf))
+            room.set(w.smaller(limit, room.get()))
+        length = w.div(slope.get(), curvature.get())
+        inside = w.at.and_(w.less(zero, curvature.get()), w.at.fcmp_ordered("<=", length, room.get()))
+        with w.at.if_else(inside) as (then, otherwise):
+            with then:
+                product = w.variable(zero)
+                product.set(zero)
+                for x in of.values():
+                    x.set(zero)
+                with w.over(self.m.get()) as k:
+                    p, y, old = self.get("p", k), self.get("y", k), self.get("x", k)
+                    x = w.larger(w.sub(old, w.mul(length, p)), zero)
+                    g = w.sub(self.get("g", k), w.mul(length, y))
+                    self.put("x", k, x)
+                    self.put("g", k, g)
+                    product.plus(w.either(w.less(zero, x), w.mul(g, y), zero))
+                    self.measured(k, x, g, of, step)
+                ratio = w.div(product.get(), curvature.get())
+                with w.over(self.m.get()) as k:
+                    free = w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero)
+                    self.put("p", k, w.sub(free, w.mul(ratio, self.get("p", k))))
+                exact.set(zero)
+            with otherwise:
+                # a direction without curvature goes on for ever, or to the boundary
+                far = w.either(w.less(room.get(), w.number(np.inf)), room.get(), w.number(0))
+                with w.over(self.m.get()) as k:
+                    self.put("x", k, w.larger(w.sub(self.get("x", k), w.mul(far, self.get("p", k))), zero))
+                    self.put("g", k, w.sub(self.get("g", k), w.mul(far, self.get("y", k))))
+                self.projected(step, free=True)
+                measure()
+                exact.set(w.number(1))
+
+    def write(self) -> None:
+        w, zero = self.w, self.w.number(0)
+        deepest, left = w.variable(zero), w.variable(w.whole(1))
+        with w.over(self.contacts) as c:
+            w.put(self.impulse, c, zero)
+            offset = w.get(self.offset, c)
+            deepest.set(w.larger(deepest.get(), w.sub(zero, offset)))
+        cut = w.variable(w.mul(w.number(2), deepest.get()))
+        with w.loop(lambda: w.at.icmp_signed(">", left.get(), w.whole(0))):
+            self.chosen(cut.get())
+            self.solved()
+            left.set(w.whole(0))
+            with w.over(self.m.get()) as k:
+                c = w.index(self.own["slot"], k)
+                w.put(self.impulse, c, w.div(self.get("x", k), self.get("root", k)))
+            # what was left out must stay open; the velocities are those of impulses x
+            self.cleared()
+            with w.over(self.m.get()) as k:
+                self.pushed(k, self.get("x", k))
+            with w.over(self.contacts) as c:
+                offset = w.get(self.offset, c)
+                terms = [offset]
+                for name, h in ((self.i, self.hi), (self.j, self.hj)):
+                    body = w.index(name, c)
+                    for a, v in enumerate(self.v):
+                        x = w.get(h, w.at.add(w.at.mul(c, w.whole(self.D)), w.whole(a)))
+                        terms.append(w.mul(x, w.get(v, body)))
+                violated = w.less(w.add(*terms), w.sub(zero, w.get(self.tolerance, c)))
+                outside = w.at.fcmp_ordered(">=", offset, cut.get())
+                with w.at.if_then(w.at.and_(violated, outside)):
+                    left.set(w.whole(1))
+            # the second time with all
+            cut.set(w.number(np.inf))
+            with w.over(self.contacts) as c:
+                w.put(self.guess, c, w.get(self.impulse, c))
+        w.at.store(w.at.trunc(self.count.get(), w.int), self.iterations)
+        w.at.ret_void()
+
+
+@cache
+def walk_text(D: int, real: Any) -> str:
+    """The solver for bodies of D coordinates, as IR."""
+    return Walk(D, real).text()
+
+
+def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
+    """Calls the solver on the operands (i, j, hi, hj, offset, guess, tolerance, limit) of B lanes, for impulses (B, m) and the
+    number of iterations (B,).
+
+    Raises:
+        Unsupported, ImportError: as `compile.compiled`.
+    """
+    code = compiled(walk_text(D, real), loops=True)
+
+    def lane(k: int, operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        given = [np.ascontiguousarray(x[k]) for x in operands]
+        given[5] = given[5].copy()  # it becomes the guess of a second try
+        m = given[0].shape[0]
+        own = [np.empty(m, np.int32) for _ in INTEGERS] + [np.empty(m, real) for _ in range(len(REALS) + 2 * D)]
+        own += [np.empty(bodies + 1, real) for _ in range(D)]
+        tables = [
+            (ctypes.c_void_p * len(x))(*(y.ctypes.data for y in x))
+            for x in (given, [x[k : k + 1] for x in results], own)
+        ]
+        code.call(tables[0], tables[1], None, ctypes.addressof(tables[2]), m, bodies)
+
+    def call(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
+        lanes = range(results[1].shape[0])
+        if len(lanes) == 1:
+            lane(0, operands, results)
+        else:
+            list(cores().map(lambda k: lane(k, operands, results), lanes))
+
+    return call

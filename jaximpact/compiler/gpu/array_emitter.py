@@ -1,0 +1,254 @@
+"""The numbers of many lanes as arrays: what a kernel of a GPU, and XLA where it wants straight-line arithmetic, are written with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.extend.core import primitives
+
+from ..scalar import Machine, Unsupported, Value, filled
+from ..scalar.cost import SMALL
+
+
+class Blocks:
+    """An emitter of numbers (lanes,), or () where all lanes share them, see `small`.
+
+    Loops go on while any lane does, and branches are taken if any lane needs them, the others keeping what they have.
+    ``rules``: what is not written as jax has it.
+    """
+
+    memory, small = False, SMALL
+
+    def __init__(self, lanes: int, rules: Mapping[str, Callable]) -> None:
+        self.lanes, self.rules = lanes, rules
+        # of a difference its operands, and of these the order in which they came; kept, so that each has its id to itself
+        self.differences: dict[int, tuple] = {}
+        self.order: dict[int, tuple[int, Any]] = {}
+
+    def op(self, name: str, params: Any, *values: Any) -> Array:
+        if name in ("sin", "cos"):
+            return self.of_angle(name, params, *values)
+        found = self.written(name, params, *values)
+        if name == "sub":
+            self.differences[id(found)] = found, *values
+        return found
+
+    def of_angle(self, name: str, params: Any, x: Any) -> Array:
+        """A sine or cosine; of a - b that of b - a, if that came first."""
+        known = self.differences.get(id(x))
+        if known is None:
+            return self.written(name, params, x)
+        _, a, b = known
+        if a is b:  # zero, or no number
+            return x if name == "sin" else x + 1
+        first, second = (self.order.setdefault(id(y), (len(self.order), y))[0] for y in (a, b))
+        if first < second:
+            return self.written(name, params, x)
+        found = self.written(name, params, self.written("sub", None, b, a))
+        return -found if name == "sin" else found
+
+    def written(self, name: str, params: Any, *values: Any) -> Array:
+        if name in self.rules:
+            return self.rules[name](params, *self.alike(values))
+        if params is None or name in PLAIN:
+            return PLAIN[name](*self.alike(values), *([] if name != "convert_element_type" else [params["new_dtype"]]))
+        primitive = getattr(primitives, f"{name}_p", None)
+        if primitive is None or name not in ELEMENTWISE:
+            raise Unsupported(name)
+        return primitive.bind(*self.alike(values), **params)
+
+    def alike(self, values: Sequence) -> list:
+        """Of all lanes, if there is one among them."""
+        if any(np.ndim(x) for x in values):
+            return [jnp.broadcast_to(x, (self.lanes,)) for x in values]
+        return [jnp.asarray(x) for x in values]
+
+    def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Array]:
+        """The numbers of values, of all lanes where they vary."""
+        pairs = [(jnp.asarray(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
+        return [jnp.broadcast_to(y, (self.lanes,)) if v else y for y, v in pairs]
+
+    def varies(self, x: Value) -> bool:
+        return any(np.ndim(y) > 0 for y in x.flat)
+
+    def large(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        raise Unsupported(
+            f"{eqn.primitive.name} of an array of shape {max(v.aval.shape for v in (*eqn.invars, *eqn.outvars))}"
+        )
+
+    def constant(self, x: np.ndarray) -> Value:
+        raise Unsupported(f"an array of shape {x.shape}")
+
+    def scan(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        raise Unsupported("scan over arrays")
+
+    def stream(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        raise Unsupported("saved rows")
+
+    def loop(self, start: list[Value], varies: Sequence[bool], going: Callable, turn: Callable) -> list[Value]:
+        rebuilt, flat = rebuilder(start), lambda values: self.flat(values, varies)
+        test = lambda numbers: jnp.asarray(going(rebuilt(numbers)))
+        numbers = flat(start)
+        if jax.eval_shape(test, numbers).ndim == 0:
+            return rebuilt(lax.while_loop(test, lambda numbers: flat(turn(rebuilt(numbers))), numbers))
+
+        def of_live(state: tuple) -> tuple:
+            live, old = state
+            kept = [jnp.where(live, x, y) for x, y in zip(flat(turn(rebuilt(old))), old, strict=True)]
+            return live & test(kept), kept
+
+        return rebuilt(lax.while_loop(lambda state: any_of(state[0]), of_live, (test(numbers), numbers))[1])
+
+    def choose(
+        self,
+        which: Any,
+        branches: Sequence[Callable],
+        operands: list[Value],
+        sizes: Sequence[int],
+        avals: Sequence,
+        varies: Sequence[bool],
+    ) -> list[Value]:
+        """The shortest always, the others if any lane asks for them."""
+        rebuilt = rebuilder([np.empty(a.shape, object) for a in avals])
+        runs = [lambda branch=branch: self.flat(branch(operands), varies) for branch in branches]
+        which = jnp.clip(jnp.asarray(which).astype(jnp.int32), 0, len(branches) - 1)
+        if which.ndim == 0:
+            return rebuilt(lax.switch(which, runs))
+        first, *rest = sorted(range(len(branches)), key=lambda i: sizes[i])
+        found = runs[first]()
+        for i in rest:
+            asked = which == i
+
+            def taken(found: list = found, asked: Array = asked, i: int = i) -> list:
+                return [jnp.where(asked, x, y) for x, y in zip(runs[i](), found, strict=True)]
+
+            found = lax.cond(any_of(asked), taken, lambda found=found: list(found))
+        return rebuilt(found)
+
+
+def rebuilder(values: Sequence[Value]) -> Callable[[Iterable], list[Value]]:
+    """Values of the same shapes from their numbers."""
+
+    def of(numbers: Iterable) -> list[Value]:
+        entries = iter(numbers)
+        return [filled(x.shape, (next(entries) for _ in range(x.size))) for x in values]
+
+    return of
+
+
+def any_of(which: Array) -> Array:
+    # a reduction of truth values has no rule on Triton
+    return jnp.max(which.astype(jnp.int32)) > 0
+
+
+def _round(params: Any, x: Array) -> Array:
+    """To the nearest whole number, and of two to the even one."""
+    if params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
+        raise Unsupported("round away from zero")
+    found = lax.floor(x + jnp.asarray(0.5, x.dtype))
+    odd = found * 0.5 != lax.floor(found * 0.5)
+    return jnp.where((found - x == 0.5) & odd, found - 1, found)
+
+
+class Sine(NamedTuple):
+    """Sines in one precision: angles up to ``near`` less a whole or a half number of times pi, which is in ``parts`` whose product
+    with it is exact; those up to ``far``, with pi in shorter parts and the number in two, of which the first is a multiple of
+    ``split``; and on |r| <= pi/2 a polynomial p of least error with sin r = r + r^3 p(r^2)."""
+
+    parts: tuple[float, ...]
+    near: float
+    short: tuple[float, ...]
+    split: float
+    far: float
+    polynomial: tuple[float, ...]
+
+
+SINES = {
+    np.dtype(np.float64): Sine(
+        (3.1415926534682512, 1.2154201012607932e-10, 4.044532497591901e-21), 1e6,
+        (3.1415926218032837, 3.1786509424591713e-08, 1.2246467864107189e-16, 1.2736634110450565e-24, 2.165713347843828e-32),
+        2.0**26, 2.0**51,
+        (2.7211750129621852e-15, -7.64299149422729e-13, 1.6058939706091582e-10, -2.505210687280627e-08,
+         2.755731921113732e-06, -1.984126984120922e-04, 8.333333333333194e-03, -1.6666666666666666e-01),
+    ),
+    np.dtype(np.float32): Sine(
+        (3.140625, 9.675025939941406e-04, 1.5099067240953445e-07, 5.126688136514179e-12), 6e3,
+        (3.140625, 9.675025939941406e-04, 1.5099067240953445e-07, 5.126565838509123e-12, 1.2246063538223773e-16),
+        2.0**12, 2.0**22,
+        (2.605780655110547e-06, -1.9809602910139304e-04, 8.333066246200593e-03, -1.6666659550432966e-01),
+    ),
+}  # fmt: skip
+
+
+def _sine(exact: Callable, shift: float) -> Callable:
+    """sin(x + shift pi) to three ulp, as straight-line arithmetic, which spills no registers: x = (k - shift) pi + r.
+
+    The sine of an angle whose neighbours are more than half a radian apart is no number.
+    """
+
+    def rule(params: Any, x: Array) -> Array:
+        if x.dtype not in SINES:
+            return exact(x)
+        how = SINES[x.dtype]
+        less = lambda x, turns: reduce(lambda rest, part: rest - turns * part, how.parts, x)
+        k = lax.floor(x * (1 / math.pi) + (0.5 + shift))
+        turns = k - shift if shift else k
+        r = less(x, turns)
+        large = ~(jnp.abs(x) <= how.near)
+
+        def of_large() -> tuple[Array, Array]:
+            high = lax.floor(turns * (1 / how.split) + 0.5) * how.split
+            low, rest = turns - high, x
+            for part in how.short:
+                rest = (rest - high * part) - low * part
+            # k may have been rounded
+            more = lax.floor(rest * (1 / math.pi) + 0.5)
+            rest = jnp.where(jnp.abs(x) <= how.far, less(rest, more), jnp.nan)
+            return jnp.where(large, k + more, k), jnp.where(large, rest, r)
+
+        k, r = lax.cond(any_of(large), of_large, lambda: (k, r))
+        z = r * r
+        p = reduce(lambda total, c: total * z + c, how.polynomial[1:], jnp.full_like(z, how.polynomial[0]))
+        found, half = r + r * (z * p), k * 0.5
+        return jnp.where(half != lax.floor(half), -found, found)
+
+    return rule
+
+
+def _extreme(combine: Callable) -> Callable:
+    """max or min, NaN where either is: those of the device take the other."""
+
+    def rule(params: Any, x: Array, y: Array) -> Array:
+        found = combine(x, y)
+        return jnp.where(x != x, x, jnp.where(y != y, y, found)) if jnp.issubdtype(x.dtype, jnp.floating) else found
+
+    return rule
+
+
+_largest, _smallest = _extreme(lax.max), _extreme(lax.min)
+
+# of a device, in a kernel
+DEVICE: dict[str, Callable] = {
+    "sin": _sine(lax.sin, 0.0), "cos": _sine(lax.cos, 0.5), "round": _round, "max": _largest, "min": _smallest,
+    "clamp": lambda params, least, x, most: _smallest(params, _largest(params, least, x), most),
+}  # fmt: skip
+# what is asked for without parameters
+PLAIN: dict[str, Callable] = {
+    "add": lax.add, "add_any": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div, "neg": lax.neg, "abs": lax.abs,
+    "sqrt": lax.sqrt, "sin": lax.sin, "cos": lax.cos, "max": lax.max, "min": lax.min, "clamp": lax.clamp, "select_n": lax.select_n, "one_minus_square": lambda x: (1 - x) * (1 + x), "convert_element_type": lax.convert_element_type, "and": lax.bitwise_and,
+    "or": lax.bitwise_or, "eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge,
+    "le_to": lambda x, y: (x <= y) | (y != y), "lt_to": lambda x, y: (x < y) | ((y != y) & (x == x)),
+}  # fmt: skip
+ELEMENTWISE = {
+    "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clz", "cosh", "erf", "erf_inv", "erfc",
+    "exp", "exp2", "expm1", "floor", "integer_pow", "is_finite", "lgamma", "log", "log1p", "logistic", "nextafter", "not",
+    "population_count", "pow", "reduce_precision", "rem", "round", "rsqrt", "shift_left", "shift_right_arithmetic",
+    "shift_right_logical", "sign", "sinh", "square", "tan", "tanh", "xor", "digamma",
+}  # fmt: skip

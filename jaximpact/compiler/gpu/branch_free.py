@@ -1,0 +1,239 @@
+"""Steps of many motions for XLA on a GPU: as separate numbers of all lanes, and without a branch.
+
+XLA makes one kernel of what it can fuse, which is arithmetic entry by entry. So what a step does to one lane is traced, and
+executed on separate numbers (`small`), each an array (lanes,). A GPU's host waits for every predicate: steps are made in
+segments of fixed length, in which a solver's iterations are a fixed number of turns. Where a lane needed more, the segment is
+made again with loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+from jax.extend.core import ClosedJaxpr
+
+from ...jaxtools.argument_checks import is_traced
+from ...jaxtools.derivative_rules import opened
+from ...jaxtools.jaxpr_tools import inlined, inner, is_literal, reader
+from ..scalar import Machine, Unsupported, Value, filled
+from ..scalar.cost import SMALL, cost
+from ..scalar.interpreter import inputs
+from .array_emitter import Blocks, any_of, rebuilder
+
+TURNS = 6  # of a loop without a branch; of 2000 double pendulums no step needs more iterations than five
+LARGEST = 10_000  # operations of a step: more take minutes to compile
+MOST = 64  # numbers of a state, each an array of its own: XLA gives some hundred arrays to a kernel
+
+
+class Straight(Blocks):
+    """An emitter that takes all branches, and ``turns`` turns of every loop; None: as many as any lane needs.
+
+    ``unfinished``: the lanes that needed more turns.
+    """
+
+    def __init__(self, lanes: int, turns: int | None) -> None:
+        super().__init__(lanes, {})
+        self.turns = turns
+        self.unfinished: Any = jnp.zeros(lanes, bool)
+        self.asked: Any = jnp.ones(lanes, bool)  # where the results of loops and branches around are wanted
+
+    def loop(self, start: list[Value], varies: Sequence[bool], going: Callable, turn: Callable) -> list[Value]:
+        if self.turns is None:
+            return super().loop(start, varies, going, turn)
+        outside, now = self.asked, start
+        for _ in range(self.turns):
+            self.asked = outside & going(now)
+            now = self.chosen(self.asked, turn(now), now)
+        self.unfinished |= outside & going(now)
+        self.asked = outside
+        return now
+
+    def choose(
+        self,
+        which: Any,
+        branches: Sequence[Callable],
+        operands: list[Value],
+        sizes: Sequence[int],
+        avals: Sequence,
+        varies: Sequence[bool],
+    ) -> list[Value]:
+        outside = self.asked
+        found: list[Value] = []
+        for i, branch in enumerate(branches):
+            this = which == i if 0 < i < len(branches) - 1 else which >= i if i else which <= 0
+            self.asked = outside & this
+            results = branch(operands)
+            found = self.chosen(this, results, found) if i else results
+        self.asked = outside
+        return found
+
+    def chosen(self, which: Array, values: Sequence[Value], others: Sequence[Value]) -> list[Value]:
+        """Entry by entry; what is the same in both needs no choice."""
+
+        def of(x: Any, y: Any) -> Any:
+            return x if x is y else lax.select_n(*self.alike([which, jnp.asarray(y, x.dtype), x]))
+
+        pairs = zip(values, others, strict=True)
+        return [filled(x.shape, (of(a, b) for a, b in zip(x.flat, y.flat, strict=True))) for x, y in pairs]
+
+
+def merged(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
+    """Of a loop's carry what is to be carried, every value once of those that begin and go on as the same: the list of these of a
+    carry, and the carry of such a list."""
+    leaves, structure = jax.tree.flatten(carry)
+    found = jax.make_jaxpr(lambda leaves: jax.tree.leaves(turn(jax.tree.unflatten(structure, leaves))))(leaves)
+    pairs = [(id(x), id(v)) for x, v in zip(leaves, found.jaxpr.outvars, strict=True)]
+    firsts = [pairs.index(pair) for pair in pairs]
+    once = sorted(set(firsts))
+    taken = lambda carry: [jax.tree.leaves(carry)[i] for i in once]
+    return taken, lambda some: jax.tree.unflatten(structure, [some[once.index(i)] for i in firsts])
+
+
+def segment(turn: Callable, carry: list, kept: Any, keep: Callable, length: int) -> tuple[list, Any]:
+    """``carry = turn(carry)`` and ``kept = keep(kept, carry)``, a `rows.Kept`, ``length`` times: of one lane, whose batch is made as
+    numbers."""
+    step, known = opened(turn, carry)
+    put, more = opened(lambda both: keep(*both), (kept, carry))
+
+    def plain(known: list, more: list, carry: list, kept: Any) -> tuple[list, Any]:
+        def body(_: Any, now: tuple) -> tuple:
+            carry = step(known, now[0])
+            return carry, put(more, (now[1], carry))
+
+        return lax.fori_loop(0, length, body, (carry, kept))
+
+    whole = custom_vmap(plain)
+
+    @whole.def_vmap
+    def _(lanes: int, batched: Sequence, *operands: Any) -> tuple:
+        axes = jax.tree.map(lambda b: 0 if b else None, batched)
+        try:
+            found = _of_numbers(step, put, operands, batched, lanes, length)
+        except Unsupported:
+            found = jax.vmap(plain, axes, axis_size=lanes)(*operands)
+        return found, jax.tree.map(lambda _: True, found)
+
+    return whole(known, more, carry, kept)
+
+
+def _of_numbers(
+    step: Callable, put: Callable, operands: tuple, batched: Sequence, lanes: int, length: int
+) -> tuple[list, Any]:
+    """A segment of all lanes."""
+    (known, more, *start), (of_known, of_more, *of_start) = operands, batched
+    spread = lambda x, b: x if b else jnp.broadcast_to(x, (lanes, *jnp.shape(x)))
+    carry, kept = jax.tree.map(spread, tuple(start), tuple(of_start))
+    # of an even number of lanes XLA gives several to a thread, whose registers then do not suffice
+    odd = lanes + (lanes + 1) % 2
+    padded = lambda x, b: jnp.concatenate([x, x[: odd - lanes]]) if b else x
+    carry = [padded(x, True) for x in carry]
+    turn, looped = _turns(step, [padded(x, b) for x, b in zip(known, of_known, strict=True)], of_known, carry, odd)
+    arrays = lambda numbers: [x[:lanes] for x in _joined(numbers, carry)]
+    stored = jax.vmap(lambda more, *both: put(more, both), ([0 if b else None for b in of_more], 0, 0))
+
+    def made(turns: int | None, kept: Any) -> tuple:
+        def body(_: Any, now: tuple) -> tuple:
+            numbers, kept, unfinished = now
+            numbers, over = turn(numbers, turns)
+            if jax.tree.leaves(kept):
+                kept = stored(more, kept, arrays(numbers))
+            return numbers, kept, unfinished | over
+
+        numbers = [y for x in carry for y in _numbers(x, True).flat]
+        numbers, rows, unfinished = lax.fori_loop(0, length, body, (numbers, kept, jnp.zeros(odd, bool)))
+        return arrays(numbers), rows, unfinished
+
+    if looped:
+        return made(None, kept)[:2]
+    numbers, rows, unfinished = made(TURNS, kept)
+    # the rows of these steps are written again where they are
+    again = lambda: made(None, rows._replace(pointer=kept.pointer))[:2]
+    return lax.cond(any_of(unfinished), again, lambda: (numbers, rows))
+
+
+def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) -> tuple[Callable, bool]:
+    """A step of all lanes' numbers, ``turn(numbers, turns of its loops) -> numbers, unfinished lanes``; and whether there are loops
+    within loops, which multiply."""
+    own = [x for x, b in zip(known, batched, strict=True) if b]
+
+    def of_lane(own: list, carry: list) -> list:
+        mine = iter(own)
+        return step([next(mine) if b else x for x, b in zip(known, batched, strict=True)], carry)
+
+    member = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+    closed = _prepared(inlined(jax.make_jaxpr(of_lane)(*jax.tree.map(member, (own, carry)))))
+    carried, operations = sum(math.prod(x.shape[1:]) for x in carry), cost(closed)
+    if operations > LARGEST or carried > MOST:
+        raise Unsupported(f"a step of some {operations} operations on {carried} numbers, more than {LARGEST} or {MOST}")
+    variables, constants = inputs(closed)
+    own, constants = [_numbers(x, True) for x in own], [_numbers(x, False) for x in constants]
+    rebuilt = rebuilder([_numbers(x, True) for x in carry])
+
+    def turn(numbers: list, turns: int | None) -> tuple[list, Array]:
+        emitter = Straight(lanes, turns)
+        machine, values = Machine(emitter), [*own, *rebuilt(numbers)]
+        machine.given = dict(zip(variables, [*values, *constants], strict=True))
+        found = machine.run(closed, values)
+        return emitter.flat(found, [True] * len(found)), emitter.unfinished
+
+    return turn, _nested(closed)
+
+
+def _numbers(x: Any, of_lanes: bool) -> Value:
+    """The numbers of an array, or of one (lanes, ...)."""
+    shape = jnp.shape(x)[1:] if of_lanes else jnp.shape(x)
+    columns = jnp.reshape(x, (len(x), -1) if of_lanes else -1)
+    if columns.shape[-1] > SMALL:
+        raise Unsupported(f"an array of shape {shape}")
+    return filled(shape, (columns[..., i] for i in range(columns.shape[-1])))
+
+
+def _joined(numbers: Sequence[Array], like: Sequence[Array]) -> list[Array]:
+    """Arrays as those given, of their numbers."""
+    entries = iter(numbers)
+    parts = [[next(entries) for _ in range(math.prod(x.shape[1:]))] for x in like]
+    return [jnp.stack(p, -1).reshape(x.shape) if p else x for p, x in zip(parts, like, strict=True)]
+
+
+def _prepared(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same, with what is computed of its constants alone, once known, worked out before."""
+    jaxpr, rest = closed.jaxpr, []
+    env = dict(zip(jaxpr.constvars, closed.consts, strict=True))
+    worked = {v for v, x in env.items() if is_traced(x)}
+
+    def bind(eqn: Any, env: dict) -> None:
+        read = reader(env)
+        params = eqn.primitive.get_bind_params(eqn.params)
+        found = eqn.primitive.bind(*map(read, eqn.invars), **params)
+        env.update(zip(eqn.outvars, found if eqn.primitive.multiple_results else [found], strict=True))
+
+    for eqn in jaxpr.eqns:
+        of = {v for v in eqn.invars if not is_literal(v)}
+        if of and of <= worked:
+            bind(eqn, env)
+            worked.update(eqn.outvars)
+        else:
+            rest.append(eqn)
+
+    def left(*values: Any) -> list:
+        now = env | dict(zip(jaxpr.invars, values, strict=True))
+        for eqn in rest:
+            bind(eqn, now)
+        return [reader(now)(v) for v in jaxpr.outvars]
+
+    return jax.make_jaxpr(left)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars))
+
+
+def _nested(jaxpr: Any, within: bool = False) -> bool:
+    """Whether there is a loop within a loop."""
+    loops = lambda eqn: eqn.primitive.name in ("while", "scan")
+    return any(
+        (within and loops(eqn)) or any(_nested(part, within or loops(eqn)) for part in inner(eqn))
+        for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns
+    )

@@ -1,0 +1,250 @@
+"""A function of one lane, executed for many: traced once for each shape of its arguments, compiled, called on numpy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from threading import Lock
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import jax
+import numpy as np
+
+from ...jaxtools.progress import watched
+from ...jaxtools.shapes import kind
+from ...jaxtools.trace_context import settings, without_collection
+from ..scalar import Unsupported, carried_axes
+from ..scalar.cost import SMALL, cost
+from ..scalar.interpreter import inputs
+from .emitter import Text, emit
+from .jit import Code, host, written
+from .program_key import signature
+
+LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
+FEW = 32
+SHORT = 4096  # bytes up to which what all lanes share is copied
+LARGEST = 100_000  # operations of a program: more take long to compile
+_lock = Lock()
+_known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
+_called: WeakValueDictionary[Any, Prepared] = WeakValueDictionary()  # of these, by what a call knows without tracing
+
+
+class Compiled(NamedTuple):
+    """Machine code of a program of one lane, and what it closes over."""
+
+    code: Code
+    text: Text
+    constants: list[np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A function of one lane, compiled: its program, the dtypes of its operands, its results as avals and whether they are rows of a
+    `stream`, and their structure."""
+
+    program: Compiled
+    dtypes: list[np.dtype]
+    results: list[tuple[Any, bool]]
+    structure: Any
+
+    def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
+        """The results for all lanes; ``given``: the sequences for a `stream`, one entry a row."""
+        program, results, padded = self.program, self.results, self.whole(lanes)
+        operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
+        given = [np.ascontiguousarray(x) for x in given]
+        rows = len(given[0]) if given else 0
+        # one piece of memory for all that is not large: to ask for each takes longer than many a program
+        end = 64 + int(program.text.work)
+
+        def reserve(size: int, dtype: np.dtype) -> int:
+            nonlocal end
+            place = end + -end % 64
+            end = place + size * dtype.itemsize
+            return place
+
+        copied = [c or x.nbytes <= SHORT for x, c in zip(operands, carried, strict=True)]
+        sizes = [x.size // lanes * padded if c else x.size for x, c in zip(operands, carried, strict=True)]
+        inside = [reserve(n, x.dtype) if own else -1 for x, n, own in zip(operands, sizes, copied, strict=True)]
+        shapes = [(math.prod(a.shape), rows if many else 1, padded) for a, many in results]
+        places = [reserve(math.prod(s), a.dtype) for s, (a, _) in zip(shapes, results, strict=True)]
+        whole = np.empty(end + 64, np.uint8)
+        address = whole.ctypes.data
+        first = -address % 64  # memory of the program's own
+        if (watch := watched()) is not None and program.text.width == 1:
+            watch.count(whole[first:][:8].view(np.int64), rows)
+        entries, kept = [], []
+        for x, c, place in zip(operands, carried, inside, strict=True):
+            if place < 0:
+                kept.append(x := np.ascontiguousarray(x))
+                entries.append(x.ctypes.data)
+                continue
+            entries.append(address + first + place)
+            if c:
+                columns = np.ndarray((x.size // lanes, padded), x.dtype, whole, first + place)
+                columns[:, :lanes] = x.reshape(lanes, -1).T
+                columns[:, lanes:] = columns[:, lanes - 1 : lanes]
+            else:
+                np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
+        targets, turns = [address + first + place for place in places], [x.ctypes.data for x in given]
+        program.code.call(_table(entries), _table(targets), _table(turns), address + first, lanes, rows)
+        return [
+            as_lanes(np.ndarray(shape, a.dtype, whole, first + place), lanes, a.shape, many)
+            for place, shape, (a, many) in zip(places, shapes, results, strict=True)
+        ]
+
+    def whole(self, lanes: int) -> int:
+        """Lanes of all vectors, of which the last one is filled up."""
+        width = self.program.text.width
+        return -(-lanes // width) * width
+
+    def run(self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()) -> list[np.ndarray]:
+        """The same of operands as the program reads them (`columns`), and results as it writes them (size, rows, whole)."""
+        program = self.program
+        given = [np.ascontiguousarray(x) for x in given]
+        rows = len(given[0]) if given else 0
+        found = [np.empty((math.prod(a.shape), rows if many else 1, whole), a.dtype) for a, many in self.results]
+        work, first = _work(program)
+        if (watch := watched()) is not None and program.text.width == 1:
+            watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
+        program.code.call(_places([*entries, *program.constants]), _places(found), _places(given), first, lanes, rows)
+        return found
+
+
+class Placed:
+    """A program whose operands and results stay at their places, to be called for one of many: beside it such a call costs nothing.
+
+    ``operands``: arrays as the program reads them, and which of the ``numbers`` of a call counts along their first axis, or None;
+    ``results``: arrays (size, whole), which it writes.
+    """
+
+    def __init__(self, prepared: Prepared, operands: Sequence, results: Sequence[np.ndarray], whole: int, numbers: int):
+        program = prepared.program
+        every = [*operands, *((x, None) for x in program.constants)]
+        self.first = np.array([x.ctypes.data for x, _ in every], np.int64)
+        self.apart = np.zeros((numbers, len(every)), np.int64)
+        for i, (x, which) in enumerate(every):
+            if which is not None:
+                self.apart[which, i] = math.prod(x.shape[1:]) * x.itemsize
+        self.table = np.empty_like(self.first)
+        self.work, work = _work(program)
+        self.kept = program, every, results
+        self.call, self.given = program.code.call, (self.table.ctypes.data, _places(results), None, work, whole, 0)
+
+    def __call__(self, *numbers: int) -> None:
+        np.add(self.first, numbers @ self.apart, out=self.table)
+        self.call(*self.given)
+
+
+def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> Prepared:
+    """A jitted function of operands of one lane, of which some are ``carried``: differ between lanes.
+
+    Raises:
+        Unsupported: a part of it has no rule here, or it is too large.
+        ImportError: llvmlite is not installed.
+    """
+    host()
+    with _lock, without_collection():
+        traced = one.trace(*members, **static)
+        closed, key = traced.jaxpr, tuple(carried)
+        kept = _known.setdefault(closed, {})
+        if key not in kept:
+            try:
+                program = _compile(closed, carried, any(carried))
+                results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
+                dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
+                kept[key] = Prepared(program, dtypes, results, jax.tree.structure(traced.out_info))
+            except Unsupported as error:  # is remembered too
+                kept[key] = error
+    if isinstance(kept[key], Unsupported):
+        raise kept[key]
+    return kept[key]
+
+
+def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
+    """A jitted function for all lanes, as `jax.vmap` of it with ``in_axes=axes`` would be; its results are numpy arrays.
+
+    ``given``: the sequences for a `stream` in it, one entry a row. Without a lane axis it is one lane.
+
+    Raises:
+        Unsupported, ImportError: as `prepared`, when it is called.
+    """
+
+    prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
+    marks = tuple(jax.tree.leaves(axes, is_leaf=_is_none))
+
+    def call(*operands: Any) -> Any:
+        leaves, structure = jax.tree.flatten(operands)
+        carried = _carried(prefix, marks, structure)
+        kinds = tuple(map(kind, leaves, carried))
+        key = one, tags, structure, carried, kinds, settings()
+        if (found := _called.get(key)) is None:
+            avals = zip(map(jax.typeof, leaves), carried, strict=True)
+            members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]
+            found = _called[key] = prepared(one, jax.tree.unflatten(structure, members), carried, **static)
+        lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
+        leaves = [np.asarray(x, dtype) for x, dtype in zip(leaves, found.dtypes, strict=True)]
+        return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
+
+    return call
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+@lru_cache
+def _carried(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
+    """Which leaves of operands of a structure carry a lane axis."""
+    operands = jax.tree.unflatten(structure, range(structure.num_leaves))
+    return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
+
+
+def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
+    small = SMALL
+    if (count := cost(closed)) > LONG:
+        small, count = FEW, cost(closed, FEW)
+    if count > LARGEST:
+        raise Unsupported(f"a program of some {count} operations, more than {LARGEST}")
+    variables, constants = inputs(closed)
+    # numbers that all lanes share may be of more digits, as tolerances are
+    real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
+    width = host().bytes // max(real, default=8) if many else 1
+    varies = [*carried, *[False] * len(constants)]
+    options = width, host().fused, small
+    name = signature(closed, variables, varies, *options)
+    text, code = written(name, lambda: emit(closed, variables, varies, *options))
+    return Compiled(code, text, [np.array(x, order="C") for x in constants])
+
+
+def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
+    """Numbers of lanes (lanes, ...) as a program reads them, the lanes of an entry side by side, filled up with the last one:
+    (size, whole); ``lead`` axes behind that of the lanes come before."""
+    lanes, rows, size = len(x), x.shape[1 : 1 + lead], math.prod(x.shape[1 + lead :])
+    found = np.empty((*rows, size, whole), x.dtype)
+    found[..., :lanes] = np.moveaxis(x.reshape(lanes, *rows, size), 0, -1)
+    found[..., lanes:] = found[..., lanes - 1 : lanes]
+    return found
+
+
+def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
+    """What a program wrote (size, rows, whole), lane by lane; with an axis of rows, or none."""
+    return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
+
+
+def _work(program: Compiled) -> tuple[np.ndarray, int]:
+    """Memory of its own, and where it may begin."""
+    work = np.empty(program.text.work + 64, np.uint8)
+    return work, work.ctypes.data + -work.ctypes.data % 64
+
+
+def _table(addresses: Sequence[int]) -> Any:
+    return (ctypes.c_void_p * len(addresses))(*addresses)
+
+
+def _places(arrays: Sequence[np.ndarray]) -> Any:
+    """The table of arrays."""
+    return _table([x.ctypes.data for x in arrays])

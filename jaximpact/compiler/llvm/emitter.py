@@ -1,0 +1,357 @@
+"""A jaxpr as a function in LLVM IR that executes it for blocks of lanes, a vector at a time.
+
+Loops and branches are real: a loop goes on while any lane of the vector does, and the others keep what they have; of the
+branches of a `cond` the shortest is taken always, another one if any lane asks for it. What has no rule raises `Unsupported`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...jaxtools.jaxpr_tools import scan_counts, varying
+from ..scalar import Machine, Unsupported, Value, filled, known
+from ..scalar.cost import SMALL
+from . import array_rules as large
+from . import arrays as memory
+from . import predicates as conditions
+from .arrays import Block
+from .elementwise import RULES
+from .ir_writer import BOOL, INT, SELDOM, Number, Writer, constant
+
+CHEAP = 40  # operations of a branch that is taken whether a lane asks for it or not
+NAME = "motion"
+SIGNATURE = "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
+LONG = np.dtype(np.int64)
+
+
+class Text(NamedTuple):
+    """A program for vectors of ``width`` lanes: its IR, which results are rows of a `stream`, and bytes of memory of its own."""
+
+    ir: str
+    width: int
+    rows: list[bool]
+    work: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """A number that a stream gives in every turn: it can be stored, where the text of the turn has a line for that."""
+
+    x: Number
+    line: int
+    place: str  # of the number of lane 0 in a row of results
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.x.dtype
+
+
+class Native:
+    """The emitter of LLVM IR, see `jaximpact.small`."""
+
+    memory = True
+
+    def __init__(self, width: int, fused: bool, small: int) -> None:
+        self.w = Writer(width, fused)
+        self.small = small  # entries of an array that is numbers
+        self.empty: list[Value] = []  # rows without entries
+        # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
+        self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
+
+    def is_empty_row(self, x: Value) -> bool:
+        return any(x is y for y in self.empty)
+
+    def number(self, x: Any) -> Number:
+        if isinstance(x, Row):
+            raise Unsupported("arithmetic with the rows of a stream")
+        return constant(x, x.dtype) if known(x) else x
+
+    def op(self, name: str, params: Any, *values: Any) -> Number:
+        if name not in RULES:
+            raise Unsupported(name)
+        return RULES[name](self.w, params, [self.number(x) for x in values])
+
+    def varies(self, x: Value) -> bool:
+        return x.wide if isinstance(x, Block) else any(getattr(y, "wide", False) for y in x.flat)
+
+    def large(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """What was computed before of the same operands is not computed again: a branch knows what the free step did."""
+        key = eqn.primitive, (str(eqn.params), *map(identity, inputs))
+        if (found := self.w.known(key)) is None:
+            found = self.w.seen[-1][key] = large.apply(self, machine, eqn, inputs)
+        return found
+
+    def constant(self, x: np.ndarray) -> Block:
+        return memory.known(self, x)
+
+    # values that pass from one basic block to another: numbers, and large arrays that lie in memory
+
+    def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Number]:
+        """The numbers of values, as vectors where they vary."""
+        split = [(self.number(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
+        return [self.w.wide(y) if v else y for y, v in split]
+
+    def rebuilt(self, values: Sequence[Value], numbers: Sequence[Number]) -> list[Value]:
+        entries = iter(numbers)
+        return [x if isinstance(x, Block) else filled(x.shape, (next(entries) for _ in range(x.size))) for x in values]
+
+    def put(self, targets: Sequence[Value], values: Sequence[Value], where: Number | None) -> None:
+        """Large arrays to their places, for some lanes; none is read from a place that was written before."""
+        pairs = [(x, memory.stored(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, Block)]
+        for x, y in pairs:
+            memory.copy(self, x, y, where)
+
+    def loop(self, start: list[Value], varies: Sequence[bool], going: Callable, turn: Callable) -> list[Value]:
+        w = self.w
+        start = [memory.own(self, x, v) if isinstance(x, Block) else x for x, v in zip(start, varies, strict=True)]
+        numbers = self.flat(start, varies)
+        before, head, body, after = w.block, *(w.fresh(name) for name in ("head", "body", "after"))
+        counter, self.counter = self.counter, None
+        if counter:
+            w.do(f"store volatile i64 0, ptr {counter}, align 8")
+        w.lines.append("")
+        with w.looping(w.active):
+            w.go(head)
+            w.begin(head)
+            first = len(w.lines)
+            phis = [w.joined(x.dtype, x.wide, [(x, before)]) for x in numbers]
+            carry = self.rebuilt(start, phis)
+            more = self.number(going(carry))
+            if more.wide:
+                more = w.both(more, w.active)
+            w.branch(w.any(more), body, after)
+            w.begin(body)
+            if counter:
+                turns = "%" + w.fresh("turns")
+                w.do(f"{turns} = load volatile i64, ptr {counter}, align 8")
+                w.do(f"{turns}.next = add i64 {turns}, 1")
+                w.do(f"store volatile i64 {turns}.next, ptr {counter}, align 8")
+            with w.scope(more if more.wide else w.active):
+                found = turn(carry)
+                new = self.flat(found, varies)
+                if more.wide:
+                    new = [w.select(more, x, y) for x, y in zip(new, phis, strict=True)]
+                self.put(start, found, more if more.wide else None)
+                for i, x in enumerate(new):
+                    w.lines[first + i] += f", [ {x.name}, %{w.block} ]"
+                w.go(head)
+        w.begin(after)
+        self.counter = counter
+        return carry
+
+    def choose(
+        self,
+        which: Any,
+        branches: Sequence[Callable],
+        operands: list[Value],
+        sizes: Sequence[int],
+        avals: Sequence,
+        varies: Sequence[bool],
+    ) -> list[Value]:
+        w, last = self.w, len(branches) - 1
+        order = sorted(range(len(branches)), key=lambda i: sizes[i])
+        held: list[Value] = []  # places of large results
+        for a, v in zip(avals, varies, strict=True):
+            none = (
+                filled(a.shape, [constant(0, a.dtype)] * math.prod(a.shape))
+                if math.prod(a.shape) <= self.small
+                else None
+            )
+            held.append(memory.reserved(self, a.shape, a.dtype, v) if none is None else none)
+        now = self.flat(held, varies)
+        if sizes[order[0]] <= CHEAP:
+            found = branches[order.pop(0)](operands)
+            self.put(held, found, None)
+            now = self.flat(found, varies)
+        for i in order:
+            asked = self.asked(which, i, last)
+            before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
+            needed, taken = conditions.asking(w, asked, w.active) if asked.wide else (asked, asked)
+            w.branch(needed, inside, after, SELDOM)
+            w.begin(inside)
+            with w.scope(taken if asked.wide else w.active):
+                found = branches[i](operands)
+                new = self.flat(found, varies)
+                if asked.wide:
+                    new = [w.select(taken, x, y) for x, y in zip(new, now, strict=True)]
+                self.put(held, found, taken if asked.wide else None)
+                end = w.block
+                w.go(after)
+            w.begin(after)
+            now = [w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
+        return self.rebuilt(held, now)
+
+    def asked(self, which: Number, i: int, last: int) -> Number:
+        """Whether the i-th of several branches is asked for; a number that is out of range means the nearest."""
+        bits = conditions.flags(self.w, which)
+        if bits and len(bits) == last == 1:
+            return bits[0][0] if i else conditions.negated(self.w, bits[0][0])
+        name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
+        return self.w.op(name, which, constant(i, INT), dtype=BOOL)
+
+    def scan(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        p = eqn.params
+        a, count = scan_counts(p)
+        fixed, start, sequences = (
+            inputs[:a],
+            inputs[a : a + count],
+            [memory.stored(self, x) for x in inputs[a + count :]],
+        )
+        flags = varying(eqn, [self.varies(x) for x in inputs])
+        rows = [
+            memory.reserved(self, v.aval.shape, v.aval.dtype, f)
+            for v, f in zip(eqn.outvars[count:], flags[count:], strict=True)
+        ]
+        one, length = (filled((), [np.int64(x)]) for x in (1, p["length"]))
+
+        def turn(carry: list[Value]) -> list[Value]:
+            i = self.number(
+                machine("sub", np.int64(p["length"] - 1), carry[0].item()) if p["reverse"] else carry[0].item()
+            )
+            here = [memory.held(self, memory.row(self, x, i)) for x in sequences]
+            found = machine.run(p["jaxpr"], [*fixed, *carry[1:], *here])
+            for target, x in zip(rows, found[count:], strict=True):
+                memory.copy(self, memory.row(self, target, i), memory.as_block(self, x), None)
+            return [machine.each("add", carry[0], one), *found[:count]]
+
+        going = lambda carry: machine("lt", carry[0].item(), length.item())
+        state = self.loop([filled((), [np.int64(0)]), *start], [False, *flags[:count]], going, turn)[1:]
+        return [*state, *(memory.held(self, x) for x in rows)]
+
+    def stream(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Turns as many as the caller has rows, in each of which there is a line for what is stored of it."""
+        w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
+        constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
+        flags = [False, *varying(eqn, [self.varies(x) for x in inputs])[:carried]]
+        given = [(pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
+        count, rows = Number("%rows", LONG, False), list[Value]()
+
+        def turn(carry: list[Value]) -> list[Value]:
+            i, *state = carry
+            i = self.number(i.item())
+            here = [w.load(w.address(at, dtype, wide=False, place=i), dtype, False) for at, dtype in given]
+            found = machine.evaluate(jaxpr, constants, [*state, *(filled((), [x]) for x in here)])
+            if any(isinstance(x, Block) and x.size > SMALL for x in found[carried:]):
+                raise Unsupported("rows that are large arrays")
+            found[carried:] = map(memory.numbers, found[carried:])
+            place = w.op("add", w.op("mul", i, Number("%row", LONG, False)), Number("%lane", LONG, False)).name
+            numbers = [w.wide(self.number(x)) for y in found[carried:] for x in y.flat]
+            w.lines.append("")
+            entries = iter(Row(x, len(w.lines) - 1, place) for x in numbers)
+            rows[:] = [filled(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
+            return [filled((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
+
+        going = lambda carry: w.op("icmp slt", self.number(carry[0].item()), count, dtype=BOOL)
+        state = self.loop([filled((), [np.int64(0)]), *start], flags, going, turn)[1:]
+        self.empty += [x for x in rows if x.size == 0]
+        return [*state, *rows]
+
+
+def emit(
+    closed: Any,
+    variables: Sequence,
+    varies: Sequence[bool],
+    width: int,
+    fused: bool,
+    small: int = SMALL,
+) -> Text:
+    """A program for ``width`` lanes a vector, with the C signature
+
+        void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
+
+    of a jaxpr. ``entries`` are the arrays of its ``variables``, of which ``varies`` says whether it holds lanes, one after the
+    other for every entry, or one array for all. So do results hold lanes; rows of a `stream` lie one after the other, and
+    ``given`` are the sequences that its turns are given. Booleans are bytes. What the jaxpr closes over is known where it
+    is no variable; ``fused``: see `Writer`.
+    """
+    e = Native(width, fused, small)
+    w, jaxpr, machine = e.w, closed.jaxpr, Machine(e)
+    w.do(f"%above = add i64 %lanes, {width - 1}")
+    w.do(f"%blocks = udiv i64 %above, {width}")
+    w.do(f"%row = mul i64 %blocks, {width}")
+    sources = [
+        memory.Source(pointer(w, "entries", i), v.aval, x)
+        for i, (v, x) in enumerate(zip(variables, varies, strict=True))
+    ]
+    shared = {id(s): memory.read(e, s) for s in sources if not s.wide}
+    targets = [pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
+    w.go("block")
+    w.begin("block")
+    w.do("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
+    head = len(w.lines) - 1
+    w.do(f"%lane = mul i64 %number, {width}")
+    values = dict(
+        zip(variables, (shared[id(s)] if id(s) in shared else memory.read(e, s) for s in sources), strict=True)
+    )
+    machine.given = values
+    found = machine.run(closed, [values[v] for v in jaxpr.invars])
+    rows = [
+        _result(e, target, memory.held(e, x)) or e.is_empty_row(x) for target, x in zip(targets, found, strict=True)
+    ]
+    w.do("%next = add i64 %number, 1")
+    w.do("%more = icmp slt i64 %next, %blocks")
+    w.lines[head] = w.lines[head].replace("BACK", w.block)
+    w.do("br i1 %more, label %block, label %done")
+    w.begin("done")
+    w.do("ret void")
+    body = "\n".join([*w.entry, *w.lines])
+    others = "\n".join(w.declared.values())
+    # vectors that registers have no room for are kept on the stack, none of them across two cache lines
+    opening = f"define void @{NAME}({SIGNATURE}) nounwind alignstack(64) {{"
+    return Text(f"{opening}\nentry:\n{body}\n}}\n{others}\n", width, rows, w.used)
+
+
+def identity(x: Value) -> Any:
+    """What is equal of equal values only; known numbers by their bits."""
+    return x if isinstance(x, Block) else (x.shape, *((y.dtype, y.tobytes()) if known(y) else y for y in x.flat))
+
+
+def pointer(w: Writer, table: str, i: int) -> str:
+    name = "%" + w.fresh("p")
+    w.do(f"{name}.at = getelementptr ptr, ptr %{table}, i64 {i}")
+    w.do(f"{name} = load ptr, ptr {name}.at")
+    return name
+
+
+def _result(e: Native, target: str, x: Value) -> bool:
+    """Stores a result, entry after entry; whether they are rows."""
+    w = e.w
+    if isinstance(x, Block):
+        memory.each(e, x.shape, lambda index: _store(e, target, memory.linear(e, x.shape, index), w.wide(x.at(index))))
+        return False
+    rows = {j: y for j, y in enumerate(x.flat) if isinstance(y, Row)}
+    for j, y in enumerate(x.flat):
+        if not rows:
+            _store(e, target, constant(j, LONG), w.wide(e.number(y)))
+        elif j in rows:
+            _store_row(w, target, j, y, y.x)
+        elif known(y):
+            _store_row(w, target, j, next(iter(rows.values())), w.wide(e.number(y)))
+        else:
+            raise Unsupported("rows of a stream beside what is none")
+    return bool(rows)
+
+
+def _store(e: Native, target: str, entry: Number, x: Number) -> None:
+    w = e.w
+    place = w.op("add", w.op("mul", entry, Number("%row", LONG, False)), Number("%lane", LONG, False))
+    w.store(w.address(target, x.dtype, wide=False, place=place), x)
+
+
+def _store_row(w: Writer, target: str, j: int, row: Row, x: Number) -> None:
+    """Into the line that the turn has for it."""
+    outside, w.lines = w.lines, []
+    name = "%" + w.fresh("p")
+    w.do(f"{name}.skip = mul i64 %rows, {j}")
+    w.do(f"{name}.from = mul i64 {name}.skip, %row")
+    w.do(f"{name}.to = add i64 {name}.from, {row.place}")
+    seen, w.seen = w.seen, [{}]  # nothing that it computes is seen elsewhere, nor what was computed after that line
+    w.store(w.address(target, x.dtype, wide=False, place=f"i64 {name}.to"), x)
+    w.seen = seen
+    inside, w.lines = w.lines, outside
+    w.lines[row.line] = "\n".join(filter(None, [w.lines[row.line], *inside]))

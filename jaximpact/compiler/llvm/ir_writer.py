@@ -1,0 +1,341 @@
+"""Instructions of LLVM IR, written as text: numbers that all lanes share are scalars, others vectors with one entry a lane."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..scalar import Unsupported
+
+TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
+    f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+}
+SPREADING = {"fadd", "fsub", "fmul", "fneg"}  # to their results, what is infinite or no number: 0 * inf is no number
+SPREAD = ("insertelement", "shufflevector")  # of one number to all lanes
+KEPT = (
+    "load",
+    "sdiv",
+    "udiv",
+    "srem",
+    "urem",
+    "call double @",
+    "call float @",
+    "call i",
+)  # where they stand: they may trap, or cost much
+RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'
+SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # now and then: as contacts act
+NAMED = re.compile(r"%[\w.]+")
+BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number of a program: its name in the text, its dtype, and whether it is a vector over lanes."""
+
+    name: str
+    dtype: np.dtype
+    wide: bool
+
+    @property
+    def is_float(self) -> bool:
+        return self.dtype.kind == "f"
+
+    @property
+    def is_signed(self) -> bool:
+        return self.dtype.kind == "i"
+
+
+@cache
+def kind(dtype: Any) -> str:
+    """The type of a scalar."""
+    try:
+        return TYPES[np.dtype(dtype).name]  # the name takes numpy a while
+    except (KeyError, TypeError) as error:
+        raise Unsupported(f"numbers of type {dtype}") from error
+
+
+def constant(value: Any, dtype: Any) -> Number:
+    """A known number, shared by all lanes."""
+    dtype = np.dtype(dtype)
+    kind(dtype)
+    if dtype == BOOL:
+        return Number("true" if value else "false", dtype, False)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            exact = float(dtype.type(value))
+        return Number(f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", dtype, False)
+    return Number(str(int(value)), dtype, False)
+
+
+def memory(dtype: Any) -> np.dtype:
+    """The type of a number in memory: that of a boolean is a byte."""
+    return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop: the line before it, of these lines, and what is known there."""
+
+    lines: list[str]
+    line: int
+    outside: dict
+
+    def before(self, text: str) -> None:
+        self.lines[self.line] = "\n".join(filter(None, [self.lines[self.line], text]))
+
+
+class Writer:
+    """A function body of ``width`` lanes a vector, one basic block after the other.
+
+    What was computed before is not computed again: `text` finds it, as far as the present block can see it.
+    """
+
+    def __init__(self, width: int, fused: bool) -> None:
+        self.width = width
+        self.fused = fused  # whether the processor multiplies and adds in one instruction
+        self.lines: list[str] = []
+        self.block = "entry"
+        self.declared: dict[str, str] = {}  # other functions by name: declarations or definitions
+        self.entry: list[str] = []  # what the first block begins with
+        self.used = 0  # bytes of memory for arrays
+        self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
+        self.active: Number | None = None  # the lanes whose results matter, None: all
+        self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
+        self.made: dict[str, tuple] = {}  # what conditions are made of, and whole numbers of flags: see `conditions`
+        self.terms: dict[str, tuple[Number, ...]] = {}  # of what is no finite number if one of them is none
+        self.loops: list[Loop] = []  # around the present block
+        self.depth: dict[str, int] = {}  # how many loops there are around a number
+        self._count = 0
+
+    def type(self, dtype: Any, wide: bool) -> str:
+        return f"<{self.width} x {kind(dtype)}>" if wide else kind(dtype)
+
+    def of(self, x: Number) -> str:
+        """The type of a number."""
+        return self.type(x.dtype, x.wide)
+
+    def arg(self, x: Number) -> str:
+        return f"{self.of(x)} {x.name}"
+
+    # instructions
+
+    def fresh(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def text(self, dtype: Any, wide: bool, instruction: str) -> Number:
+        """The result of an instruction without side effects."""
+        dtype = np.dtype(dtype)
+        if (known := self.known((instruction, dtype))) is not None:
+            return known
+        found = Number("%" + self.fresh(), dtype, wide)
+        line, depth = f"  {found.name} = {instruction}", len(self.loops)
+        if self.loops and (not wide or instruction.startswith(SPREAD)) and not instruction.startswith(KEPT):
+            depth = max((self.depth.get(name, depth) for name in NAMED.findall(instruction)), default=depth)
+        self.depth[found.name] = depth
+        if depth < len(self.loops):
+            self.loops[depth].before(line)
+            self.loops[depth].outside[instruction, dtype] = found
+        else:
+            self.lines.append(line)
+            self.seen[-1][instruction, dtype] = found
+        return found
+
+    def known(self, key: tuple) -> Any:
+        """What was computed before under that key, as far as the present block can see it."""
+        for scope in reversed(self.seen):
+            if key in scope:
+                return scope[key]
+        return None
+
+    def do(self, instruction: str) -> None:
+        self.lines.append(f"  {instruction}")
+
+    def op(self, name: str, *values: Number, dtype: Any = None) -> Number:
+        """An instruction whose operands have one type, and its result too where no other dtype is given."""
+        first, *_ = operands = self.alike(values)
+        found = self.text(first.dtype if dtype is None else dtype, first.wide, self._instruction(name, operands))
+        if found.dtype == BOOL and found.name not in self.made:
+            # of the operands before they were spread to all lanes
+            compared = name.startswith(("icmp", "fcmp"))
+            self.made[found.name] = ("compared", name, *values) if compared else (name, *values)
+        elif name.partition(" ")[0] in SPREADING:
+            self.terms[found.name] = values
+        return found
+
+    def _instruction(self, name: str, values: Sequence[Number]) -> str:
+        return f"{name} {self.of(values[0])} {', '.join(x.name for x in values)}"
+
+    def computed(self, name: str, *values: Number) -> Number | None:
+        """The result of an instruction that was written before, of operands of its type."""
+        operands = self.alike(values)
+        return self.known((self._instruction(name, operands), operands[0].dtype))
+
+    def convert(self, name: str, x: Number, dtype: Any) -> Number:
+        return self.text(dtype, x.wide, f"{name} {self.arg(x)} to {self.type(dtype, x.wide)}")
+
+    def select(self, which: Number, yes: Number, no: Number) -> Number:
+        if yes == no:
+            return yes
+        which, yes, no = self.alike((which, yes, no)) if which.wide else (which, *self.alike((yes, no)))
+        return self.text(yes.dtype, yes.wide, f"select {self.arg(which)}, {self.arg(yes)}, {self.arg(no)}")
+
+    def intrinsic(self, name: str, *values: Number, dtype: Any = None, extra: str = "") -> Number:
+        """``llvm.name`` of operands of one type; ``extra`` operands follow them."""
+        operands = self.alike(values)
+        first = operands[0]
+        result = np.dtype(first.dtype if dtype is None else dtype)
+        suffix = self.mangled(first)
+        if result != first.dtype:
+            suffix = f"{self.mangled(Number('', result, first.wide))}.{suffix}"
+        function = f"@llvm.{name}.{suffix}"
+        inputs = ", ".join([self.of(x) for x in operands] + ([extra.split()[0]] if extra else []))
+        self.declared[function] = f"declare {self.type(result, first.wide)} {function}({inputs})"
+        given = ", ".join([self.arg(x) for x in operands] + ([extra] if extra else []))
+        return self.text(result, first.wide, f"call {self.type(result, first.wide)} {function}({given})")
+
+    def called(self, name: str, x: Number, body: Callable[[Writer, Number], Number]) -> Number:
+        """``body(writer, x)`` as a function, written once."""
+        function = f"@lanes.{name}.{self.mangled(x)}"
+        if function not in self.declared:
+            inside = Writer(self.width, self.fused)
+            inside.begin("entry")
+            found = body(inside, Number("%x", x.dtype, x.wide))
+            self.declared |= inside.declared
+            head = f"define internal {self.of(x)} {function}({self.of(x)} %x) noinline nounwind memory(none) {{"
+            self.declared[function] = "\n".join([head, *inside.lines, f"  ret {inside.arg(found)}", "}"])
+        return self.text(x.dtype, x.wide, f"call {self.of(x)} {function}({self.arg(x)})")
+
+    def mangled(self, x: Number) -> str:
+        short = {"double": "f64", "float": "f32"}.get(kind(x.dtype), kind(x.dtype))
+        return f"v{self.width}{short}" if x.wide else short
+
+    # shared numbers and vectors
+
+    def wide(self, x: Number) -> Number:
+        """A number as a vector."""
+        if x.wide:
+            return x
+        if not x.name.startswith("%"):
+            return Number(f"splat ({kind(x.dtype)} {x.name})", x.dtype, True)
+        vector = self.type(x.dtype, True)
+        first = self.text(x.dtype, True, f"insertelement {vector} poison, {self.arg(x)}, i64 0")
+        return self.text(
+            x.dtype,
+            True,
+            f"shufflevector {vector} {first.name}, {vector} poison, <{self.width} x i32> zeroinitializer",
+        )
+
+    def lane(self, x: Number, i: int) -> Number:
+        """The number of a lane."""
+        return self.text(x.dtype, False, f"extractelement {self.arg(x)}, i64 {i}") if x.wide else x
+
+    def vector(self, lanes: Sequence[Number]) -> Number:
+        """The vector of the numbers of all lanes."""
+        kind_, found = self.type(lanes[0].dtype, True), "poison"
+        for i, x in enumerate(lanes):
+            now = self.text(x.dtype, True, f"insertelement {kind_} {found}, {self.arg(x)}, i64 {i}")
+            found = now.name
+        return now
+
+    def alike(self, values: Iterable[Number]) -> list[Number]:
+        """Vectors, if there is one among them."""
+        values = list(values)
+        return [self.wide(x) for x in values] if any(x.wide for x in values) else values
+
+    def like(self, values: Sequence[Number], flags: Sequence[bool]) -> list[Number]:
+        """Vectors where the flags say so."""
+        return [self.wide(x) if wide else x for x, wide in zip(values, flags, strict=True)]
+
+    def any(self, x: Number) -> Number:
+        """Whether a condition holds in any lane."""
+        return self._of_all("or", x)
+
+    def all(self, x: Number) -> Number:
+        """Whether it holds in every lane."""
+        return self._of_all("and", x)
+
+    def _of_all(self, name: str, x: Number) -> Number:
+        if not x.wide:
+            return x
+        function = f"@llvm.vector.reduce.{name}.v{self.width}i1"
+        self.declared[function] = f"declare i1 {function}({self.of(x)})"
+        return self.text(BOOL, False, f"call i1 {function}({self.arg(x)})")
+
+    def both(self, x: Number, y: Number | None) -> Number:
+        return x if y is None else self.op("and", x, y)
+
+    # memory
+
+    def address(self, pointer: str, dtype: Any, *, wide: bool, place: Number | str) -> str:
+        """The address of an entry of an array in memory; one of lanes has ``width`` numbers an entry."""
+        name = "%" + self.fresh("p")
+        at = place if isinstance(place, str) else self.arg(place)
+        self.do(f"{name} = getelementptr {self.type(memory(dtype), wide)}, ptr {pointer}, {at}")
+        return name
+
+    def load(self, address: str, dtype: Any, wide: bool) -> Number:
+        kept = memory(dtype)
+        found = self.text(kept, wide, f"load {self.type(kept, wide)}, ptr {address}, align {kept.itemsize}")
+        return found if kept == dtype else self.op("icmp ne", found, constant(0, kept), dtype=BOOL)
+
+    def store(self, address: str, x: Number) -> None:
+        kept = memory(x.dtype)
+        x = x if kept == x.dtype else self.convert("zext", x, kept)
+        self.do(f"store {self.arg(x)}, ptr {address}, align {kept.itemsize}")
+
+    def reserve(self, count: int, dtype: Any, wide: bool) -> str:
+        """Memory for so many numbers, or vectors, which a call of the program is given."""
+        name, self.used = "%" + self.fresh("m"), -(-self.used // 64) * 64
+        self.entry.append(f"  {name} = getelementptr i8, ptr %work, i64 {self.used}")
+        self.used += count * memory(dtype).itemsize * (self.width if wide else 1)
+        return name
+
+    # blocks
+
+    @contextmanager
+    def looping(self, active: Number | None) -> Iterator[None]:
+        """A scope of blocks that are gone through again and again: what does not change is computed before them, in the line that
+        was written last."""
+        self.loops.append(Loop(self.lines, len(self.lines) - 1, self.seen[-1]))
+        try:
+            with self.scope(active):
+                yield
+        finally:
+            self.loops.pop()
+
+    def begin(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def go(self, label: str) -> None:
+        self.do(f"br label %{label}")
+
+    def branch(self, which: Number, yes: str, no: str, hint: str = "") -> None:
+        """To a block; ``hint`` RARE or SELDOM: hardly ever to the first, which then has to save the registers that it needs."""
+        self.do(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
+
+    @contextmanager
+    def scope(self, active: Number | None) -> Iterator[None]:
+        """Blocks that may not be passed: what they compute is forgotten after them. Only the active lanes matter there."""
+        outside, self.active = self.active, active
+        self.seen.append({})
+        try:
+            yield
+        finally:
+            self.seen.pop()
+            self.active = outside
+
+    def joined(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
+        """A number that comes from one of several blocks."""
+        found = Number("%" + self.fresh(), np.dtype(dtype), wide)
+        parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
+        self.lines.append(f"  {found.name} = phi {self.of(found)} {parts}")
+        return found

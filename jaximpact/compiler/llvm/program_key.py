@@ -1,0 +1,161 @@
+"""The name of a program: one hash of all that its code depends on, so that another process finds the code without writing it again.
+
+Two programs of one name have the same operations, on the same kinds of operands, with the same parameters and known arrays. What
+cannot be named by its content, as a function of Python can not, leaves its program without a name.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import logging
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+from ...jaxtools.argument_checks import is_traced
+from ...jaxtools.jaxpr_tools import is_literal
+
+# parameters that say how something is differentiated, batched, checked or placed, not what is computed
+APART = {
+    "custom_jvp_call": {"jvp_jaxpr_fun", "symbolic_zeros", "num_consts"},
+    "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts"},
+    "custom_vmap_call": {"rule"},
+    "jit": {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name", "inline", "keep_unused", "compiler_options_kvs"},
+    "remat2": {"policy"},
+    "checkpoint": {"policy"},
+}  # fmt: skip
+APART["pjit"] = APART["jit"]
+EVERYWHERE = {"sharding", "out_sharding"}
+PLAIN = {type(None), bool, int, float, complex, str, bytes}
+SOURCES = ("compiler/llvm", "compiler/scalar")
+log = logging.getLogger(__name__)
+
+
+class Unnamed(Exception):
+    """What has no name; the message says what it is."""
+
+
+def signature(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
+    """The name of a program of these ``variables``, whose values are not part of it, and ``flags``; None: it has none."""
+    named = _Naming(variables)
+    try:
+        named.value(flags)
+        named.closed(closed)
+    except Unnamed as what:
+        log.info("a program is compiled anew in every process: what it is made of has no name, %s", what)
+        return None
+    return named.hashed()
+
+
+@cache
+def _sources() -> bytes:
+    """A hash of what writes the code."""
+    root, found = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted(
+        [*(path for room in SOURCES for path in (root / room).glob("*.py")), root / "jaxtools/jaxpr_tools.py"]
+    ):
+        found.update(path.read_bytes())
+    return found.digest()
+
+
+class _Naming:
+    """What is said of a program, part by part."""
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self.parts: list[bytes] = [_sources()]
+        self.numbers: dict[Any, int] = {}
+        self.given = set(variables)
+        self.kept: dict[int, tuple[int, Any]] = {}  # jaxprs by where they are, which live as long as this
+        self.kinds: dict[Any, str] = {}  # of avals
+
+    def hashed(self) -> str:
+        return hashlib.sha256(b"\0".join(self.parts)).hexdigest()
+
+    def text(self, part: str) -> None:
+        self.parts.append(part.encode())
+
+    def value(self, x: Any) -> None:
+        """Anything that a parameter may be."""
+        if type(x) in PLAIN:
+            self.text(f"{type(x).__name__} {x!r}")
+        elif type(x) in (tuple, list):
+            self.text(f"{type(x).__name__} {len(x)}")
+            for y in x:
+                self.value(y)
+        elif isinstance(x, ClosedJaxpr):
+            self.closed(x)
+        elif isinstance(x, Jaxpr):
+            self.jaxpr(x)
+        elif isinstance(x, enum.Enum):
+            self.text(f"{type(x).__name__}.{x.name}")
+        elif isinstance(x, np.dtype) or (isinstance(x, type) and issubclass(x, np.generic)):
+            self.text(f"dtype {np.dtype(x).str}")
+        elif isinstance(x, np.ndarray | np.generic | jax.Array):
+            self.array(x)
+        elif isinstance(x, tuple):
+            self.text(type(x).__name__)
+            self.value(tuple(x))
+        elif isinstance(x, dict):
+            self.value(sorted(x.items(), key=str))
+        elif hasattr(x, "__dataclass_fields__"):
+            self.text(type(x).__name__)
+            self.value([getattr(x, name) for name in x.__dataclass_fields__])
+        else:
+            raise Unnamed(f"a {type(x).__name__}")
+
+    def array(self, x: Any) -> None:
+        if is_traced(x):
+            raise Unnamed("a traced array")
+        x = np.asarray(x)
+        self.text(f"array {x.dtype.str} {x.shape}")
+        self.parts.append(x.tobytes())
+
+    def closed(self, closed: Any) -> None:
+        self.jaxpr(closed.jaxpr)
+        for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
+            if v not in self.given:
+                self.array(x)
+
+    def jaxpr(self, jaxpr: Any) -> None:
+        # the same again has the same name
+        if id(jaxpr) in self.kept:
+            self.text(f"again {self.kept[id(jaxpr)][0]}")
+            return
+        self.kept[id(jaxpr)] = len(self.kept), jaxpr
+        self.text(f"jaxpr {len(jaxpr.constvars)} {len(jaxpr.invars)} {[v in self.given for v in jaxpr.constvars]}")
+        self.new([*jaxpr.constvars, *jaxpr.invars])
+        for eqn in jaxpr.eqns:
+            name = eqn.primitive.name
+            self.text(name)
+            self.operands(eqn.invars)
+            apart = APART.get(name, EVERYWHERE)
+            for key, x in sorted(eqn.params.items()):
+                if key not in apart:
+                    self.text(key)
+                    self.value(x)
+            self.new(eqn.outvars)
+        self.operands(jaxpr.outvars)
+
+    def new(self, variables: Sequence[Any]) -> None:
+        for v in variables:
+            self.numbers[v] = len(self.numbers)
+            self.text(self.kind(v.aval))
+
+    def kind(self, aval: Any) -> str:
+        if aval not in self.kinds:
+            self.kinds[aval] = f"{aval.dtype} {aval.shape}"
+        return self.kinds[aval]
+
+    def operands(self, operands: Sequence[Any]) -> None:
+        for v in operands:
+            if is_literal(v):
+                self.text(self.kind(v.aval))
+                self.array(np.asarray(v.val, v.aval.dtype))
+            else:
+                self.text(str(self.numbers[v]))

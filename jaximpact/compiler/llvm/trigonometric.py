@@ -1,0 +1,149 @@
+"""Sine and cosine of vectors, to 1.5 ulp for every finite number.
+
+x = k pi/2 + r, with |r| at most about pi/4 and pi/2 in parts (Cody and Waite 1980, with fused multiply-add, so that the first
+difference is exact); polynomials of r of least error (those of the FreeBSD C library). What r is rounded by is let go: keeping it
+takes half as many operations again, and would give one ulp. Beyond ``large``, where k would no longer be known to all digits, the C
+library is called, lane by lane, or for single precision the same is done in double.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from .ir_writer import BOOL, INT, LONG, RARE, Number, Writer, constant
+
+# Polynomials of least error on |r| <= pi/4 (those of the FreeBSD C library): sin r = r + r^3 p(r^2), cos r = 1 - r^2/2 + r^4 p(r^2).
+SINE = (1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06, -1.98412698298579493134e-04,
+        8.33333333332248946124e-03, -1.66666666666666324348e-01)  # fmt: skip
+COSINE = (-1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.75573143513906633035e-07, 2.48015872894767294178e-05,
+          -1.38888888888741095749e-03, 4.16666666666666019037e-02)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What depends on the type of numbers: the whole number of their size, the largest that is reduced here, the sum with which
+    leaves the nearest whole number in the last bits, pi/2 in parts, and polynomials of an even number of terms."""
+
+    whole: np.dtype
+    large: float
+    shift: float
+    half_pi: Sequence[float]
+    sine: Sequence[float]
+    cosine: Sequence[float]
+
+
+DOUBLE = Precision(
+    LONG, 2.0**30, 1.5 * 2.0**52, (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33), SINE, COSINE
+)
+SINGLE = Precision(
+    INT,
+    2.0**12,
+    1.5 * 2.0**23,
+    (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15),
+    (2.7183114939898219064e-06, -1.98393348360966317347e-04, 8.3332938588946317560e-03, -1.66666666416265235595e-01),
+    (0.0, 2.43904487962774090654e-05, -1.38867637746099294692e-03, 4.16666233237390631894e-02),
+)
+PRECISIONS = {np.dtype(np.float64): DOUBLE, np.dtype(np.float32): SINGLE}
+
+Library = Callable[..., Number]
+
+
+def sine(w: Writer, x: Number, library: Library) -> Number:
+    """sin x; ``library(writer, name, x)`` is that of the C library."""
+    return _single(w, x, library)[0]
+
+
+def cosine(w: Writer, x: Number, library: Library) -> Number:
+    """cos x."""
+    return _single(w, x, library)[1]
+
+
+def _single(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
+    """Both, in the precision of x; that of single precision is computed in double."""
+    a, b = w.differences.get(x.name, (x, None))
+    if a == b:
+        return x, w.op("fadd", x, constant(1, x.dtype))  # of 0, or of what is no number
+    turned = None if b is None else w.computed("fsub contract", b, a)
+    if turned is not None and (len(turned.name), turned.name) < (len(x.name), x.name):
+        sine, cosine = _single(w, turned, library)
+        return w.op("fsub", constant(0, x.dtype), sine), cosine
+    if not w.fused:
+        return library(w, "sin", x), library(w, "cos", x)
+    if x.dtype in PRECISIONS:
+        return _both(w, x, library)
+    found = _both(w, w.convert("fpext", x, np.float32), library)
+    return w.convert("fptrunc", found[0], x.dtype), w.convert("fptrunc", found[1], x.dtype)
+
+
+def _both(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
+    key = ("sine and cosine of", x)
+    if (known := w.known(key)) is not None:
+        return known
+    found = _small(w, x, PRECISIONS[x.dtype])
+    size = w.intrinsic("fabs", x)
+    huge = w.op("fcmp ogt", size, constant(PRECISIONS[x.dtype].large, x.dtype), dtype=BOOL)
+    huge = w.both(huge, w.active) if x.wide else huge
+    before, far, after = w.block, w.fresh("far"), w.fresh("near")
+    w.branch(w.any(huge), far, after, RARE)
+    w.begin(far)
+    with w.scope(huge):
+        exact = [w.select(huge, y, z) for y, z in zip(_far(w, x, library), found, strict=True)]
+        end = w.block
+        w.go(after)
+    w.begin(after)
+    joined = [w.joined(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True)]
+    w.seen[-1][key] = joined[0], joined[1]
+    return w.seen[-1][key]
+
+
+def _far(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
+    """Both, of large numbers."""
+    if x.dtype == np.float64:
+        return library(w, "sin", x), library(w, "cos", x)
+    sine, cosine = _both(w, w.convert("fpext", x, np.float64), library)
+    return w.convert("fptrunc", sine, x.dtype), w.convert("fptrunc", cosine, x.dtype)
+
+
+def _small(w: Writer, x: Number, precision: Precision) -> tuple[Number, Number]:
+    fma = lambda a, b, c: w.intrinsic("fma", a, b, c)
+    mul, sub = (lambda a, b, name=name: w.op(name, a, b) for name in ("fmul", "fsub"))
+    real, whole = (lambda value: constant(value, x.dtype)), (lambda value: constant(value, precision.whole))
+    # the last bits of the sum are those of the whole number k
+    shifted = fma(x, real(2 / math.pi), real(precision.shift))
+    back = w.op("fneg", sub(shifted, real(precision.shift)))
+    # the first difference is exact, and the others are rounded as their result is
+    y = reduce(lambda rest, part: fma(back, real(part), rest), precision.half_pi, x)
+    z = mul(y, y)
+
+    square = mul(z, z)
+
+    def polynomial(coefficients: Sequence[float]) -> Number:
+        """Two terms at a time, which is a chain half as long as one by one."""
+        pairs = [
+            fma(z, real(a), real(b)) if a else real(b)
+            for a, b in zip(coefficients[::2], coefficients[1::2], strict=True)
+        ]
+        return reduce(lambda total, pair: fma(total, square, pair), pairs)
+
+    sine = fma(mul(y, z), polynomial(precision.sine), y)
+    cosine = fma(square, polynomial(precision.cosine), fma(z, real(-0.5), real(1)))
+    quarter = w.convert("bitcast", shifted, precision.whole)
+    odd = w.op("icmp ne", w.op("and", quarter, whole(1)), whole(0), dtype=BOOL)
+    sine = w.select(w.op("fcmp oeq", x, real(0), dtype=BOOL), x, sine)  # a zero with its sign
+    bits = 8 * x.dtype.itemsize
+
+    def turned(value: Number, half: Number) -> Number:
+        """With the opposite sign where the second bit is set."""
+        sign = w.op("and", w.op("shl", half, whole(bits - 2)), whole(-(2 ** (bits - 1))))
+        return w.convert("bitcast", w.op("xor", w.convert("bitcast", value, precision.whole), sign), x.dtype)
+
+    # odd quarters exchange the two
+    return (
+        turned(w.select(odd, cosine, sine), quarter),
+        turned(w.select(odd, sine, cosine), w.op("add", quarter, whole(1))),
+    )

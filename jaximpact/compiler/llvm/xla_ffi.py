@@ -1,0 +1,216 @@
+"""Native code as a target of XLA's foreign function interface, so that programs that XLA compiles can call it.
+
+The handler of a motion alone hands its buffers on, in native code. That of many lanes is a function of Python that reads the call's
+frame: the interface is in C, as ``xla/ffi/api/c_api.h`` of jaxlib has it. It takes some tens of microseconds, and the interpreter's
+lock while it copies lanes to columns and back.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import count as numbers_from
+from itertools import pairwise
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...jaxtools.threads import core_count
+from ...version import __version__ as version
+from .call import Compiled, prepared
+from .emitter import NAME
+from .jit import loaded
+
+EXTENSION, API, ARGUMENTS, RESULTS, DATA = 8, 16, 72, 112, 24  # offsets in a frame, and of the data in a buffer
+METADATA, VERSION, TRAITS = 24, 24, 32  # in the extension that asks for the interface's version
+OWN_VERSION, NEW_ERROR = 32, 48  # in the interface itself
+INTERNAL = 13  # kind of error
+FIXED = "jaximpact_fixed_"  # names of targets that every process knows begin so
+STACK = 2**16  # bytes of memory of a motion up to which they lie on the stack
+APART = 256  # lanes from which they are shared out to all cores
+_number = numbers_from()
+_targets: dict[Any, str] = {}
+_handlers: list[Any] = []  # they live as long as the process: XLA forgets none
+
+
+def target(
+    one: Any,
+    members: Sequence,
+    axes: Sequence[int | None],
+    lanes: int | None,
+    results: Sequence,
+    turns: Callable[[Sequence[np.ndarray]], Sequence],
+    before: int = 0,
+    **static: Any,
+) -> str:
+    """The name of the target that calls a jitted function of one lane for all ``lanes`` (None: for one).
+
+    ``members``: avals of its operands in one lane; ``results``: those of its results for all lanes; ``turns``: from the operands
+    the sequences for a `stream`, one entry a row, whose axis comes behind ``before`` axes of a result.
+
+    Raises:
+        Unsupported, ImportError: as `prepared`.
+    """
+    carried = [a is not None for a in axes]
+    program = prepared(one, members, carried, **static)
+    shapes = [((lanes, *x.shape) if c else x.shape, x.dtype) for x, c in zip(members, carried, strict=True)]
+    outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
+    key = (id(program.program), tuple(carried), lanes, str(shapes), str(outputs))
+    if key in _targets:
+        return _targets[key]
+    if lanes is None and not any(many for _, many in program.results) and program.program.text.work <= STACK:
+        code = loaded(_of_one_lane(program.program, len(shapes), len(outputs)))
+        return _named(key, code.address, code, program)
+
+    def call(operands: list[np.ndarray], found: list[np.ndarray]) -> None:
+        given, every = turns(operands), lanes or 1
+        slices = [slice(0, every)]
+        if every >= APART:
+            ends = np.linspace(0, every, core_count() + 1).astype(int).tolist()
+            slices = [slice(a, b) for a, b in pairwise(ends)]
+
+        def part(some: slice) -> None:
+            mine = [x[some] if c else x for x, c in zip(operands, carried, strict=True)]
+            made = program.launch(mine, carried, some.stop - some.start, given)
+            for x, y, (_, many) in zip(found, made, program.results, strict=True):
+                y = np.moveaxis(y, 1, 1 + before) if many else y
+                if lanes is None:
+                    x[...] = y[0]
+                else:
+                    x[some] = y
+
+        if len(slices) == 1:
+            part(slices[0])
+        else:
+            list(cores().map(part, slices))
+
+    return registered(key, lambda: call, shapes, outputs)
+
+
+def registered(
+    key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence, lasts: bool = False
+) -> str:
+    """The name of a target that calls ``call(operands, results)`` on arrays of these shapes and dtypes, which the key stands for;
+    ``make()`` gives the call where there is no such target yet. A key that ``lasts`` says the same in every process, and so does its
+    name, as programs need it that are kept (`lasting`)."""
+    if key in _targets:
+        return _targets[key]
+    call = make()
+    handler = _Signature(_handled(call, shapes, outputs))
+    return _named(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call, lasts=lasts)
+
+
+def _named(key: Any, address: int, *parts: Any, lasts: bool = False) -> str:
+    """The name of a new target: the handler at an address, and what it needs."""
+    name = f"jaximpact_{os.getpid()}_{next(_number)}"
+    if lasts:
+        name = FIXED + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
+    _handlers.append((key, *parts))
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
+    _targets[key] = name
+    return name
+
+
+def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
+    """A handler that hands XLA's buffers to the program of one lane as they are: a hundredth of what one in Python takes."""
+    lines: list[str] = []
+
+    def at(name: str, base: str, offset: int) -> str:
+        """The pointer that lies there."""
+        lines.append(f"%{name}.at = getelementptr i8, ptr {base}, i64 {offset}")
+        lines.append(f"%{name} = load ptr, ptr %{name}.at")
+        return f"%{name}"
+
+    def put(value: str, table: str, i: int) -> None:
+        lines.append(f"%{table}.{i} = getelementptr ptr, ptr %{table}, i64 {i}")
+        lines.append(f"store ptr {value}, ptr %{table}.{i}")
+
+    def fixed(address: int) -> str:
+        return f"inttoptr (i64 {address} to ptr)"
+
+    lines += [f"%entries = alloca [{operands + len(program.constants)} x ptr]", f"%results = alloca [{results} x ptr]"]
+    lines += [f"%work = alloca [{program.text.work + 64} x i8], align 64"]
+    asked = at("extension", "%frame", EXTENSION)
+    lines += [f"%asked = icmp ne ptr {asked}, null", "br i1 %asked, label %about, label %run", "about:"]
+    about, api = at("metadata", asked, METADATA), at("api", "%frame", API)
+    lines += [f"%own = getelementptr i8, ptr {api}, i64 {OWN_VERSION}", "%version = load i64, ptr %own"]
+    lines += [f"%told = getelementptr i8, ptr {about}, i64 {VERSION}", "store i64 %version, ptr %told"]
+    lines += [
+        f"%traits = getelementptr i8, ptr {about}, i64 {TRAITS}",
+        "store i32 0, ptr %traits",
+        "ret ptr null",
+        "run:",
+    ]
+    for table, offset, count in (("entries", ARGUMENTS, operands), ("results", RESULTS, results)):
+        buffers = at(f"{table}.buffers", "%frame", offset)
+        for i in range(count):
+            put(at(f"{table}.data{i}", at(f"{table}.buffer{i}", buffers, 8 * i), DATA), table, i)
+    for i, x in enumerate(program.constants):
+        put(fixed(x.ctypes.data), "entries", operands + i)
+    given = "ptr %entries, ptr %results, ptr null, ptr %work, i64 1, i64 0"
+    lines += [f"call void {fixed(program.code.address)}({given})", "ret ptr null"]
+    body = "\n".join(lines)
+    return f"define ptr @{NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
+
+
+_Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+
+
+@cache
+def cores() -> ThreadPoolExecutor:
+    """Threads that share the lanes of a call."""
+    return ThreadPoolExecutor(core_count(), "jaximpact")
+
+
+def _at(address: int) -> int:
+    return ctypes.c_void_p.from_address(address).value or 0
+
+
+def _arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
+    """The buffers of a table as arrays of these shapes and dtypes."""
+    found = []
+    for i, (shape, dtype) in enumerate(kinds):
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if size == 0:
+            found.append(np.empty(shape, dtype))
+            continue
+        data = _at(_at(table + 8 * i) + DATA)
+        memory: Any = (ctypes.c_char * size).from_address(data)
+        found.append(np.frombuffer(memory, dtype).reshape(shape))
+    return found
+
+
+class _NewError(ctypes.Structure):
+    _fields_ = (
+        ("size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("kind", ctypes.c_int),
+    )
+
+
+def _error(api: int, text: str) -> int | None:
+    told = _NewError(ctypes.sizeof(_NewError), None, text.encode(), INTERNAL)
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_at(api + NEW_ERROR))(ctypes.addressof(told))
+
+
+def _handled(call: Callable, shapes: Sequence, outputs: Sequence) -> Callable[[int], int | None]:
+    def handler(frame: int) -> int | None:
+        api, extension = _at(frame + API), _at(frame + EXTENSION)
+        try:
+            if extension:
+                about = _at(extension + METADATA)
+                ctypes.memmove(about + VERSION, api + OWN_VERSION, 8)
+                ctypes.c_uint32.from_address(about + TRAITS).value = 0
+            else:
+                call(_arrays(_at(frame + ARGUMENTS), shapes), _arrays(_at(frame + RESULTS), outputs))
+        except BaseException as error:
+            return _error(api, f"{type(error).__name__}: {error}")
+        return None
+
+    return handler

@@ -1,0 +1,89 @@
+"""Arithmetic on known numbers, and what an operation with a known 0 or 1 is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .values import known
+
+FOLDED: dict[str, Callable] = {
+    "add": np.add, "add_any": np.add, "sub": np.subtract, "neg": np.negative, "eq": np.equal, "ne": np.not_equal,
+    "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "and": np.bitwise_and, "mul": np.multiply,
+    "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert, "max": np.maximum, "min": np.minimum, "sqrt": np.sqrt,
+    "abs": np.abs, "floor": np.floor, "ceil": np.ceil, "square": np.square, "sign": np.sign, "is_finite": np.isfinite,
+    "clamp": lambda least, x, most: np.minimum(np.maximum(least, x), most), "copy": lambda x: x,
+}  # fmt: skip
+
+
+def folded(name: str, x: Sequence[Any], params: Any) -> Any:
+    """The result for known numbers, or None where it is left to the emitter."""
+    if name == "select_n":
+        return x[1 + int(x[0])]
+    if name == "convert_element_type":
+        new = np.dtype(params["new_dtype"])
+        whole = x[0].dtype.kind == "f" and new.kind in "iu"
+        return None if whole else new.type(x[0])
+    if name == "div" and x[0].dtype.kind == "f":
+        with np.errstate(all="ignore"):
+            return x[0] / x[1]
+    if name == "rem" and x[0].dtype.kind in "iu" and x[1] > 0:
+        return np.fmod(*x)
+    if name not in FOLDED:
+        return None
+    with np.errstate(all="ignore"):
+        return FOLDED[name](*x)
+
+
+def _is(x: Any, value: Any) -> bool:
+    return known(x) and x == value
+
+
+def _add(m: Any, x: Any, y: Any) -> Any:
+    return y if _is(x, 0) else x if _is(y, 0) else None
+
+
+def _sub(m: Any, x: Any, y: Any) -> Any:
+    return m("neg", y) if _is(x, 0) else x if _is(y, 0) else None
+
+
+def _mul(m: Any, x: Any, y: Any) -> Any:
+    if _is(x, 0) or _is(y, 1):
+        return x
+    if _is(y, 0) or _is(x, 1):
+        return y
+    return m("neg", y) if _is(x, -1) else m("neg", x) if _is(y, -1) else None
+
+
+def _div(m: Any, x: Any, y: Any) -> Any:
+    return x if _is(x, 0) or _is(y, 1) else None
+
+
+def _and(m: Any, x: Any, y: Any) -> Any:
+    if x.dtype != bool:
+        return None
+    return (y if x else x) if known(x) else ((x if y else y) if known(y) else None)
+
+
+def _or(m: Any, x: Any, y: Any) -> Any:
+    if x.dtype != bool:
+        return None
+    return (x if x else y) if known(x) else ((y if y else x) if known(y) else None)
+
+
+def _select(m: Any, which: Any, *cases: Any) -> Any:
+    if known(which):
+        return cases[min(max(int(which), 0), len(cases) - 1)]
+    first = cases[0]
+    return (
+        first
+        if all(x is first or (known(x) and known(first) and x.tobytes() == first.tobytes()) for x in cases)
+        else None
+    )
+
+
+SIMPLIFIED: dict[str, Callable] = {
+    "add": _add, "add_any": _add, "sub": _sub, "mul": _mul, "div": _div, "and": _and, "or": _or, "select_n": _select,
+}  # fmt: skip

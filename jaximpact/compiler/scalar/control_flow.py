@@ -1,0 +1,88 @@
+"""Loops, branches and calls: what the emitter has to write is told in functions of values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ...jaxtools.jaxpr_tools import scan_counts, varying
+from .cost import cost
+from .values import Value, known, one
+
+
+def _varying(m: Any, eqn: Any, inputs: list[Value]) -> list[bool]:
+    return varying(eqn, [m.emitter.varies(x) for x in inputs])
+
+
+def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    p = eqn.params
+    a, b = p["cond_nconsts"], p["body_nconsts"]
+    head, body, start = inputs[:a], inputs[a : a + b], inputs[a + b :]
+    going = lambda carry: m.run(p["cond_jaxpr"], [*head, *carry])[0].item()
+    turn = lambda carry: m.run(p["body_jaxpr"], [*body, *carry])
+    return m.emitter.loop(start, _varying(m, eqn, inputs), going, turn)
+
+
+def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    """A loop over a counter; one over sequences is the emitter's, unless it is a single turn."""
+    p = eqn.params
+    a, count = scan_counts(p)
+    fixed, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
+    if p["length"] == 1 and all(isinstance(x, np.ndarray) for x in sequences):
+        found = m.run(p["jaxpr"], [*fixed, *start, *(x[0, ...] for x in sequences)])
+        if all(isinstance(x, np.ndarray) for x in found[count:]):
+            return [*found[:count], *(x[None] for x in found[count:])]
+    if sequences or len(eqn.outvars) > count:
+        return m.emitter.scan(m, eqn, inputs)
+    flags = [False, *_varying(m, eqn, inputs)]
+    zero, unit, length = (one(np.int32(x)) for x in (0, 1, p["length"]))
+    going = lambda carry: m("lt", carry[0].item(), length.item())
+    turn = lambda carry: [m.each("add", carry[0], unit), *m.run(p["jaxpr"], [*fixed, *carry[1:]])]
+    return m.emitter.loop([zero, *start], flags, going, turn)[1:]
+
+
+def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    branches = eqn.params["branches"]
+    which, *operands = inputs
+    which, last = which.item(), len(branches) - 1
+    if known(which):
+        return m.run(branches[min(max(int(which), 0), last)], operands)
+    if which.dtype == bool:
+        which = m("convert_element_type", which, params={"new_dtype": np.dtype(np.int32)})
+    runs = [lambda operands, branch=branch: m.run(branch, operands) for branch in branches]
+    sizes = [cost(branch) for branch in branches]
+    return m.emitter.choose(which, runs, operands, sizes, [v.aval for v in eqn.outvars], _varying(m, eqn, inputs))
+
+
+def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    ends = np.cumsum(eqn.params["const_lengths"])
+    parts = [inputs[a:b] for a, b in zip([0, *ends], [*ends, None], strict=True)]
+    return m.run(eqn.params["jaxprs"].solve, [*parts[2], *parts[4]])
+
+
+def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    """Newer versions of jax give `lax.custom_root` as an object."""
+    primitive = eqn.params["_prim"]
+
+    def flat(*leaves: Any) -> list:
+        return jax.tree.leaves(primitive.expand(*jax.tree.unflatten(primitive.in_tree, leaves)))
+
+    return m.run(jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars)), inputs)
+
+
+def platform_index(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    """Of implementations for several platforms, which must all mean the same, the one for any."""
+    return [one(np.int32(eqn.params["platforms"].index(None)))]
+
+
+RULES = {
+    "while": while_loop,
+    "scan": scan,
+    "cond": cond,
+    "stream": lambda m, eqn, inputs: m.emitter.stream(m, eqn, inputs),
+    "custom_linear_solve": linear_solve,
+    "call_hi_primitive": custom_root,
+    "platform_index": platform_index,
+}

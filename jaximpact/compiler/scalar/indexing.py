@@ -1,0 +1,209 @@
+"""Data movement: numpy on arrays of numbers; where an index is not known, a choice among all that it may be."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+
+from .values import Value, filled, known, one, split
+
+
+def _moved(move: Callable[[Any, np.ndarray], Any]) -> Callable:
+    """A rule of one operand, from ``move(parameters, array)``."""
+    return lambda m, eqn, inputs: [move(eqn.params, inputs[0])]
+
+
+def _broadcast(p: Any, x: np.ndarray) -> np.ndarray:
+    shape = [1] * len(p["shape"])
+    for axis, n in zip(p["broadcast_dimensions"], x.shape, strict=True):
+        shape[axis] = n
+    return np.broadcast_to(x.reshape(shape), p["shape"])
+
+
+def _slice(p: Any, x: np.ndarray) -> np.ndarray:
+    steps = p["strides"] or (1,) * x.ndim
+    return x[tuple(map(slice, p["start_indices"], p["limit_indices"], steps))]
+
+
+def _split(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    sizes, axis = eqn.params["sizes"], eqn.params["axis"]
+    return list(np.split(inputs[0], np.cumsum(sizes)[:-1], axis))
+
+
+def _pad(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    x, value = inputs
+    for axis, (low, high, inside) in enumerate(eqn.params["padding_config"]):
+        x = np.moveaxis(x, axis, 0)
+        spread = filled(
+            ((len(x) - 1) * (inside + 1) + 1 if len(x) else 0, *x.shape[1:]), itertools.repeat(value.item())
+        )
+        spread[:: inside + 1] = x
+        ends = [filled((max(n, 0), *x.shape[1:]), itertools.repeat(value.item())) for n in (low, high)]
+        spread = spread[max(-low, 0) : len(spread) - max(-high, 0)]
+        x = np.moveaxis(np.concatenate([ends[0], spread, ends[1]]), 0, axis)
+    return [x]
+
+
+def _empty(m: Any, eqn: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    """What nothing is read of: zeros do."""
+    a = eqn.outvars[0].aval
+    return [split(np.zeros(a.shape, a.dtype))]
+
+
+def _iota(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    p = eqn.params
+    shape, axis = p["shape"], p["dimension"]
+    along = np.arange(shape[axis]).astype(p["dtype"]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return [split(np.broadcast_to(along, shape))]
+
+
+# slices whose place need not be known
+
+
+def cut(m: Any, x: np.ndarray, starts: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
+    """``sizes`` entries along every axis from starts, which are clipped to those that there are."""
+    for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        last = x.shape[axis] - size
+        part = lambda at, x=x, axis=axis, size=size: np.take(x, range(at, at + size), axis)
+        if known(start):
+            x = part(min(max(int(start), 0), last))
+            continue
+        found = part(0)
+        for at in range(1, last + 1):
+            found = m.each("select_n", one(m("ge", start, start.dtype.type(at))), found, part(at))
+        x = found
+    return x
+
+
+def _dynamic_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    x, *starts = inputs
+    return [cut(m, x, [s.item() for s in starts], eqn.params["slice_sizes"])]
+
+
+def _dynamic_update_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    x, update, *starts = inputs
+    last = [n - size for n, size in zip(x.shape, update.shape, strict=True)]
+    starts = [clipped(m, s.item(), n) for s, n in zip(starts, last, strict=True)]
+    return [put(m, x, starts, update, lambda old, new: new)]
+
+
+def clipped(m: Any, start: Any, last: int) -> Any:
+    return m("clamp", start.dtype.type(0), start, start.dtype.type(last))
+
+
+def put(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combine: Callable) -> np.ndarray:
+    """x with ``combine(old, new)`` in a window; one that is not wholly inside is left out."""
+    found = x.copy()
+    ranges = [range(n - size + 1) for n, size in zip(x.shape, window.shape, strict=True)]
+    ranges = [[int(s)] if known(s) and s in r else [] if known(s) else r for s, r in zip(starts, ranges, strict=True)]  # type: ignore[misc]
+    for where in itertools.product(*ranges):
+        here = [m("eq", s, s.dtype.type(at)) for s, at in zip(starts, where, strict=True) if not known(s)]
+        place = tuple(slice(at, at + size) for at, size in zip(where, window.shape, strict=True))
+        new = combine(found[place], window)
+        found[place] = m.each("select_n", one(reduce(partial(m, "and"), here)), found[place], new) if here else new
+    return found
+
+
+def _positions(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tuple[int, int]], rank: int) -> Iterator:
+    """Of every index vector its place among them, and the start that it means; ``batch`` are pairs of axes, of array and place."""
+    for where in np.ndindex(indices.shape[:-1]):
+        starts: list[Any] = [np.int32(0)] * rank
+        for axis, i in zip(axes, indices[where], strict=True):
+            starts[axis] = i
+        for axis, place in batch:
+            starts[axis] = np.int32(where[place])
+        yield where, starts
+
+
+def _mode(eqn: Any, *names: str) -> bool:
+    return any(name in str(eqn.params["mode"]).upper() for name in names)
+
+
+def _gather(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    x, indices = inputs
+    n, sizes, dtype = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], eqn.outvars[0].aval.dtype
+    gone = (*n.collapsed_slice_dims, *n.operand_batching_dims)
+    kept = [size for i, size in enumerate(sizes) if i not in gone]
+    inside = _mode(eqn, "CLIP", "PROMISE")
+    fill = eqn.params["fill_value"]
+    fill = split(dtype.type((np.nan if dtype.kind == "f" else 0) if fill is None else fill))
+    last = [count - size for count, size in zip(x.shape, sizes, strict=True)]
+    lead = indices.shape[:-1]
+    found = np.empty((*lead, *kept), object)
+    batch = list(zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True))
+    for where, starts in _positions(indices, n.start_index_map, batch, x.ndim):
+        window = cut(m, x, starts, sizes).reshape(kept)
+        for start, most in zip(starts, last, strict=True):
+            if not inside:
+                there = m("and", m("ge", start, start.dtype.type(0)), m("le", start, start.dtype.type(most)))
+                window = m.each("select_n", one(there), fill, window)
+        found[(*where, ...)] = window
+    rest = [i for i in range(found.ndim) if i not in n.offset_dims]
+    order = np.argsort([*rest, *n.offset_dims])
+    return [found.transpose(order)]
+
+
+def replaced(p: Any) -> bool:
+    """Whether a scatter puts new numbers in the place of the old ones; else it computes them, by its ``update_jaxpr``."""
+    jaxpr = p["update_jaxpr"]
+    return jaxpr is None or (not jaxpr.eqns and list(jaxpr.outvars) == list(jaxpr.invars[1:]))
+
+
+def updated(m: Any, p: Any, old: Any, new: Any) -> Any:
+    """The number that a scatter computes of an old and a new one."""
+    return m.evaluate(p["update_jaxpr"], [split(x) for x in p["update_consts"]], [one(old), one(new)])[0].item()
+
+
+def _scatter(name: str) -> Callable:
+    """x.at[indices].set, or add, ...; windows that are not wholly inside are left out, or moved inside."""
+
+    def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+        x, indices, updates = inputs
+        n = eqn.params["dimension_numbers"]
+        gone = (*n.inserted_window_dims, *n.operand_batching_dims)
+        lead = [i for i in range(updates.ndim) if i not in n.update_window_dims]
+        updates = updates.transpose([*lead, *n.update_window_dims])
+        sizes = iter(updates.shape[len(lead) :])
+        shape = [1 if i in gone else next(sizes) for i in range(x.ndim)]
+        combine = (lambda old, new: m.each(name, old, new)) if name else lambda old, new: new
+        if not name and not replaced(eqn.params):
+            pairs = lambda old, new: zip(old.flat, new.flat, strict=True)
+            combine = lambda old, new: filled(old.shape, (updated(m, eqn.params, *x) for x in pairs(old, new)))
+        batch = list(zip(n.operand_batching_dims, n.scatter_indices_batching_dims, strict=True))
+        for where, starts in _positions(indices, n.scatter_dims_to_operand_dims, batch, x.ndim):
+            if _mode(eqn, "CLIP"):
+                starts = [clipped(m, s, count - size) for s, count, size in zip(starts, x.shape, shape, strict=True)]
+            x = put(m, x, starts, updates[(*where, ...)].reshape(shape), combine)
+        return [x]
+
+    return rule
+
+
+MOVES: dict[str, Callable] = {
+    "reshape": lambda p, x: x.reshape(p["new_sizes"]),
+    "transpose": lambda p, x: x.transpose(p["permutation"]),
+    "broadcast_in_dim": _broadcast,
+    "tile": lambda p, x: np.tile(x, p["reps"]),
+    "slice": _slice,
+    "squeeze": lambda p, x: np.squeeze(x, p["dimensions"]),
+    "expand_dims": lambda p, x: np.expand_dims(x, p["dimensions"]),
+    "rev": lambda p, x: np.flip(x, p["dimensions"]),
+    "reshard": lambda p, x: x,
+}
+RULES: dict[str, Callable] = {name: _moved(move) for name, move in MOVES.items()} | {
+    "split": _split,
+    "unstack": lambda m, eqn, inputs: [np.take(inputs[0], [i], eqn.params["axis"]).reshape(v.aval.shape) for i, v in enumerate(eqn.outvars)],
+    "concatenate": lambda m, eqn, inputs: [np.concatenate(inputs, eqn.params["dimension"])],
+    "stack": lambda m, eqn, inputs: [np.stack(inputs, eqn.params["axis"])],
+    "pad": _pad,
+    "iota": _iota,
+    **dict.fromkeys(("empty", "empty2"), _empty),
+    "dynamic_slice": _dynamic_slice,
+    "dynamic_update_slice": _dynamic_update_slice,
+    "gather": _gather,
+    "scatter": _scatter(""),
+} | {f"scatter{mark}{name}": _scatter(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}  # fmt: skip

@@ -1,0 +1,142 @@
+"""Decompositions of small matrices, and solves with triangular ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .reductions import total
+from .values import Value, filled, one
+
+
+def matrices(rule: Callable) -> Callable:
+    """A rule for stacks of matrices, from one for matrices."""
+
+    def of_stack(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+        lead = eqn.invars[0].aval.shape[:-2]
+        if not lead:
+            return rule(m, eqn, inputs)
+        found = [rule(m, eqn, [x[where] for x in inputs]) for where in np.ndindex(lead)]
+        stacks = [np.stack(x) for x in zip(*found, strict=True)]
+        return [x.reshape(lead + x.shape[1:]) for x in stacks]
+
+    return of_stack
+
+
+def _less(m: Any, x: Any, products: Sequence[tuple[Any, Any]], dtype: Any) -> Any:
+    return m("sub", x, total(m, [m("mul", y, z) for y, z in products], dtype))
+
+
+def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    (a,) = inputs
+    n, dtype = len(a), eqn.outvars[0].aval.dtype
+    failed = np.bool_(False)
+    low = filled(a.shape, [dtype.type(0)] * a.size)
+    for i in range(n):
+        for j in range(i + 1):
+            rest = _less(m, a[i, j], [(low[i, k], low[j, k]) for k in range(j)], dtype)
+            low[i, j] = m("sqrt", rest) if i == j else m("div", rest, low[j, j])
+            failed = m("or", failed, m("le", rest, dtype.type(0))) if i == j else failed
+    # as of LAPACK: no entry is a number if a pivot is not positive
+    return [m.each("select_n", one(failed), low, one(dtype.type(np.nan)))]
+
+
+def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    a, b = inputs
+    p, dtype = eqn.params, eqn.outvars[0].aval.dtype
+    lower = p["lower"] != p["transpose_a"]
+    a = a.T if p["transpose_a"] else a
+    if not p["left_side"]:
+        a, b, lower = a.T, b.T, not lower
+    n, x = len(a), b.copy()
+    for i in range(n) if lower else reversed(range(n)):
+        others = range(i) if lower else range(i + 1, n)
+        for j in range(b.shape[1]):
+            rest = _less(m, b[i, j], [(a[i, k], x[k, j]) for k in others], dtype)
+            x[i, j] = rest if p["unit_diagonal"] else m("div", rest, a[i, i])
+    return [x if p["left_side"] else x.T]
+
+
+def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    """With partial pivoting, rows exchanged by selection."""
+    a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
+    n = len(a)
+    permutation, pivots = [np.int32(i) for i in range(n)], []
+    order = filled((n,), permutation)
+    for k in range(min(a.shape)):
+        best, where = m("abs", a[k, k]), np.int32(k)
+        for i in range(k + 1, n):
+            size = m("abs", a[i, k])
+            larger = m("gt", size, best)
+            best, where = m("select_n", larger, best, size), m("select_n", larger, where, np.int32(i))
+        pivots.append(where)
+        for i in range(k + 1, n):
+            swap = one(m("eq", where, np.int32(i)))
+            for x in (a, order[:, None]):
+                top, bottom = x[k].copy(), x[i].copy()
+                x[k], x[i] = m.each("select_n", swap, top, bottom), m.each("select_n", swap, bottom, top)
+        # of a column of zeros nothing is left to divide
+        pivot = m("select_n", m("eq", a[k, k], dtype.type(0)), a[k, k], dtype.type(1)) if k + 1 < n else None
+        for i in range(k + 1, n):
+            a[i, k] = m("div", a[i, k], pivot)
+            a[i, k + 1 :] = m.each("sub", a[i, k + 1 :], m.each("mul", one(a[i, k]), a[k, k + 1 :]))
+    return [a, filled((len(pivots),), pivots), order]
+
+
+def as_traced(function: Callable[[Any], Callable]) -> Callable:
+    """A rule from a jax function, ``function(parameters)``, of the operands."""
+
+    def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+        flat = lambda *x: jax.tree.leaves(function(eqn.params)(*x))
+        return m.run(jax.make_jaxpr(flat)(*(v.aval for v in eqn.invars)), inputs)
+
+    return rule
+
+
+SWEEPS = 12  # of Jacobi's method, which converges quadratically: 6 to 8 suffice
+
+
+def _eigen(p: Any) -> Callable:
+    """Vectors and values of a symmetric matrix, by Jacobi's cyclic method: Golub and Van Loan, Matrix Computations (2013), 8.5."""
+
+    def turned(a: Array, v: Array, i: int, j: int) -> tuple[Array, Array]:
+        off, apart = a[i, j], a[j, j] - a[i, i]
+        rotate = jnp.abs(off) > 0
+        theta = apart / (2 * jnp.where(rotate, off, 1))
+        t = jnp.where(theta >= 0, 1.0, -1.0) / (jnp.abs(theta) + jnp.sqrt(1 + theta * theta))
+        t = jnp.where(rotate, t, 0)
+        c = 1 / jnp.sqrt(1 + t * t)
+        s = t * c
+        columns = lambda x: x.at[:, i].set(c * x[:, i] - s * x[:, j]).at[:, j].set(s * x[:, i] + c * x[:, j])
+        return columns(columns(a).T).T, columns(v)
+
+    def of(a: Array) -> tuple[Array, Array]:
+        n = len(a)
+        lower = jnp.tril(a) if p["lower"] else jnp.triu(a).T
+        a = lower + jnp.tril(lower, -1).T
+
+        def sweep(_: Any, now: tuple[Array, Array]) -> tuple[Array, Array]:
+            for i in range(n):
+                for j in range(i + 1, n):
+                    now = turned(*now, i, j)
+            return now
+
+        a, v = lax.fori_loop(0, SWEEPS, sweep, (a, jnp.eye(n, dtype=a.dtype)))
+        values = jnp.diagonal(a)
+        order = jnp.argsort(values)
+        return v[:, order], values[order]
+
+    return of
+
+
+RULES: dict[str, Callable] = {
+    "cholesky": matrices(_cholesky),
+    "triangular_solve": matrices(_triangular_solve),
+    "lu": matrices(_lu),
+    "eigh": matrices(as_traced(_eigen)),
+}

@@ -1,0 +1,105 @@
+"""A loop whose rows leave it as they are made, for native code, which writes them to memory: as many as it is told when it runs.
+
+`lax.scan` would need their number while it is traced, and give arrays, which a program of numbers has none of. Inside the traced
+function a row stands for all of them: it can be returned, its entries in any order, and nothing else done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching
+
+from ..jaxtools.jaxpr_tools import varying_outputs
+
+stream_p = Primitive("stream")
+stream_p.multiple_results = True
+
+
+def stream(body: Callable, carry: Any, given: Any) -> tuple[Any, Any]:
+    """The last carry of ``body(carry, given) -> carry, row``, and the rows, which stand for a sequence of them.
+
+    ``given``: a pytree of `jax.ShapeDtypeStruct` (), what each turn is given from sequences that come with the call.
+    """
+    closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
+    leaves = jax.tree.leaves(carry)
+    found = stream_p.bind(*closed.consts, *leaves, jaxpr=closed.jaxpr, carried=len(leaves))
+    return jax.tree.unflatten(jax.tree.structure(shape), found)
+
+
+@stream_p.def_abstract_eval
+def _(*_: Any, jaxpr: Any, **__: Any) -> list:
+    return [v.aval for v in jaxpr.outvars]
+
+
+# derivatives and batches: the same loop over a body that is differentiated, or batched
+
+
+def _taken_apart(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
+    """How many constants there are, what a turn is given, and which operands and results are flagged with these, to the end."""
+    fixed = len(jaxpr.constvars)
+    given = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[carried:]]
+    carry = list(flags[fixed:])
+    while True:
+        found = varying_outputs(jaxpr, [*carry, *[False] * len(given)], flags[:fixed])
+        new = [x or y for x, y in zip(carry, found, strict=False)]
+        if new == carry:
+            return fixed, given, [*flags[:fixed], *carry], [*carry, *found[carried:]]
+        carry = new
+
+
+def _differentiated(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
+    """Of a turn by what changes in it: the carry beside its tangent, and a tangent of every row of real numbers."""
+    fixed, given, moved, _ = _taken_apart(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
+    real = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
+    moved = [m and real(x) for m, x in zip(moved, primals, strict=True)]
+    where = [i for i, m in enumerate(moved) if m]
+    carries = [i for i in where if i >= fixed]
+    out = [i - fixed for i in carries] + [i for i, v in enumerate(jaxpr.outvars) if i >= carried and real(v.aval)]
+    constants = primals[:fixed], [ad.instantiate_zeros(tangents[i]) for i in where if i < fixed]
+    start = primals[fixed:], [ad.instantiate_zeros(tangents[i]) for i in carries]
+
+    def body(state: tuple, turn: list) -> tuple[tuple, tuple]:
+        operands = [*constants[0], *state[0]]
+
+        def of(changing: list) -> list:
+            full = list(operands)
+            for i, x in zip(where, changing, strict=True):
+                full[i] = x
+            return jaxpr_as_fun(ClosedJaxpr(jaxpr, full[:fixed]))(*full[fixed:], *turn)
+
+        found, change = jax.jvp(of, ([operands[i] for i in where],), ([*constants[1], *state[1]],))
+        changes = [change[i] for i in out]
+        return (found[:carried], changes[: len(carries)]), (found[carried:], changes[len(carries) :])
+
+    (last, last_change), (rows, row_changes) = stream(body, start, given)
+    changes = dict(zip(out, [*last_change, *row_changes], strict=True))
+    none = [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in (*last, *rows)]
+    return [*last, *rows], [changes.get(i, zero) for i, zero in enumerate(none)]
+
+
+def _batched(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
+    """Of a turn for all of a batch; what is the same in all of it stays one."""
+    batch = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
+    fixed, given, many, out = _taken_apart(jaxpr, carried, [a is not None for a in axes])
+    operands = [batching.bdim_at_front(x, a, batch) if m else x for x, a, m in zip(operands, axes, many, strict=True)]
+    lead = [0 if m else None for m in many]
+    results = [0 if m else None for m in out]
+
+    def body(state: list, turn: list) -> tuple[list, list]:
+        def of(*full: Any) -> list:
+            return jaxpr_as_fun(ClosedJaxpr(jaxpr, full[:fixed]))(*full[fixed:], *turn)
+
+        found = jax.vmap(of, in_axes=lead, out_axes=results, axis_size=batch)(*operands[:fixed], *state)
+        return found[:carried], found[carried:]
+
+    last, rows = stream(body, list(operands[fixed:]), given)
+    return [*last, *rows], results
+
+
+ad.primitive_jvps[stream_p] = _differentiated
+batching.primitive_batchers[stream_p] = _batched

@@ -1,0 +1,112 @@
+"""Programs of XLA that last between processes, in the folder of `cache`.
+
+jax can keep its programs too, but by a setting of the whole process, which is its user's: where it is set, jax does. A program is
+known by its text, so that functions are traced in every process; what is saved is XLA's time, by far the most.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import jax
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+
+from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.jaxpr_tools import closed_over
+from ..jaxtools.shapes import kind
+from ..jaxtools.trace_context import is_concrete, settings
+from . import disk_cache as cache
+from .llvm.jit import host
+from .llvm.xla_ffi import FIXED
+
+# calls out of a program by names that mean the same in every process; others are of functions of this one
+CALLED = re.compile(rf"custom_call\s+@(?!lapack_|{FIXED})|call_target_name")
+log = logging.getLogger(__name__)
+compilations = 0  # how many programs were compiled
+
+
+class _Slot:
+    """A place for a program, which one thread makes."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self.program: Any = None
+
+
+class Lasting:
+    """A function as `jax.jit` makes it, ``static`` arguments by their names, whose programs for a CPU are found again by the next process."""
+
+    def __init__(self, function: Callable, static: tuple[str, ...] = (), options: dict[str, Any] | None = None) -> None:
+        self.jitted = jax.jit(function, static_argnames=static, compiler_options=options)
+        self.trace, self.options, self.lock = self.jitted.trace, options, Lock()
+        # as long as jax keeps what it traced; by jaxpr, and by what a call knows without tracing
+        self.slots: WeakKeyDictionary[Any, _Slot] = WeakKeyDictionary()
+        self.called: WeakValueDictionary[Any, _Slot] = WeakValueDictionary()
+
+    def __call__(self, *operands: Any, **static: Any) -> Any:
+        if not can_last():
+            return self.jitted(*operands, **static)
+        leaves, structure = jax.tree.flatten(operands)
+        key = structure, tuple(map(kind, leaves)), tuple(sorted(static.items())), settings()
+        slot = self.called.get(key)
+        if slot is None or slot.program is None:
+            traced = self.trace(*operands, **static)
+            # functions may close over numbers of a transformation outside
+            if is_traced(list(closed_over(traced.jaxpr).values())):
+                return self.jitted(*operands, **static)
+            with self.lock:
+                slot = self.called[key] = self.slots.setdefault(traced.jaxpr, _Slot())
+            with slot.lock:
+                slot.program = slot.program or loaded(traced.lower(), self.options)
+        return slot.program(*operands)
+
+
+def can_last() -> bool:
+    """Whether numbers are known, on one CPU, the folder is to be used, and jax has no setting by which its own way differs."""
+    config: Any = jax.config
+    return (
+        is_concrete()
+        and jax.default_backend() == "cpu"
+        and jax.local_device_count() == jax.process_count() == 1
+        and not (config.jax_debug_nans or config.jax_debug_infs or config.jax_compilation_cache_dir)
+        and cache.folder() is not None
+    )
+
+
+def loaded(lowered: Any, options: Any) -> Any:
+    """The program, of another process or compiled now."""
+    global compilations
+    text = lowered.as_text()
+    key = None if CALLED.search(text) else _key(text, options)
+    if key is not None and (kept := cache.load(key)) is not None:
+        try:
+            return deserialize_and_load(kept, jax.tree.structure(lowered.args_info), lowered.out_tree)
+        except Exception as error:
+            log.info("a program of XLA is compiled anew: %s", error)
+    program = lowered.compile()
+    compilations += 1
+    if key is not None:
+        try:
+            cache.keep(key, serialize(program)[0])
+        except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
+            log.info("a program of XLA is not kept: %s", error)
+    return program
+
+
+def _key(text: str, options: Any) -> str | None:
+    """What a compiled program depends on; None where the processor is not known."""
+    try:
+        processor = host()
+    except ImportError:
+        return None
+    plain = {name: x for name, x in jax.config.values.items() if isinstance(x, str | int | float | None)}
+    versions = jax.__version__, jax.lib.__version__, jax.devices()[0].client.platform_version
+    about = versions, processor.cpu, processor.features, os.environ.get("XLA_FLAGS"), options, sorted(plain.items())
+    return "xla-" + hashlib.sha256(f"{about}\n{text}".encode()).hexdigest()

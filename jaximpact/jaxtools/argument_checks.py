@@ -1,0 +1,187 @@
+"""What every argument is asked, by whoever takes it: a number, a kind, one of some words. Messages name it and say what it must be."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .warnings import remark
+
+MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
+
+
+def short(value: Any) -> str:
+    """A value in one short line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) < 60 else f"{text[:57]}..."
+
+
+def is_traced(*trees: Any) -> bool:
+    """Whether any leaf is a tracer of a jax transformation."""
+    return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array or a scalar of numpy or jax; tracers are."""
+    return isinstance(value, np.ndarray | np.generic | jax.Array)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one real number of Python or numpy, which True is not."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: Any, least: float = -np.inf) -> bool:
+    """Whether a value is an integer of Python or numpy from ``least`` on, which True is not."""
+    return is_number(value) and isinstance(value, Integral) and value >= least  # type: ignore[operator]
+
+
+def is_pair(value: Any) -> bool:
+    """Whether a value is a sequence of two."""
+    return isinstance(value, tuple | list | np.ndarray) and len(value) == 2
+
+
+def several(value: Any) -> tuple:
+    """One, or a sequence of several, as a tuple; a text is one."""
+    return (value,) if isinstance(value, str) or not np.iterable(value) else tuple(value)
+
+
+def dotted(
+    table: Mapping[str, Any], leaf: Callable[[Any], bool] = lambda x: False, prefix: str = ""
+) -> Iterator[tuple[str, Any]]:
+    """The entries of nested tables by dotted names, down to what is no table or a ``leaf``."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and not leaf(value):
+            yield from dotted(value, leaf, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def are_texts(values: Iterable[Any]) -> bool:
+    return all(isinstance(x, str) for x in values)
+
+
+def check_whole(name: str, value: Any, least: int = 1) -> None:
+    """A whole number from ``least`` on that a loop can count to."""
+    if not is_whole(value, least):
+        raise ValueError(f"{name} must be a whole number >= {least}, got {short(value)}")
+    if value > MOST:
+        raise ValueError(f"{name} must not exceed {MOST} (2^31 - 2), got {value!r}")
+
+
+def check_counts(**counts: Any) -> None:
+    """Whole numbers from 1 on, ``skip`` from 0."""
+    for name, value in counts.items():
+        check_whole(name, value, least=0 if name == "skip" else 1)
+
+
+def check_kind(name: str, value: Any, kind: Any, what: str) -> None:
+    """TypeError where a value is not of a kind, one or several types, which ``what`` tells in words."""
+    if not isinstance(value, kind):
+        hint = f": write {value.__name__}(), an instance" if isinstance(value, type) else ""
+        raise TypeError(f"{name} must be {what}, got {short(value)}{hint}")
+
+
+def check_choice(name: str, value: Any, choices: tuple) -> None:
+    """``value`` is one of the words (or None) that an argument may be."""
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
+        raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
+
+
+def check_memory(size: float, what: str, cure: str) -> None:
+    """ValueError where so many bytes are more than there are."""
+    if size > 2**28 and size > (free := free_memory()):
+        raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
+
+
+def free_memory() -> float:
+    """Bytes that this process may still take, as far as that is known; of an accelerator, its own."""
+    if jax.default_backend() != "cpu":
+        stats = jax.local_devices()[0].memory_stats() or {}
+        return stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
+    try:
+        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = 1024.0 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
+    except (OSError, KeyError, ValueError):
+        known = os.name == "posix" and "SC_PHYS_PAGES" in os.sysconf_names
+        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if known else np.inf
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            free = min(free, float(Path(limit).read_text()))
+    return free
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
+    """The leaves of a pytree by the keys that lead to them, as text; what is None counts as a leaf."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
+    return {tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves}
+
+
+def with_leaves(tree: Any, leaves: Iterable[Any]) -> Any:
+    """The pytree with other leaves, in the order of `named_leaves`."""
+    return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=_is_none), list(leaves))
+
+
+def real(name: str, value: Any) -> np.ndarray:
+    """``value`` as an array of real numbers, which a masked array is not."""
+    if np.ma.isMaskedArray(value):
+        raise TypeError(
+            f"{name} is a masked array: give numbers without a mask, value.filled(...) or value.compressed()"
+        )
+    return np.asarray(real_array(name, value))
+
+
+def real_number(name: str, value: Any) -> float:
+    """One finite real number."""
+    found = real(name, value)
+    if found.ndim or np.asarray(value).dtype == bool or not np.isfinite(found):
+        raise ValueError(f"{name} must be one finite number, got {value!r}")
+    return float(found)
+
+
+def real_array(name: str, value: Any) -> Any:
+    """``value`` as an array of its own float dtype, the default one for integers; or an error that names it.
+
+    Known numbers stay numpy arrays: inside jit they remain known, and can be checked.
+    """
+    if is_traced(value):
+        traced = jnp.asarray(value)
+        return traced if jnp.issubdtype(traced.dtype, jnp.floating) else traced.astype(jnp.result_type(float))
+    array = known_numbers(name, value)
+    if isinstance(value, np.ndarray) and array.dtype == np.float64 and not jax.config.read("jax_enable_x64"):
+        remark(
+            f"{name} is float64 but jax computes in float32: call jax.config.update('jax_enable_x64', True) first, or "
+            "pass float32 arrays",
+            stacklevel=5,
+        )
+    floating = array.dtype.kind == "f" or jnp.issubdtype(array.dtype, jnp.floating)
+    with np.errstate(over="ignore"):  # what becomes infinite is found not to be finite
+        return array.astype(jax.dtypes.canonicalize_dtype(array.dtype) if floating else jnp.result_type(float))
+
+
+def known_numbers(name: str, value: Any) -> np.ndarray:
+    """``value`` as a numpy array of real numbers of its own dtype, or TypeError that names it."""
+    if np.ma.is_masked(value):
+        raise TypeError(f"{name} is a masked array, and nothing says what its masked entries are: fill them")
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise TypeError(f"{name} must be numbers, of rows of one length, got {short(value)}") from error
+    if array.dtype.kind not in "iufb" and not jnp.issubdtype(array.dtype, jnp.floating):
+        raise TypeError(f"{name} must be real numbers, got {type(value).__name__} of dtype {array.dtype}")
+    if array.dtype.itemsize > 8:
+        raise TypeError(f"{name} has dtype {array.dtype}, and jax computes in float64 at most: give float64")
+    return array

@@ -1,0 +1,218 @@
+"""What can be read from a jaxpr: the jaxprs inside it, its size, and what of its results depends on what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import jax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
+
+from .argument_checks import is_traced
+
+IDENTITIES = {"guard", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
+CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
+         "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call", "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
+_JAXPRS, _LISTS = (ClosedJaxpr, Jaxpr), (tuple, list)
+
+
+def as_closed(jaxpr: Any) -> ClosedJaxpr:
+    return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
+
+
+def is_literal(v: Any) -> bool:
+    """Whether an operand of an equation is a number written there, and no variable."""
+    return isinstance(v, Literal)
+
+
+def reader(env: Mapping, literal: Callable[[Any], Any] = lambda v: v.val) -> Callable[[Any], Any]:
+    """What an operand stands for: its value in ``env``, or of a literal what ``literal`` makes of it."""
+    return lambda v: literal(v) if is_literal(v) else env[v]
+
+
+def scan_counts(p: Any) -> tuple[int, int]:
+    """How many inputs of a scan are constants, and how many its state; newer versions of jax give them as trees."""
+    if "num_consts" in p:
+        return p["num_consts"], p["num_carry"]
+    constants, state, _ = p["ft_in"].unpack()
+    return len(constants), len(state)
+
+
+def size(jaxpr: Any) -> int:
+    return sum(1 + sum(size(part) for part in inner(eqn)) for eqn in jaxpr.eqns)
+
+
+def holds(jaxpr: Any, name: str) -> bool:
+    """Whether an operation of that name is in it."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    return any(eqn.primitive.name == name or any(holds(part, name) for part in inner(eqn)) for eqn in jaxpr.eqns)
+
+
+def inner(eqn: Any) -> list:
+    """The jaxprs in an equation."""
+    return [getattr(v, "jaxpr", v) for v in _inside(eqn)]
+
+
+def _inside(eqn: Any) -> list:
+    """The same, closed and open."""
+    found = []  # asked of every equation, many times: no lists of what is none
+    for value in eqn.params.values():
+        if isinstance(value, _JAXPRS):
+            found.append(value)
+        elif isinstance(value, _LISTS):
+            found += [v for v in value if isinstance(v, _JAXPRS)]
+    return found
+
+
+def closed_over(jaxpr: Any) -> dict:
+    """What a jaxpr, and those inside it, close over: values by variable."""
+    inside = getattr(jaxpr, "jaxpr", jaxpr)
+    # in newer versions of jax a closed jaxpr is one with constants, and is its own inside
+    found = dict(zip(inside.constvars, getattr(jaxpr, "consts", ()), strict=False))
+    for eqn in inside.eqns:
+        for part in _inside(eqn):
+            # what the body of a stream closes over is among the operands
+            known = getattr(part, "constvars", ()) if eqn.primitive.name == "stream" else ()
+            found |= {v: x for v, x in closed_over(part).items() if v not in known}
+    return found
+
+
+def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The same without calls of jitted functions, each of which jax differentiates by itself, in a few milliseconds; what is computed
+    twice is computed once, and what nothing depends on not at all."""
+    seen: dict = {}
+
+    def evaluate(jaxpr: Any, constants: Sequence, values: Sequence) -> list:
+        env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
+        read = reader(env)
+        for eqn in needed(jaxpr):
+            given = [read(v) for v in eqn.invars]
+            if eqn.primitive.name in ("jit", "pjit"):
+                called = eqn.params["jaxpr"]
+                found = evaluate(called.jaxpr, called.consts, given)
+            else:
+                found = once(eqn, given)
+            env.update(zip(eqn.outvars, found, strict=True))
+        return [read(v) for v in jaxpr.outvars]
+
+    def once(eqn: Any, given: list) -> list:
+        # literals by value and kind, what is traced by name
+        names = [(v.val, v.aval) if is_literal(v) else id(x) for v, x in zip(eqn.invars, given, strict=True)]
+        key = (eqn.primitive, str(names), str(eqn.params)) if not inner(eqn) else None
+        if key is None or key not in seen:
+            params = eqn.primitive.get_bind_params(eqn.params | _inlined_parts(eqn.params))
+            found = eqn.primitive.bind(*given, **params)
+            # with what it is of, which then keeps its name
+            seen[key] = found if eqn.primitive.multiple_results else [found], given
+        return seen[key][0]
+
+    avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in closed.jaxpr.invars]
+    return jax.make_jaxpr(lambda *values: evaluate(closed.jaxpr, closed.consts, values))(*avals)
+
+
+def recorded(function: Callable) -> Callable:
+    """The same function, which Python runs once for each kind of operands: what it did is then repeated, `inlined`.
+
+    Where nothing is traced, or it has effects or closes over what is traced, it runs as it is.
+    """
+
+    @wraps(function)
+    def repeated(*operands: Any) -> Any:
+        if not is_traced(operands):
+            return function(*operands)
+        # jax knows the trace of a function; a jitted one cannot be pickled by value
+        traced, leaves = jax.jit(function).trace(*operands), jax.tree.leaves(operands)
+        closed = traced.jaxpr
+        # newer versions of jax hand on what is closed over as operands
+        if closed.effects or is_traced(closed.consts) or len(closed.in_avals) != len(leaves):
+            return function(*operands)
+        found = jaxpr_as_fun(_inlined_once(closed))(*leaves)
+        return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
+
+    return repeated
+
+
+_inlined: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
+
+
+def _inlined_once(closed: ClosedJaxpr) -> ClosedJaxpr:
+    # a function of this module, so that what calls it can be pickled by value
+    if closed not in _inlined:
+        _inlined[closed] = inlined(closed)
+    return _inlined[closed]
+
+
+def needed(jaxpr: Any) -> list:
+    """The equations that something depends on."""
+    wanted, kept = {v for v in jaxpr.outvars if not is_literal(v)}, []
+    for eqn in reversed(jaxpr.eqns):
+        if not wanted.isdisjoint(eqn.outvars):
+            kept.append(eqn)
+            wanted.update(v for v in eqn.invars if not is_literal(v))
+    return kept[::-1]
+
+
+def _inlined_parts(params: dict) -> dict:
+    """The branches of a choice, and the bodies of loops."""
+    names = ("branches", "cond_jaxpr", "body_jaxpr")
+    parts = {name: params[name] for name in names if name in params}
+    return {name: tuple(map(inlined, x)) if name == "branches" else inlined(x) for name, x in parts.items()}
+
+
+def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
+    """Which outputs of an equation differ between lanes, if those inputs do; or depend on what they depend on."""
+    name, p = eqn.primitive.name, eqn.params
+    if name == "while":
+        a, b = p["cond_nconsts"], p["body_nconsts"]
+
+        def turn(flags: list[bool]) -> list[bool]:
+            ends = varying_outputs(p["cond_jaxpr"], [*given[:a], *flags])[0]
+            return [ends or x for x in varying_outputs(p["body_jaxpr"], [*given[a : a + b], *flags])]
+
+        return _settled(turn, given[a + b :])
+    if name == "scan":
+        count, state = scan_counts(p)
+        fixed, start, sequences = given[:count], given[count : count + state], given[count + state :]
+        return _settled(lambda flags: varying_outputs(p["jaxpr"], [*fixed, *flags, *sequences]), start)
+    if name == "stream":
+        constants, start = given[: -p["carried"] or None], given[len(given) - p["carried"] :]
+        more = [False] * (len(p["jaxpr"].invars) - p["carried"])
+        return _settled(lambda flags: varying_outputs(p["jaxpr"], [*flags, *more], constants), start)
+    if name == "cond":
+        if given[0]:
+            return [True] * len(eqn.outvars)
+        return [any(x) for x in zip(*(varying_outputs(branch, given[1:]) for branch in p["branches"]), strict=True)]
+    if name in CALLS:
+        return varying_outputs(p[CALLS[name]], given)
+    return [any(given)] * len(eqn.outvars)
+
+
+def _settled(turn: Any, start: Sequence[bool]) -> list[bool]:
+    """The outputs of a loop's body once the carry, which is its first outputs, varies in no further entry."""
+    flags = list(start)
+    while True:
+        found = turn(flags)
+        new = [x or y for x, y in zip(flags, found, strict=False)]
+        if new == flags:
+            return [*flags, *found[len(flags) :]]
+        flags = new
+
+
+def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:
+    """The same for a whole jaxpr."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    flags = dict.fromkeys(jaxpr.constvars, False)
+    flags.update(zip(jaxpr.constvars, constants, strict=False))
+    flags.update(zip(jaxpr.invars, given, strict=True))
+    read = reader(flags, lambda v: False)
+    for eqn in jaxpr.eqns:
+        flags.update(zip(eqn.outvars, varying(eqn, [read(v) for v in eqn.invars]), strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def depends(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
+    """Whether a result of a function is computed from those of its operands; what is multiplied by zero counts."""
+    flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
+    return any(varying_outputs(inlined(jax.make_jaxpr(function)(*operands)), flags))

@@ -1,0 +1,231 @@
+"""Exact active-set method: enumeration of active sets for few constraints, dual active set with pivots beyond.
+
+Reference: D. Goldfarb and A. Idnani, A numerically stable dual method for solving strictly convex quadratic programs,
+Math. Programming 27 (1983); here on the Delassus tableau (principal pivots, R. W. Cottle and G. B. Dantzig 1968).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy.linalg import cho_solve
+
+from ...jaxtools import linalg
+from ..linearisation import SMALL, Contacts
+from ..status import Status, as_status
+from .solver import ContactSolver, Impulses
+
+ENUMERATE = 3
+GUESSES = 6  # active sets tried by factorisation before pivots
+SPARE = 8  # contacts of a working set that they leave open
+PROXIMAL = 1e-7  # regularisation of the fallback, relative to the diagonal of the Delassus matrix
+PROXIMAL_STEPS = 20
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ActiveSet(ContactSolver):
+    """Exact solution of the linearised problem; the default.
+
+    Up to three constraints every active set is tried in straight-line code, which costs the same for every lane of a
+    batch. Beyond eight, an active set is guessed and corrected as impulses and gap velocities tell, one factorisation
+    each time. If that does not settle, and for few constraints, they enter one at a time and leave as soon as their
+    impulse would turn negative: one pivot of O(m^2) for each, finite in exact arithmetic for any positive semidefinite
+    Delassus matrix, dependent gradients included; an infeasible linearisation is recognised. Where round-off in nearly
+    dependent gradients leaves a residual above the tolerance, proximal iterations reduce it: the status then has the
+    remark PROJECTION_REFINED, and PROJECTION_NOT_CONVERGED only if they miss the tolerance too.
+
+    Of many constraints a working set is solved for, little more than d of them, and the others are checked.
+
+    Attributes:
+        tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
+        max_linearisations: SQP iterations for curved constraints.
+    """
+
+    tolerance: float | None = None
+    max_linearisations: int = 50
+
+    def direct(self, m: int) -> bool:
+        return m <= ENUMERATE
+
+    def working_sets(self, m: int, d: int) -> tuple[int, ...]:
+        """Constraints solved for together: at most d have independent gradients, and crystals of spheres close some more;
+        a few where few are closed."""
+        size = min(m, max(24, d + d // 2))
+        return (16, size) if size > 32 else (size,)
+
+    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+        """As `ContactSolver.impulses`; active sets are guessed from the contacts that carry an impulse in ``guess``, if any do."""
+        m, d = contacts.shape
+        a = contacts.delassus()
+        if m <= ENUMERATE:
+            return enumerate_sets(a, offset)
+        zero = jnp.zeros((), jnp.int32)
+        start = Attempt(guess, jnp.zeros((), bool), zero, zero)
+        if m > SMALL:
+            start = guessed(a, offset, tolerance, start, max(d, m - SPARE))
+        return pivot_and_refine(a, offset, tolerance, start)
+
+
+class Attempt(NamedTuple):
+    """Impulses (m,), whether they solve the problem, iterations spent and status bits."""
+
+    impulse: Array
+    solved: Array
+    iterations: Array
+    status: Array
+
+
+def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
+    """Whether impulses x >= 0 leave a KKT residual within the tolerance, or round-off."""
+    residual = jnp.abs(jnp.minimum(a @ x + b, jnp.diagonal(a) * x))
+    return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
+
+
+def guessed(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
+    """Primal-dual active sets (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)), a few.
+
+    Unsolved where they do not converge, and where more contacts than ``most`` are closed: pivots close independent ones
+    only, which leaves room in the working set for others.
+    """
+    # regularised against dependent gradients; each factorisation corrects the impulses of the one before
+    shift = jnp.maximum(1e-12, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
+
+    def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
+        closed, now = carry
+        both = closed[:, None] & closed[None, :]
+        matrix = jnp.where(both, a, 0) + jnp.diag(jnp.where(closed, shift, 1))
+        factor = lax.linalg.cholesky(matrix, symmetrize_input=False)
+        x = jnp.where(closed, now.impulse, 0)
+        change = cho_solve((factor, True), jnp.where(closed, a @ x + b, 0))
+        x = x - change
+        impulse = jnp.maximum(x, 0)
+        solved = solves(a, b, impulse, tolerance) & (jnp.sum(impulse > 0) <= most)
+        closed = jnp.where(closed, x > 0, a @ x + b < -tolerance)
+        return closed, Attempt(impulse, solved, now.iterations + 1, now.status)
+
+    def going(carry: tuple[Array, Attempt]) -> Array:
+        _, now = carry
+        return ~now.solved & (now.iterations < GUESSES)
+
+    # without impulses to start from: contacts that are violated, or as good as closed
+    known = start.impulse > 0
+    closed = jnp.where(jnp.any(known), known, b < 0.1 * jnp.max(-b))
+    return lax.while_loop(going, body, (closed, start))[1]
+
+
+def pivot_and_refine(
+    a: Array, b: Array, tolerance: Array, start: Attempt, pivots: Callable[..., Impulses] | None = None
+) -> Impulses:
+    """The dual active set method (or other ``pivots``) where the start is no solution, then as a proximal iteration while its
+    result is none.
+
+    The proximal problem, A + r I for A and b - r x for b, has no dependent gradients.
+    """
+    shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
+
+    def body(carry: tuple[Array, Attempt]) -> tuple[Array, Attempt]:
+        k, now = carry
+        r = jnp.where(k == 0, 0.0, shift)
+        found = (pivots or dual_active_set)(a + jnp.diag(r), b - r * now.impulse, tolerance)
+        refined = as_status(k > 0, Status.PROJECTION_REFINED)
+        solved = solves(a, b, found.impulse, tolerance)
+        return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status | refined)
+
+    def going(carry: tuple[Array, Attempt]) -> Array:
+        k, now = carry
+        feasible = (now.status & int(Status.INFEASIBLE)) == 0
+        return ~now.solved & (k <= PROXIMAL_STEPS) & feasible
+
+    _, found = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), start))
+    return Impulses(found.impulse, found.iterations, found.status)
+
+
+def enumerate_sets(a: Array, b: Array) -> Impulses:
+    """The best of the 2^m active sets, unrolled: m <= 3."""
+    m = b.shape[0]
+    best, best_score = [jnp.zeros((), b.dtype)] * m, jnp.max(-b)
+    for size in range(1, m + 1):
+        for active in itertools.combinations(range(m), size):
+            x, regular = linalg.eliminate([[a[i, j] for j in active] for i in active], [-b[i] for i in active])
+            violations = [-a[i, i] * value for i, value in zip(active, x, strict=True)]
+            for i in set(range(m)) - set(active):
+                violations.append(-b[i] - sum(a[i, j] * value for j, value in zip(active, x, strict=True)))
+            score = jnp.where(regular, jnp.max(jnp.stack(violations)), jnp.inf)
+            better = score < best_score
+            values = dict(zip(active, x, strict=True))
+            best = [jnp.where(better, values.get(i, 0.0), best[i]) for i in range(m)]
+            best_score = jnp.where(better, score, best_score)
+    # round-off below zero is no pull
+    impulse = jnp.maximum(jnp.stack(best), 0)
+    scale = jnp.max(jnp.abs(b))
+    infeasible = best_score > jnp.sqrt(jnp.finfo(b.dtype).eps) * scale
+    return Impulses(impulse, jnp.ones((), jnp.int32), as_status(infeasible, Status.INFEASIBLE))
+
+
+def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
+    """Goldfarb-Idnani on the principal-pivot tableau x = T y + beta.
+
+    x holds the impulses of the active set and the gap velocities of the others, y their partners; the partner of the
+    entering constraint r is its impulse theta, driven up from zero.
+    """
+    m = b.shape[0]
+    eps = jnp.finfo(b.dtype).eps
+    diagonal = jnp.maximum(jnp.diagonal(a), jnp.finfo(b.dtype).tiny)
+    index = jnp.arange(m)
+    limit = 8 * m + 16
+    size = jnp.max(jnp.abs(b))
+    # a violation within round-off is none: dependent constraints would enter and leave for ever
+    threshold = jnp.maximum(0.1 * tolerance, 8 * eps * size)
+
+    def pivot(t: Array, beta: Array, k: Array) -> tuple[Array, Array]:
+        p, row, column = t[k, k], t[k], t[:, k]
+        t_new = t - jnp.outer(column, row) / p
+        beta_new = beta - column * (beta[k] / p)
+        on_row, on_column = (index == k)[:, None], (index == k)[None, :]
+        t_new = jnp.where(on_row, -row[None, :] / p, jnp.where(on_column, column[:, None] / p, t_new))
+        t_new = jnp.where(on_row & on_column, 1 / p, t_new)
+        return t_new, jnp.where(index == k, -beta[k] / p, beta_new)
+
+    def body(carry: tuple) -> tuple:
+        count, t, beta, active, r, _, _ = carry
+        # choose what enters: the largest violation in the metric of the constraint
+        violation = jnp.where(active, 0.0, -beta) / jnp.sqrt(diagonal)
+        r = jnp.where(r < 0, jnp.argmax(violation), r)
+        column = t[:, r]
+        # theta at which each active impulse reaches zero, and at which the entering gap velocity does
+        closing = active & (column < 0)
+        ratio = jnp.where(closing, -beta / jnp.where(closing, column, 1), jnp.inf)
+        leaving = jnp.argmin(ratio)
+        curvature = column[r]
+        full = jnp.where(curvature > 64 * eps * diagonal[r], -beta[r] / curvature, jnp.inf)
+        blocked = ratio[leaving] < full
+        stuck = ~jnp.isfinite(jnp.minimum(full, ratio[leaving]))
+        k = jnp.where(blocked, leaving, r)
+        t_new, beta_new = pivot(t, beta, k)
+        active_new = active.at[k].set(~blocked)
+        r_new = jnp.where(blocked, r, -1)
+        violated = stuck & (-beta[r] > jnp.sqrt(eps) * size)
+        t, beta = jnp.where(stuck, t, t_new), jnp.where(stuck, beta, beta_new)
+        active = jnp.where(stuck, active, active_new)
+        unfinished = (r_new >= 0) | jnp.any(~active & (beta < -threshold))
+        return count + 1, t, beta, active, r_new, unfinished & ~stuck, violated
+
+    def going(carry: tuple) -> Array:
+        count, *_, unfinished, _ = carry
+        return unfinished & (count < limit)
+
+    none = jnp.array(-1, index.dtype)
+    start = (jnp.zeros((), jnp.int32), a, b, jnp.zeros(m, bool), none, jnp.any(b < -threshold), jnp.array(False))
+    count, t, beta, active, *_, infeasible = lax.while_loop(going, body, start)
+    impulse = jnp.where(active, beta, 0.0)
+    # one step of refinement with the tableau's inverse of A on the active set
+    defect = jnp.where(active, a @ impulse + b, 0.0)
+    impulse = jnp.where(active, jnp.maximum(impulse - t @ defect, 0.0), 0.0)
+    return Impulses(impulse, count, as_status(infeasible, Status.INFEASIBLE))

@@ -1,0 +1,84 @@
+"""ADMM on the dual (impulses), over-relaxed, with an exact solve on the active set now and then.
+
+References: S. Boyd et al., Found. Trends Mach. Learn. 3 (2011); E. Ghadimi et al., IEEE Trans. Autom. Control 60 (2015)
+for the penalty; B. Stellato et al., OSQP, Math. Prog. Comp. 12 (2020) for the polishing step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..linearisation import Contacts
+from .active_set import Attempt, guessed
+from .solver import ContactSolver, Impulses, complementarity, unit_scaling
+
+TRIED = 20  # iterations after which the active set is tried
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ADMM(ContactSolver):
+    """Alternating direction method of multipliers: one factorisation, then products; steady on ill-conditioned contacts.
+
+    The penalty is the geometric mean of the extreme non-zero eigenvalues of the scaled Delassus matrix, optimal for a
+    quadratic objective. Now and then the active set is tried exactly: with masses of very unequal size it is known long before its impulses.
+
+    Attributes:
+        tolerance: KKT residual [gap velocity]; by default 1e-12 of the speed at which contacts close.
+        max_linearisations: SQP iterations for curved constraints.
+        max_iterations: ADMM iterations for each linearisation.
+        relaxation: over-relaxation factor in (0, 2).
+    """
+
+    tolerance: float | None = None
+    max_linearisations: int = 50
+    max_iterations: int = field(default=2000, metadata={"static": True})
+    relaxation: float = 1.6
+
+    warm_starts = False
+
+    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+        diagonal, present, root, scale = unit_scaling(contacts)
+        a = scale[:, None] * contacts.delassus() * scale[None, :]
+        b = jnp.where(present, offset * scale, 1)
+
+        values, vectors = jnp.linalg.eigh(0.5 * (a + a.T))
+        largest = jnp.max(jnp.abs(values), initial=0.0)
+        smallest = jnp.min(jnp.where(values > 1e-6 * largest, values, jnp.inf), initial=jnp.inf)
+        penalty = jnp.sqrt(jnp.where(jnp.isfinite(smallest), smallest * largest, 1.0))
+
+        def resolvent(x: Array) -> Array:
+            return vectors @ ((vectors.T @ x) / (values + penalty))
+
+        def excess(z: Array) -> Array:
+            velocity = jnp.where(present, root * (a @ z + b), offset)
+            return jnp.max(complementarity(velocity, scale * z, diagonal) / tolerance, initial=0.0)
+
+        def iterated(_: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            z, u = carry
+            x = resolvent(penalty * (z - u) - b)
+            relaxed = self.relaxation * x + (1 - self.relaxation) * z
+            new = jnp.maximum(0, relaxed + u)
+            return new, u + relaxed - new
+
+        def body(carry: tuple) -> tuple:
+            count, z, u, best, reached, _ = carry
+            more = jnp.minimum(TRIED, self.max_iterations - count)
+            z, u = lax.fori_loop(0, more, iterated, (z, u))
+            tried = guessed(a, b, scale * tolerance, Attempt(z, false, none, none), len(b))
+            for x in (z, tried.impulse):
+                left = excess(x)
+                best, reached = jnp.where(left < reached, x, best), jnp.minimum(left, reached)
+            return count + more, z, u, best, reached, tried.solved
+
+        def going(carry: tuple) -> Array:
+            count, *_, reached, solved = carry
+            return (reached > 1) & ~solved & (count < self.max_iterations)
+
+        zero, none, false = jnp.zeros_like(b), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
+        count, *_, best, _, _ = lax.while_loop(going, body, (none, zero, zero, zero, excess(zero), false))
+        return Impulses(scale * best, count, none)

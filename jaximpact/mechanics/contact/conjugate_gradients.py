@@ -1,0 +1,126 @@
+"""Conjugate gradients on the contacts that push, with projected gradient steps that change which these are.
+
+Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence and finite
+termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..linearisation import Contacts
+from .solver import ContactSolver, Impulses, complementarity, unit_scaling
+
+POWER = 8  # steps of the power method for the largest eigenvalue
+SAFETY = 1.25  # by which it may be too small
+STEP = 1.9  # of a projected gradient step, over the largest eigenvalue: 2 is the bound of descent
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ConjugateGradients(ContactSolver):
+    """For very many contacts: needs only G v and M^-1 G' L, and some half as many of them as `ProjectedGradient`.
+
+    On a CPU contacts between bodies are walked over by native code.
+
+    Attributes:
+        tolerance: KKT residual [gap velocity]; by default 1e-8 of the speed at which contacts close.
+        max_linearisations: SQP iterations for curved constraints.
+        max_iterations: steps for each linearisation.
+    """
+
+    takes_lists: ClassVar[bool] = True
+    relative: ClassVar[float] = 1e-8
+
+    tolerance: float | None = None
+    max_linearisations: int = 50
+    max_iterations: int = field(default=50000, metadata={"static": True})
+
+    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+        # met with a margin: it is looked at again with other roundings
+        tolerance = jnp.broadcast_to(0.5 * tolerance, offset.shape)
+        impulse, count, jump = contacts.walked(self._products, offset, tolerance, guess, self.max_iterations)
+        return Impulses(impulse, count, jnp.zeros((), jnp.int32), jump)
+
+    def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
+        """By products with all contacts, as XLA takes them."""
+        diagonal, present, root, scale = unit_scaling(contacts)
+        product = lambda x: scale * contacts.velocity(contacts.jump(scale * x))
+        b = scale * offset
+        step = STEP / _largest(product, jnp.where(present, 1 + 0.3 * (jnp.arange(len(b)) % 5).astype(b.dtype), 0))
+
+        def measured(x: Array, g: Array) -> tuple[Array, Array, Array]:
+            velocity = jnp.where(present, root * g, offset)
+            residual = jnp.max(complementarity(velocity, scale * x, diagonal) / tolerance, initial=0.0)
+            chopped = jnp.where(x > 0, 0, jnp.minimum(g, 0))
+            return residual, jnp.sum(jnp.where(x > 0, g * jnp.minimum(g, x / step), 0)), chopped @ chopped
+
+        def fresh(x: Array) -> _Face:
+            g = product(x) + b
+            return _Face(x, g, jnp.where(x > 0, g, 0), jnp.array(True), *measured(x, g))
+
+        def on_face(now: _Face) -> _Face:
+            y = product(now.p)
+            curvature, slope = now.p @ y, now.p @ now.g
+            room = jnp.min(jnp.where(now.p > 0, now.x / jnp.where(now.p > 0, now.p, 1), jnp.inf), initial=jnp.inf)
+            length = slope / jnp.where(curvature > 0, curvature, 1)
+
+            def inside(now: _Face) -> _Face:
+                x, g = jnp.maximum(now.x - length * now.p, 0), now.g - length * y
+                free = jnp.where(x > 0, g, 0)
+                p = free - (free @ y / curvature) * now.p
+                return _Face(x, g, p, jnp.array(False), *measured(x, g))
+
+            def beyond(now: _Face) -> _Face:
+                far = jnp.where(room < jnp.inf, room, 0)
+                x, g = jnp.maximum(now.x - far * now.p, 0), now.g - far * y
+                return fresh(jnp.where(x > 0, jnp.maximum(x - step * g, 0), 0))
+
+            return lax.cond((curvature > 0) & (length <= room), inside, beyond, now)
+
+        def body(carry: tuple[Array, _Face]) -> tuple[Array, _Face]:
+            count, now = carry
+            change = lambda now: fresh(jnp.maximum(now.x - step * now.g, 0))
+            again = lambda now: fresh(now.x)
+            which = jnp.where(now.residual <= 1, 0, jnp.where(now.chopped <= now.free, 1, 2))
+            return count + 1, lax.switch(which, (again, on_face, change), now)
+
+        def going(carry: tuple[Array, _Face]) -> Array:
+            count, now = carry
+            known = jnp.isfinite(now.free + now.chopped)
+            return ((now.residual > 1) | ~now.exact) & known & (count < self.max_iterations)
+
+        count, now = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), fresh(root * jnp.maximum(guess, 0))))
+        return scale * now.x, count
+
+
+class _Face(NamedTuple):
+    """Scaled impulses x, their gradient g and the direction p, (m,); whether g was worked out from x; residual over tolerance,
+    squares of the free and of the chopped gradient."""
+
+    x: Array
+    g: Array
+    p: Array
+    exact: Array
+    residual: Array
+    free: Array
+    chopped: Array
+
+
+def _largest(product: Callable[[Array], Array], x: Array) -> Array:
+    """The largest eigenvalue, with a margin."""
+
+    def body(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        x = carry[0]
+        y = product(x)
+        value = (x @ y) / jnp.maximum(x @ x, jnp.finfo(x.dtype).tiny)
+        return y / jnp.maximum(value, jnp.finfo(x.dtype).tiny), value
+
+    value = lax.fori_loop(0, POWER, body, (x, jnp.ones((), x.dtype)))[1]
+    return SAFETY * jnp.maximum(value, 1)

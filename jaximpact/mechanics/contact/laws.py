@@ -1,0 +1,181 @@
+"""What a step may ask for: impulses at the level of velocities, or the projection of a position.
+
+A scheme asks its contact law and never knows which one it has: `solved.Solved` finds the impulses, `Open` gives none and
+says where one should act, `Held` keeps given contacts closed, which makes of a step the derivative of one.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools import linalg
+from ..interval_bounds import Unbounded, bounded, is_dear
+from ..linearisation import Contacts, Metric, jacobian
+from ..problem import Problem
+
+MARGIN = 1.001  # of what a step moves, for the rounding of a bound
+
+
+class Reaction(NamedTuple):
+    """What contacts answer to a step.
+
+    ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) which contacts carry an impulse or, with `Open`,
+    would be violated without; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver, summed over
+    linearisations; ``status`` bits.
+    """
+
+    jump: Array
+    impulse: Array
+    acts: Array
+    residual: Array
+    iterations: Array
+    status: Array
+
+    @classmethod
+    def exact(cls, jump: Array, impulse: Array, acts: Array) -> Reaction:
+        """One that leaves nothing to report."""
+        zero = jnp.zeros((), jnp.int32)
+        return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero)
+
+    @classmethod
+    def none(cls, d: int, acts: Array, dtype: Any) -> Reaction:
+        """No impulse, of contacts ``acts`` (m,) that should have one."""
+        return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Target:
+    """A position to be made admissible: W = base + increment, (d,) each, onto f(time, .) >= 0, as Z = W + scale * jump.
+
+    ``scale`` is a time, h or h/(1+e). ``normal``: "implicit", M (Z - W) = scale * G(Z)' L as in the papers, the metric
+    projection; "explicit", G(base)' L with the same exact constraint (SHAKE-like, second order in lasting contact); or
+    "geodesic", along a geodesic of the metric, for one constraint.
+    """
+
+    time: Array
+    base: Array
+    increment: Array
+    scale: Array
+    normal: str = field(default="implicit", metadata={"static": True})
+
+    def point(self, jump: Array) -> Array:
+        """The position (d,) under a velocity jump (d,): nothing of its size is subtracted."""
+        return self.base + (self.increment + self.scale * jump)
+
+
+class ContactLaw(abc.ABC):
+    """What a step may ask for. ``solves``: whether the impulses solve the contact problem, so that a status says something."""
+
+    solves: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        """Impulses 0 <= L _|_ A L + offset >= 0 of the contacts ``among`` (m,) bool, or of all; others carry nothing.
+
+        ``offset`` (m,): the gap velocities without impulses, restitution included.
+        """
+
+    @abc.abstractmethod
+    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+        """The projection of a target onto the admissible positions, in a frozen metric."""
+
+    def beginning(self, guess: Array) -> ContactLaw:
+        """The same, a solver beginning with the impulses ``guess`` (m,)."""
+        return self
+
+    def resolution(self, pushed: Array) -> Any:
+        """Gap velocity up to which an impulse may be none, (), of contacts with A_aa L = ``pushed`` (m,): what a solver leaves over."""
+        return 0.0
+
+    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
+        """Which contacts (m,) act in `velocity`, and status bits, for a scheme that works out the impulses; constants."""
+        found = self.velocity(*lax.stop_gradient((contacts, offset)), among)
+        return found.acts, found.status
+
+
+def restricted(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
+    """The contact problem of the contacts ``among`` (m,): the others have no gradient, and open."""
+    if among is None:
+        return contacts, offset
+    return contacts.masked(among), jnp.where(among, offset, jnp.max(jnp.abs(offset), initial=0.0))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Open(ContactLaw):
+    """No impulse; ``acts`` says which contacts are violated without, or may be, and if none is, nothing is left out.
+
+    The step of a motion far from its constraints, at the cost of a look at the gaps: where gaps cost much, at those of the
+    position that the step begins with, and whether they can close on the way.
+    """
+
+    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        acts = ~(offset >= 0)  # what is no number acts
+        return Reaction.none(contacts.shape[1], acts if among is None else acts & among, offset.dtype)
+
+    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+        base, increment = target.base, target.increment
+        gaps = lambda q: problem.gaps(target.time, q, args)
+        if not problem.is_local and problem.constraints is not None and is_dear(gaps, base):
+            with suppress(Unbounded):
+                gap, change = bounded(gaps, base, MARGIN * jnp.abs(increment))
+                return Reaction.none(len(base), ~(gap >= change), base.dtype)
+        return Reaction.none(len(base), ~(gaps(base + increment) >= 0), base.dtype)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Held(ContactLaw):
+    """Impulses already known, as functions whose derivative is wanted with the closed contacts kept closed.
+
+    ``closed`` (m,) contacts that stay closed, their ``impulse`` (m,), and the admissible ``point`` Z (d,). The derivative is
+    that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution, and the free step's where
+    nothing is closed.
+    """
+
+    closed: Array
+    impulse: Array
+    point: Array
+
+    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        contacts, offset = restricted(contacts, offset, among)
+        velocity = offset + contacts.velocity(contacts.jump(self.impulse))
+        return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
+
+    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+        w = target.base + target.increment
+        z = w + lax.stop_gradient(self.point - w)
+        if problem.is_local:
+            return self._listed_position(problem, metric, target, z, args)
+        gap, rows = jacobian(problem, target.time, z, args)
+        explicit = target.normal == "explicit"
+        normals = jacobian(problem, target.time, target.base, args)[1] if explicit else rows
+        contacts = Contacts(gap, normals, metric.solve(normals.T))
+        # z again, now with the derivative of the jump that the known impulse makes
+        shift = target.scale * contacts.jump(self.impulse)
+        gap = gap + lax.stop_gradient(rows) @ (shift - lax.stop_gradient(shift))
+        matrix = rows @ contacts.response
+        balance = lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
+        return self._found(contacts, balance, jnp.diagonal(matrix), gap / target.scale)
+
+    def _listed_position(self, problem: Problem, metric: Metric, target: Target, z: Array, args: Any) -> Reaction:
+        """The same at the known position z (d,), without a matrix."""
+        contacts: Any = problem.constraints.linearised(metric, target.time, z, args)  # type: ignore[union-attr]
+        shift = target.scale * contacts.jump(self.impulse)
+        gap = contacts.gap + lax.stop_gradient(contacts).velocity(shift - lax.stop_gradient(shift))
+        return self._found(contacts, contacts.balance(), contacts.diagonal(), gap / target.scale)
+
+    def _found(self, contacts: Contacts, balance: Callable, diagonal: Array, velocity: Array) -> Reaction:
+        closed = self.closed & (diagonal > 0)
+        change = balance(velocity, closed)
+        impulse = self.impulse + (change - lax.stop_gradient(change))
+        return Reaction.exact(contacts.jump(impulse), impulse, closed)

@@ -1,0 +1,400 @@
+"""The contact law by a contact solver: a solver solves linearised problems, here they are made and their residual checked.
+
+Curved constraints are handled by successive linearisations around Z (SQP). The unknowns are the velocity jump and the
+impulse, not Z: nothing of the size of Z is subtracted, which keeps float32 usable and the residual in velocity units. Of
+many constraints only a working set is handed to the solver, chosen again for each linearisation; all gaps are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..linearisation import SMALL, Contacts, Metric, is_flat, jacobian
+from ..problem import Problem
+from ..status import Status, as_status
+from .geodesic import project_geodesic
+from .implicit_derivative import reaction
+from .laws import ContactLaw, Reaction, Target, restricted
+from .solver import ContactSolver, closing_speed, complementarity
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Solved(ContactLaw):
+    """Impulses found by a contact solver, differentiated with the contacts that act held closed."""
+
+    solver: ContactSolver
+    guess: Array | None = None  # impulses (m,) to begin with
+    couples: bool = field(default=True, metadata={"static": True})  # whether coupled impulses are remarked
+
+    solves: ClassVar[bool] = True
+
+    def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        """Solved once, and again with more contacts while one outside the working set is violated."""
+        contacts, offset = restricted(contacts, offset, among)
+        m, d = contacts.shape
+        if m == 0:
+            return Reaction.none(d, offset < 0, offset.dtype)
+        kind = _Velocities if contacts.dense else _ManyVelocities
+        problem = kind(self.solver, contacts, offset, self.guess, self.couples)
+        return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense)
+
+    def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
+        time, base = target.time, target.base
+        m, d = problem.count(time, base, args), base.shape[0]
+        if m == 0:
+            return Reaction.none(d, jnp.zeros(0, bool), base.dtype)
+        if target.normal == "geodesic":
+            return project_geodesic(self.solver, problem, target, args)
+        if problem.is_local:
+            many = _ManyPositions(self.solver, problem, metric, target, args, self.guess, self.couples)
+            return reaction(many.residual, many.solve, d, m, base.dtype, dense=False)
+        normals = jacobian(problem, time, base, args)[1] if target.normal == "explicit" else None
+        flat = is_flat(problem, time, base, args)
+        projection = _Positions(self.solver, problem, metric, target, args, normals, flat)
+        return reaction(projection.residual, projection.solve, d, m, base.dtype)
+
+    def beginning(self, guess: Array) -> Solved:
+        return replace(self, guess=guess)
+
+    def resolution(self, pushed: Array) -> Any:
+        return 0.0 if self.solver.direct(len(pushed)) else self.solver.allowed(jnp.max(pushed, initial=0.0))
+
+    def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
+        contacts, b = lax.stop_gradient(restricted(contacts, offset, among))
+        known = jnp.where(among, b, 0)
+        floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(known), initial=0.0)
+        tolerance = jnp.maximum(self.solver.allowed(closing_speed(known)), floor)
+        found = self.solver.impulses(contacts, b, tolerance, jnp.zeros_like(b))
+        return among & (contacts.diagonal() * lax.stop_gradient(found.impulse) > tolerance), found.status
+
+
+def coupling(contacts: Contacts, impulse: Array) -> Array:
+    """Status bit of impulses (m,) along gradients that are not orthogonal."""
+    if len(impulse) < 2:
+        return jnp.zeros((), jnp.int32)
+    acting = impulse > 0
+    return as_status(contacts.coupled(acting), Status.IMPULSES_COUPLED)
+
+
+def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
+    """The tolerance ``asked`` for, (), raised to the round-off (m,) of gap velocities made of velocities of a ``size`` (d,).
+
+    Where the ``residual`` meets the first, the second is not worked out.
+    """
+
+    def raised(_: None) -> Array:
+        # twice what solvers allow themselves: other roundings than theirs
+        floor = 64 * jnp.finfo(size.dtype).eps * (contacts.velocity_terms(size) + jnp.abs(gap_velocity))
+        return jnp.maximum(asked, floor)
+
+    if residual is None or size.shape[0] <= SMALL:
+        return raised(None)
+    every = jnp.full_like(gap_velocity, asked)
+    return lax.cond(jnp.any(residual > asked), raised, lambda _: every, None)
+
+
+class Iterate(NamedTuple):
+    """What one linearised problem leaves to the next: ``gap`` (m,) are all gap velocities, under ``jump``."""
+
+    jump: Array
+    impulse: Array
+    gap: Array
+    residual: Array
+    done: Array
+    iterations: Array
+    status: Array
+
+    @classmethod
+    def start(cls, d: int, gap: Array) -> Iterate:
+        zero = jnp.zeros((), jnp.int32)
+        none = jnp.zeros_like(gap)
+        return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
+
+    def until_done(self, improved: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
+        """Improved while not done, ``limit`` times more than once at most; not at all where no gap is violated. Little is
+        carried: in a batch of small systems computing contacts again costs less than storing them.
+
+        The working sets have the last of the ``sizes``, or a smaller one, to begin with, where half of that is enough for
+        what is violated or as good as closed.
+        """
+        now = self
+        near = jnp.sum(self.gap < 0.1 * jnp.max(-self.gap))
+        for size in sizes:
+            tries = limit if size == sizes[-1] else jnp.where(2 * near <= size, 2, -1)
+
+            def body(carry: tuple[Array, Iterate], size: int = size) -> tuple[Array, Iterate]:
+                k, now = carry
+                new = improved(now, size)
+                return k + 1, new._replace(iterations=now.iterations + new.iterations)
+
+            def going(carry: tuple[Array, Iterate], tries: Any = tries) -> Array:
+                k, now = carry
+                return (k <= tries) & ~now.done
+
+            now = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), now))[1]
+        return now
+
+    def packed(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+        """As `implicit.reaction` wants it: root, and what is reported of it."""
+        status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
+        return (self.jump, self.impulse), (self.residual, self.iterations, status)
+
+
+class Selection(NamedTuple):
+    """The contacts a linearised problem is solved for: ``rows`` of all m, or None for all of them."""
+
+    rows: Array | None
+    m: int
+
+    @classmethod
+    def of(cls, now: Iterate, size: int) -> Selection:
+        """``size`` of them, most likely to be closed: first what carries an impulse, then what has the least gap."""
+        m = now.gap.shape[0]
+        if size >= m:
+            return cls(None, m)
+        # single precision is enough to choose, and much quicker to sort
+        largest = jnp.maximum(jnp.max(jnp.abs(now.gap)), jnp.finfo(now.gap.dtype).tiny)
+        rank = jnp.where(now.impulse > 0, jnp.inf, -now.gap / largest).astype(jnp.float32)
+        return cls(lax.top_k(rank, size)[1], m)
+
+    def take(self, x: Array) -> Array:
+        return x if self.rows is None else x[self.rows]
+
+    def spread(self, x: Array) -> Array:
+        """(m,), zero in what was left out."""
+        return x if self.rows is None else jnp.zeros(self.m, x.dtype).at[self.rows].set(x, unique_indices=True)
+
+
+class _Velocities(NamedTuple):
+    """0 <= L _|_ A L + offset >= 0, once linearised: the projection onto a polyhedral set of velocities."""
+
+    solver: ContactSolver
+    contacts: Contacts
+    offset: Array
+    guess: Array | None = None
+    couples: bool = True
+
+    def improved(self, now: Iterate, size: int) -> Iterate:
+        """Solved for ``size`` contacts."""
+        solver, contacts, offset, *_ = self
+        chosen = Selection.of(now, size)
+        part, start = contacts.take(chosen.rows), chosen.take(offset)
+        asked, largest = solver.allowed(closing_speed(offset)), jnp.max(jnp.abs(offset))
+        tolerance = 0.5 * _tolerance(asked, None, part, jnp.abs(now.jump), jnp.full_like(start, largest))
+        found = solver.impulses(part, start, tolerance, chosen.take(now.impulse))
+        jump, impulse = part.jump(found.impulse), chosen.spread(found.impulse)
+        gap = contacts.velocity(jump) + offset
+        residual = complementarity(gap, impulse, contacts.diagonal())
+        # impulses along nearly dependent gradients are larger than the jump that they add up to
+        parts = part.jump_terms(found.impulse)
+        done = jnp.all(residual <= _tolerance(asked, residual, contacts, parts, jnp.full_like(offset, largest)))
+        status = found.status | coupling(part, found.impulse) if self.couples else found.status
+        return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, status)
+
+    def solve(self) -> tuple:
+        m, d = self.contacts.shape
+        start = Iterate.start(d, self.offset)
+        if self.guess is not None:
+            start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
+        if self.solver.direct(m):
+            found = self.improved(start, m)
+            return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).packed()
+        sizes = self.solver.working_sets(m, d)
+        limit = 0 if sizes[-1] == m else self.solver.max_linearisations
+        return start.until_done(self.improved, limit, sizes).packed()
+
+    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Zero at the solution, with the contacts that act held closed."""
+        jump, impulse = x
+        active = lax.stop_gradient(impulse) > 0
+        velocity = self.contacts.velocity(jump) + self.offset
+        return jump - self.contacts.jump(impulse), jnp.where(active, velocity, impulse)
+
+
+class _ManyVelocities(_Velocities):
+    """The same for contacts that are listed: none is left out, nothing is tried again, and the round-off is estimated."""
+
+    def solve(self) -> tuple:
+        solver, contacts, offset, guess, couples = self
+        speed = closing_speed(offset)
+        floor = 32 * jnp.finfo(offset.dtype).eps * (jnp.abs(offset) + 2 * speed)
+        tolerance = jnp.maximum(solver.allowed(speed), floor)
+        found = solver.impulses(contacts, offset, tolerance, jnp.zeros_like(offset) if guess is None else guess)
+        jump = found.jumped(contacts)
+        gap = contacts.velocity(jump) + offset
+        residual = complementarity(gap, found.impulse, contacts.diagonal())
+        done = jnp.all(residual <= tolerance)
+        status = found.status | coupling(contacts, found.impulse) if couples else found.status
+        return Iterate(jump, found.impulse, gap, jnp.max(residual), done, found.iterations, status).packed()
+
+
+class _ManyPositions(NamedTuple):
+    """The projection of a target onto the constraints of a list of near pairs, by linearised problems for all of them."""
+
+    solver: ContactSolver
+    problem: Problem
+    metric: Metric
+    target: Target
+    args: Any
+    guess: Array | None
+    couples: bool
+
+    def contacts(self, jump: Array) -> Any:
+        """Those under a velocity jump, gaps as velocities."""
+        constraints: Any = self.problem.constraints
+        found = constraints.linearised(self.metric, self.target.time, self.target.point(jump), self.args)
+        return found.at(found.gap / self.target.scale)
+
+    def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
+        """The one asked for, raised to the round-off of positions over a step."""
+        target, eps = self.target, jnp.finfo(jump.dtype).eps
+        size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
+        return jnp.maximum(asked, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
+
+    def solve(self) -> tuple:
+        contacts = self.contacts(jnp.zeros_like(self.target.base))
+        start = Iterate.start(len(self.target.base), contacts.gap)
+        if self.guess is not None:
+            start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
+
+        def body(carry: tuple[Array, Iterate, Any]) -> tuple[Array, Iterate, Any]:
+            k, now, contacts = carry
+            offset = contacts.gap - contacts.velocity(now.jump)
+            asked = self.solver.allowed(closing_speed(offset))
+            allowed = 0.25 * self.tolerance(asked, contacts, now.jump)
+            found = self.solver.impulses(contacts, offset, allowed, now.impulse)
+            jump = found.jumped(contacts)
+            there = self.contacts(jump)
+            moved = jnp.max(jnp.abs(there.jump(found.impulse) - jump))
+            defect = complementarity(there.gap, found.impulse, there.diagonal())
+            allowed = self.tolerance(asked, there, jump)
+            # of the empty slots of a list nothing is asked, and they allow nothing
+            largest = jnp.max(jnp.where(there.diagonal() > 0, allowed, 0), initial=0.0)
+            done = (moved <= largest) & jnp.all(defect <= allowed)
+            residual, count = jnp.maximum(moved, jnp.max(defect)), now.iterations + found.iterations
+            return k + 1, Iterate(jump, found.impulse, there.gap, residual, done, count, found.status), there
+
+        def going(carry: tuple[Array, Iterate, Any]) -> Array:
+            return (carry[0] <= self.solver.max_linearisations) & ~carry[1].done
+
+        _, found, contacts = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), start, contacts))
+        coupled = coupling(contacts, found.impulse) if self.couples else 0
+        return found._replace(status=found.status | coupled).packed()
+
+    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Zero at the solution, with the contacts that act held closed."""
+        return _held(self, x, None)
+
+
+def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tuple[Array, Array]:
+    """What is left of the equations of a projection at (jump, impulse), with the contacts that act held closed."""
+    jump, impulse = x
+    target, active = projection.target, lax.stop_gradient(impulse) > 0
+    gaps = lambda x: projection.problem.gaps(target.time, x, projection.args)
+    f, pull = jax.vjp(gaps, target.point(jump))
+    force = pull(impulse)[0] if normals is None else impulse @ normals
+    return jump - projection.metric.solve(force), jnp.where(active, f / target.scale, impulse)
+
+
+class _Positions(NamedTuple):
+    """The projection of a target: ``normals`` (m, d) where they are fixed, ``flat`` whether all gaps are affine."""
+
+    solver: ContactSolver
+    problem: Problem
+    metric: Metric
+    target: Target
+    args: Any
+    normals: Array | None
+    flat: bool
+
+    def gaps(self, x: Array) -> Array:
+        return self.problem.gaps(self.target.time, x, self.args)
+
+    def linearised(self, now: Iterate, chosen: Selection) -> Contacts:
+        """The chosen contacts at the point where ``now`` is."""
+        if self.normals is None:
+            point = self.target.point(now.jump)
+            matrix = jacobian(self.problem, self.target.time, point, self.args, chosen.rows)[1]
+        else:
+            matrix = chosen.take(self.normals)
+        return Contacts(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
+
+    def tolerance(self, asked: Any, contacts: Contacts, parts: Array, residual: Array | None = None) -> Array:
+        """The one ``asked`` for, raised to the round-off of a jump made of ``parts`` (d,)."""
+        target = self.target
+        size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(parts)
+        return _tolerance(asked, residual, contacts, size, contacts.gap)
+
+    def corrected(
+        self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
+    ) -> tuple[Iterate, Array]:
+        """With gradients from where ``now`` is; or from before, ``pulled`` (d,) being the jump its impulses make now."""
+        contacts, impulse = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse)
+        change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
+        offset = contacts.gap + contacts.velocity(change)
+        asked = self.solver.allowed(closing_speed(offset))
+        found = self.solver.impulses(contacts, offset, 0.25 * self.tolerance(asked, contacts, now.jump), impulse)
+        # impulses between unequal masses, or along nearly dependent gradients, are larger than the jump that they add up to
+        parts = contacts.jump_terms(found.impulse)
+        impulse = found.impulse if pulled is None else found.impulse - impulse
+        jump = contacts.jump(impulse) if pulled is None else pulled + contacts.jump(impulse)
+        impulse = chosen.spread(found.impulse)
+        if self.flat or self.normals is not None:
+            f, pulled = self.gaps(self.target.point(jump)), jump
+        else:
+            f, pull = jax.vjp(self.gaps, self.target.point(jump))
+            pulled = self.metric.solve(pull(impulse)[0])
+        gap = f / self.target.scale
+        moved = jnp.max(jnp.abs(pulled - jump))
+        defect = complementarity(gap, impulse, chosen.spread(contacts.diagonal()))
+        residual = jnp.maximum(moved, jnp.max(defect))
+        allowed = self.tolerance(asked, contacts.at(chosen.take(gap)), parts, residual)
+        # what was left out has a gradient that is not at hand
+        largest = jnp.max(allowed)
+        if chosen.rows is not None:
+            allowed = chosen.spread(allowed - largest) + largest
+        done = (moved <= largest) & jnp.all(defect <= allowed)
+        status = found.status | coupling(contacts, found.impulse)
+        return Iterate(jump, impulse, gap, residual, done, found.iterations, status), pulled
+
+    def improved(self, now: Iterate, size: int) -> Iterate:
+        """Solved for ``size`` contacts, linearised where ``now`` is."""
+        chosen = Selection.of(now, size)
+        contacts = self.linearised(now, chosen)
+        if len(now.gap) <= SMALL or not self.solver.warm_starts:
+            return self.corrected(now, contacts, chosen)[0]
+
+        # gradients are dear: kept while each correction leaves less than a tenth of the residual
+        def body(carry: tuple[Iterate, Array, Array]) -> tuple[Iterate, Array, Array]:
+            now, pulled, _ = carry
+            new, pulled = self.corrected(now, contacts, chosen, pulled)
+            return new._replace(iterations=now.iterations + new.iterations), pulled, now.residual
+
+        def going(carry: tuple[Iterate, Array, Array]) -> Array:
+            now, _, before = carry
+            return ~now.done & (now.residual < 0.1 * before)
+
+        start = now._replace(iterations=jnp.zeros_like(now.iterations))
+        pulled = contacts.jump(chosen.take(now.impulse))
+        return lax.while_loop(going, body, (start, pulled, jnp.full_like(now.residual, jnp.inf)))[0]
+
+    def solve(self) -> tuple:
+        target, d = self.target, len(self.target.base)
+        start = Iterate.start(d, self.gaps(target.base + target.increment) / target.scale)
+        m = len(start.gap)
+        if self.flat and self.solver.direct(m):
+            # one linearisation is exact for constraints affine in q
+            return self.improved(start, m).packed()
+        sizes = self.solver.working_sets(m, d)
+        return start.until_done(self.improved, self.solver.max_linearisations, sizes).packed()
+
+    def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Zero at the solution, with the contacts that act held closed."""
+        return _held(self, x, self.normals)

@@ -1,0 +1,92 @@
+"""What a contact solver is: a method for the contact problem of one linearisation, and what every solver measures with.
+
+The problem is the linear complementarity problem 0 <= L _|_ A L + b >= 0 with the Delassus matrix A = G M^-1 G', in
+gap velocities [unit of f per unit of time]: tolerances and residuals are free of the factor 1/h that amplifies an error in
+position. What a step asks of it stands in `law`, curved constraints and derivatives in `solved`.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from ..linearisation import Contacts
+
+
+class Impulses(NamedTuple):
+    """Solution of one linearised problem: impulse (m,), iterations (), status bits (); the velocity jump (d,) where a solver has it."""
+
+    impulse: Array
+    iterations: Array
+    status: Array
+    jump: Array | None = None
+
+    def jumped(self, contacts: Contacts) -> Array:
+        """The velocity jump (d,)."""
+        return contacts.jump(self.impulse) if self.jump is None else self.jump
+
+
+class ContactSolver(abc.ABC):
+    """A method for the contact problem of one linearisation: ``impulses`` is all that a new one must define.
+
+    Of ``contacts`` it may ask for their numbers, ``shape``; gap velocities ``velocity(v)`` = G v, velocity jumps ``jump(L)`` =
+    M^-1 G' L, and the ``diagonal()`` of the Delassus matrix; and for the matrix itself, ``delassus()``, if it suits few
+    contacts alone: contacts that are kept as pairs of bodies have only the others. ``gap``, ``drift`` and the motion before
+    are in the offset. Constraints that are masked out have zero gradients.
+
+    Attributes:
+        tolerance: the KKT residual asked for [velocity], or None, ``relative`` times the speed at which contacts close; it is raised to
+            the round-off floor where that is larger.
+        relative: see there.
+        max_linearisations: SQP iterations around a curved constraint, at most.
+        takes_lists: whether it asks for no matrix, so that contacts may be those of a list of near pairs of bodies.
+        warm_starts: whether ``guess`` is used; above eight constraints gradients are then kept for several corrections.
+    """
+
+    tolerance: float | None
+    max_linearisations: int
+    relative: ClassVar[float] = 1e-12
+    warm_starts: ClassVar[bool] = True
+    takes_lists: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
+        """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
+
+    def allowed(self, speed: Array) -> Any:
+        """The KKT residual asked for, (), of contacts that close at ``speed`` ()."""
+        if self.tolerance is not None:
+            return self.tolerance
+        return jnp.maximum(self.relative * speed, jnp.finfo(speed.dtype).tiny)
+
+    def direct(self, m: int) -> bool:
+        """Whether ``impulses`` is straight-line arithmetic, exact to round-off, for m constraints."""
+        return False
+
+    def working_sets(self, m: int, d: int) -> tuple[int, ...]:
+        """Increasing numbers of constraints: only so many, the likely ones, are handed to the solver, and all are checked."""
+        return (m,)
+
+
+def closing_speed(gap_velocity: Array) -> Array:
+    """Of the contact that closes fastest, ()."""
+    return jnp.max(-gap_velocity, initial=0.0)
+
+
+def complementarity(velocity: Array, impulse: Array, diagonal: Array) -> Array:
+    """Natural residual of 0 <= L _|_ w >= 0 as velocities (m,): |min(w, A_aa L)|."""
+    return jnp.abs(jnp.minimum(velocity, diagonal * impulse))
+
+
+def unit_scaling(contacts: Contacts) -> tuple[Array, Array, Array, Array]:
+    """Scaling of the Delassus matrix to a unit diagonal: diagonal, whether a constraint has a gradient, root, 1/root.
+
+    Constraints masked out have root 1 and scale 0.
+    """
+    diagonal = contacts.diagonal()
+    present = diagonal > 0
+    root = jnp.sqrt(jnp.where(present, diagonal, 1))
+    return diagonal, present, root, jnp.where(present, 1 / root, 0)

@@ -1,0 +1,177 @@
+"""Status of derivatives across what jumps: the force, the mass, or the rate of a gap in contact.
+
+Where a force jumps on a surface that the motion crosses, the time of crossing depends on the data, and with it everything behind: the
+derivative of a step that does not know of the surface leaves that out, an error that no step size cures. Surfaces are seen in the
+jaxpr (`switches`), so that a problem without any pays nothing; that something jumps there is seen in its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..jaxtools.jaxpr_tools import depends
+from .linearisation import Metric, acceleration, drift, jacobian, linearise
+from .motion import Motion
+from .problem import Problem
+from .schemes.base import Traits
+from .schemes.corrected import FREE, IMPACT, REBOUND
+from .status import Status, as_status
+from .switches import (
+    Crossing,
+    Sides,
+    Switches,
+    crossing,
+    depends_on_data,
+    depends_on_path,
+    differ,
+    force_switches,
+    gap_switches,
+)
+
+TURNED = 3.5  # 2 h times the damping rate: beyond it a force that asks for the velocity is a jump to this step; unstable from 4 on
+NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
+SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were fitted together, matters to no derivative
+
+
+def jump_status(
+    problem: Problem, motion: Motion, before: Any, after: Any, impulses: tuple[Array, Array], clock: bool = False
+) -> Array | None:
+    """Status bit of a step between two states, with the sums of impulses (m,) there: whether something jumped on the way.
+
+    None where nothing can. Jumps at times that no number of the motion moves count where its ``clock`` is differentiated alone. The way
+    is taken to be straight; at an impact the velocity, which then jumps past what is between, is the one before: that the
+    force is another one afterwards is known to the derivative of an impact.
+    """
+    # t0 stands for any time: where nothing can jump no operation is made
+    somewhere = (motion.t0, before.q, before.v, motion.args)
+    of_force = force_switches(problem, *somewhere, depends_on_path if clock else depends_on_data)
+    of_gaps = gap_switches(problem, motion.t0, before.q, motion.args)
+    if of_force is None and of_gaps is None:
+        return None
+    before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
+    args, impulse = motion.args, impulses[1] - impulses[0]
+    struck, touching = _contact(before, after, impulse)
+    start = (motion.time(before.n), before.q, before.v)
+    end = (jnp.minimum(motion.time(after.n), motion.t1), after.q, jnp.where(struck, before.v, after.v))
+    found = jnp.zeros((), bool)
+    if of_force is not None:
+        passed = end
+        if hasattr(after, "closed") and depends(problem.generalised_force, somewhere, (2,)):
+            passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
+        found = found | _jumped(of_force, start, passed, (args,), _size)
+    if of_gaps is not None:
+        found = found | _jumped(_Rates(of_gaps, touching), start, end, (args,), _terms(problem, args))
+    return as_status(found, Status.DERIVATIVE_JUMP)
+
+
+def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
+    """Status bit of a state at which a force, such as a friction that is smoothed, turns round with the velocity within a step.
+
+    A scheme that is explicit in the velocity then alternates, or stays where two forces cancel: (v, 0) to beyond. None where that cannot be.
+    """
+    q, v, args = state.q, state.v, motion.args
+    of_velocity = depends(problem.generalised_force, (motion.t0, q, v, args), (2,))
+    if traits.explicit <= 0 or not traits.damping or not of_velocity:
+        return None
+    t = motion.time(state.n)
+    metric = Metric.at(problem, q, args)
+    # a little beyond rest, where forces that saturate have done so: what a force of 1 makes in a step, v < h, is seen
+    beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
+    answer = (2 / 1.1 * motion.h) * beyond
+    return as_status(answer @ metric.solve(answer) > TURNED**2 * (v @ metric.times(v)), Status.DERIVATIVE_JUMP)
+
+
+def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
+    """Whether there is an impact in a step, (), and which contacts (m,) touch in it, from what schemes know."""
+    touching = impulse > 0
+    if hasattr(after, "closed"):  # of a scheme that locates impacts
+        return after.latest == after.n, touching | before.closed | after.closed
+    if not hasattr(after, "last"):
+        return jnp.zeros((), bool), touching
+    struck = jnp.any((after.last == IMPACT) | (after.last == REBOUND))
+    return struck, touching | (before.last != FREE) | (after.last != FREE)
+
+
+def _led_to(
+    problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
+) -> tuple:
+    """The end of a step, or where it passes no switch, with the velocity to which the force at its start leads.
+
+    A scheme that asks the force at both ends of its path may stay before a surface at which that turns round, as friction does: the two
+    forces cancel, and no state is beyond.
+    """
+    args, (t, q, v) = motion.args, start
+    metric = Metric.at(problem, q, args)
+    free, jump = motion.h * acceleration(problem, metric, t, q, v, args), jnp.zeros_like(v)
+    if problem.constraints is not None:
+        jump = linearise(problem, metric, t, q, args).jump(impulse)
+    # at rest they cancel, up to round-off
+    noise = 1e3 * jnp.finfo(v.dtype).eps * (jnp.abs(free) + jnp.abs(jump))
+    stays = struck | differ(force.sides(*start, args), force.sides(*end, args))
+    velocity = v + jnp.where(jnp.abs(free + jump) > noise, free + jump, 0)
+    return (*end[:2], jnp.where(stays, end[2], velocity))
+
+
+class _Rates:
+    """Gaps and their rates along the motion, of the contacts that touch (m,), as a function of (t, q, v, args) with the switches of
+    the gaps."""
+
+    def __init__(self, gaps: Switches, touching: Array) -> None:
+        self.gaps, self.touching = gaps, touching
+
+    def sides(self, t: Array, q: Array, v: Array, args: Any) -> Sides:
+        return self.gaps.sides(t, q, args)
+
+    def both(self, t: Array, q: Array, v: Array, args: Any) -> tuple[Any, Sides]:
+        sides = self.sides(t, q, v, args)
+        return self.frozen(sides, t, q, v, args), sides
+
+    def frozen(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Any:
+        gaps = lambda t, q: self.gaps.frozen(sides, t, q, args)
+        found = jax.jvp(gaps, (t, q), (jnp.ones_like(t), v))
+        return [jnp.where(self.touching, x, 0) for x in found]
+
+
+def _jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
+    """Whether a function with switches jumps between two points, by the values that it has where its sides change.
+
+    Across a kink it changes by no more than its slopes on both sides, over the width of the bracket: by the mean value theorem, a
+    sixteenth of what either side's own continuation changes over sixteen widths. What is below ``SLIGHT`` of its size is no jump.
+    """
+
+    def searched() -> Array:
+        found = crossing(function, start, end, fixed)
+        back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
+        on = tuple(y + NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
+        behind = function.frozen(found.sides_before, *back, *fixed)
+        ahead = function.frozen(found.sides_after, *on, *fixed)
+        jumps = [
+            jnp.any(jnp.abs(y - x) > jnp.maximum(jnp.abs(x - a), jnp.abs(b - y)) + SLIGHT * s)
+            for x, y, a, b, s in zip(found.value_before, found.value_after, behind, ahead, size(found), strict=True)
+        ]
+        return jnp.any(jnp.stack(jumps))
+
+    some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
+    return lax.cond(some, searched, lambda: jnp.zeros((), bool))
+
+
+def _size(found: Crossing) -> Any:
+    """Of values by themselves."""
+    return [jnp.abs(x) + jnp.abs(y) for x, y in zip(found.value_before, found.value_after, strict=True)]
+
+
+def _terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
+    """Of gaps and rates by what they are made of: in contact they are zero."""
+
+    def size(found: Crossing) -> Any:
+        t, q, v = found.before
+        gap, matrix = jacobian(problem, t, q, args)
+        matrix = jnp.abs(matrix)
+        return [jnp.abs(gap) + matrix @ jnp.abs(q), matrix @ jnp.abs(v) + jnp.abs(drift(problem, t, q, args))]
+
+    return size

@@ -1,0 +1,125 @@
+"""Names and units of coordinates and contacts, as a user gives them: static, for messages, tables and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ..jaxtools.argument_checks import are_texts
+
+# by quantity: what its unit is called where none was given, and where that of the coordinate or gap is "{}"
+QUANTITIES = {
+    "q": ("unit of q", "{}"),
+    "z": ("unit of q", "{}"),
+    "v": ("unit of q / s", "{}/s"),
+    "gap": ("unit of f", "{}"),
+    "gap velocity": ("unit of f / s", "{}/s"),
+    "impulse": ("N s", "J s/{}"),
+    "momentum": ("N s", "J s/{}"),
+}
+IMPULSES = {"m": "N s", "rad": "N m s"}  # impulses and momenta, of gaps and coordinates in these units
+OF_COORDINATES = ("q", "z", "v", "momentum")
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Labels:
+    """Names and units of a problem; each may be missing.
+
+    Attributes:
+        coordinates: names of the coordinates (d).
+        contacts: names of the constraints (m).
+        units: (name, unit) of coordinates and constraints; the name "" stands for all of them.
+    """
+
+    coordinates: tuple[str, ...] | None = None
+    contacts: tuple[str, ...] | None = None
+    units: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, coordinates: Any, contacts: Any, units: Any) -> Labels:
+        """Checked, from what a user gives: names in a sequence, units as one text or a mapping from names.
+
+        Raises:
+            TypeError, ValueError: names that are no names or come twice, units of nothing that has a name.
+        """
+        coordinates, contacts = _names("coordinates", coordinates), _names("contacts", contacts)
+        known = (coordinates or ()) + (contacts or ())
+        twice = sorted({name for name in known if known.count(name) > 1})
+        if twice:
+            raise ValueError(f"coordinates and contacts: {twice[0]!r} is the name of two of them")
+        if units is None:
+            return cls(coordinates, contacts)
+        if isinstance(units, str):
+            return cls(coordinates, contacts, (("", units),))
+        if not isinstance(units, Mapping) or not are_texts((*units, *units.values())):
+            raise TypeError(f"units must be a text such as 'm', or a dict from names to such texts, got {units!r}")
+        strange = [name for name in units if name not in known]
+        if strange:
+            named = (
+                f"the names are {', '.join(known)}" if known else "give them names by coordinates=... and contacts=..."
+            )
+            raise ValueError(f"units: {strange[0]!r} is the name of no coordinate or contact; {named}")
+        return cls(coordinates, contacts, tuple(sorted(units.items())))
+
+    def __str__(self) -> str:
+        parts = {"coordinates": self.coordinates, "contacts": self.contacts}
+        units = [f"{name} in {unit}" if name else unit for name, unit in self.units]
+        found = [f"{kind} {', '.join(names)}" for kind, names in parts.items() if names]
+        return "; ".join([*found, *([f"units {', '.join(units)}"] if units else [])])
+
+    def coordinate(self, i: int, count: int, symbol: str = "q") -> str:
+        """The name of coordinate i of ``count``: that given, or q, or q[i]."""
+        return self.coordinates[i] if self.coordinates else (symbol if count == 1 else f"{symbol}[{i}]")
+
+    def contact(self, a: int) -> str:
+        """The name of contact a: that given, or "contact a"."""
+        return self.contacts[a] if self.contacts else f"contact {a}"
+
+    def constraint(self, a: int) -> str:
+        """Constraint a in a message: its number, and the name given."""
+        return f"constraint {a} ({self.contacts[a]!r})" if self.contacts else f"constraint {a}"
+
+    def names(self, quantity: str) -> tuple[str, ...] | None:
+        """The names given of the components of a quantity."""
+        return self.coordinates if quantity in OF_COORDINATES else self.contacts
+
+    def unit(self, quantity: str, i: int | None = None) -> str:
+        """The unit of component i of a quantity, or of all its components; "" where it is not known."""
+        names, units = self.names(quantity), dict(self.units)
+        chosen = names or ("",) if i is None else ((names[i],) if names else ("",))
+        found = dict.fromkeys(units.get(name, units.get("", "")) for name in chosen)
+        if "" in found:
+            return ""
+        form = QUANTITIES[quantity][1]
+        made = [IMPULSES.get(u, form.format(u)) if form.startswith("J s") else form.format(u) for u in found]
+        return ", ".join(dict.fromkeys(made))
+
+    def axis(self, text: str, quantity: str, i: int | None = None) -> str:
+        """The label of an axis: a text, and the unit in brackets."""
+        return f"{text}{'' if text.endswith(chr(10)) else ' '}[{self.unit(quantity, i) or QUANTITIES[quantity][0]}]"
+
+    def check(self, d: int, m: int) -> None:
+        """ValueError where there are more or fewer names than coordinates (d) or constraints (m)."""
+        for argument, names, count, what in (
+            ("coordinates", self.coordinates, d, "coordinates, as q0 has"),
+            ("contacts", self.contacts, m, "constraints, as constraints(t, q, args) returns"),
+        ):
+            if names is not None and len(names) != count:
+                raise ValueError(f"{argument} names {len(names)}: {', '.join(names)}; there are {count} {what}")
+
+
+UNNAMED = Labels()
+
+
+def _names(argument: str, names: Any) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or not isinstance(names, Sequence) or not are_texts(names):
+        raise TypeError(f"{argument} must be a sequence of names, such as ('x', 'y'), got {names!r}")
+    if not all(name and name.isprintable() for name in names):
+        raise ValueError(f"{argument}: a name is empty or cannot be printed, got {tuple(names)!r}")
+    return tuple(names)

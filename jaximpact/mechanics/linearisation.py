@@ -1,0 +1,351 @@
+"""The kinetic metric and one linearisation of the constraints.
+
+`Metric` applies M and M^-1 at one configuration. `Contacts` is what every contact law, solver and scheme sees of the
+constraints: gaps, gap velocities G v + f_t, and the velocity jumps M^-1 G' L made by impulses L. Both directions are
+operators: a sparse or matrix-free version has only to offer the same methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from ..jaxtools import linalg
+from .problem import Problem, mass_times
+
+SMALL = 8  # coordinates up to which tangents are pushed through all at once
+CANCELLING = 1e-6  # by how much the cosine between two sides of a joint may differ from -1
+STEPS = 1024  # over which the speeds of a motion become lengths of its own
+ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
+
+
+class Metric(NamedTuple):
+    """Kinetic metric <x, y> = x' M y at one configuration.
+
+    ``matrix`` is None (identity), a scalar, a (d,) diagonal, a (d, d) matrix, or the blocks (N, D, D) of one that is block-diagonal;
+    ``factor`` the factor of a matrix, or of each block, see `linalg.factorise` (or an inverse, for the iteration matrix of an implicit scheme: see ``from_iteration_matrix``).
+    """
+
+    matrix: Array | None
+    factor: Array | None = None
+    inverse: Array | None = None
+
+    def times(self, x: Array) -> Array:
+        """M x."""
+        return mass_times(self.matrix, x)
+
+    def solve(self, x: Array) -> Array:
+        """M^-1 x for x of shape (d,) or (d, k)."""
+        if self.matrix is None:
+            return x
+        if self.inverse is not None:
+            return self.inverse @ x
+        if self.factor is not None and self.matrix.ndim == 3:
+            of_bodies = x.reshape(*self.matrix.shape[:2], *x.shape[1:])
+            return jax.vmap(linalg.spd_solve)(self.matrix, self.factor, of_bodies).reshape(x.shape)
+        if self.factor is not None:
+            return linalg.spd_solve(self.matrix, self.factor, x)
+        scale = jnp.broadcast_to(self.matrix, (x.shape[0],))
+        return x / (scale if x.ndim == 1 else scale[:, None])
+
+    def positive(self) -> Array:
+        """Whether M is positive definite here."""
+        if self.matrix is None:
+            return jnp.array(True)
+        if self.factor is not None:
+            return jnp.all(jnp.isfinite(self.factor)) & jnp.all(_diagonals(self.factor) > 0)
+        return jnp.all(self.matrix > 0) & jnp.all(jnp.isfinite(self.matrix))
+
+    def symmetric(self) -> Array:
+        """Whether M is symmetric here, up to round-off."""
+        if self.matrix is None or self.factor is None:
+            return jnp.array(True)
+        # of a positive definite matrix no entry is larger than the diagonal's largest
+        small = 1e4 * jnp.finfo(self.matrix.dtype).eps * jnp.max(_diagonals(self.matrix))
+        return ~jnp.any(jnp.abs(self.matrix - jnp.swapaxes(self.matrix, -1, -2)) > small)
+
+    @classmethod
+    def at(cls, problem: Problem, q: Array, args: Any) -> Metric:
+        """The metric of a problem's mass matrix at q."""
+        mass = problem.mass(q, args) if callable(problem.mass) else problem.mass
+        if mass is None:
+            return cls(None)
+        mass = jnp.asarray(mass, q.dtype)
+        if mass.ndim == 3:
+            return cls(mass, jax.vmap(linalg.factorise)(lax.stop_gradient(mass)))
+        return cls(mass, linalg.factorise(lax.stop_gradient(mass))) if mass.ndim == 2 else cls(mass)
+
+    @classmethod
+    def from_iteration_matrix(cls, matrix: Array) -> Metric:
+        """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..."""
+        return cls(matrix, inverse=linalg.inverse(matrix))
+
+
+def _diagonals(matrix: Array) -> Array:
+    """Of a matrix, or of each of several."""
+    return jnp.diagonal(matrix, axis1=-2, axis2=-1)
+
+
+class Contacts(NamedTuple):
+    """Constraints linearised at one configuration, dense.
+
+    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where no time passes.
+    Schemes and solvers ask the methods. Contacts between bodies (`bodies.contacts.PairContacts`) have all but `delassus`, `angles` and
+    `oblique`, which give (m, m) numbers.
+    """
+
+    gap: Array
+    jacobian: Array
+    response: Array
+    drift: Array | None = None
+
+    @property
+    def dense(self) -> bool:
+        """Whether there are (m, m) numbers to be had."""
+        return True
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of contacts m and of coordinates d."""
+        m, d = self.jacobian.shape
+        return m, d
+
+    @property
+    def resolution(self) -> float:
+        """Rounding, at least, of what is compared with gaps."""
+        return 0.0
+
+    def velocity(self, v: Array) -> Array:
+        """G v, (m,): what a velocity jump v changes of the gap velocities."""
+        return self.jacobian @ v
+
+    def gap_velocity(self, v: Array) -> Array:
+        """Gap velocities G v + f_t, (m,)."""
+        return self.velocity(v) if self.drift is None else self.velocity(v) + self.drift
+
+    def jump(self, impulse: Array) -> Array:
+        """Velocity jump M^-1 G' L, (d,)."""
+        return self.response @ impulse
+
+    def velocity_terms(self, v: Array) -> Array:
+        """|G| |v|, (m,): the size of what `velocity` adds up, for its round-off."""
+        return jnp.abs(self.jacobian) @ jnp.abs(v)
+
+    def jump_terms(self, impulse: Array) -> Array:
+        """|M^-1 G'| |L|, (d,): the size of what `jump` adds up."""
+        return jnp.abs(self.response) @ jnp.abs(impulse)
+
+    def diagonal(self) -> Array:
+        """Diagonal of the Delassus matrix, (m,)."""
+        return jnp.sum(self.jacobian * self.response.T, axis=1)
+
+    def delassus(self) -> Array:
+        """Delassus matrix G M^-1 G', (m, m)."""
+        return self.jacobian @ self.response
+
+    def angles(self) -> Array:
+        """Cosines of the angles between the constraints' gradients in the metric M^-1, (m, m)."""
+        matrix = self.delassus()
+        scale = 1 / jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), jnp.finfo(matrix.dtype).tiny))
+        return matrix * scale[:, None] * scale[None, :]
+
+    def oblique(self) -> Array:
+        """Which pairs of contacts (m, m) have gradients that are not orthogonal in the metric M^-1."""
+        matrix = self.delassus()
+        diagonal = jnp.diagonal(matrix)
+        large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
+        return large & ~jnp.eye(len(diagonal), dtype=bool)
+
+    def norms(self) -> Array:
+        """Lengths of the gradients in the metric M^-1 (m,), by which gaps are distances; 1 for those that vanish."""
+        diagonal = self.diagonal()
+        return jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
+
+    def rooms(self) -> Array:
+        """Sums of the distances of two contacts each, (m, m): the room between those that face each other."""
+        distance = self.gap / self.norms()
+        return distance[:, None] + distance[None, :]
+
+    def joined(self, q: Array) -> tuple[Array, Array]:
+        """Which pairs of contacts (m, m) are two sides of one joint at q (d,): gradients that cancel in the metric M^-1, and gaps that
+        do; and which may be, after a drift: of a joint written in two ways gaps cancel up to the drift's square."""
+        norm, room = self.norms(), jnp.abs(self.rooms())
+        cancel = self.angles() < CANCELLING - 1
+        gap, rounding = self.gap / norm, 1e3 * jnp.finfo(q.dtype).eps * self.velocity_terms(q) / norm
+        drift, rounding = jnp.abs(gap[:, None] - gap[None, :]), rounding[:, None] + rounding[None, :]
+        return cancel & (room <= rounding), cancel & (room <= rounding + 0.1 * drift)
+
+    def coupled(self, acting: Array) -> Array:
+        """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ()."""
+        return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
+
+    def balance(self) -> Callable[[Array, Array], Array]:
+        """A function of offsets (m,) and of which contacts are closed (m,): their forces or impulses L with A L + offset = 0 there."""
+        matrix = self.delassus()
+        return lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
+
+    def walked(
+        self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
+    ) -> tuple[Array, Array, Array | None]:
+        """Impulses and the number of iterations by ``products(self, offset, tolerance, guess)``, or by native code that does the same;
+        and the velocity jump where it is known."""
+        return *products(self, offset, tolerance, guess), None
+
+    def at(self, gap: Array) -> Contacts:
+        """The same with other gaps (m,)."""
+        return self._replace(gap=gap)
+
+    def take(self, rows: Array | None) -> Contacts:
+        """The contacts ``rows`` (k,), or all."""
+        if rows is None:
+            return self
+        drift = None if self.drift is None else self.drift[rows]
+        return Contacts(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
+
+    def under(self, metric: Metric) -> Contacts:
+        """The same with the velocity jumps that another operator makes of impulses."""
+        return self._replace(response=metric.solve(self.jacobian.T))
+
+    def masked(self, active: Array) -> Contacts:
+        """The same with the gradients of the other constraints put to zero."""
+        return self._replace(
+            jacobian=jnp.where(active[:, None], self.jacobian, 0), response=jnp.where(active[None, :], self.response, 0)
+        )
+
+
+def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
+    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q); with ``rows`` (k,) of these constraints only."""
+
+    def gaps(x: Array) -> Array:
+        f = problem.gaps(t, x, args)
+        return f if rows is None else f[rows]
+
+    d, m = q.shape[0], problem.count(t, q, args) if rows is None else rows.shape[0]
+    if m < d or d <= SMALL:
+        both = lambda x: (gaps(x),) * 2
+        try:
+            matrix, f = (jax.jacrev if m < d else jax.jacfwd)(both, has_aux=True)(q)
+        except ValueError:
+            # a while_loop has a derivative in forward mode only
+            matrix, f = jax.jacfwd(both, has_aux=True)(q)
+        return f, matrix
+    # one tangent after the other: a batch of them gathers and sorts by index, many times slower
+    f, tangent = jax.linearize(gaps, q)
+    return f, lax.map(tangent, jnp.eye(d, dtype=q.dtype)).T
+
+
+def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
+    """The contacts at (t, q)."""
+    if problem.is_local:
+        return problem.constraints.linearised(metric, t, q, args)  # type: ignore[union-attr, return-value]
+    f, matrix = jacobian(problem, t, q, args)
+    return Contacts(f, matrix, metric.solve(matrix.T), drift(problem, t, q, args))
+
+
+def drift(problem: Problem, t: ArrayLike, q: Array, args: Any) -> Array:
+    """f_t, the time derivative of the gaps at fixed q, (m,)."""
+    t = jnp.asarray(t, q.dtype)
+    return jax.jvp(lambda s: problem.gaps(s, q, args), (t,), (jnp.ones_like(t),))[1]
+
+
+def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    """Gap velocities and gap accelerations (m,) of the motion with constant velocity v."""
+    zero, one = jnp.zeros_like(t), jnp.ones_like(t)
+
+    def velocity(s: Array) -> Array:
+        return jax.jvp(lambda s: problem.gaps(t + s, q + s * v, args), (s,), (one,))[1]
+
+    return jax.jvp(velocity, (zero,), (one,))
+
+
+def is_flat(problem: Problem, t: ArrayLike, q: Array, args: Any) -> bool:
+    """Whether all constraints are seen to be affine in q: the jaxpr of their gradients does not look at it."""
+    return not problem.is_local and not _depends(lambda x: jacobian(problem, t, x, args)[1], q)
+
+
+def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
+    """Whether gap velocities are seen to change with the velocity alone: gradients and drifts look at neither t nor q."""
+
+    def rates(t: Array, q: Array) -> tuple[Array, Array]:
+        return jacobian(problem, t, q, args)[1], drift(problem, t, q, args)
+
+    return not problem.is_local and not _depends(rates, t, q)
+
+
+def _depends(function: Callable, *args: Array) -> bool:
+    """Whether the jaxpr of a function makes its results of its arguments."""
+    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    moving = set(map(id, jaxpr.invars))
+    for eqn in jaxpr.eqns:
+        if any(id(v) in moving for v in eqn.invars):
+            moving |= set(map(id, eqn.outvars))
+    return any(id(v) in moving for v in jaxpr.outvars)
+
+
+class Closure(NamedTuple):
+    """Which constraints are closed at a state, violated, and left through by its velocity, up to round-off: (m,) each."""
+
+    closed: Array
+    violated: Array
+    outward: Array
+
+
+def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Array) -> Array:
+    """Lengths of the motion's own to compare gaps with, (m,), in the unit of each: of what the gap is made, and what the motion makes of
+    it in a thousand steps h by its velocity v (d,) and its gap ``acceleration`` (m,). Over their `span` they are speeds.
+
+    No number stands in for what a motion lacks, so that nothing depends on the units of length, time and mass.
+    """
+    time = span(h, q.dtype)
+    speed = contacts.velocity_terms(v) + time * jnp.abs(acceleration)
+    if contacts.drift is not None:
+        speed = speed + jnp.abs(contacts.drift)
+    place = contacts.velocity_terms(q)
+    found = place + time * speed
+    return jnp.where(jnp.isfinite(found), found, place)
+
+
+def span(h: Any, dtype: Any) -> Any:
+    """The time in which speeds become lengths, (): long beside a step, short beside most motions."""
+    # float32 has fewer roundings to give
+    return (STEPS if dtype == jnp.float64 else STEPS // 8) * h
+
+
+def closure(
+    contacts: Contacts,
+    gap_velocity: Array,
+    q: Array,
+    v: Array,
+    h: Array | None = None,
+    a: Array | None = None,
+) -> Closure:
+    """Compare gaps and gap velocities with the round-off of what they are made of, and of what the motion makes of them.
+
+    With a step h, and the acceleration ``a`` (d,), a body counts as closed that is as near as the round-off of `lengths`; and a velocity
+    may be that of the last step of another run, a difference of positions over h.
+    """
+    # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
+    eps = max(float(jnp.finfo(q.dtype).eps), contacts.resolution)
+    few, many = (1e3 if q.dtype == jnp.float64 else 4) * eps, 1e3 * eps
+    if h is None:
+        length, speed = contacts.velocity_terms(q), many * contacts.velocity_terms(v)
+    else:
+        bent = jnp.zeros_like(gap_velocity) if a is None else contacts.velocity_terms(a)
+        length = lengths(contacts, q, v, bent, h)
+        speed = many * length / span(h, q.dtype) + many * length / (32 * h)
+    closed, length = contacts.gap <= few * length, many * length
+    # a tolerance of another run may have been a coarse one
+    overlap = length if contacts.dense else 100 * length
+    # bodies in one place have no gradient, and overlap all the same
+    overlap = jnp.where(overlap >= 0, overlap, 0)
+    return Closure(closed, contacts.gap < -overlap, closed & (gap_velocity < -speed))
+
+
+def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    """M^-1 g(t, q, v), (d,)."""
+    return metric.solve(problem.generalised_force(t, q, v, args))

@@ -1,0 +1,325 @@
+"""The mechanical problem a user states: force, constraints, mass, restitution.
+
+    M(q) dv = g(t, q, v) dt + sum_a grad f_a(t, q) dLambda_a,     f_a(t, q) >= 0,
+
+with Newton's impact law in the kinetic metric (Paoli, ARMA 198 (2010), problem (P)).
+Every gradient, Jacobian and Coriolis term is derived by automatic differentiation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from ..jaxtools.jaxpr_tools import recorded
+from ..jaxtools.shapes import array, returned
+from .labels import Labels
+
+Force = Callable[[Any, Array, Array, Any], Array]
+Constraints = Callable[[Any, Array, Any], Array]
+Energy = Callable[[Any, Array, Array, Any], Array]
+NAMING = ("coordinates", "contacts", "units")
+FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING)
+
+
+class OfBodies:
+    """Constraints between bodies, which know more of themselves than their gaps: see `jaximpact.bodies`.
+
+    ``local``: whether they are those of a list of near pairs.
+    """
+
+    local = False
+
+    @property
+    def listed(self) -> bool:
+        """Whether near pairs are listed."""
+        return False
+
+    def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
+        """ValueError or TypeError where they do not fit the coordinates."""
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Problem:
+    """A mechanical system with perfect unilateral constraints.
+
+    Args:
+        force: ``force(t, q, v, args) -> (d,)``, generalised force g [N or N m].
+        constraints: ``constraints(t, q, args) -> (m,)``, gaps; admissible where every gap >= 0.
+            None for a system without constraints.
+        mass: ``mass(q, args) -> (d, d)`` symmetric positive definite, a ``(d, d)`` array, a ``(d,)``
+            diagonal, a scalar, or None for the identity [kg or kg m^2].
+        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, one per contact ``(m,)``.
+        energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
+        coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``, for
+            messages, tables and pictures.
+        units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``. Times are in s.
+            Nothing is converted.
+
+    Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
+    derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.
+    Functions, names and units are static: a problem made of the same ones does not retrace.
+
+    Example:
+        >>> ball = Problem(force=lambda t, q, v, args: jnp.array([-9.81]),
+        ...                constraints=lambda t, q, args: q, restitution=0.8)
+    """
+
+    __slots__ = ("force", "constraints", "mass", "restitution", "energy", "naming")
+    force: Force
+    constraints: Constraints | None
+    mass: Any
+    restitution: Any
+    energy: Energy | None
+    naming: Labels
+
+    def __init__(
+        self,
+        force: Force,
+        constraints: Constraints | None = None,
+        mass: Any = None,
+        restitution: Any = 0.0,
+        energy: Energy | None = None,
+        *,
+        coordinates: Sequence[str] | None = None,
+        contacts: Sequence[str] | None = None,
+        units: str | Mapping[str, str] | None = None,
+    ) -> None:
+        if not callable(force):
+            raise TypeError(f"force must be a function force(t, q, v, args) -> (d,), got {type(force).__name__}")
+        if constraints is not None and not callable(constraints):
+            raise TypeError(
+                f"constraints must be a function constraints(t, q, args) -> (m,) or None, got {type(constraints).__name__}"
+            )
+        if energy is not None and not callable(energy):
+            raise TypeError(
+                f"energy must be a function energy(t, q, v, args) -> () or None, got {type(energy).__name__}"
+            )
+        if isinstance(restitution, str) or callable(restitution):
+            raise TypeError("restitution must be a number in [0, 1] or one number per contact")
+        labels = Labels.of(coordinates, contacts, units)
+        self._set(force, constraints, mass, restitution, energy, labels)
+
+    def _set(self, *values: Any) -> None:
+        for name, value in zip(self.__slots__, values, strict=True):
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"Problem is immutable; use problem.replace({name}=...)")
+
+    def __repr__(self) -> str:
+        parts = []
+        for name in FIELDS:
+            value = getattr(self, name)
+            if name not in NAMING or value is not None:
+                parts.append(f"{name}={getattr(value, '__name__', value)!s}")
+        return f"Problem({', '.join(parts)})"
+
+    def replace(self, **changes: Any) -> Problem:
+        """A copy with some fields changed."""
+        values = {name: getattr(self, name) for name in FIELDS}
+        unknown = set(changes) - set(values)
+        if unknown:
+            raise TypeError(f"Problem has no field {sorted(unknown)[0]!r}; its fields are {', '.join(FIELDS)}")
+        if "mass" in changes and getattr(self.force, "derived_from_mass", False):
+            raise ValueError("mass: force and energy of this problem were derived from its mass; construct it again")
+        return Problem(**(values | changes))
+
+    @property
+    def coordinates(self) -> tuple[str, ...] | None:
+        """Names of the coordinates."""
+        return self.naming.coordinates
+
+    @property
+    def contacts(self) -> tuple[str, ...] | None:
+        """Names of the constraints."""
+        return self.naming.contacts
+
+    @property
+    def units(self) -> str | dict[str, str] | None:
+        """Units of coordinates and gaps."""
+        units = dict(self.naming.units)
+        return units.get("", units or None)
+
+    def gaps(self, t: ArrayLike, q: Array, args: Any) -> Array:
+        """f(t, q), shape (m,), in the dtype of q; empty where the problem has no constraints."""
+        if self.constraints is None:
+            return jnp.zeros((0,), q.dtype)
+        return jnp.asarray(self.constraints(t, q, args), q.dtype)
+
+    @property
+    def between(self) -> OfBodies | None:
+        """The constraints, where they are between bodies."""
+        return self.constraints if isinstance(self.constraints, OfBodies) else None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the constraints are those of a list of near pairs of bodies."""
+        return self.between is not None and self.between.local
+
+    @property
+    def listed(self) -> bool:
+        """Whether the constraints are between bodies, of which near pairs are listed: see `jaximpact.bodies`."""
+        return self.between is not None and self.between.listed
+
+    def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
+        """The list of near pairs of bodies at (t, q); None where there is none to keep."""
+        return self.constraints.neighbours(t, q, args) if self.listed else None  # type: ignore[union-attr]
+
+    def near(self, neighbours: Any) -> Problem:
+        """The problem with the constraints of a list of near pairs; itself where there is none."""
+        if neighbours is None:
+            return self
+        return self.replace(constraints=self.constraints.near(neighbours))  # type: ignore[union-attr]
+
+    def count(self, t: ArrayLike, q: Array, args: Any) -> int:
+        """Number of constraints m."""
+        if self.listed:
+            return self.constraints.contact_count(t, q, args)  # type: ignore[union-attr]
+        if self.constraints is None:
+            return 0
+        return returned(array, self.constraints, np.zeros((), q.dtype), q, args).shape[0]
+
+    def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+        """g(t, q, v), shape (d,), in the dtype of q."""
+        return jnp.asarray(self.force(t, q, v, args), q.dtype)
+
+    # pytree protocol: numbers are leaves, functions are structure
+    def tree_flatten_with_keys(self) -> tuple[tuple, tuple]:
+        key = jax.tree_util.GetAttrKey
+        numeric = None if callable(self.mass) else self.mass
+        static = (self.force, self.constraints, self.mass if callable(self.mass) else None, self.energy, self.naming)
+        return ((key("restitution"), self.restitution), (key("mass"), numeric)), static
+
+    @classmethod
+    def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
+        force, constraints, mass_function, energy, labels = static
+        restitution, numeric = leaves
+        self = object.__new__(cls)
+        self._set(force, constraints, numeric if mass_function is None else mass_function, restitution, energy, labels)
+        return self
+
+    # constructors
+    @classmethod
+    def from_lagrangian(
+        cls,
+        lagrangian: Callable[[Any, Array, Array, Any], Array],
+        constraints: Constraints | None = None,
+        restitution: Any = 0.0,
+        force: Force | None = None,
+        **naming: Any,
+    ) -> Problem:
+        """Problem of a Lagrangian L(t, q, v, args) -> (), quadratic in v, plus an optional non-conservative force.
+
+        The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
+        terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
+        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units.
+        """
+
+        recorded_lagrangian = recorded(lagrangian)
+        inertia = recorded(jax.hessian(recorded_lagrangian, argnums=2))
+
+        @recorded
+        def mass(q: Array, args: Any) -> Array:
+            return inertia(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)
+
+        @recorded
+        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
+            t = jnp.asarray(t, q.dtype)
+            # one pass for both: what dL/dq and the rate of the momentum have in common is computed once
+            slopes = jax.grad(recorded_lagrangian, argnums=(1, 2))
+            (slope, _), (_, rate) = jax.jvp(lambda s, x: slopes(s, x, v, args), (t, q), (jnp.ones_like(t), v))
+            g = slope - rate
+            return g if force is None else g + force(t, q, v, args)
+
+        generalised.derived_from_mass = True  # type: ignore[attr-defined]
+        generalised.inertia = inertia  # type: ignore[attr-defined]
+        stated = "lagrangian(t, q, v, args)"
+        generalised.stated = stated if force is None else f"{stated} or force(t, q, v, args)"  # type: ignore[attr-defined]
+
+        def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+            return v @ jax.grad(lagrangian, argnums=2)(t, q, v, args) - lagrangian(t, q, v, args)
+
+        return cls(generalised, constraints, mass, restitution, energy, **naming)
+
+    @classmethod
+    def from_potential(
+        cls,
+        potential: Callable[[Array, Any], Array],
+        constraints: Constraints | None = None,
+        mass: Any = None,
+        restitution: Any = 0.0,
+        force: Force | None = None,
+        **naming: Any,
+    ) -> Problem:
+        """Problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
+
+        g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V. ``naming``:
+        coordinates, contacts, units.
+        """
+
+        given = mass
+        mass = given if callable(given) or given is None else lambda q, args: given
+
+        @recorded
+        def momentum(q: Array, v: Array, args: Any) -> Array:
+            return mass_times(mass(q, args) if callable(mass) else mass, v)
+
+        @recorded
+        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
+            g = -jax.grad(potential)(q, args)
+            if callable(given):
+                _, rate = jax.jvp(lambda x: momentum(x, v, args), (q,), (v,))
+                g = g - rate + 0.5 * jax.grad(lambda x: v @ momentum(x, v, args))(q)
+            return g if force is None else g + force(t, q, v, args)
+
+        generalised.derived_from_mass = True  # type: ignore[attr-defined]
+        others = ("mass(q, args)", "force(t, q, v, args)")
+        parts = [name for name, part in zip(others, (callable(given), force), strict=True) if part]
+        generalised.stated = " or ".join(["potential(q, args)", *parts])  # type: ignore[attr-defined]
+
+        def energy(t: Array, q: Array, v: Array, args: Any) -> Array:
+            return 0.5 * v @ momentum(q, v, args) + potential(q, args)
+
+        return cls(generalised, constraints, mass, restitution, energy, **naming)
+
+    @classmethod
+    def from_momentum_force(
+        cls,
+        force: Callable[[Any, Array, Array, Any], Array],
+        constraints: Constraints | None = None,
+        mass: Any = None,
+        restitution: Any = 0.0,
+        energy: Energy | None = None,
+        **naming: Any,
+    ) -> Problem:
+        """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
+
+        ``naming``: coordinates, contacts, units.
+        """
+
+        given = mass
+        mass = given if callable(given) or given is None else lambda q, args: given
+
+        def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
+            return force(t, q, mass_times(mass(q, args) if callable(mass) else mass, v), args)
+
+        generalised.derived_from_mass = True  # type: ignore[attr-defined]
+
+        return cls(generalised, constraints, mass, restitution, energy, **naming)
+
+
+def mass_times(mass: Any, v: Array) -> Array:
+    """M v for a mass given as None, a scalar, a (d,) diagonal, a (d, d) matrix or its blocks (N, D, D) along the diagonal."""
+    if mass is None:
+        return v
+    mass = jnp.asarray(mass, v.dtype)
+    if mass.ndim == 3:
+        return jnp.sum(mass * v.reshape(mass.shape[0], 1, -1), axis=2).ravel()
+    return mass @ v if mass.ndim == 2 else mass * v

@@ -1,0 +1,280 @@
+"""What a scheme is: `init` and `step`, pure functions of one trajectory's small arrays, and its citation."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...jaxtools.argument_checks import is_traced
+from ..contact.laws import ContactLaw, Open, Reaction
+from ..linearisation import Contacts, Metric, is_flat
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from ..switches import gap_switches
+
+FACING = -0.99  # cosine of the angle between contacts that face each other
+STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
+
+
+class State(NamedTuple):
+    """What the next step needs: step number n (t = t0 + n h), position q (d,), velocity v (d,) over the last step.
+
+    Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q. ``lasting`` (m,) bool
+    are contacts that the next step has to ask for, whatever their gaps, None where a scheme asks by their gaps alone; ``joints`` ()
+    bool, whether two gaps may be one joint.
+    """
+
+    n: Array
+    q: Array
+    v: Array
+    low: Array | None = None
+    lasting: Array | None = None
+    joints: Array | None = None
+
+    @classmethod
+    def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
+        """The state at step 0."""
+        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0), lasting, joints)
+
+    def relisted(self, moved: Callable[[Array], Array]) -> State:
+        """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
+        return self if self.lasting is None else self._replace(lasting=moved(self.lasting))
+
+    def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
+        """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
+        q, low = added(self.q, shift, self.low)
+        return State(self.n + 1, q, v, low, lasting, self.joints)
+
+
+def unrounded(q: Array) -> Array | None:
+    """What rounding has kept from a position (d,) at first; None in float64, where it does not matter."""
+    return None if q.dtype == jnp.float64 else jnp.zeros_like(q)
+
+
+def added(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
+    """q + shift, and what rounding keeps from it, given what it kept before (Kahan's compensated sum)."""
+    if low is None:
+        return q + shift, None
+    shift = shift + low
+    new = q + shift
+    return new, shift - (new - q)
+
+
+class Info(NamedTuple):
+    """What the reader needs of one step.
+
+    ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the step, ``acts`` () whether a
+    contact has one or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits.
+    """
+
+    z: Array
+    chord: Array
+    impulse: Array
+    acts: Array
+    residual: Array
+    iterations: Array
+    status: Array
+
+    @classmethod
+    def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
+        """Of a step from its reaction, found with restitution ``e``; adds the status of the mass matrix."""
+        status = found.status | mass_status(metric)
+        if found.impulse.shape[0] > 1:
+            # without restitution coupled impulses are the projection of the theory
+            status = status & ~jnp.where(jnp.any(e > 0), 0, int(Status.IMPULSES_COUPLED)).astype(jnp.int32)
+        return cls(z, chord, found.impulse, jnp.any(found.acts), found.residual, found.iterations, status)
+
+    @classmethod
+    def none(cls, q: Array, v: Array, m: int) -> Info:
+        """Of an `init`, which makes no step."""
+        zero = jnp.zeros((), jnp.int32)
+        return cls(q, v, jnp.zeros(m, q.dtype), jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero)
+
+
+class Traits(NamedTuple):
+    """What is to be known of a scheme before it makes a step; all static.
+
+    Attributes:
+        steps: over how many steps an impact is spread, 1 or 2.
+        phase: ``phase(e)``, where within the first of them, in [0, 1], the derivative of an impact with restitution e is taken.
+        delay: ``delay(e)``, by how many steps after an impact with restitution e the scheme may be ahead of the motion, and how many behind.
+        lag: by how many steps a velocity lags behind the end of its step.
+        locates: whether impacts are located within a step. Its plain derivative is then that of the motion, `Scheme.step` and
+            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the step of the ``latest`` impact.
+        order: of positions, across impacts.
+        restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
+        explicit: the share of the force that is explicit in q, by which a step has a bound of stability; 0 for none.
+        damping: whether the force is explicit in the velocity too.
+        lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
+        tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
+            is as near the motion's and costs less. By default itself.
+    """
+
+    steps: int = 1
+    phase: Callable[[Array], Any] = lambda e: 0.5
+    delay: Callable[[Any], tuple[Any, Any]] = lambda e: (1.0, 2.0)
+    lag: float = 0.0
+    locates: bool = False
+    order: int = 1
+    restitution: str = "each"
+    explicit: float = 1.0
+    damping: bool = True
+    lists: bool = False
+    tangent: Scheme | None = None
+
+
+class Scheme(abc.ABC):
+    """A time-stepping scheme: `init` and `step` are all that a new one must define; `free_step`, `traits` and `check` it may.
+
+    Both are pure functions of one motion's small arrays, in float64 and float32. A step asks its contact law for impulses,
+    whichever law it is: so one function gives contact steps, free steps and derivatives.
+    """
+
+    @abc.abstractmethod
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+        """State at n = 0 from initial data, whose velocity is admissible: see `trajectory.start`."""
+
+    @abc.abstractmethod
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+        """State at n + 1."""
+
+    def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
+        """State at n + 1 without impulses; where ``info.acts`` or a status bit is set it is not to be used."""
+        return self.step(problem, Open(), motion, state)
+
+    @property
+    def traits(self) -> Traits:
+        """What is to be known before a step is made."""
+        return Traits()
+
+    def check(self, problem: Problem, e: Any, m: int) -> None:
+        """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong.
+
+        By default where the restitution is not of those that ``traits.restitution`` says.
+        """
+        name, covered = type(self).__name__, self.traits.restitution
+        if covered == "none" and not is_traced(e) and np.any(np.asarray(e) != 0):
+            raise ValueError(
+                f"restitution is {np.max(np.asarray(e)):g}, but {name} treats inelastic impacts only: set it to 0, or use "
+                "PaoliSchatzman or MoreauJean"
+            )
+        if covered == "one" and jnp.ndim(e) > 0:
+            raise ValueError(
+                f"restitution must be one number for {name} (the theory has one coefficient for all contacts); use MoreauJean "
+                "for one per contact"
+            )
+        if jnp.ndim(e) > 0 and jnp.shape(e) != (m,):
+            raise ValueError(f"restitution has shape {jnp.shape(e)}: give one number, or one per contact, shape ({m},)")
+
+
+@dataclass(frozen=True)
+class Wrapping(Scheme):
+    """A scheme that wraps a scheme."""
+
+    scheme: Scheme
+
+    @property
+    def traits(self) -> Traits:
+        return self.scheme.traits
+
+
+class Timing(NamedTuple):
+    """What tells impacts from a scheme's rows: its name, by how many steps a velocity lags behind its row, and whether an
+    impact takes two steps. Known without any array, so that a `Solution` carries it through jax's transformations."""
+
+    scheme: str
+    velocity_lag: float
+    rebounds: bool
+
+    @classmethod
+    def of(cls, scheme: Scheme) -> Timing:
+        traits = scheme.traits
+        return cls(type(scheme).__name__, float(traits.lag), traits.steps > 1)
+
+    @property
+    def steps(self) -> int:
+        """Steps that an impact takes."""
+        return 2 if self.rebounds else 1
+
+
+def finite(state: State) -> Array:
+    """Whether position and velocity are finite numbers, ()."""
+    return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
+
+
+def mass_status(metric: Metric) -> Array:
+    """Status bits of a mass matrix."""
+    wrong = as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
+    return wrong | as_status(~metric.symmetric(), Status.MASS_NOT_SYMMETRIC)
+
+
+def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> Array:
+    """Whether h is beyond the stability bound of an explicit force, seen along the present velocity, ().
+
+    Where such a scheme is unstable the state alternates, (q, v) -> (q - h v, -v). The acceleration answers to that with
+    (h K + 2 C) v, K and C being stiffness and damping; h times it is below 4 v in a stable step, in the kinetic metric and in
+    every direction. What drives away so fast multiplies the motion by five in a step, and is not resolved either. The time is
+    the same in both: a force that varies in time counts for nothing. So do a velocity and an answer within the rounding of positions
+    and forces, which native code contracts into sums in one of two places: those of a body at rest.
+    """
+    if traits.explicit <= 0:
+        return jnp.zeros((), bool)
+    h, args = motion.h, motion.args
+    n, q, v = state.n, state.q, state.v
+    t, metric = motion.time(n), Metric.at(problem, q, args)
+    # three quarters of the way there: neither at the mirror image nor at rest, where forces are even or singular
+    back = problem.generalised_force(t, q - (0.75 * h) * v, -0.5 * v if traits.damping else v, args)
+    here = problem.generalised_force(t, q, v, args)
+    answer = (h / 0.75) * (back - here)
+    eps = 64 * jnp.finfo(q.dtype).eps
+    length, rounding = (eps / h) * q, (eps * h) * here
+    norm = lambda x, y: jnp.sqrt(jnp.abs(x @ y))
+    speed = norm(v, metric.times(v)) + norm(length, metric.times(length))
+    return norm(answer, metric.solve(answer)) > (STABLE / traits.explicit) * speed + norm(
+        rounding, metric.solve(rounding)
+    )
+
+
+def gradient_status(
+    law: ContactLaw,
+    problem: Problem,
+    metric: Metric,
+    contacts: Contacts,
+    t: Array,
+    q: Array,
+    shift: Array,
+    acting: Array,
+    args: Any,
+) -> Array:
+    """Status bit of contacts (m,) that act where no gradient describes the gap over a displacement ``shift`` (d,), to half of
+    what it could change: the gradient vanishes there, or the step is as long as the radius of curvature."""
+    # of listed bodies another look at all gaps would cost as much as a step; how far they overlap is told
+    if not law.solves or problem.is_local or is_flat(problem, t, q, args):
+        return jnp.zeros((), jnp.int32)
+    eps = 1e3 * jnp.finfo(q.dtype).eps
+    switches = gap_switches(problem, t, q, args)
+    # a kink on the way is no curvature: the gap goes on as it is here
+    gaps = problem.gaps if switches is None else partial(switches.frozen, switches.sides(t, q, args))
+    rest = gaps(t, q + shift, args) - contacts.gap - contacts.velocity(shift)
+    reach = jnp.sqrt(contacts.diagonal() * (shift @ metric.times(shift)))
+    unresolved = jnp.abs(rest) > 0.5 * reach + eps * (jnp.abs(contacts.gap) + contacts.velocity_terms(q))
+    return as_status(jnp.any(unresolved & acting), Status.GRADIENT_VANISHES)
+
+
+def mean_acceleration(
+    problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any, count: int
+) -> Array:
+    """(1/h) times the integral over [t, t + h] of M^-1 g(s, q, v) ds, by quadrature in time."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    force = jnp.zeros_like(q)
+    for c, w in zip(nodes, weights, strict=True):
+        force = force + float(0.5 * w) * problem.generalised_force(t + float(0.5 * (1 + c)) * h, q, v, args)
+    return metric.solve(force)

@@ -1,0 +1,202 @@
+"""Derivatives that are right across impacts: a scheme that wraps a scheme, with its values and a corrected tangent.
+
+Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time on the data: an
+error that no step size cures. Here a step's values are left alone and its derivative is that of
+
+    the saltation of its impacts, then the scheme's own step with the contacts that stay closed frozen,
+
+    dt* = -(G dq + f_theta dtheta)/f',    dx+ = D_R dx- + R_theta dtheta + (D_R F- + d_t R - F+) dt*,
+
+with R the impact law (q, v) -> (q, v - (1+e) M^-1 G' (G M^-1 G')^-1 f'), F = (v, a) before and after, and f' the gap
+velocity. The saltation is taken within the step where the scheme's impacts lie on average (`Traits.phase`). A
+step without impact has the derivative of the discrete map itself, or of the equations that it solves (`Traits.tangent`).
+
+References:
+    M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
+    R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.derivative_rules import graft_once, graft_tree
+from ..contact.laws import ContactLaw, Held
+from ..linearisation import Metric, acceleration, closure, linearise
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from .base import Info, Scheme, Traits, Wrapping
+from .saltation import IMPACTS, Instant, held, observe, saltate
+
+FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
+
+
+class Tracked(NamedTuple):
+    """A scheme's state, whose n, q and v are its own, and what each contact (m,) did in the ``last`` step, whether it ever
+    had an impact (``met``), the number () of the ``latest`` impact's step, and by what times () the motion's own impacts
+    may come before (``late``) and after (``early``) those of the scheme."""
+
+    state: Any
+    last: Array
+    met: Array
+    latest: Array
+    early: Array
+    late: Array
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.state, name)
+
+    def relisted(self, moved: Callable) -> Tracked:
+        """See `State.relisted`."""
+        return self._replace(state=self.state.relisted(moved), last=moved(self.last), met=moved(self.met))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Corrected(Wrapping):
+    """The values of a scheme, with the derivative of the motion: for schemes that locate no impacts."""
+
+    @property
+    def tangent(self) -> Scheme:
+        """The scheme that is differentiated."""
+        return self.traits.tangent or self.scheme
+
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+        """The scheme's, and what the contacts do at first."""
+        state, info = self.scheme.init(problem, law, motion)
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        metric = Metric.at(problem, q0, args)
+        contacts = linearise(problem, metric, t0, q0, args)
+        speed = contacts.gap_velocity(v0)
+        closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
+        last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
+        zero = jnp.zeros((), q0.dtype)
+        return Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32), zero, zero), info
+
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
+        before, last, met, latest, early, late = state
+        new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
+        h, e, args = motion.h, motion.e, motion.args
+        q, v, t = before.q, before.v, motion.time(before.n)
+        traits = self.traits
+        middle = lax.stop_gradient(traits.phase(e) * h)
+        a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
+        t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
+        here = observe(problem, h, t_mid, q_mid, v_mid, args)
+
+        # a solver that meets |min(w, A_aa L)| to a tolerance cannot tell an impulse from none below it
+        pushed = here.contacts.diagonal() * lax.stop_gradient(info.impulse)
+        resolution = lax.stop_gradient(law.resolution(pushed))
+        active = pushed > resolution
+        rebound = active & (last == IMPACT) & (traits.steps > 1)
+        # what an inelastic impact on a curved wall leaves of the gap velocity, O(h), is no second impact
+        rest = (last == REBOUND) & (jnp.broadcast_to(e, active.shape) <= 0)
+        impact = active & ~rebound & ~rest & (here.gap_velocity < -here.threshold)
+        # lasting contacts: one that leaves after an impact may still get a small impulse, so forces must press it; one that
+        # lasts, or that an impact opens in this very step, may get none
+        slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
+        reacting, lasted = slow & active, last == LASTING
+        balance = here.contacts.balance()
+        pressed = held(balance, here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[1]
+        closed = reacting & (lasted | pressed)
+        lasting = closed | pressed
+
+        salted = saltate(problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution)
+        crossed = jnp.any(impact)
+        back = before._replace(
+            q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
+        )
+        # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
+        known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
+        law = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
+        surrogate, surrogate_info = self.tangent.step(problem, law, motion._replace(e=jnp.zeros_like(e)), back)
+        surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
+        new, info = graft_tree((new, info), (surrogate, surrogate_info))
+
+        zeno = lasting & ~lasted & met & (e > 0)
+        # an impact of two steps that the first step is part of is not resolved
+        at_start = jnp.any(impact) & (before.n == 0) & (traits.steps > 1)
+        status = info.status | doubts(here, impact, reacting & (last == FREE) & ~zeno, zeno)
+        status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
+        ahead, behind = lax.stop_gradient(traits.delay(e))
+        flight = jnp.where(latest >= 0, elapsed(h, latest, before.n), 0)
+        swing = swings(traits, jnp.where(impact, -here.gap_velocity, 0), here.threshold, flight)
+        swing = jnp.max(swing, initial=0.0)
+        early, late = (x + jnp.where(crossed, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
+        last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
+        latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
+        tracked = Tracked(new, last.astype(jnp.int32), met | impact, latest, *lax.stop_gradient((early, late)))
+        return tracked, info._replace(status=status)
+
+    def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
+        new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
+        surrogate = self.tangent.free_step(problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state)
+        new, info = graft_tree((new, info), surrogate)
+        acts = info.acts | jnp.any(state.last == LASTING)
+        return state._replace(state=new, last=jnp.full_like(state.last, FREE)), info._replace(acts=acts)
+
+
+def doubts(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
+    """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), or what might be one."""
+    oblique = here.contacts.coupled(impact)
+    count = jnp.sum(impact)
+    return (
+        as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
+        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
+        | as_status((count > 1) & (oblique | (count > IMPACTS)), Status.DERIVATIVE_SIMULTANEOUS)
+    )
+
+
+def synchronous(problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array) -> Array:
+    """A velocity reported at t, with the derivative of the velocity at t after a first impact.
+
+    Velocities over a step are those of its middle: after an impact, between contacts (``apart``, ()), the derivative is that
+    of v + h/2 a. Before the first contact it stays that of the discrete map.
+    """
+    h, args = motion.h, motion.args
+    a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
+    return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
+
+
+def elapsed(h: Array, first: Array, last: Any) -> Array:
+    """The time from a step to another."""
+    return h * (last - first).astype(h.dtype)
+
+
+def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
+    """By what times (m,) impacts at a ``speed`` (m,) are off, after a ``flight`` () since the impact before.
+
+    The velocity behind that one is off by a quarter of h times the acceleration for each step that an impact takes, which is an eighth
+    of the threshold (m,) for impacts.
+    """
+    return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
+
+
+def end(problem: Problem, traits: Traits, motion: Motion, steps: Any, state: Any) -> Array:
+    """Status bits: whether an impact may lie within a step or two of the end, seen by the scheme or not yet.
+
+    Impacts of a scheme that locates none come early or late, and the more so the more there were.
+    """
+    h = motion.h
+    here = observe(problem, h, motion.time(state.n), state.q, state.v, motion.args)
+    fall = jnp.minimum(here.gap_acceleration, 0)
+    # at which a contact closes that goes on like this
+    square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
+    speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
+    since = elapsed(h, state.latest, steps)
+    early, reach = jnp.zeros_like(h), h
+    if isinstance(state, Tracked):
+        flight = jnp.where(state.latest >= 0, since, 0)
+        early, reach = state.early, h + state.late + swings(traits, speed, here.threshold, flight)
+    left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
+    soon = (speed > here.threshold) & (left < 0)
+    return as_status(jnp.any(soon) | (since < 1.5 * h + early), Status.DERIVATIVE_AT_END)

@@ -1,0 +1,464 @@
+"""An event-locating scheme of second order whose plain derivative is that of the motion, across impacts too.
+
+A step follows, from event to event, the cubic path whose acceleration varies linearly between its two ends,
+
+    q(s) = q + s v + s^2 (a/2 + s (a_r - a)/(6 r)),     a_r = acceleration at (t + r, q + r v + r^2 a/2, v + r a),
+
+r being what is left of the step and a the acceleration with the lasting contacts' reaction. An impact ends it where
+a gap f(t + s, q(s)) vanishes; that time is differentiated by the implicit function theorem, and with it everything that
+an impact does to a derivative (the saltation matrix) follows from automatic differentiation. A release ends it where the
+linearly varying force of a lasting contact vanishes.
+
+Reference: M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958), for
+the derivative at an impact. The scheme is this project's own: no convergence theorem covers it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.derivative_rules import graft
+from ..contact.laws import ContactLaw
+from ..contact.solver import complementarity
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, span
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from ..switches import Kinks
+from .base import Info, Scheme, Traits, added, gradient_status, mass_status, unrounded
+from .events import behind, impulses_of, lasting, met_together, noise, persisting, reaction, returning, shared
+
+
+class EventState(NamedTuple):
+    """Step number n (t = t0 + n h), position q (d,), velocity v (d,) at t, lasting contacts closed (m,) bool, and the
+    number of the step of the latest impact, -3 before any."""
+
+    n: Array
+    q: Array
+    v: Array
+    closed: Array
+    latest: Array
+    low: Array | None = None  # as in `State`
+
+
+class _Progress(NamedTuple):
+    """Where a step has come: time since its start, state, and what is reported of it; ``met`` (m,): contacts with an impact."""
+
+    elapsed: Array
+    q: Array
+    low: Array | None
+    v: Array
+    closed: Array
+    impulse: Array
+    residual: Array
+    events: Array
+    met: Array
+    status: Array
+
+
+class _View(NamedTuple):
+    """One state: contacts, free acceleration (d,), gap velocities and gap accelerations (m,) at constant velocity."""
+
+    contacts: Contacts
+    free: Array
+    gap_velocity: Array
+    gap_acceleration: Array
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> _View:
+        metric = Metric.at(problem, q, args)
+        free = acceleration(problem, metric, t, q, v, args)
+        return cls(linearise(problem, metric, t, q, args), free, *gap_derivatives(problem, t, q, v, args))
+
+    def taylor(self, a: Array) -> tuple[Array, Array, Array]:
+        """Coefficients (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
+        return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
+
+    def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
+        """Round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
+        bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
+        # a path is bent within a step alone: over a span of many, float32 would overlook whole impacts
+        bent = bent * (h / span(h, q.dtype))
+        return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
+
+
+class _Path(NamedTuple):
+    """The path from (q, v) at t over a time r, along which the acceleration goes linearly from a to a + change."""
+
+    t: Array
+    r: Array
+    q: Array
+    v: Array
+    a: Array
+    change: Array
+    args: Any
+
+    def along(self, s: Array) -> tuple[Array, Array]:
+        """Displacement and velocity (d,) at time s of the path."""
+        ratio = s / _nonzero(self.r)
+        shift = s * (self.v + s * (0.5 * self.a + (ratio / 6) * self.change))
+        return shift, self.v + s * (self.a + (0.5 * ratio) * self.change)
+
+    def gaps(self, problem: Problem, s: Array) -> tuple[Array, Array]:
+        """Gaps and gap velocities (m,) at time s of the path."""
+        gaps = lambda s: problem.gaps(self.t + s, self.q + self.along(s)[0], self.args)
+        return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
+
+
+class _Blow(NamedTuple):
+    """The impact law at an event, and what comes of contacts (m,): which ``lands`` to last, which is ``back`` at once, and which has
+    ``opened``; the gap velocity up to which it is too ``slow`` for h, ``percussion``, the impulse that holds what came to ``rest``, and
+    the law's ``error``; status ()."""
+
+    lands: Array
+    back: Array
+    opened: Array
+    slow: Array
+    percussion: Array
+    rest: Array
+    error: Array
+    status: Array
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        t: Array,
+        q: Array,
+        v: Array,
+        metric: Metric,
+        contacts: Contacts,
+        speed: Array,
+        closed: Array,
+        impact: Array,
+        beside: Array,
+    ) -> _Blow:
+        """At (t, q, v), of the contacts of an ``impact`` and those ``beside`` them, with those that are ``closed``."""
+        involved = (closed | impact | beside) & jnp.any(impact)
+        before = lax.stop_gradient((t, q, v, metric, contacts, speed))
+        stays, slow, free, gap_acceleration = lasting(problem, law, motion, *before, involved)
+        lands = (impact | beside) & stays
+        # a contact beside that opens and counted as inelastic would gain energy from the others
+        elastic = (impact | beside) & ~lands
+        offset = speed * (1 + jnp.where(elastic, motion.e, 0))
+        percussion, _, status = reaction(law, contacts, offset, involved)
+        after = speed + contacts.delassus() @ percussion
+        opened = involved & (after > noise(contacts, v + contacts.jump(percussion), speed))
+        flight = lax.stop_gradient((contacts, free, gap_acceleration, motion.h, after))
+        back = returning(law, *flight, opened, involved)
+        opened = opened & ~back
+        kept = back | (involved & (closed | lands) & ~opened)
+        rest = lax.cond(jnp.any(back), lambda: impulses_of(contacts, -after, kept), lambda: jnp.zeros_like(after))
+        defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
+        error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
+        return cls(lands, back, opened, slow, percussion, rest, error, status)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EventCorrected(Scheme):
+    """Second order in position, velocity and their derivatives where impacts are isolated and transversal.
+
+    A contact becomes a lasting one when it would leave slower than 2 h (|G a| + |f'' - G a|) under an acceleration that
+    closes it: through an accumulation of impacts position is second order, velocity and derivatives are first order.
+    Where a gap kinks under a lasting contact (a wall whose velocity jumps, an edge of the ground) the body flies on if the surface
+    turns away, and has an impact if it turns towards it, at the end of the step: of first order there.
+    Contacts that are met at once, up to round-off, meet one impact law together; where their gradients are orthogonal
+    one after the other is the same, and keeps the derivative.
+
+    Attributes:
+        impacts: events (impacts and releases) located in one step. What still penetrates at its end is put back onto
+            its surface and reflected there: nothing is lost, but that step is first order, and the status says
+            EVENTS_UNRESOLVED.
+        newton: Newton iterations for the time of an impact, from the root of the gap's Taylor polynomial.
+    """
+
+    impacts: int = field(default=2, metadata={"static": True})
+    newton: int = field(default=4, metadata={"static": True})
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(locates=True, order=2)
+
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        metric = Metric.at(problem, q0, args)
+        contacts = linearise(problem, metric, t0, q0, args)
+        # closed and not opening; the first step releases those that the acceleration opens
+        a = acceleration(problem, metric, t0, q0, v0, args)
+        at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, motion.h, a)
+        zero = jnp.zeros((), jnp.int32)
+        state = EventState(zero, q0, v0, at.closed & ~at.outward, zero - 3, unrounded(q0))
+        return state, Info.none(q0, v0, len(at.closed))
+
+    def step(
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
+    ) -> tuple[Any, Info]:
+        """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
+        r = motion.h if length is None else length
+        n, q, v, closed, latest, low = state
+        m = closed.shape[0]
+        zero = jnp.zeros((), q.dtype)
+        none = jnp.zeros((), jnp.int32)
+        progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
+
+        def advance(carry: tuple[_Progress, Array], _: None) -> tuple[tuple[_Progress, Array], None]:
+            progress, left = carry
+            moved = lambda p: self._segment(problem, law, motion, motion.time(n), r, p, left)
+            return (lax.cond(progress.elapsed < r, moved, lambda p: p, progress), left - 1), None
+
+        # the impacts left are counted, not read from a sequence, which one kernel has no place for
+        count = self.impacts if m else 0
+        found = lax.scan(advance, (progress, none + count), None, length=count + 1)[0][0]
+        _, q_new, low, v, closed, impulse, residual, events, met, status = found
+        latest = jnp.where(jnp.any(met), n + 1, latest)
+        info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status)
+        return EventState(n + 1, q_new, v, closed, latest, low), info
+
+    def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
+        """The step of a motion that meets and leaves no contact."""
+        h, args = motion.h, motion.args
+        r = h if length is None else length
+        n, q, v, closed, latest, low = state
+        t = motion.time(n)
+        here = _View.at(problem, t, q, v, args)
+        a = here.free
+        change = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
+        shift, v_new = _Path(t, r, q, v, a, change, args).along(r)
+        q_new, low = added(q, shift, low)
+        allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
+        event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _dips(taylor, r, closed, allowed)
+        event |= _brushes(taylor, r, h, closed)
+        info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
+        info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)))
+        return EventState(n + 1, q_new, v_new, closed, latest, low), info
+
+    def _segment(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        start: Array,
+        length: Array,
+        progress: _Progress,
+        left: Array,
+    ) -> _Progress:
+        """Follow the path to the next event, of which ``left`` may be located, or to the end of the step, and treat it."""
+        h, args = motion.h, motion.args
+        elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
+        t, r, last = start + elapsed, length - elapsed, left == 0
+        kinks = Kinks.at(problem, t, q, args)
+
+        # the path: accelerations at its two ends with the reaction of the contacts that push at its start
+        here = _View.at(problem, t, q, v, args)
+        push, pushing, stays, failure = persisting(law, here.contacts, here.free, here.gap_acceleration, closed)
+        closed = closed & stays
+        a = here.free + here.contacts.jump(push)
+        there = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
+        push_end = impulses_of(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
+        path = _Path(t, r, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
+
+        # the first event on it: an impact, or the release where a force, linear in time, becomes negative
+        allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
+        penetrating = ~closed & (lax.stop_gradient(path).gaps(problem, lax.stop_gradient(r))[0] < -allowed)
+        impact, which, impact_time = self._impact(problem, path, taylor, closed, penetrating, allowed, span(h, q.dtype))
+        loose = pushing & (
+            there.contacts.diagonal() * push_end < -noise(there.contacts, there.free, there.gap_acceleration)
+        )
+        release = jnp.where(loose, r * push / jnp.where(loose, push - push_end, 1), 2 * h)
+        release_time = jnp.min(release, initial=jnp.inf)
+        releases = jnp.any(loose) & ~last & ~(impact & (impact_time <= release_time))
+        impact = impact & ~last & ~releases
+        s = jnp.where(impact, impact_time, jnp.where(releases, release_time, r))
+        shift, v = path.along(s)
+        arrived, low = added(q, shift, low)
+        impulse = impulse + s * (push + (0.5 * (s / _nonzero(r))) * (push_end - push))
+
+        events = events + (impact | releases).astype(jnp.int32)
+        elapsed = jnp.where(impact | releases, elapsed + s, length)
+        progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, events, met, status | failure)
+        candidates = jnp.where(last, penetrating, which & impact)
+        # a contact without a force may open on the way, where its surface curves away or a force changes
+        normal = there.contacts.velocity(there.free + there.contacts.jump(push_end)) + there.gap_acceleration
+        idle = closed & ~pushing & (normal > noise(there.contacts, there.free, there.gap_acceleration))
+        progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks, idle)
+        metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
+        status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
+        status |= as_status(jnp.any(_brushes(taylor, r, h, closed | met)), Status.DERIVATIVE_GRAZING)
+        released = releases & (release <= release_time + 1e-9 * h)
+        return progress._replace(closed=progress.closed & ~released, status=status)
+
+    def _arrive(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        t: Array,
+        progress: _Progress,
+        candidates: Array,
+        allowed: Array,
+        left: Array,
+        kinks: Kinks | None,
+        idle: Array,
+    ) -> tuple[_Progress, Array]:
+        """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates.
+
+        A lasting contact whose gap had a kink on the path is let go, or struck. Returns the progress made and which contacts (m,) had
+        an impact.
+        """
+        h, e, args = motion.h, motion.e, motion.args
+        elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
+        last = left == 0
+        metric = Metric.at(problem, q, args)
+        contacts = linearise(problem, metric, t, q, args)
+        speed = contacts.gap_velocity(v)
+        near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
+        open_now = idle & (contacts.gap > allowed)
+        closed, struck = _lasting_at_end(kinks, open_now, contacts, *lax.stop_gradient((t, q, v, speed)), closed, args)
+        candidates, near = candidates | struck, near | struck
+        candidates = candidates & (near | last)
+        pulled = closed | candidates
+        if len(closed) > 1:
+            # what goes back past the last event may push others through their surfaces: all go back together, and have an impact
+            frozen = lax.stop_gradient((contacts, speed, e))
+            pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
+            candidates = candidates | (pulled & ~closed)
+            status |= as_status(past, Status.PENETRATION_DEEP)
+        impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
+        others = impact & ~candidates
+        delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
+        gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
+        q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
+        tangent = impulses_of(contacts, -speed, closed)
+        v = v + contacts.jump(tangent)
+        speed = speed + contacts.delassus() @ tangent
+        blow = _Blow.of(problem, law, motion, t, q, v, metric, contacts, speed, closed, impact, beside)
+        lands, back, slow, percussion = blow.lands, blow.back, blow.slow, blow.percussion
+        v = v + contacts.jump(percussion) + contacts.jump(blow.rest)
+        # the others are met at times of their own, the same in value
+        q = q - contacts.jump(percussion * delay)
+        # what derivatives, and the order of the step, suffer from
+        zeno = impact & lands & (e > 0)
+        grazing = impact & ~zeno & (speed >= -slow)
+        pairs = oblique & impact[:, None] & (impact | met)[None, :]
+        through = shared(contacts, oblique, impact & ~lands, closed | impact | beside, closed, percussion, e)
+        status |= (
+            blow.status
+            | mass_status(metric)
+            | as_status(last & jnp.any(impact & ~zeno & (speed < -slow)), Status.EVENTS_UNRESOLVED)
+            | as_status(jnp.any(zeno | back), Status.DERIVATIVE_ZENO)
+            | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
+            | as_status(through, Status.IMPULSES_COUPLED)
+            | as_status(jnp.any(pairs) | through | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
+        )
+        residual = jnp.maximum(residual, jnp.max(blow.error, initial=0.0))
+        closed, impulse = (closed | lands | back) & ~blow.opened, impulse + (tangent + percussion + blow.rest)
+        return _Progress(elapsed, q, low, v, closed, impulse, residual, events, met | impact, status), impact
+
+    def _impact(
+        self,
+        problem: Problem,
+        path: _Path,
+        taylor: tuple[Array, Array, Array],
+        closed: Array,
+        penetrating: Array,
+        allowed: Array,
+        time: Array,
+    ) -> tuple[Array, Array, Array]:
+        """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
+
+        ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time of the impact is found with all
+        derivatives stopped; two more Newton steps give it the first three derivatives of the implicit function.
+        """
+        if closed.shape[0] == 0:
+            return jnp.array(False), closed, path.r
+        frozen = lax.stop_gradient(path)
+        r = frozen.r
+        (c, b, a), allowed = lax.stop_gradient((taylor, allowed))
+        candidates = penetrating | _dips((c, b, a), r, closed, allowed)
+        c = jnp.maximum(c, 0)
+        exists = jnp.any(candidates)
+        inward = b < 0
+        root = jnp.sqrt(jnp.maximum(b * b - 4 * a * c, 0))
+        falls = ~inward & (a < 0)
+        first = jnp.where(inward, 2 * c / jnp.where(inward, root - b, 1), (b + root) / jnp.where(falls, -2 * a, 1))
+        first = jnp.where(inward | falls, first, r)
+        s = jnp.clip(jnp.min(jnp.where(candidates, first, r)), 0, r)
+
+        def newton(s: Array, gap: Array, slope: Array) -> Array:
+            return jnp.where(candidates & (slope < 0), s - gap / jnp.where(slope < 0, slope, -1), jnp.inf)
+
+        def improve(_: Any, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            s, low, high = bracket
+            gap, slope = frozen.gaps(problem, s)
+            beyond = jnp.any(candidates & ((gap < 0) | (inward & (slope >= 0))))
+            low, high = jnp.where(beyond, low, s), jnp.where(beyond, s, high)
+            s = jnp.min(newton(s, gap, slope))
+            # a converged step may leave the bracket by rounding: that is no reason to bisect
+            inside = (s >= low - 1e-6 * r) & (s <= high + 1e-6 * r)
+            return jnp.where(inside, jnp.clip(s, low, high), 0.5 * (low + high)), low, high
+
+        s, _, _ = lax.stop_gradient(lax.fori_loop(0, self.newton, improve, (s, jnp.zeros_like(r), r)))
+        gap, slope = frozen.gaps(problem, s)
+        contact = jnp.arange(b.shape[0]) == jnp.argmin(newton(s, gap, slope))
+        of_contact = lambda x: jnp.sum(jnp.where(contact, x, 0))
+        # the time of a grazing contact has no derivative
+        speed = -of_contact(slope)
+        transversal = exists & (speed > of_contact(16 * allowed / time))
+        value = jnp.clip(s + jnp.where(transversal, of_contact(gap) / jnp.where(transversal, speed, 1), 0), 0, r)
+
+        def implicit(s: Array) -> Array:
+            gap, slope = map(of_contact, path.gaps(problem, s))
+            return jnp.where(transversal, s - (gap - lax.stop_gradient(gap)) / jnp.where(transversal, slope, 1), value)
+
+        return exists, contact, graft(value, implicit(implicit(value)))
+
+
+def _dips(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
+    """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r: no penetration at its end shows them."""
+    c, b, a = taylor
+    c = jnp.maximum(c, 0)
+    return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
+
+
+def _brushes(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array) -> Array:
+    """Gaps (m,) c + b s + a s^2 with a minimum within a path of length r, so near zero that h cannot tell whether they close:
+    those that do meet at a speed below 2 h 2 a."""
+    c, b, a = taylor
+    return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r >= 0) & (jnp.abs(c * a - 0.25 * b * b) <= (2 * h * a) ** 2)
+
+
+def _nonzero(x: Array) -> Array:
+    """x, or 1 where it is zero."""
+    return jnp.where(x == 0, 1, x)
+
+
+def _lasting_at_end(
+    kinks: Kinks | None,
+    idle: Array,
+    contacts: Contacts,
+    t: Array,
+    q: Array,
+    v: Array,
+    speed: Array,
+    closed: Array,
+    args: Any,
+) -> tuple[Array, Array]:
+    """Which of the closed contacts (m,) last at the end of a path, and which its surface has struck at a kink.
+
+    Of those without a force that are open by now, ``idle``, neither the gap nor its velocity is to be taken back.
+    """
+    closed = closed & ~(idle & (speed > noise(contacts, v, speed)))
+    if kinks is None:
+        return closed, jnp.zeros_like(closed)
+    before = kinks.rate(t, q, v, lax.stop_gradient(args))
+    kinked = closed & (jnp.abs(speed - before) > noise(contacts, v, jnp.abs(speed) + jnp.abs(before)))
+    # a surface that turned away does not pull, one that turned towards the body strikes it
+    return closed & ~kinked, kinked & (speed < 0)

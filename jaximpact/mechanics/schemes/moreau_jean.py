@@ -1,0 +1,199 @@
+"""The Moreau-Jean scheme: theta-method for the smooth part, Newton's law at velocity level for predicted contacts.
+
+    M (v+ - v) = h [theta g(t+, q+, v+) + (1 - theta) g(t, q, v)] + G' L,     q+ = q + h (theta v+ + (1 - theta) v)
+    f(t, q) + gamma h (G v + f_t) <= 0:   0 <= L _|_ G (v+ + e v) + (1 + e) f_t >= 0;   otherwise L = 0
+
+References:
+    J. J. Moreau, Unilateral contact and dry friction in finite freedom dynamics, CISM 302 (1988).
+    M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
+    V. Acary, B. Brogliato, Numerical Methods for Nonsmooth Dynamical Systems, Springer (2008).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.derivative_rules import graft
+from ..contact.laws import ContactLaw
+from ..linearisation import Contacts, Metric, closure, is_steady, linearise
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from ..switches import gap_switches
+from .base import FACING, Info, Scheme, State, Traits, gradient_status
+
+ROOM = 0.05  # of the widest room between them, by which a body may be past both
+CURVED = 0.1  # of the radius of a curved surface, to which a body may sink into it
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class MoreauJean(Scheme):
+    """Velocity-level event-capturing scheme with one restitution coefficient for each contact; order 1.
+
+    Attributes:
+        theta: implicitness of the smooth part in [0, 1]; 1/2 is the midpoint rule, 0 explicit.
+        activation: gamma, the fraction of a step over which the gap is predicted to decide whether a contact is active.
+        newton: Newton iterations for the implicit smooth part; one is exact where the force is linear. Of listed bodies
+            (`jaximpact.bodies`) they are fixed-point iterations, exact where the force is constant.
+    """
+
+    theta: float = field(default=0.5, metadata={"static": True})
+    activation: float = 0.5
+    newton: int = field(default=2, metadata={"static": True})
+
+    def check(self, problem: Problem, e: Any, m: int) -> None:
+        if not 0 <= self.theta <= 1:
+            raise ValueError(f"MoreauJean(theta={self.theta!r}): theta must lie in [0, 1]")
+        super().check(problem, e, m)
+
+    @property
+    def traits(self) -> Traits:
+        # measured: early for inelastic contacts, in the middle for elastic ones; stable from theta = 1/2 on
+        newton = self.theta > 0 and self.newton > 1
+        tangent = Converged(self.theta, self.activation, self.newton) if newton else None
+        phase = lambda e: jnp.mean(e / (1 + e))
+        return Traits(phase=phase, delay=delay, explicit=1 - 2 * self.theta, lists=True, tangent=tangent)
+
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        m = problem.count(t0, q0, args)
+        steady = is_steady(problem, t0, q0, args)
+        if steady and m < 2:
+            return State.start(motion), Info.none(q0, v0, m)
+        contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+        joined = jnp.any(contacts.joined(q0)[0], axis=1) if contacts.dense and m > 1 else None
+        if steady:
+            return State.start(motion, joined), Info.none(q0, v0, m)
+        closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
+        return State.start(motion, closed, None if joined is None else jnp.any(joined)), Info.none(q0, v0, m)
+
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+        h, e, args = motion.h, motion.e, motion.args
+        n, q, v = state[:3]
+        t, t_new = motion.time(n), motion.time(n + 1)
+        theta = self.theta
+        metric = Metric.at(problem, q + (theta * h) * v, args)
+        contacts = linearise(problem, metric, t, q, args)
+        before = contacts.gap_velocity(v)
+        active = contacts.gap + self.activation * h * before <= 0
+        if state.lasting is not None:
+            active |= state.lasting
+        old_force = problem.generalised_force(t, q, v, args)
+
+        def momentum_defect(w: Array) -> Array:
+            force = problem.generalised_force(t_new, q + h * (theta * w + (1 - theta) * v), w, args)
+            return metric.times(w - v) - h * (theta * force + (1 - theta) * old_force)
+
+        w = free = last = v
+        for _ in range(1 if theta == 0 else self.newton):
+            if theta == 0:
+                operator, free = metric, v + h * metric.solve(old_force)
+            else:
+                operator, w = self.linearised(problem, metric, momentum_defect, w)
+                free = w - operator.solve(momentum_defect(w))
+                contacts = contacts.under(operator)
+            found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
+            last, w = w, free + found.jump
+        chord = theta * w + (1 - theta) * v
+        new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
+        info = Info.of(found, metric, new.q, chord, e)
+        status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
+        if law.solves and contacts.dense and found.acts.shape[0]:
+            # what a kink of a gap leaves is no drift along a curved surface
+            curved = gap_switches(problem, t, q, args) is None
+            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved)
+        if theta > 0 and self.newton > 1:
+            # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
+            change, rounding = jnp.max(jnp.abs(w - last)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
+            failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
+            status = status | as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+        return new, info._replace(status=info.status | status)
+
+    @staticmethod
+    def lasting(
+        problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: Any
+    ) -> Array | None:
+        """Which contacts (m,) the next step asks for whatever their gaps: those that acted, since gaps may have turned away within the
+        step, and both sides of a joint. Where nothing turns, joints are those of the start."""
+        before = state.lasting
+        if before is None or is_steady(problem, t, state.q, args):
+            return before
+        if not law.solves:
+            return jnp.zeros_like(before)
+        if state.joints is None:
+            return acts
+
+        def with_sides() -> Array:
+            joined, drifted = contacts.joined(state.q)
+            both = before[:, None] & before[None, :]
+            return acts | jnp.any((joined & (acts | before)[None, :]) | (drifted & both), axis=1)
+
+        return lax.cond(state.joints, with_sides, lambda: acts)
+
+    @staticmethod
+    def depth_status(
+        metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array, curved: bool
+    ) -> Array:
+        """Status bit of penetrations, at the beginning of a step, that spoil the motion: past a contact that faces the first, or on a
+        ``curved`` surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
+        h, eps = motion.h, jnp.finfo(rate.dtype).eps
+        norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
+        depth, speed = -contacts.gap / norm, -rate / norm
+        strikes = acts & (e * speed > 0)
+        deep = jnp.zeros((), bool)
+
+        def past_facing() -> Array:
+            # the motion in a wedge: at a speed for a time it may have come from where there is room for both times the sine
+            cosine = contacts.angles()
+            sine = jnp.sqrt(jnp.maximum((1 - cosine) * (1 + cosine), 0))
+            past, farthest = -contacts.rooms(), (motion.time(state.n) - motion.t0) * speed[:, None] * sine
+            facing = strikes[:, None] & (cosine < FACING) & ~contacts.joined(state.q)[1]
+            explained = (past <= (h * e * speed)[:, None]) & (past > 0)
+            return jnp.any(facing & explained & (past > ROOM * farthest))
+
+        if len(rate) > 1:
+            deep = lax.cond(jnp.any(strikes) & jnp.any(depth > 0), past_facing, lambda: deep)
+        if curved and state.lasting is not None:
+            # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
+            square = state.v @ metric.times(state.v)
+            moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
+            sinks = depth * jnp.abs(speed) > CURVED * h * square
+            deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)
+        return as_status(deep, Status.PENETRATION_DEEP)
+
+    def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
+        """The operator of an iteration, and where it begins."""
+        # of many bodies no matrix but the mass: exact where the force is constant
+        return (metric if problem.is_local else Metric.from_iteration_matrix(jax.jacfwd(defect)(w))), w
+
+
+def delay(e: Any) -> tuple[Array, Array]:
+    """By how many steps the scheme is ahead and behind after an impact: the position is too low by up to (1 + e) h times the
+    velocity before it, on average half of that, which the motion makes good at e times that velocity."""
+    least = jnp.maximum(jnp.min(e), 0.1)
+    return 0.2 * (1 - least) / least, 0.2 + 0.5 * (1 + least) / least
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Converged(MoreauJean):
+    """The same step, with the derivative of the equations that Newton's method solves.
+
+    Its last iteration has it, with constants in place of the earlier ones and of the force's part of the matrix: what that leaves out is
+    of the order of what the iteration changes, h^3, times h. It spares the force's second derivatives.
+    """
+
+    def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
+        if problem.is_local:
+            return metric, w
+        w = lax.stop_gradient(w)
+        matrix = lax.stop_gradient(jax.jacfwd(defect)(w))
+        mass = matrix if metric.matrix is None else jax.vmap(metric.times)(jnp.eye(w.size, dtype=w.dtype)).T
+        return Metric.from_iteration_matrix(graft(matrix, mass)), w

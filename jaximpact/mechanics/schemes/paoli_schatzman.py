@@ -1,0 +1,196 @@
+"""The position-level schemes of Paoli-Schatzman, Paoli and Adly-Thieu, in the summed form.
+
+    W - U = ((1 - e) h V_ + h^2 F) / (1 + e)
+    V     = V_ + h F + M(U)^-1 G(Z)' L,    0 <= L _|_ f(tau, Z) >= 0,    Z = W + h/(1 + e) M^-1 G' L
+    U+    = U + h V
+
+References:
+    L. Paoli, M. Schatzman, arXiv math/9910013 (1999): one constraint, geodesic projection, centred force (1.13)-(1.17).
+    L. Paoli, Time-stepping approximation of rigid-body dynamics with perfect unilateral constraints II, Arch. Ration.
+    Mech. Anal. 198 (2010): several constraints, kinetic metric, (4)-(7).
+    S. Adly, N. N. Thieu, Fixed Point Theory Algorithms Sci. Eng. 2022:3: moving C^{1,1} constraints, e = 0, mean force.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools import linalg
+from ...jaxtools.derivative_rules import implicit_root
+from ..contact.laws import ContactLaw, Open, Reaction, Target
+from ..linearisation import Metric, acceleration
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from .base import Info, Scheme, State, Traits, mean_acceleration
+
+static = {"static": True}
+CHOICES = {
+    "force": ("explicit", "centred", "mean"),
+    "start": ("taylor", "euler", "full"),
+    "normal": ("implicit", "explicit"),
+    "metric": ("kinetic", "geodesic"),
+}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class PaoliSchatzman(Scheme):
+    """Position-level scheme with restitution e in [0, 1], one coefficient for all contacts; order 1.
+
+    The constraint is taken at tau_n = t_n + h (1 - e)/(1 + e): t_{n+1} for e = 0, exact reflection in the frame of a
+    uniformly moving wall for e > 0.
+
+    Attributes:
+        force: discretisation of the force: "explicit", F(t_n, U^n, V^{n-1}) (Paoli 2010); "centred", with the velocity
+            (U^{n+1} - U^{n-1})/2h (Paoli-Schatzman 1999), implicit, for velocity-dependent forces; "mean", the mean over
+            the step by quadrature (Adly-Thieu 2022).
+        start: U^1 = Proj(q0 + h v0 + h z): "taylor", z = (h/2) M^-1 g; "euler", z = 0; "full", z = h F^0 (the step's own
+            force, Adly-Thieu); or a function z(h, q0, v0, args) -> (d,) that tends to 0 with h.
+        normal: "implicit", gradients at Z (the papers); "explicit", gradients at U^n with the same exact constraint,
+            second order in persistent contact with a curved wall.
+        metric: "kinetic", frozen M(U^n) (Paoli 2010), or "geodesic" (Paoli-Schatzman 1999; exactly one constraint).
+        nodes: Gauss-Legendre nodes of the mean force.
+        fixed_point_tolerance, fixed_point_count: largest change of velocity at which the centred iteration stops
+            (relative to the speed), and its largest number of iterations.
+    """
+
+    force: str = field(default="explicit", metadata=static)
+    start: str | Callable = field(default="taylor", metadata=static)
+    normal: str = field(default="implicit", metadata=static)
+    metric: str = field(default="kinetic", metadata=static)
+    nodes: int = field(default=3, metadata=static)
+    fixed_point_tolerance: float = 1e-13
+    fixed_point_count: int = field(default=30, metadata=static)
+
+    def check(self, problem: Problem, e: Any, m: int) -> None:
+        for name, allowed in CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed and not (name == "start" and callable(value)):
+                raise ValueError(f"PaoliSchatzman({name}={value!r}): choose one of {', '.join(map(repr, allowed))}")
+        super().check(problem, e, m)
+        if problem.listed and self.force == "centred":
+            raise ValueError(
+                "PaoliSchatzman(force='centred') takes no list of near pairs (its derivative needs a (d, d) matrix): use force='explicit' or "
+                "'mean', or Bodies(lists=False) of few bodies"
+            )
+        if problem.listed and self.normal == "explicit":
+            raise ValueError(
+                "PaoliSchatzman(normal='explicit') takes no list of near pairs (its contact problem is not symmetric): use "
+                "normal='implicit', or Bodies(lists=False) of few bodies"
+            )
+        if self.metric == "geodesic" and m != 1:
+            raise ValueError(f"PaoliSchatzman(metric='geodesic') needs exactly one constraint, the problem has {m}")
+        if self.metric == "geodesic" and self.normal == "explicit":
+            raise ValueError("PaoliSchatzman(metric='geodesic') takes normals at Z: use normal='implicit'")
+
+    @property
+    def traits(self) -> Traits:
+        lists = self.metric != "geodesic"
+        # without forces every impact takes two steps, whatever e is
+        delay = lambda e: (0.0, 2.0)
+        damping = self.force != "centred"
+        return Traits(steps=2, delay=delay, lag=0.5, restitution="one", damping=damping, lists=lists)
+
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
+        m = problem.count(motion.t0, motion.q0, motion.args)
+        return State.start(motion), Info.none(motion.q0, motion.v0, m)
+
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
+        """The first step is one with e = 0 and another force."""
+        return self._made(problem, law, motion, state, state.n == 0)
+
+    def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
+        """All steps but the first, whose numbers would have to be chosen again and again."""
+        new, info = self._made(problem, Open(), motion, state, None)
+        return new, info._replace(acts=info.acts | (state.n == 0))
+
+    def _made(
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: State, first: Array | None
+    ) -> tuple[State, Info]:
+        """A step, which may be the ``first``; None: it is not."""
+        h, e, args = motion.h, motion.e, motion.args
+        n, q, v = state[:3]
+        t = motion.time(n)
+        metric = Metric.at(problem, q, args)
+        start = None if first is None else self._start(problem, metric, t, h, q, v, args)
+
+        def chosen(x: Any, y: Array) -> Array:
+            return y if first is None else jnp.where(first, x, y)
+
+        keep, part = chosen(1, 1 - e), chosen(1, 1 / (1 + e))
+        scale = h * part
+        time = t + scale * keep
+
+        def advance(kick: Array) -> tuple[Array, Target, Reaction]:
+            target = self._target(time, q, scale * (keep * v + kick), scale)
+            found = law.position(problem, metric, target, args)
+            return v + kick + found.jump, target, found
+
+        def kick(force: Array) -> Array:
+            return chosen(start, h * force)
+
+        status = jnp.zeros((), jnp.int32)
+        if self.force == "centred":
+            centred, status = self._centred_velocity(problem, metric, t, q, v, args, lambda f: advance(kick(f))[0])
+            force = acceleration(problem, metric, t, q, centred, args)
+        else:
+            force = self._force(problem, metric, t, h, q, v, args)
+        v_new, target, found = advance(kick(force))
+        info = Info.of(found, metric, target.point(found.jump), v_new, e)
+        return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
+
+    def _start(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
+        """What is added to the velocity in the first step."""
+        if callable(self.start):
+            return jnp.asarray(self.start(h, q, v, args), q.dtype)
+        if self.start == "euler":
+            return jnp.zeros_like(v)
+        if self.start == "taylor":
+            return 0.5 * h * acceleration(problem, metric, t, q, v, args)
+        return h * self._force(problem, metric, t, h, q, v, args)
+
+    def _force(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
+        if self.force == "mean":
+            return mean_acceleration(problem, metric, t, h, q, v, args, self.nodes)
+        return acceleration(problem, metric, t, q, v, args)
+
+    def _target(self, time: Array, base: Array, increment: Array, scale: Array) -> Target:
+        return Target(time, base, increment, scale, "geodesic" if self.metric == "geodesic" else self.normal)
+
+    def _centred_velocity(
+        self, problem: Problem, metric: Metric, t: Array, q: Array, v: Array, args: Any, advance: Callable
+    ) -> tuple[Array, Array]:
+        """The centred velocity (V^n + V^{n-1})/2, a fixed point with contraction rate O(h), and its status."""
+
+        def update(centred: Array) -> Array:
+            return 0.5 * (v + advance(acceleration(problem, metric, t, q, centred, args)))
+
+        def solve(_: Any, guess: Array) -> tuple[Array, Array]:
+            def body(carry: tuple) -> tuple:
+                k, x, _ = carry
+                new = update(x)
+                return k + 1, new, jnp.max(jnp.abs(new - x))
+
+            def going(carry: tuple) -> Array:
+                k, x, change = carry
+                return (k < self.fixed_point_count) & (change > tolerance(x))
+
+            def tolerance(x: Array) -> Array:
+                eps = jnp.finfo(x.dtype).eps
+                return jnp.maximum(self.fixed_point_tolerance, 16 * eps) * jnp.max(jnp.abs(x) + jnp.abs(v))
+
+            _, x, change = lax.while_loop(going, body, body((jnp.zeros((), jnp.int32), guess, None)))
+            return x, (~(change <= tolerance(x))).astype(x.dtype)
+
+        def tangent_solve(linear: Callable, y: Array) -> Array:
+            return linalg.solve(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
+
+        root, failed = implicit_root(lambda x: x - update(x), v, solve, tangent_solve)
+        return root, as_status(lax.stop_gradient(failed) > 0, Status.FIXED_POINT_NOT_CONVERGED)

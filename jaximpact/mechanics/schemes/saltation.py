@@ -1,0 +1,133 @@
+"""The state carried across the impacts of a step, with the derivative of the times at which they happen (saltation matrix).
+
+References:
+    M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
+    R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems, Springer (2004), ch. 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..linearisation import Contacts, Metric, acceleration, gap_derivatives, lengths, linearise, span
+from ..motion import Motion
+from ..problem import Problem
+
+IMPACTS = 3  # impacts of different contacts that are resolved within one step
+
+
+RELEASES = 3  # contacts that let go one after the other when forces are looked for; then all that pull
+
+
+class Instant(NamedTuple):
+    """Contacts at one instant: linearised constraints, gap velocities (m,), gap accelerations (m,) without contact forces, the round-off
+    (m,) of gap velocities, the threshold (m,) under which one is no impact, and the acceleration (d,) without contact forces."""
+
+    contacts: Contacts
+    gap_velocity: Array
+    gap_acceleration: Array
+    noise: Array
+    threshold: Array
+    acceleration: Array
+
+
+def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
+    """The contacts at (t, q, v); constants for differentiation."""
+    h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
+    metric = Metric.at(problem, q, args)
+    contacts = linearise(problem, metric, t, q, args)
+    a = acceleration(problem, metric, t, q, v, args)
+    speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
+    normal = contacts.velocity(a)
+    bent = jnp.abs(normal) + jnp.abs(gap_acceleration)
+    noise = 1e3 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, h) / span(h, q.dtype)
+    threshold = 2 * h * bent + noise
+    return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, noise, threshold, a))
+
+
+def held(
+    balance: Callable, offset: Array, closed: Array, always: Array, slack: Array | None = None
+) -> tuple[Array, Array]:
+    """Forces or impulses (m,) with A L + offset = 0 at the closed contacts (`Contacts.balance`), less those that pull unless ``always``.
+
+    Returns them and the contacts that act. Of several that pull the strongest lets go first: without it another may push. With a
+    ``slack`` (m,) those that pull less stay, and those without any impulse: their sign is that of the round-off.
+    """
+    acting = closed
+    for left in reversed(range(min(closed.shape[0], RELEASES))):
+        pull = jnp.where(acting & ~always, -balance(offset, acting), -jnp.inf)
+        lets_go = pull >= 0 if slack is None else pull > slack
+        acting = acting & ~(lets_go & ((pull >= jnp.max(pull)) | (left == 0)))
+    return balance(offset, acting), acting
+
+
+class Salted(NamedTuple):
+    """A state carried across the impacts of a step: q, v and the acceleration behind them (d,), contacts then closed
+    (m,), impulses (m,)."""
+
+    q: Array
+    v: Array
+    a: Array
+    closed: Array
+    impulse: Array
+
+
+def saltate(
+    problem: Problem,
+    motion: Motion,
+    t: Array,
+    q: Array,
+    v: Array,
+    here: Instant,
+    impact: Array,
+    closed: Array,
+    reacting: Array,
+    resolution: Any,
+) -> Salted:
+    """The state at one instant, with the derivative of crossing the impacts in the order of arrival.
+
+    The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
+    the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
+    contacts without an impulse in this step have their impact in the next one. Their gap velocities are known to a ``resolution`` ().
+    """
+    h, e, args = motion.h, motion.e, motion.args
+    m = impact.shape[0]
+    index, none = jnp.arange(m), jnp.zeros(m, bool)
+    e = jnp.broadcast_to(e, (m,))
+    impulse = jnp.zeros(m, q.dtype)
+    balance = here.contacts.balance()
+    force, _ = held(balance, here.gap_acceleration, closed, none)
+    a = here.acceleration + here.contacts.jump(force)
+    for _ in range(min(m, IMPACTS)):
+        # the contact reached first, of those that still close
+        impact = impact & (here.gap_velocity < -0.25 * here.threshold)
+        closing = jnp.where(impact, -here.gap_velocity, 1)
+        this = impact & (index == jnp.argmin(jnp.where(impact, here.contacts.gap / closing, jnp.inf)))
+        some = jnp.any(this)
+        impact = impact & ~this
+        # the instant of impact: this one in value, dt* in derivative
+        gap = problem.gaps(t, q, args)
+        delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / closing, 0))
+        t_at, q_at, v_at = t + delay, q + delay * v, v + delay * a
+        # the impact law there, closed contacts reacting
+        contacts = linearise(problem, Metric.at(problem, q_at, args), t_at, q_at, args)
+        offset = contacts.gap_velocity(v_at)
+        offset = jnp.where(this, (1 + e) * offset, offset)
+        diagonal = contacts.diagonal()
+        slack = jnp.maximum(here.noise, resolution) / jnp.where(diagonal > 0, diagonal, 1)
+        percussion, acting = held(contacts.balance(), offset, this | reacting, this, lax.stop_gradient(slack))
+        v_after = v_at + contacts.jump(percussion)
+        # the motion after it, in which an inelastic contact may stay
+        here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
+        force_after, staying = held(balance, here.gap_acceleration, acting & (~this | (e <= 0)), none)
+        a_after = here.acceleration + here.contacts.jump(force_after)
+        impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
+        closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
+        q = jnp.where(some, q_at - delay * v_after, q)
+        v = jnp.where(some, v_after - delay * a_after, v)
+        a = jnp.where(some, a_after, a)
+    return Salted(q, v, a, closed, impulse)

@@ -1,0 +1,482 @@
+"""Where a function may jump or kink: found in its jaxpr, on which side of each such place an argument lies, and the function there.
+
+A function of t, q and v is smooth but where something discrete is made of what moves: a comparison, the sign of a number, its
+integer part, the larger of two, the place of a number in a table. These are its *switches*, and what they give is its *sides*,
+a list of arrays. Where sides are equal the function is smooth between; where they differ it may have jumped on the way.
+
+    switches = Switches.of(function, operands, moving)  # None: it has none, which costs nothing in what is compiled
+    value, sides = switches.both(*operands)             # the function, and on which sides it is there
+    switches.sides(*operands)                           # those alone
+    switches.frozen(sides, *operands)                   # the function of that side, also beyond it: smooth there
+    differ(sides, others)                               # whether any differs, ()
+    crossing(switches, before, after)                   # where a path goes from one side to another
+
+``function(*operands)`` gives one array or a pytree of them. ``moving`` says of each operand whether it is ``STATE`` (q, v),
+``TIME``, ``DATA`` (parameters) or 0 (a constant): a switch is reported if what it asks depends on one of ``reported``, by default the state
+or the time; `Switches.of` with ``reported=depends_on_data`` leaves out switches at fixed times. For the gaps of a problem:
+
+    gaps = gap_switches(problem, t, q, args)            # of problem.gaps(t, q, args), or None
+    rate = lambda s: jax.jvp(lambda s: gaps.frozen(sides, t + s, q + s * v, args), (s,), (one,))[1]
+
+so that `frozen` gives gaps, rates and accelerations of one side at a kink. What is not looked into: loops of a number of turns
+that is not known before (`lax.while_loop`, unless all it gives is discrete), callbacks, solvers, `cummax`. They count as smooth,
+as do poles, and functions as steep as they like.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.jaxpr_tools import CALLS, as_closed, inner, is_literal, scan_counts
+
+STATE, TIME, DATA = 1, 2, 4  # what an operand is; of what is computed of several, all of them
+Sides = list[Array]
+Mark = Callable[[int], bool]
+
+
+def depends_on_path(mark: int) -> bool:
+    """Of the state or the time."""
+    return bool(mark & (STATE | TIME))
+
+
+def depends_on_data(mark: int) -> bool:
+    """Of the state, or of the time and parameters: at what time it is passed depends on the data of a motion."""
+    return bool(mark & STATE) or mark & (TIME | DATA) == TIME | DATA
+
+
+class Switches:
+    """A function of operands with switches, as its jaxpr."""
+
+    def __init__(self, closed: Any, structure: Any, marks: Sequence[int], reported: Mark) -> None:
+        self._closed, self._structure, self._marks, self._reported = closed, structure, list(marks), reported
+
+    @classmethod
+    def of(
+        cls, function: Callable, operands: Sequence, moving: Sequence[int], reported: Mark = depends_on_path
+    ) -> Switches | None:
+        """Those of a function at operands of these shapes; None where it has none."""
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(*operands)
+        if not _may_switch(closed):
+            return None
+        marks = [m for m, x in zip(moving, operands, strict=True) for _ in jax.tree.leaves(x)]
+        found = cls(closed, jax.tree.structure(shape), marks, reported)
+        return found if jax.eval_shape(lambda: found.sides(*operands)) else None
+
+    def both(self, *operands: Any) -> tuple[Any, Sides]:
+        """The function, and on which sides it is."""
+        record = _Record(self._reported)
+        return self._walked(record, operands), record.sides
+
+    def sides(self, *operands: Any) -> Sides:
+        """On which sides the function is."""
+        return self.both(*operands)[1]
+
+    def frozen(self, sides: Sides, *operands: Any) -> Any:
+        """The function of these sides: that which it is where it has them, and its smooth extension beyond."""
+        return self._walked(_Replay(self._reported, iter(sides)), operands)
+
+    def _walked(self, walk: _Walk, operands: Sequence) -> Any:
+        leaves = [
+            jnp.asarray(x, v.aval.dtype)
+            for x, v in zip(jax.tree.leaves(operands), self._closed.jaxpr.invars, strict=True)
+        ]
+        # what is closed over is data if it is traced
+        marks = [DATA if is_traced(x) else 0 for x in self._closed.consts]
+        values, _ = walk.run(self._closed, leaves, self._marks, marks)
+        return jax.tree.unflatten(self._structure, values)
+
+
+def differ(sides: Sides, others: Sides) -> Array:
+    """Whether any of the sides differ, ()."""
+    found = jnp.zeros((), bool)
+    for x, y in zip(sides, others, strict=True):
+        # what is no number is on no side
+        found = found | jnp.any(x != y if x.dtype.kind != "f" else (x != y) & (x == x) & (y == y))
+    return found
+
+
+class Crossing(NamedTuple):
+    """Where a path goes from one side to another: operands ``before`` and ``after``, near each other, values and sides there; ``some``
+    (): whether it does at all."""
+
+    some: Array
+    before: Any
+    after: Any
+    value_before: Any
+    value_after: Any
+    sides_before: Sides
+    sides_after: Sides
+
+
+HALVINGS = 10
+
+
+def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), halvings: int = HALVINGS) -> Crossing:
+    """Where ``switches.both(*x, *fixed)`` changes sides as x goes straight from ``before`` to ``after``, tuples of real arrays.
+
+    By bisection: of two halves in which sides change that over which the values change more, so that of several switches passed
+    it is a jump that is found. A lane whose sides do not change makes no turn.
+    """
+    both = lambda x: switches.both(*x, *fixed)
+    (value_0, sides_0), (value_1, sides_1) = both(before), both(after)
+    some = differ(sides_0, sides_1)
+    scale = jax.tree.map(lambda x, y: jnp.abs(x) + jnp.abs(y) + jnp.abs(y - x), value_0, value_1)
+
+    def change(x: Any, y: Any) -> Array:
+        parts = jax.tree.map(lambda x, y, s: jnp.max(jnp.abs(y - x) / jnp.where(s > 0, s, 1), initial=0.0), x, y, scale)
+        return jnp.sum(jnp.stack(jax.tree.leaves(parts)))
+
+    def halved(now: tuple) -> tuple:
+        k, found = now
+        middle = jax.tree.map(lambda x, y: x + 0.5 * (y - x), found.before, found.after)
+        value, sides = both(middle)
+        first, second = differ(found.sides_before, sides), differ(sides, found.sides_after)
+        larger = change(found.value_before, value) >= change(value, found.value_after)
+        back = first & (~second | larger)  # the crossing is in the first half
+        take = lambda here, there: jax.tree.map(lambda x, y: jnp.where(back, x, y), here, there)
+        new = Crossing(
+            some,
+            take(found.before, middle),
+            take(middle, found.after),
+            take(found.value_before, value),
+            take(value, found.value_after),
+            take(found.sides_before, sides),
+            take(sides, found.sides_after),
+        )
+        return k + 1, new
+
+    start = Crossing(some, before, after, value_0, value_1, sides_0, sides_1)
+    zero = jnp.zeros((), jnp.int32)
+    return lax.while_loop(lambda now: (now[0] < halvings) & now[1].some, halved, (zero, start))[1]
+
+
+def force_switches(
+    problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_data
+) -> Switches | None:
+    """Of the force of a problem and its mass matrix, as functions of (t, q, v, args); two arrays, or one."""
+
+    def function(t: Array, q: Array, v: Array, args: Any) -> list:
+        found = [problem.generalised_force(t, q, v, args)]
+        return [*found, jnp.asarray(problem.mass(q, args), q.dtype)] if callable(problem.mass) else found
+
+    return Switches.of(function, (t, q, v, args), (TIME, STATE, STATE, DATA), reported)
+
+
+def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None:
+    """Of the gaps of a problem, as a function of (t, q, args); None for contacts between bodies, which are round."""
+    if problem.constraints is None or problem.between is not None:
+        return None
+    return Switches.of(lambda t, q, args: problem.gaps(t, q, args), (t, q, args), (TIME, STATE, DATA))
+
+
+class Kinks(NamedTuple):
+    """Gaps that may kink: their switches, and the sides on which a path begins."""
+
+    gaps: Switches
+    begins: Sides
+
+    @classmethod
+    def at(cls, problem: Any, t: Array, q: Array, args: Any) -> Kinks | None:
+        """At the beginning of a path; None where no gap has a kink, which is known while tracing."""
+        t, q, args = lax.stop_gradient((t, q, args))
+        gaps = gap_switches(problem, t, q, args)
+        return None if gaps is None else cls(gaps, gaps.sides(t, q, args))
+
+    def rate(self, t: Array, q: Array, v: Array, args: Any) -> Array:
+        """Gap velocities (m,) at (t, q, v) as they are without a kink on the way there."""
+        gaps = lambda s: self.gaps.frozen(self.begins, t + s, q + s * v, args)
+        return jax.jvp(gaps, (jnp.zeros_like(t),), (jnp.ones_like(t),))[1]
+
+
+# a walk over a jaxpr
+
+
+class _Walk:
+    """The values of a jaxpr, and of what each depends, with the switches as the kind of walk wants them."""
+
+    def __init__(self, reported: Mark) -> None:
+        self.reported = reported
+
+    def switch(self, side: Callable[[], Any], value: Callable[[Any], list], plain: Callable[[], list]) -> list:
+        """The results of an operation from its ``side()`` by ``value(side)``, or as they are by ``plain()``."""
+        raise NotImplementedError
+
+    def within(self, sides: Any = None) -> _Walk:
+        """The walk within a part whose sides are given, or collected."""
+        raise NotImplementedError
+
+    def run(
+        self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = ()
+    ) -> tuple[list, list]:
+        """Results and what they depend on."""
+        closed = as_closed(closed)
+        jaxpr = closed.jaxpr
+        of_consts = of_consts or [0] * len(closed.consts)
+        known = dict(zip(jaxpr.constvars, zip(closed.consts, of_consts, strict=True), strict=True))
+        known |= dict(zip(jaxpr.invars, zip(values, marks, strict=True), strict=True))
+        read = lambda v: (v.val, 0) if is_literal(v) else known[v]
+        for eqn in jaxpr.eqns:
+            pairs = [read(v) for v in eqn.invars]
+            found, depends = self.applied(eqn, [x for x, _ in pairs], [m for _, m in pairs])
+            known.update(zip(eqn.outvars, zip(found, depends, strict=True), strict=True))
+        ends = [read(v) for v in jaxpr.outvars]
+        return [x for x, _ in ends], [m for _, m in ends]
+
+    def applied(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
+        """The results of one operation."""
+        name = eqn.primitive.name
+        moving = 0
+        for v, mark in zip(eqn.invars, marks, strict=True):
+            moving |= mark if _is_real(v) else 0
+        discrete = not any(map(_is_real, eqn.outvars))
+        plain = lambda: _bound(eqn, values)
+        if not self.reported(moving):
+            return plain(), self.marked(eqn, moving)
+        if discrete:
+            return self.switch(plain, lambda side: side, plain), [0] * len(eqn.outvars)
+        if name in KINKS:
+            side, value = KINKS[name]
+            found = self.switch(lambda: side(eqn, *values), lambda x: value(eqn, x, *values), plain)
+            return found, self.marked(eqn, 0 if name in STEPS else moving)
+        return self.inside(eqn, values, marks) or (plain(), self.marked(eqn, moving))
+
+    def marked(self, eqn: Any, moving: int) -> list[int]:
+        """What is discrete depends on nothing: it is what a switch gave, or no matter."""
+        return [moving if _is_real(v) else 0 for v in eqn.outvars]
+
+    def inside(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+        """The results of an operation on jaxprs that may have switches; None where it is taken as it is."""
+        name = eqn.primitive.name
+        if not any(_may_switch(part) for part in inner(eqn)):
+            return None
+        if name in NESTED:
+            return self.run(eqn.params[NESTED[name]], values, marks)
+        if name == "cond":
+            return self.chosen(eqn, values, marks)
+        if name == "scan":
+            return self.scanned(eqn, values, marks)
+        return None
+
+    def chosen(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+        """A branch, and the sides of all: those of the others are zero."""
+        which, *operands = values
+        branches = eqn.params["branches"]
+        shapes = [_sides_of(self.reported, branch, operands, marks[1:]) for branch in branches]
+        if not any(shapes):
+            return None
+        total = 0
+        for mark in marks:
+            total |= mark
+        index = jnp.clip(which.astype(jnp.int32), 0, len(branches) - 1)
+
+        def record(i: int) -> Callable:
+            def branch(operands: list) -> tuple[list, list]:
+                walk = _Record(self.reported)
+                found, _ = walk.run(branches[i], operands, marks[1:])
+                sides = [
+                    walk.sides if j == i else [jnp.zeros(s.shape, s.dtype) for s in x] for j, x in enumerate(shapes)
+                ]
+                return found, [s for x in sides for s in x]
+
+            return branch
+
+        def replay(i: int) -> Callable:
+            def branch(operands: list, sides: list) -> list:
+                first = sum(map(len, shapes[:i]))
+                own = sides[first : first + len(shapes[i])]
+                return _Replay(self.reported, iter(own)).run(branches[i], operands, marks[1:])[0]
+
+            return branch
+
+        count = range(len(branches))
+        found = self.part(
+            lambda: lax.switch(index, [record(i) for i in count], operands),
+            lambda sides: lax.switch(index, [replay(i) for i in count], operands, sides),
+            sum(map(len, shapes)),
+        )
+        return found, self.marked(eqn, total)
+
+    def scanned(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+        """A loop of a known number of turns: sides of all turns, one after the other."""
+        p = eqn.params
+        fixed, carried = scan_counts(p)
+        total = 0
+        for mark in marks:
+            total |= mark
+        # what is carried on may depend on all
+        of_turn = [*marks[:fixed], *[total] * carried, *marks[fixed + carried :]]
+        constants, start, sequences = values[:fixed], values[fixed : fixed + carried], values[fixed + carried :]
+        slices = [jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)) for x in sequences]
+        shapes = _sides_of(self.reported, p["jaxpr"], [*constants, *start, *slices], of_turn)
+        if not shapes:
+            return None
+
+        def record(carry: list, xs: list) -> tuple[list, tuple[list, list]]:
+            walk = _Record(self.reported)
+            found, _ = walk.run(p["jaxpr"], [*constants, *carry, *xs], of_turn)
+            return found[:carried], (found[carried:], walk.sides)
+
+        def replay(carry: list, both: tuple[list, list]) -> tuple[list, list]:
+            xs, sides = both
+            found, _ = _Replay(self.reported, iter(sides)).run(p["jaxpr"], [*constants, *carry, *xs], of_turn)
+            return found[:carried], found[carried:]
+
+        turns = {"length": p["length"], "reverse": p["reverse"]}
+
+        def recorded() -> tuple[list, list]:
+            end, (rows, sides) = lax.scan(record, start, sequences, **turns)
+            return [*end, *rows], sides
+
+        def replayed(sides: list) -> list:
+            end, rows = lax.scan(replay, start, (sequences, sides), **turns)
+            return [*end, *rows]
+
+        start = [jnp.asarray(x, v.aval.dtype) for x, v in zip(start, eqn.invars[fixed:], strict=False)]
+        return self.part(recorded, replayed, len(shapes)), self.marked(eqn, total)
+
+    def part(self, record: Callable[[], tuple[list, list]], replay: Callable[[list], list], count: int) -> list:
+        """The results of a part with so many sides."""
+        raise NotImplementedError
+
+
+class _Record(_Walk):
+    """Collects sides."""
+
+    def __init__(self, reported: Mark) -> None:
+        super().__init__(reported)
+        self.sides: Sides = []
+
+    def switch(self, side: Callable, value: Callable, plain: Callable) -> list:
+        found = side()
+        self.sides += found
+        return plain()
+
+    def part(self, record: Callable, replay: Callable, count: int) -> list:
+        found, sides = record()
+        self.sides += sides
+        return found
+
+
+class _Replay(_Walk):
+    """Takes given sides."""
+
+    def __init__(self, reported: Mark, sides: Iterator[Array]) -> None:
+        super().__init__(reported)
+        self.given = sides
+
+    def switch(self, side: Callable, value: Callable, plain: Callable) -> list:
+        count = len(jax.eval_shape(side))
+        return value([next(self.given) for _ in range(count)])
+
+    def part(self, record: Callable, replay: Callable, count: int) -> list:
+        return replay([next(self.given) for _ in range(count)])
+
+
+def _sides_of(reported: Mark, closed: Any, operands: Sequence, marks: Sequence[int]) -> list:
+    """Shapes of the sides in a jaxpr."""
+
+    def of(operands: list) -> list:
+        walk = _Record(reported)
+        walk.run(closed, operands, marks)
+        return walk.sides
+
+    return jax.eval_shape(of, list(operands))
+
+
+def _is_real(v: Any) -> bool:
+    return jnp.issubdtype(v.aval.dtype, jnp.inexact)
+
+
+def _bound(eqn: Any, values: Sequence) -> list:
+    found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return list(found) if eqn.primitive.multiple_results else [found]
+
+
+def _may_switch(jaxpr: Any) -> bool:
+    """Whether there is an operation in it that may be a switch, whatever it is of."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if eqn.primitive.name in KINKS or any(map(_may_switch, inner(eqn))):
+            return True
+        if any(map(_is_real, eqn.invars)) and not any(map(_is_real, eqn.outvars)):
+            return True
+    return False
+
+
+# operations on jaxprs that are calls of them
+NESTED = CALLS | {"custom_vjp_call": "call_jaxpr"}
+
+
+# operations on real numbers that kink or jump: their sides, and their results of given sides
+
+
+def _along_last(eqn: Any, x: Array) -> Array:
+    """The axes that are reduced, as the last one."""
+    axes = tuple(eqn.params["axes"])
+    kept = [i for i in range(x.ndim) if i not in axes]
+    return x.transpose([*kept, *axes]).reshape(*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
+
+
+def _extreme_place(which: Callable) -> Callable:
+    return lambda eqn, x: [which(_along_last(eqn, x), axis=-1)]
+
+
+def _at_place(eqn: Any, sides: Sides, x: Array) -> list:
+    return [jnp.take_along_axis(_along_last(eqn, x), sides[0][..., None], axis=-1)[..., 0]]
+
+
+def _order(eqn: Any, *operands: Array) -> Sides:
+    p = eqn.params
+    places = lax.broadcasted_iota(jnp.int32, operands[0].shape, p["dimension"])
+    return [lax.sort((*operands, places), dimension=p["dimension"], num_keys=p["num_keys"])[-1]]
+
+
+def _ordered(eqn: Any, sides: Sides, *operands: Array) -> list:
+    return [jnp.take_along_axis(x, sides[0], axis=eqn.params["dimension"]) for x in operands]
+
+
+def _beyond(eqn: Any, least: Array, x: Array, most: Array) -> Sides:
+    return [x < least, x > most]
+
+
+def _clamped(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
+    return [jnp.where(sides[0], least, jnp.where(sides[1], most, x))]
+
+
+def _turns(eqn: Any, y: Array, x: Array) -> Sides:
+    """Half turns by which the angle differs from that of the opposite direction, where x < 0."""
+    return [jnp.where(x < 0, jnp.where(y < 0, -1, 1), 0)]
+
+
+def _angle(eqn: Any, sides: Sides, y: Array, x: Array) -> list:
+    (half,) = sides
+    sign = jnp.where(half == 0, 1, -1).astype(x.dtype)
+    return [jnp.arctan2(sign * y, sign * x) + half.astype(x.dtype) * np.pi]
+
+
+def _remainder(eqn: Any, sides: Sides, x: Array, y: Array) -> list:
+    return [x - sides[0] * y]
+
+
+KINKS: dict[str, tuple[Callable[..., Sides], Callable[..., list]]] = {
+    "abs": (lambda eqn, x: [x < 0], lambda eqn, sides, x: [jnp.where(sides[0], -x, x)]),
+    "max": (lambda eqn, x, y: [x < y], lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
+    "min": (lambda eqn, x, y: [x > y], lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
+    "clamp": (_beyond, _clamped),
+    "rem": (lambda eqn, x, y: [jnp.round((x - lax.rem(x, y)) / y)], _remainder),
+    "atan2": (_turns, _angle),
+    "sort": (_order, _ordered),
+    "reduce_max": (_extreme_place(jnp.argmax), _at_place),
+    "reduce_min": (_extreme_place(jnp.argmin), _at_place),
+    **dict.fromkeys(
+        ("sign", "floor", "ceil", "round"), (lambda eqn, x: _bound(eqn, [x]), lambda eqn, sides, x: [sides[0]])
+    ),
+}
+STEPS = {"sign", "floor", "ceil", "round"}  # constant between their jumps

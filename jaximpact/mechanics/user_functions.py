@@ -1,0 +1,63 @@
+"""Calls of the user's functions whose errors name the function and say how it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..jaxtools.shapes import returned
+
+
+def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
+    """Shapes and dtypes of what a function of the user's returns, see `shapes.returned`; or an error that names it and says how it failed."""
+    try:
+        return returned(read, function, *operands)
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
+        raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}{hint}", error) from error
+    except Exception as error:
+        missing = (
+            " (args is None: give the numbers that it reads, args=...)"
+            if operands[-1] is None and "NoneType" in str(error)
+            else ""
+        )
+        raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}{missing}", error) from error
+
+
+def _shapes(operands: tuple) -> list:
+    """Those of all but args."""
+    return [np.shape(x) for x in operands[:-1]]
+
+
+def retold(what: str, error: Exception) -> Exception:
+    """An error of a user's function after what failed: a TypeError as one, any other as a ValueError."""
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    return kind(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """What a function of the user's raises, under its name."""
+    try:
+        yield
+    except Exception as error:
+        raise retold(f"{name} failed", error) from error
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """What jax says of functions that it cannot differentiate, in words that name them."""
+    try:
+        yield
+    except (ValueError, TypeError, NotImplementedError) as error:
+        text = (str(error).splitlines() or [""])[0]
+        if "differentiat" not in text and "JVP" not in text:
+            raise
+        raise ValueError(
+            "constraints(t, q, args), mass(q, args) and, for an implicit scheme, force(t, q, v, args) must be functions that jax "
+            f"can differentiate (no pure_callback without a custom_jvp; lax.scan or a fori_loop of fixed length in place of lax.while_loop): {text}"
+        ) from error

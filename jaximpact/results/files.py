@@ -1,0 +1,244 @@
+"""Results in files, all of each, and nothing in a file is ever run: .npz, NetCDF or Zarr.
+
+Numbers are arrays; the rest, names of the scheme and of versions, the form of a result or of a save function's values, is a text of
+JSON. A digest over all numbers tells a damaged file. What a reader does not know it refuses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..jaxtools.optional_packages import import_optional
+from ..mechanics.schemes.base import Timing
+from .encoding import KINDS, filled, form_of, packed
+from .result import UPPER, Result
+from .safe_reading import check_arrays, check_tree
+from .solution import Origin, Solution
+from .tables import MEANING, arrays, named_dataset, value_name
+
+if TYPE_CHECKING:
+    import xarray
+
+FORMAT = 1
+ABOUT = "jaximpact"  # the name of the text
+FIELD = "field."  # before the name of an array that `to_xarray` does not have
+ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
+
+
+def save(result: Result, path: str | Path) -> Path:
+    """See `Result.save`."""
+    if result._traced():
+        raise TypeError("save(path) needs known numbers: call it outside of jax's transformations")
+    path = _known(path)
+    about, found = _parts_of_solution(result) if isinstance(result, Solution) else _parts(result)
+    about |= {"format": FORMAT, "provenance": result.provenance}
+    about["arrays"] = {name: [list(x.shape), x.dtype.name] for name, x in found.items()}
+    text = json.dumps(about)
+    if path.suffix == ".npz":
+        np.savez_compressed(path, **found, **{ABOUT: np.array(text)})  # type: ignore[arg-type]
+        return path
+    dataset = result.to_xarray() if isinstance(result, Solution) else _dataset(result, found)
+    dataset, engine = dataset.assign_attrs({ABOUT: text}), ENGINES[path.suffix]
+    import_optional(engine)
+    if engine == "h5netcdf":
+        packing = {name: {"zlib": True} for name, x in dataset.variables.items() if x.ndim and x.dtype.kind in KINDS}
+        dataset.to_netcdf(path, engine="h5netcdf", encoding=packing)
+    else:
+        if path.exists() and not _is_result(path):
+            raise FileExistsError(f"{path} exists and is no result: choose another path, or remove it")
+        # Zarr has no standard for texts
+        texts = [name for name, x in dataset.variables.items() if x.dtype.kind not in KINDS]
+        dataset.drop_vars(texts).to_zarr(path, mode="w", zarr_format=3, consolidated=False)
+    return path
+
+
+def _parts(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The text and the arrays of a file."""
+    form, found = packed(result)
+    return {"result": form, "digest": _digest(found, json.dumps(form))}, found
+
+
+def _parts_of_solution(solution: Solution) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    found = arrays(solution)
+    for name, value in found.items():
+        if value.dtype.kind not in KINDS:
+            raise TypeError(f"{name}: files hold real and complex numbers, not {value.dtype}")
+    about = {
+        "timing": None if solution.timing is None else list(solution.timing),
+        "every_step": solution.origin.every_step,
+        "labels": dataclasses.asdict(solution.naming),
+        "values": form_of(solution.values, ("values",), lambda where, _: value_name(where)),
+        "digest": _digest(found),
+    }
+    return about, found
+
+
+def _dataset(result: Result, found: Mapping[str, np.ndarray]) -> xarray.Dataset:
+    """Its `to_xarray`, and as variables ``field.NAME`` those of its arrays that are not there bit for bit."""
+    data = named_dataset(result, any_result=True)
+    data = data.drop_vars([name for name in data.variables if "/" in str(name)])  # a path in such files
+
+    def has(name: str, value: np.ndarray) -> bool:
+        other = data[name].values if name in data.variables else None
+        return other is not None and other.dtype == value.dtype and _digest({"": other}) == _digest({"": value})
+
+    more = {name: x for name, x in found.items() if x.size and not has(name, x)}
+    return data.assign({FIELD + name: ([f"{FIELD}{name}_{i}" for i in range(x.ndim)], x) for name, x in more.items()})
+
+
+def _known(path: str | Path) -> Path:
+    path = Path(path)
+    if path.suffix not in (".npz", *ENGINES):
+        raise ValueError(f"path: {path.name!r} must end in .npz, .nc (NetCDF) or .zarr")
+    return path
+
+
+def load(path: str | Path) -> Any:
+    """The `Solution` or other result that ``result.save(path)`` wrote, its numbers and dtypes bit for bit, as numpy arrays.
+
+    Whoever made the file: it is numbers and a text, and nothing in it is run (no pickles).
+
+    Args:
+        path: of a file in .npz or .nc (NetCDF, needs h5netcdf), or a directory in .zarr; extra ``jaximpact[data]``.
+
+    Returns:
+        The result, of the class that was saved; ``result.provenance`` tells what it was computed with.
+
+    Raises:
+        FileNotFoundError: there is none. ValueError: it is damaged, or something else; the message names it.
+    """
+    path = _known(path)
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        text, found = _read_npz(path) if path.suffix == ".npz" else _read_dataset(path)
+        about = json.loads(text)
+        if about["format"] != FORMAT:
+            raise ValueError(f"it is of format {about['format']!r}, this version reads {FORMAT}")
+        return _result(about, found) if "result" in about else _solution(about, found)
+    except ImportError:
+        raise
+    except KeyError as error:
+        raise ValueError(f"{path} is damaged or no file of a result: it has no {error}") from error
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        AttributeError,
+        OSError,
+        EOFError,
+        RuntimeError,
+        RecursionError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        reason = str(error).split("\n")[0] or type(error).__name__
+        raise ValueError(f"{path} is damaged or no file of a result: {reason}") from error
+
+
+def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: str = "") -> dict[str, np.ndarray]:
+    """The arrays that the text tells of; ValueError where they, or ``text``, are not those that were written."""
+    numbers: dict[str, np.ndarray] = {}
+    for name, (shape, dtype) in about["arrays"].items():
+        dtype = np.dtype(dtype)
+        if dtype.kind not in KINDS:
+            raise ValueError(f"{name} would be of {dtype}")
+        # a dataset leaves empty arrays out, and the axis of an only row
+        value = np.zeros(shape, dtype) if 0 in shape else found[name]
+        if value.dtype.kind not in KINDS:
+            raise ValueError(f"{name} is of {value.dtype}")
+        numbers[name] = (np.broadcast_to(value, shape) if name == "t" else value.reshape(shape)).astype(dtype)
+    if _digest(numbers, text) != about["digest"]:
+        raise ValueError("its numbers are not those that were written")
+    return numbers
+
+
+def _made(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(text)) for name, text in about["provenance"].items())
+
+
+def _result(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Result:
+    """From the text and the arrays, both as strange as they may be."""
+    result = filled(about["result"], _numbers(about, found, json.dumps(about["result"])), _made(about))
+    if not isinstance(result, Result):
+        raise ValueError(f"it holds a {type(result).__name__}")
+    return result
+
+
+def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solution:
+    """From the text and the arrays, both as strange as they may be."""
+    numbers = _numbers(about, found)
+    state = {name: numbers.get(name) for name in MEANING}
+    missing = [name for name, x in state.items() if x is None and name not in ("energy", "pairs")]
+    if missing:
+        raise KeyError(missing[0])
+    timing = about["timing"]
+    if timing is not None:
+        scheme, lag, rebounds = timing
+        timing = Timing(str(scheme), float(lag), bool(rebounds))
+    solution = Solution(**state, values=filled(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
+    known = {None: None, True: True, False: False}[about["every_step"]]
+    labels = filled({"labels": about["labels"]}, numbers)
+    return replace(solution, origin=Origin(every_step=known, naming=labels, made=_made(about)))
+
+
+def _digest(found: Mapping[str, np.ndarray], text: str = "") -> str:
+    """Of names, shapes, dtypes and numbers, and of a text."""
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(found):
+        value = np.ascontiguousarray(found[name])
+        value = value.astype(value.dtype.newbyteorder("<"))
+        digest.update(f"{name} {value.shape} {value.dtype.name};".encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def _read_npz(path: Path) -> tuple[str, dict[str, np.ndarray]]:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is no .npz, which is a zip archive")
+    with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+        names = found.files
+        if ABOUT not in names:
+            raise ValueError(f"it holds {', '.join(names)[:100]}, but no text named {ABOUT}")
+        return str(found[ABOUT]), {name: found[name] for name in names if name != ABOUT}
+
+
+def _read_dataset(path: Path) -> tuple[str, dict[str, np.ndarray]]:
+    xarray, engine = import_optional("xarray"), ENGINES[path.suffix]
+    import_optional(engine)
+    options: dict[str, Any] = {}
+    if engine == "zarr":
+        check_tree(path)
+        check_arrays(path)
+        options = {"consolidated": False, "zarr_format": 3}
+    # numbers as they are: nothing scaled, no times made of them
+    with xarray.open_dataset(path, engine=engine, decode_times=False, mask_and_scale=False, **options) as dataset:
+        if ABOUT not in dataset.attrs:
+            raise ValueError(f"it holds {', '.join(map(str, dataset.variables))[:100]}, but no attribute {ABOUT}")
+        known = {str(name): np.asarray(x.values) for name, x in dataset.variables.items()}
+        fields = {name.removeprefix(FIELD): x for name, x in known.items() if name.startswith(FIELD)}
+        found = {"t": known["time"]} if "time" in known else {}
+        found |= known | fields
+        return str(dataset.attrs[ABOUT]), found
+
+
+def _is_result(path: Path) -> bool:
+    """Whether a directory holds a result, which may be written over."""
+    try:
+        return ABOUT in json.loads((path / "zarr.json").read_text())["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+UPPER["files"] = sys.modules[__name__]

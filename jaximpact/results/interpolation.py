@@ -1,0 +1,212 @@
+"""A motion between the rows of a solution that holds every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ..jaxtools.argument_checks import is_traced, real
+from ..mechanics.schemes import EventCorrected
+from ..mechanics.schemes.base import Timing
+from .impulse_intervals import REBOUND, runs
+
+if TYPE_CHECKING:
+    from .solution import Solution
+
+ALIGNED = 1e-9  # of a step: times as near as that to a row are the row's
+
+
+def at(solution: Solution, t: Any) -> Solution:
+    """See `Solution.at`."""
+    if is_traced(solution, t):
+        raise TypeError("solution.at(t) takes known numbers: inside a jax transformation solve with save=t")
+    if solution.values is not None or solution.origin.every_step is False or np.shape(solution.t)[-1] < 2:
+        raise ValueError(
+            "solution.at(t) needs every step of the motion: solve with save='all' (ensemble: save=1), without a function"
+        )
+    times = np.atleast_1d(real("t", t).astype(np.float64))
+    if times.ndim != 1 or not np.all(np.isfinite(times)):
+        raise ValueError(f"t must be one finite number or have shape (k,), got {t!r}")
+    rows = np.asarray(solution.t, np.float64)
+    slack = 8 * np.finfo(np.asarray(solution.t).dtype).eps * np.max(np.abs(rows))
+    begin, end = np.max(rows[..., 0]), np.min(rows[..., -1])
+    if times.size and (times.min() < begin - slack or times.max() > end + slack):
+        outside = times[(times < begin - slack) | (times > end + slack)][0]
+        raise ValueError(f"t = {outside:g} lies outside the motion, [t0, t1] = [{begin:g}, {end:g}]")
+    times = np.clip(times, begin, end)
+    lead = rows.shape[:-1]
+    lanes = [_rows_at(jax.tree.map(lambda x, lane=lane: x[lane], solution), times) for lane in np.ndindex(lead)]
+    state: dict[str, Any] = {
+        name: np.stack([one[name] for one in lanes]).reshape(*lead, *lanes[0][name].shape) for name in lanes[0]
+    }
+    return replace(solution, **state, energy=None, origin=replace(solution.origin, every_step=False))
+
+
+def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
+    """The rows of one motion at other times."""
+    t, q, v, z, impulse = (np.asarray(x, np.float64) for x in (one.t, one.q, one.v, one.z, one.impulse))
+    # the row at or after each time, and the part of its step that is still to come
+    h = np.diff(t)
+    row = np.searchsorted(t, times - ALIGNED * np.max(h), side="left")
+    step = np.maximum(row - 1, 0)
+    rest = np.where(row > 0, (t[row] - times) / h[step], 0.0)[:, None]
+    rest = np.where(np.abs(rest) <= ALIGNED, 0.0, rest)
+    found = {"q": q[row] - rest * (q[row] - q[step]), "v": v[row], "z": z[row]}
+    if one.pairs is None:
+        found["impulse"] = impulse[row] - rest * (impulse[row] - impulse[step])
+    else:
+        # those of the step
+        found |= {"impulse": impulse[row], "pairs": np.asarray(one.pairs)[row]}
+    if _located(one):
+        motion = _smooth(one)
+        kink = motion.kink
+        inside = rest[:, 0] > 0
+        between = dict(zip("qv", motion(times), strict=True))
+        early, late = ((side & np.isfinite(kink[step]))[:, None] for side in _sides(times, t, step, kink))
+        impulses = np.where(early, impulse[step], np.where(late, impulse[row], found["impulse"]))
+        between |= {"z": between["q"], "impulse": impulses}
+        found = {name: np.where(inside[:, None], between[name], x) for name, x in found.items()}
+    kinds = {name: np.asarray(getattr(one, name)).dtype for name in found}
+    return {"t": times.astype(kinds["q"]), **{name: x.astype(kinds[name]) for name, x in found.items()}}
+
+
+def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which times lie before the impact of their step, and which behind it."""
+    before = times - t[step] < kink[step]
+    return before, ~before
+
+
+def _located(solution: Solution) -> bool:
+    """Whether rows hold velocities of their very time, impacts being located."""
+    return solution.timing == Timing.of(EventCorrected())
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A motion through the rows (n + 1) of a solution of every step: in each of its steps (n) polynomials of the time since a row.
+
+    A step with an impact has two pieces that meet in it, ``kink`` after its start, inf where there is none; the first begins at
+    the row before, the second ends at the row behind. Coefficients by power, constants first: of positions (4, n, d), of velocities (3, n, d).
+    """
+
+    t: np.ndarray
+    kink: np.ndarray
+    before: tuple[np.ndarray, np.ndarray]
+    behind: tuple[np.ndarray, np.ndarray]
+
+    def __call__(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and velocities (k, d) at times (k,)."""
+        k = np.clip(np.searchsorted(self.t, times, side="right") - 1, 0, len(self.t) - 2)
+        since, late = times - self.t[k], times - self.t[k] >= self.kink[k]
+        rest = times - self.t[k + 1]
+        early, after = (
+            [_power_sum(x[:, k], s) for x in piece] for piece, s in ((self.before, since), (self.behind, rest))
+        )
+        position, velocity = (np.where(late[:, None], y, x) for x, y in zip(early, after, strict=True))
+        return position, velocity
+
+    def pieces(self) -> tuple[np.ndarray, ...]:
+        """All pieces (p,) in order of time: the time that theirs counts from, its values at their start and end, and coefficients."""
+        h, kinked = np.diff(self.t), np.isfinite(self.kink)
+        cut = np.where(kinked, self.kink, h)
+        order = np.argsort(np.append(np.arange(len(h)), np.flatnonzero(kinked)), kind="stable")
+        join = lambda x, y: np.concatenate([x, y[..., kinked, :]], axis=-2)[..., order, :]
+        times = [
+            np.stack([self.t[:-1], np.zeros_like(h), cut], axis=1),
+            np.stack([self.t[1:], cut - h, np.zeros_like(h)], axis=1),
+        ]
+        origin, start, end = join(*times).T
+        return origin, start, end, *(join(x, y) for x, y in zip(self.before, self.behind, strict=True))
+
+
+def _power_sum(coefficients: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Polynomials (n, d) with coefficients by power, constants first, at s (n,)."""
+    total = np.zeros_like(coefficients[0])
+    for x in coefficients[::-1]:
+        total = total * s[:, None] + x
+    return total
+
+
+def curve(solution: Solution) -> Curve:
+    """The motion through the rows of a solution of every step.
+
+    Affine between the rows of a scheme of first order, its velocity too but where an impact changes it. With impacts located, rows
+    hold velocities of their time: a cubic between them and, where a step holds an impact, two parabolas that meet in it.
+    """
+    if _located(solution):
+        return _smooth(solution)
+    t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
+    h = np.diff(t)
+    zero = np.zeros_like(q[1:])
+    steps = REBOUND if solution.timing is None else solution.timing.steps
+    struck = np.zeros(len(h), bool)
+    contact = runs(np.asarray(solution.impulse)[None], solution.timing)
+    for first, last in zip(contact.first[contact.impact], contact.last[contact.impact], strict=True):
+        struck[first : min(last, first + steps) + 1] = True
+    # a velocity that jumps does so at the end of its step
+    rate = np.where(struck[:, None], 0.0, np.diff(v, axis=0) / h[:, None])
+    chord = np.diff(q, axis=0) / h[:, None]
+    before = np.stack([q[:-1], chord, zero, zero]), np.stack([v[:-1], rate, zero])
+    behind = np.stack([q[1:], chord, zero, zero]), np.stack([v[1:], zero, zero])
+    return Curve(t, np.where(struck, h, np.inf), before, behind)
+
+
+def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """The motion through the rows of a solution of every step, as a function of time; of a scheme of first order the velocity is that of
+    the chord."""
+    found = curve(solution)
+    if _located(solution):
+        return found
+    chord = found.before[0][1]
+
+    def affine(times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return found(times)[0], chord[np.clip(np.searchsorted(found.t, times, side="right") - 1, 0, len(chord) - 1)]
+
+    return affine
+
+
+def _smooth(solution: Solution) -> Curve:
+    """The motion through rows with velocities."""
+    t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
+    h = np.diff(t)[:, None]
+    chord = np.diff(q, axis=0) / h
+    # a step of an impact, or the first one of lasting contact, may hold a kink
+    contact = runs(np.asarray(solution.impulse)[None], solution.timing)
+    contact_steps = np.zeros(len(h), bool)
+    for first, last, lasting in zip(contact.first, contact.last, contact.lasting, strict=True):
+        contact_steps[first : first + 1 if lasting else last + 1] = True
+    # accelerations at both ends of a step; those of the next free steps for a contact step
+    start, end = (6 * chord - 4 * v[:-1] - 2 * v[1:]) / h, (2 * v[:-1] + 4 * v[1:] - 6 * chord) / h
+    free_steps = np.flatnonzero(~contact_steps)
+    place = np.searchsorted(free_steps, np.flatnonzero(contact_steps))
+    if free_steps.size:
+        before, after = (free_steps[np.clip(i, 0, free_steps.size - 1)] for i in (place - 1, place))
+        # at the first and the last step the other side must do
+        start[contact_steps] = np.where((place > 0)[:, None], end[before], start[after])
+        end[contact_steps] = np.where((place < free_steps.size)[:, None], start[after], end[before])
+    else:
+        start[:], end[:] = 0, 0
+    kink = np.full(len(h), np.inf)
+    jump = v[1:] - v[:-1] - 0.5 * h * (start + end)
+    s = 0.5 * h
+    for _ in range(4):
+        left = q[:-1] + s * (v[:-1] + 0.5 * s * start)
+        right = q[1:] - (h - s) * (v[1:] - 0.5 * (h - s) * end)
+        apart = np.sum(jump * (right - left), axis=1, keepdims=True)
+        rate = np.sum(jump * (v[1:] - (h - s) * end - v[:-1] - s * start), axis=1, keepdims=True)
+        s = np.clip(s - np.divide(apart, rate, out=np.zeros_like(rate), where=rate != 0), 0, h)
+    # a velocity that changes as it does without an impact has no kink
+    kinked = contact_steps & (np.max(np.abs(jump), axis=1) > np.max(np.abs(0.5 * h * (start + end)), axis=1))
+    kink[kinked] = s[kinked, 0]
+
+    bend, tilt = (v[1:] - 2 * chord + v[:-1]) / h**2, (3 * chord - 2 * v[:-1] - v[1:]) / h
+    halves, zero, split = (0.5 * start, 0.5 * end), np.zeros_like(chord), np.isfinite(kink)[:, None]
+    smooth = np.stack([q[:-1], v[:-1], tilt, bend]), np.stack([v[:-1], 2 * tilt, 3 * bend])
+    left_piece = np.stack([q[:-1], v[:-1], halves[0], zero]), np.stack([v[:-1], start, zero])
+    pieces = tuple(np.where(split, x, y) for x, y in zip(left_piece, smooth, strict=True))
+    behind = np.stack([q[1:], v[1:], halves[1], zero]), np.stack([v[1:], end, zero])
+    return Curve(t, kink, (pieces[0], pieces[1]), behind)

@@ -1,0 +1,90 @@
+"""Motions of bodies as files for ParaView: their positions as points, their contacts as lines, one file of each for every row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import quoteattr
+
+import numpy as np
+
+from ..jaxtools.argument_checks import check_choice
+from ..jaxtools.optional_packages import import_optional
+
+if TYPE_CHECKING:
+    from .solution import Solution
+
+
+def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> Path:
+    """See `Solution.to_paraview`."""
+    import_optional("vtkmodules", extra="paraview")
+    path = Path(path)
+    if path.suffix != ".pvd":
+        raise ValueError(f"path={str(path)!r}: ParaView's collection of files ends with .pvd")
+    check_choice("dimension", dimension, (2, 3))
+    q = np.asarray(solution.q, np.float64)
+    if q.ndim != 2 or q.shape[1] % dimension:
+        raise ValueError(
+            f"q has shape {q.shape}: the rows of one motion, solution[3] say, of bodies with {dimension} coordinates each"
+        )
+    rows, number = len(q), q.shape[1] // dimension
+    radii = None if radius is None else _radii(solution, radius, rows, number)
+    solid = lambda x: np.pad(
+        np.asarray(x, np.float64).reshape(rows, number, dimension), ((0, 0), (0, 0), (0, 3 - dimension))
+    )
+    points, velocities = solid(q), solid(solution.v)
+    folder = path.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = []
+    for k, t in enumerate(np.asarray(solution.t).tolist()):
+        about = {"velocity": velocities[k]} | ({} if radii is None else {"radius": radii[k]})
+        _polydata(folder / f"bodies_{k:06d}.vtp", points[k], np.arange(number)[:, None], "SetVerts", about, {})
+        entries.append((t, 0, f"bodies_{k:06d}.vtp"))
+        if solution.pairs is not None:
+            ends, impulse = np.asarray(solution.pairs[k]), np.asarray(solution.impulse[k], np.float64)
+            real = (ends.min(axis=1) >= 0) & (ends.max(axis=1) < number) & (impulse > 0)
+            made = {"impulse": impulse[real]}
+            _polydata(folder / f"contacts_{k:06d}.vtp", points[k], ends[real], "SetLines", {}, made)
+            entries.append((t, 1, f"contacts_{k:06d}.vtp"))
+    lines = (
+        f'<DataSet timestep="{t!r}" part="{part}" file={quoteattr(f"{folder.name}/{name}")}/>'
+        for t, part, name in entries
+    )
+    text = '<?xml version="1.0"?>\n<VTKFile type="Collection" version="0.1">\n<Collection>\n'
+    path.write_text(text + "\n".join(lines) + "\n</Collection>\n</VTKFile>\n")
+    return path
+
+
+def _radii(solution: Solution, radius: Any, rows: int, number: int) -> np.ndarray:
+    """Of all bodies in all rows, (rows, number); ``radius``: a number, one for each body, or a function of t that gives one of these."""
+    of = radius if callable(radius) else lambda t: radius
+    found = [np.asarray(of(t), np.float64) for t in np.asarray(solution.t)]
+    if any(x.shape not in ((), (number,)) for x in found):
+        raise ValueError(f"radius has shape {found[0].shape}: give one number, or one for each of {number} bodies")
+    return np.stack([np.broadcast_to(x, (number,)) for x in found])
+
+
+def _polydata(path: Path, points: np.ndarray, cells: np.ndarray, kind: str, of_points: dict, of_cells: dict) -> None:
+    """A file of points (n, 3) and of cells (k, ends), "SetVerts" or "SetLines", with numbers for each."""
+    from vtkmodules.util.numpy_support import numpy_to_vtk, numpy_to_vtkIdTypeArray
+    from vtkmodules.vtkCommonCore import vtkPoints
+    from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkPolyData
+    from vtkmodules.vtkIOXML import vtkXMLPolyDataWriter
+
+    data, places, array = vtkPolyData(), vtkPoints(), vtkCellArray()
+    places.SetData(numpy_to_vtk(np.ascontiguousarray(points), deep=True))
+    data.SetPoints(places)
+    offsets = np.arange(len(cells) + 1, dtype=np.int64) * cells.shape[1]
+    corners = np.ascontiguousarray(cells, np.int64).ravel()
+    array.SetData(numpy_to_vtkIdTypeArray(offsets, deep=True), numpy_to_vtkIdTypeArray(corners, deep=True))
+    getattr(data, kind)(array)
+    for numbers, target in ((of_points, data.GetPointData()), (of_cells, data.GetCellData())):
+        for name, values in numbers.items():
+            column = numpy_to_vtk(np.ascontiguousarray(values), deep=True)
+            column.SetName(name)
+            target.AddArray(column)
+    writer = vtkXMLPolyDataWriter()
+    writer.SetFileName(str(path))
+    writer.SetInputData(data)
+    if not writer.Write():
+        raise OSError(f"{path} could not be written")

@@ -1,0 +1,94 @@
+"""With what numbers are computed: two computations of one provenance agree to the last bit, others to rounding."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+import numpy as np
+
+from ..version import __version__
+
+MATTERS = ("jaximpact", "jax", "jaxlib", "llvmlite", "device", "processor")  # to the last bits of results
+TRACED = (*MATTERS, "numpy")  # to the program that jax makes of a function
+# Settings of jax that change numbers; a worker computes under those of the study.
+SETTINGS = ("enable_x64", "numpy_dtype_promotion", "default_matmul_precision")
+# Settings of jax that change what is refused; a worker computes under those of whoever asks it.
+CHECKS = ("numpy_rank_promotion", "debug_nans", "debug_infs", "disable_jit")
+
+
+def provenance() -> dict[str, str]:
+    """Versions, device and kind of processor of this process."""
+    device = jax.local_devices()[0]
+    return {
+        "jaximpact": __version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "llvmlite": _llvmlite(),
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": f"{device.platform}: {device.device_kind}",
+        "processor": processor() if device.platform == "cpu" else "any",
+    }
+
+
+@cache
+def _llvmlite() -> str:
+    try:
+        return version("llvmlite")
+    except PackageNotFoundError:
+        return "none"
+
+
+@cache
+def processor() -> str:
+    """The kind of CPU: compiled programs use the instructions that it has, and round accordingly."""
+    try:
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    except OSError:
+        lines = []
+    found = {key.strip(): value.strip() for key, _, value in reversed(lines)}  # of the first core
+    model = found.get("model name") or found.get("CPU part") or platform.processor() or "unknown"
+    flags = " ".join(sorted((found.get("flags") or found.get("Features") or "").split()))
+    vectors = f" (instructions #{hashlib.sha256(flags.encode()).hexdigest()[:8]})" if flags else ""
+    return f"{platform.machine()} {model}{vectors}"
+
+
+def changes(old: Mapping[str, str], new: Mapping[str, str], names: tuple[str, ...] = MATTERS) -> list[str]:
+    """ "jax 0.9 → 0.10" for each entry that differs."""
+    both = [(name, old.get(name, "(not recorded)"), new.get(name, "(not recorded)")) for name in names]
+    return [f"{name} {a} → {b}" for name, a, b in both if a != b]
+
+
+def label(facts: Mapping[str, str]) -> str:
+    """One line of what matters."""
+    return ", ".join(f"{name} {facts.get(name, '(not recorded)')}" for name in MATTERS)
+
+
+def now() -> str:
+    """The time in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def settings_now(names: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
+    """The settings of jax in this thread: of those that change numbers, or of others."""
+    return {name: getattr(jax.config, f"jax_{name}") for name in names}
+
+
+@contextmanager
+def settings_of(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Compute under these settings of jax, in this thread, whatever those of the process are."""
+    with ExitStack() as stack:
+        for name, value in settings.items():
+            if getattr(jax.config, f"jax_{name}") != value:
+                stack.enter_context(getattr(jax, name)(value))
+        yield

@@ -1,0 +1,256 @@
+"""What all results have in common: they print short, and become tables and pictures.
+
+Methods that need a room above this one import it here, when they are called: there is no other way upwards.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import singledispatch
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import numpy as np
+
+from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.optional_packages import import_optional
+from ..mechanics.labels import QUANTITIES, Labels
+from ..mechanics.status import Status
+from .provenance import provenance
+from .tables import named_dataset, spread
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
+
+# modules that methods of results call on, and that results do not import: each registers itself when it is imported
+UPPER: dict[str, ModuleType] = {}
+
+Arrays = dict[str, tuple[tuple[str, ...], Any]]  # by name: dimensions and the array, or several by name
+WIDTH = 100  # characters of a line
+
+
+@dataclass(frozen=True, repr=False)
+class Result:
+    """A result: a dataclass that prints as one line for each field, never as whole arrays.
+
+    Attributes:
+        made: (name, text) of versions, device and processor that it was computed with, where it comes from a file.
+    """
+
+    made: Any = field(default=None, kw_only=True, compare=False)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What there is to see at a glance: names and short descriptions."""
+        fields = [(name, x) for name, x in vars(self).items() if x is not None and name != "made"]
+        texts = [(name, _statuses(x) if name == "status" else describe_value(x)) for name, x in fields]
+        return [(name, text) for name, text in texts if text]
+
+    def __repr__(self) -> str:
+        facts = self._facts()
+        width = max((len(name) for name, _ in facts), default=0)
+        return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {text}" for name, text in facts)])
+
+    def _brief(self) -> str:
+        """In a few words, among others of its kind."""
+        first, *rest = repr(self).split("\n")
+        return f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th><td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for name, text in self._facts()
+        )
+        return f"<table><caption style='text-align:left'><b>{type(self).__name__}</b></caption>{rows}</table>"
+
+    def _traced(self) -> bool:
+        """Whether its numbers are not known, inside a jax transformation."""
+        return is_traced(vars(self))
+
+    def _marked(self, naming: Labels, every_step: bool | None) -> Self:
+        """The same, and the results within it, with names and units; a solution also knows whether its rows are all steps."""
+        inner = {name: x._marked(naming, None) for name, x in vars(self).items() if isinstance(x, Result)}
+        own = {"naming": naming} if "naming" in vars(self) else {}
+        return replace(self, **inner, **own)
+
+    def _columns(self) -> dict[str, np.ndarray] | None:
+        """The columns (n,) of its table; None where a result is none."""
+        return None
+
+    def _table(self, *names: str) -> dict[str, np.ndarray]:
+        """Columns of the fields (n, ...) of these names."""
+        return {key: x for name in names for key, x in spread(name, getattr(self, name), self._names(name)).items()}
+
+    def _names(self, name: str) -> tuple[str, ...] | None:
+        """Names of the components of a field, where it has coordinates or constraints."""
+        labels = getattr(self, "naming", None)
+        return labels.names(name) if labels is not None and name in QUANTITIES else None
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table, as `pandas.DataFrame`; needs pandas.
+
+        Raises:
+            TypeError: it is no table. ImportError: no pandas.
+        """
+        columns = self._columns()
+        if columns is None:
+            raise TypeError(
+                f"a {type(self).__name__} is no table: its numbers are {', '.join(name for name in vars(self) if name != 'made')}"
+            )
+        return import_optional("pandas").DataFrame(columns)
+
+    def _arrays(self) -> Arrays | None:
+        """Its arrays and the names of their dimensions; None where these have none."""
+        return None
+
+    def _along(self, dimensions: str, *names: str) -> Arrays:
+        """The fields of these names along dimensions."""
+        return {name: (tuple(dimensions.split()), getattr(self, name)) for name in names}
+
+    def to_xarray(self) -> xarray.Dataset:
+        """Its arrays with named dimensions, as `xarray.Dataset`; needs xarray. Results within it have datasets of their own.
+
+        Raises:
+            TypeError: its arrays have none. ImportError: no xarray.
+        """
+        return named_dataset(self)
+
+    def save(self, path: str | Path) -> Path:
+        """Write everything to a file that `jaximpact.load` reads: .npz, .nc (NetCDF) or .zarr.
+
+        The last two are what `to_xarray` gives, which others read without jaximpact, and the rest beside it; they need the extra
+        ``jaximpact[data]``.
+
+        A function in a result, such as what `Covariance.check` computes new motions with, is left out.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: another ending. TypeError: numbers that are traced, or something in it that no file keeps.
+        """
+        return files().save(self, path)
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Versions, device and processor it was computed with: of this process, or of the one that wrote its file."""
+        return provenance() if self.made is None else dict(self.made)
+
+
+class Drawable(Result):
+    """A result that `jaximpact.plots.draw` has a picture of."""
+
+    def plot(self, path: str | Path | None = None, **options: Any) -> Any:
+        """Draw the picture, to a file or on axes (``ax``), with a ``title``: see `jaximpact.plots.draw`; needs matplotlib.
+
+        Returns:
+            The axes; with several panels an array of them; the path where one is given.
+        """
+        return plots().draw(self, path, **options)
+
+
+def plots() -> Any:
+    """The package of the pictures."""
+    return UPPER["plots"]
+
+
+def analysis() -> Any:
+    """The package of what is measured on motions."""
+    return UPPER["analysis"]
+
+
+def files() -> Any:
+    """The module that keeps results in files."""
+    return UPPER["files"]
+
+
+def _statuses(value: Any) -> str:
+    """Status bits of motions in words, and how many of several have some."""
+    if is_traced(value) or np.asarray(value).dtype.kind not in "iu":
+        return describe_value(value)
+    status = np.asarray(value)
+    bits = str(Status(int(np.bitwise_or.reduce(status, axis=None))))
+    return f"{bits} in {np.count_nonzero(status)} of {status.size}" if status.ndim and np.any(status) else bits
+
+
+@singledispatch
+def describe_value(value: Any) -> str:
+    """A value in a line: of an array its shape and range, never its numbers."""
+    return _short(str(value))
+
+
+@describe_value.register
+def _(value: Result) -> str:
+    return _short(value._brief())
+
+
+@describe_value.register
+def _(value: float) -> str:
+    return f"{value:.6g}"
+
+
+@describe_value.register
+def _(value: Mapping) -> str:
+    return _short("; ".join(f"{key}: {_shape(x)}" for key, x in value.items()))
+
+
+@describe_value.register
+def _(value: list | tuple) -> str:
+    if len(value) > 3:
+        return f"{len(value)} of {type(value[0]).__name__}"
+    if not value:
+        return "none"
+    if all(isinstance(x, Result) for x in value):
+        return _short("; ".join(x._brief() for x in value))
+    return _short(str(value))
+
+
+@describe_value.register
+def _(value: jax.core.Tracer | jax.ShapeDtypeStruct) -> str:
+    return f"{value.dtype}{tuple(value.shape)}"
+
+
+@describe_value.register
+def _(value: np.ndarray | np.generic | jax.Array) -> str:
+    array, shape = np.asarray(value), str(np.shape(value))
+    if array.size == 0 or array.dtype.kind not in "biufc":
+        return f"{shape} {array.dtype}"
+    if array.dtype.kind == "b":
+        return str(bool(array)) if array.ndim == 0 else f"{shape} true in {int(array.sum())} of {array.size}"
+    finite = np.isfinite(array)
+    if array.ndim == 0:
+        return f"{array.item():.6g}"
+    lost = f", {array.size - int(finite.sum())} not finite" if not finite.all() else ""
+    if array.dtype.kind == "c":
+        array, shape = np.abs(array), f"{shape} complex, modulus"
+    seen = array[finite]
+    return f"{shape} {seen.min():.6g} ... {seen.max():.6g}{lost}" if seen.size else f"{shape} none finite"
+
+
+@singledispatch
+def _shape(value: Any) -> str:
+    return _short(str(value))
+
+
+@_shape.register
+def _(value: np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct) -> str:
+    return "x".join(map(str, value.shape)) or "1"
+
+
+@_shape.register
+def _(value: Mapping) -> str:
+    return "{" + ", ".join(f"{key}: {_shape(x)}" for key, x in value.items()) + "}"
+
+
+@_shape.register
+def _(value: list | tuple) -> str:
+    return f"[{len(value)}]"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= WIDTH else text[: WIDTH - 4] + " ..."

@@ -1,0 +1,56 @@
+"""What is kept of a motion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..jaxtools.argument_checks import check_counts, is_traced, known_numbers
+
+
+@dataclass(frozen=True)
+class Save:
+    """What `solve` keeps. The last row of a solution is always the state at t1.
+
+    Attributes:
+        every: every k-th step from the start, k >= 1; rows at t0, t0 + k h, ..., t1.
+        times: given times (k,), increasing, in [t0, t1]; positions are interpolated affinely between steps. A last time
+            equal to t1 is the final row; where t1 itself is traced, or differs between lanes, the final row comes after.
+        function: ``function(t, q, v, args) -> pytree`` stored in place of the state, as ``solution.values``.
+
+    With neither ``every`` nor ``times`` only the final state is kept.
+    """
+
+    every: Any = None
+    times: Any = None
+    function: Callable | None = None
+
+    @classmethod
+    def of(cls, save: Any) -> Save:
+        """Save from its short forms: "all", "final", a whole number k, an array of times, or a Save."""
+        if isinstance(save, cls):
+            if save.function is not None and not callable(save.function):
+                raise TypeError(f"save: function must be a function(t, q, v, args) -> pytree, got {save.function!r}")
+        elif isinstance(save, str):
+            if save not in ("all", "final"):
+                raise ValueError(
+                    f"save={save!r}: use 'all', 'final', every k-th step (a whole number), times, or Save(...)"
+                )
+            save = cls(every=1) if save == "all" else cls()
+        elif isinstance(save, int | np.integer):
+            save = cls(every=save)
+        elif callable(save):
+            save = cls(every=1, function=save)
+        else:
+            save = cls(times=save)
+        if save.every is not None and save.times is not None:
+            raise ValueError("save: give either every or times, not both")
+        if save.every is not None:
+            check_counts(**{"save: every": save.every})
+            save = replace(save, every=int(save.every))
+        if save.times is not None and not is_traced(save.times):
+            known_numbers("save: times", save.times)
+        return save

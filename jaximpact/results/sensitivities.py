@@ -1,0 +1,244 @@
+"""Jacobians of motions, as `jaximpact.sensitivities` returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.status import DOUBTS, FAILURES, Status, describe
+from .covariance import Covariance, joint
+from .ranking import Ranking
+from .result import Arrays, Drawable
+
+COORDINATES = {
+    "q": "q",
+    "v": "v",
+    "q0": "q",
+    "v0": "v",
+}  # whose last axis is that of the coordinates, and their quantity
+UNITS = {"e": "1", "h": "s", "t0": "s", "t1": "s"}
+
+
+@dataclass(frozen=True, repr=False)
+class Sensitivities(Drawable):
+    """Outputs of motions and their Jacobians, numpy arrays; a batch adds a leading axis B to each.
+
+    ``found[3]``, ``found[2:5]`` and ``found[mask]`` are lanes of a batch.
+
+    Attributes:
+        value: the outputs, a dict or other pytree.
+        jacobian: for each output a dict: name in ``wrt`` -> derivative of shape (*output, *input); for "args" a pytree
+            like args, None where a leaf is not a real number.
+        status: `Status` bits of each motion; those named DERIVATIVE_... say where not to trust the Jacobian.
+        mode: "forward" or "reverse".
+        inputs: the numbers that were differentiated by: name -> value.
+        naming: names and units of the problem.
+        again: of one motion: inputs, each with a leading axis -> the `Sensitivities` of those that could start, and status bits of
+            the others.
+    """
+
+    value: Any
+    jacobian: Any
+    status: np.ndarray
+    mode: str
+    inputs: Any
+    naming: Labels = UNNAMED
+    again: Callable[[Any], tuple[Sensitivities | None, np.ndarray]] | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    @property
+    def trusted(self) -> np.ndarray:
+        """Whether the motion succeeded, its Jacobian is finite, and nothing is known against it."""
+        return (self.status & int(FAILURES | DOUBTS)) == 0
+
+    def describe_status(self) -> str:
+        """The status bits set in any motion, in words."""
+        return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
+
+    def __getitem__(self, which: Any) -> Sensitivities:
+        """Lanes of a batch, by number, slice or mask. TypeError where there is no lane axis."""
+        if np.ndim(self.status) == 0:
+            raise TypeError("these sensitivities are those of one motion, and have no lane axis")
+        arrays = (self.value, self.jacobian, self.status, self.inputs)
+        value, jacobian, status, inputs = jax.tree.map(lambda x: x[which], arrays)
+        return replace(self, value=value, jacobian=jacobian, status=status, inputs=inputs, again=None)
+
+    # what an output owes to each input
+
+    def ranking(self, by: str = "relative", units: Mapping[str, str] | None = None) -> Ranking:
+        """What each output owes to each input, the most first: derivatives with units, and relative ones, d ln|y| / d ln|p|.
+
+        Args:
+            by: "relative": percent of the output for one percent of the input; "absolute": the derivatives, to be compared
+                where all inputs have one unit.
+            units: of outputs and inputs by name, such as {"args.g": "m/s^2"}; those of coordinates, of e and of times
+                are known from the problem.
+
+        Returns:
+            `Ranking`, outputs in their order; inputs without a relative sensitivity (where the output or the input is
+            zero) come last.
+
+        Raises:
+            ValueError: of a batch, as every motion has its own ranking; or no such ``by`` or name.
+        """
+        self._single("ranking")
+        outputs, y, inputs, x, jacobian = self._flat()
+        known = {name: unit_of(name, self.naming) for name in (*outputs, *inputs)} | dict(units or {})
+        strange = sorted(set(known) - {*outputs, *inputs})
+        if strange:
+            raise ValueError(f"units: {strange[0]!r} is none of {', '.join((*outputs, *inputs))}")
+        return Ranking.of(outputs, y[0], inputs, x[0], jacobian[0], by, known, int(self.status))
+
+    def covariance(self, inputs: Any) -> Covariance:
+        """The spread of the outputs that follows from a spread of the inputs, by the delta method: C_y = J C_x J'.
+
+        Args:
+            inputs: standard deviations by name, ``{"q0": 0.01, "e": 0.02, "args": {"g": 0.05}}``, each of the shape of the
+                input or one number for all its components; components by their own names, ``{"q0[0]": 0.01, "args.g":
+                0.05}``. In place of a standard deviation of n components a covariance matrix (n, n). Or, for all inputs
+                together, a covariance matrix (N, N) in the order of ``to_pandas()``'s inputs. What is not named is known
+                exactly.
+
+        Returns:
+            `Covariance`, whose ``check()`` says where linearising fails.
+
+        Raises:
+            ValueError, TypeError: of a batch; a name that is no input; a number that is negative or not finite; a matrix
+                that is not symmetric or not positive semidefinite.
+        """
+        self._single("covariance")
+        outputs, y, names, x, jacobian = self._flat()
+        spread = joint(inputs, names, self._groups())
+        covariance = jacobian[0] @ spread @ jacobian[0].T
+        numbers = (y[0], covariance, x[0], spread, jacobian[0])
+        again = None if self.again is None else self._resample
+        units = tuple(unit_of(name, self.naming) for name in outputs)
+        return Covariance(outputs, names, *numbers, self.status, units, again)
+
+    def _resample(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Outputs (S, n), NaN where a motion cannot start, and statuses (S,) at inputs (S, N)."""
+        leaves, structure = jax.tree.flatten(self.inputs)
+        ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
+        parts = zip(np.split(x, ends, axis=1), leaves, strict=True)
+        inputs = jax.tree.unflatten(structure, [part.reshape(-1, *np.shape(leaf)) for part, leaf in parts])
+        assert self.again is not None
+        found, status = self.again(inputs)
+        y = np.full((len(x), self._flat()[1].shape[1]), np.nan)
+        if found is not None:
+            started = status == 0
+            y[started], status[started] = found._flat()[1], np.asarray(found.status)
+        return y, status
+
+    def _single(self, what: str) -> None:
+        if self._traced():
+            raise TypeError(f"{what} needs known numbers, and cannot be called inside a jax transformation")
+        if np.ndim(self.status):
+            raise ValueError(
+                f"{what} is that of one motion, and these are {len(self.status)}: take one, found[0].{what}"
+            )
+
+    # as numbers in rows
+
+    def _flat(self) -> tuple[tuple[str, ...], np.ndarray, tuple[str, ...], np.ndarray, np.ndarray]:
+        """Names and values of outputs (B, n) and inputs (B, N), and Jacobians (B, n, N); B = 1 for one motion."""
+        outputs, y = components(self.value, np.ndim(self.status), self.naming)
+        inputs, x = components(self.inputs, np.ndim(self.status), self.naming)
+        wholes = jax.tree.leaves(jax.tree.map(lambda _, of: _Whole(of), self.value, self.jacobian))
+        rows, batch = [], np.ndim(self.status)
+        for value, whole in zip(jax.tree.leaves(self.value), wholes, strict=True):
+            count = int(np.prod(np.shape(value)[batch:]))
+            parts = [np.asarray(d).reshape(len(y), count, -1) for d in jax.tree.leaves(whole.jacobian)]
+            rows.append(np.concatenate(parts, axis=2))
+        return outputs, y, inputs, x, np.concatenate(rows, axis=1)
+
+    def _groups(self) -> dict[str, list[int]]:
+        """Places of the inputs that a name stands for: "q0", "args", "args.g" where it is an array."""
+        found: dict[str, list[int]] = {}
+        start = 0
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.inputs):
+            places = list(range(start, start + np.size(leaf)))
+            start += np.size(leaf)
+            for depth in range(1, len(path) + 1):
+                found.setdefault(_path(path[:depth]), []).extend(places)
+        return found
+
+    def _facts(self) -> list[tuple[str, str]]:
+        found = [fact for fact in super()._facts() if fact[0] not in ("status", "again")]
+        if self._traced():
+            return found
+        bits = Status(int(np.bitwise_or.reduce(np.ravel(self.status))))
+        return [*found, ("status", str(bits)), ("trusted", f"{int(np.sum(self.trusted))} of {np.size(self.status)}")]
+
+    def _arrays(self) -> Arrays:
+        outputs, y, inputs, x, jacobian = self._flat()
+        lanes = ("lane",) * np.ndim(self.status)
+        fields = {"value": ((*lanes, "output"), y), "at": ((*lanes, "input"), x)}
+        fields |= {"derivative": ((*lanes, "output", "input"), jacobian)}
+        fields = fields if lanes else {name: (dims, z[0]) for name, (dims, z) in fields.items()}
+        names = {"output": (("output",), outputs), "input": (("input",), inputs)}
+        return names | fields | {"status": (lanes, self.status), "trusted": (lanes, self.trusted)}
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        """One row for each pair of an output's and an input's component: lane, output, value, input, derivative, trusted."""
+        outputs, y, inputs, x, jacobian = self._flat()
+        shape = jacobian.shape
+        lane, output, of = (index.ravel() for index in np.indices(shape))
+        table = {
+            "lane": lane,
+            "output": np.array(outputs)[output],
+            "value": np.broadcast_to(y[:, :, None], shape).ravel(),
+            "input": np.array(inputs)[of],
+            "at": np.broadcast_to(x[:, None, :], shape).ravel(),
+            "derivative": jacobian.ravel(),
+            "trusted": np.atleast_1d(self.trusted)[lane],
+        }
+        if np.ndim(self.status) == 0:
+            del table["lane"]
+        return table
+
+
+def unit_of(name: str, naming: Labels) -> str:
+    """The unit of an output or an input, "" where it is not known."""
+    root, _, index = name.partition("[")
+    if root in UNITS:
+        return UNITS[root]
+    if root not in COORDINATES:
+        return ""
+    last, names = index.rstrip("]").split(",")[-1], naming.coordinates
+    place = names.index(last) if names and last in names else None
+    return naming.unit(COORDINATES[root], place)
+
+
+def components(tree: Any, batch: int, naming: Labels) -> tuple[tuple[str, ...], np.ndarray]:
+    """Names (n,) and values (B, n) of the numbers of a pytree, which has a leading axis B where ``batch`` is 1."""
+    names, parts = [], []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        array = np.asarray(leaf)
+        names += [_name(path, k, naming) for k in np.ndindex(array.shape[batch:])]
+        parts.append(array.reshape(array.shape[0] if batch else 1, -1))
+    return tuple(names), np.concatenate(parts, axis=1)
+
+
+def _name(path: tuple, index: tuple[int, ...], naming: Labels) -> str:
+    """Where a number stands in a pytree: q[0], args.k[1], or q[x] where coordinates have names; y where that is all."""
+    name, names = _path(path) or "y", naming.coordinates
+    if names and name in COORDINATES and index and index[-1] < len(names):
+        return f"{name}[{','.join([*map(str, index[:-1]), names[index[-1]]])}]"
+    return name + (f"[{','.join(map(str, index))}]" if index else "")
+
+
+def _path(path: tuple) -> str:
+    return ".".join(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)
+
+
+class _Whole:
+    """What jax takes for a leaf: the Jacobian of one output, a dict by input."""
+
+    def __init__(self, jacobian: Any) -> None:
+        self.jacobian = jacobian

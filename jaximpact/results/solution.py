@@ -1,0 +1,269 @@
+"""A computed motion, or many, as `solve` and `ensemble` return it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..jaxtools.argument_checks import is_array, is_traced
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.schemes.base import Timing
+from ..mechanics.status import FAILURES, Status, describe, summarise
+from . import interpolation, paraview
+from .provenance import provenance
+from .result import Drawable, Result, analysis, plots
+from .save import Save
+from .tables import to_dataset, to_table
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
+
+P = ParamSpec("P")
+R = TypeVar("R", bound=Result)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a solution knows of the call that made it, without any array.
+
+    Attributes:
+        every_step: whether its rows are all steps of the motion; None where that is not known.
+        naming: names and units of its problem.
+        made: versions, device and processor that it was computed with, where it comes from a file.
+    """
+
+    every_step: bool | None = None
+    naming: Labels = UNNAMED
+    made: tuple[tuple[str, str], ...] | None = field(default=None, compare=False)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class Solution(Drawable):
+    """A computed motion; a batch adds leading axes.
+
+    ``solution[3]``, ``solution[2:5]`` and ``solution[mask]`` are lanes of a batch; iterating goes over them.
+
+    Attributes:
+        t: times of the rows (k,) [s]; the last is t1.
+        q: positions U (k, d), interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
+        v: velocities (k, d) over the step that ends at or after the row's time.
+        z: admissible positions Z (k, d) of that step. Of `EventCorrected` q, v and z are those at the row's very time.
+        impulse: impulse of each constraint accumulated since the start (k, m).
+        energy: (k,) where the problem defines one, else None; at (q, v), of a row within the two steps of an impact at the v before it.
+        values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
+        penetration: largest violation of a gap by U over all steps, ().
+        residual: largest KKT residual of a projection [velocity], ().
+        iterations: projection iterations of all steps, ().
+        status: `Status` bits OR-ed over the steps, ().
+        failed_at: time of the first failure, NaN where none, () [s].
+        timing: of which scheme these are, and to which times its velocities and impulses belong (`Timing`); static. None
+            in a solution put together by hand.
+        origin: what is known of the call that made it (`Origin`); static.
+        pairs: with `jaximpact.bodies`, where near pairs are listed, which contacts these are (k, m, 2): bodies i < j, or
+            body i and obstacle a as (i, -1 - a); (N, N) where there is none. ``impulse`` is then that of the row's last step
+            alone. Else None.
+    """
+
+    t: Array
+    q: Array
+    v: Array
+    z: Array
+    impulse: Array
+    energy: Array | None
+    values: Any
+    penetration: Array
+    residual: Array
+    iterations: Array
+    status: Array
+    failed_at: Array
+    timing: Timing | None = field(default=None, metadata={"static": True})
+    origin: Origin = field(default=Origin(), metadata={"static": True})
+    pairs: Array | None = None
+    made: ClassVar[Any] = None  # type: ignore[misc]  # no field: its origin, which is static, has it
+
+    def __repr__(self) -> str:
+        of_q, of_impulse = np.shape(self.q), np.shape(self.impulse)
+        if not np.shape(self.t) or len(of_q) < 2 or len(of_impulse) < 2:
+            return "Solution(...)"
+        *batch, rows, d = of_q
+        parts = [f"{' x '.join(map(str, batch))} motions"] if batch else []
+        parts += [f"{rows} row{'s' * (rows != 1)}", f"d = {d}", f"m = {of_impulse[-1]}"]
+        if is_array(self.status) and not is_traced(self) and self.status.size:
+            t, status = np.asarray(self.t), int(np.bitwise_or.reduce(np.ravel(self.status)))
+            parts += [f"t = {t.min():g} ... {t.max():g}", f"penetration = {np.max(self.penetration):.3g}"]
+            parts += [f"status = {Status(status)}"]
+            if batch:
+                parts.append(f"{np.sum(self.failed)} failed")
+        return f"Solution({', '.join(parts)})"
+
+    def _facts(self) -> list[tuple[str, str]]:
+        if not is_array(self.status) or self._traced():
+            return super()._facts()
+        found = [fact for fact in super()._facts() if fact[0] not in ("status", "timing", "origin")]
+        status = Status(int(np.bitwise_or.reduce(np.ravel(self.status))))
+        lost = f"; {int(np.sum(self.failed))} of {np.size(self.status)} motions failed" if np.ndim(self.status) else ""
+        scheme = [] if self.timing is None else [("scheme", self.timing.scheme)]
+        return [*scheme, *found, ("status", f"{status}{lost}")]
+
+    def _marked(self, naming: Labels, every_step: bool | None) -> Solution:
+        return replace(self, origin=replace(self.origin, naming=naming, every_step=every_step))
+
+    # lanes
+
+    @property
+    def _lanes(self) -> tuple[int, ...]:
+        """The sizes of the lane axes, those before an array's own."""
+        return tuple(np.shape(self.penetration))
+
+    def __len__(self) -> int:
+        """The number of motions of a batch."""
+        return self._lane_axis()
+
+    def __bool__(self) -> bool:
+        return True  # one motion too, which has no length
+
+    def __getitem__(self, which: Any) -> Solution:
+        """Lanes of a batch: one by its number, several by a slice, a mask (B,) or numbers.
+
+        Raises:
+            TypeError: there is no lane axis, or ``which`` is something else. IndexError: there is no such lane.
+        """
+        lanes = self._lane_axis()
+        if is_traced(which):
+            return jax.tree.map(lambda x: jnp.asarray(x)[which], self)
+        if not isinstance(which, slice):
+            which = np.asarray(which)
+            if which.dtype == bool and which.shape != (lanes,):
+                raise IndexError(f"solution[mask]: the mask must have shape ({lanes},), got {which.shape}")
+            if which.dtype.kind not in "biu" and which.size:
+                raise TypeError(
+                    f"solution[...] takes the number of a lane, a slice, a mask or numbers, got {which.dtype} of shape {which.shape}"
+                )
+            which = which if which.size or which.dtype == bool else which.astype(int)
+            if which.dtype != bool and which.size and not (-lanes <= which.min() and which.max() < lanes):
+                raise IndexError(f"solution[{which}]: there are lanes 0 ... {lanes - 1}")
+        return jax.tree.map(lambda x: x[which], self)
+
+    def _lane_axis(self) -> int:
+        if not self._lanes:
+            raise TypeError(
+                "this solution is one motion and has no lane axis: rows are those of solution.q, solution.t"
+            )
+        return self._lanes[0]
+
+    # other times
+
+    def at(self, t: Any) -> Solution:
+        """The motion at other times than its rows', as ``save=t`` would have given it.
+
+        Positions are affine over each step, impulses are spread over it, v and z are those of the step that ends at or
+        after t: to rounding what `solve` gives with ``save=t``. Of `EventCorrected`, whose rows hold velocities too, a
+        cubic between rows, and two parabolas that meet in the impact where a step holds one: second order in h at least,
+        as its rows are. Energies are left out: they are ``problem.energy(t, q, v, args)``.
+
+        Args:
+            t: times in [t0, t1], one or (k,) [s]. One gives one row.
+
+        Returns:
+            A `Solution` of numpy arrays with a row for each time; what belongs to the whole motion stays.
+
+        Raises:
+            ValueError: a time outside [t0, t1], or rows that are not all steps: solve with save="all" (ensemble: save=1).
+            TypeError: inside a jax transformation, where ``save=t`` serves.
+        """
+        return interpolation.at(self, t)
+
+    def impacts(self, problem: Any, **options: Any) -> Any:
+        """When, how fast and how strong: `jaximpact.analysis.impacts` of this solution; options as there, args among them."""
+        return analysis().impacts(problem, self, **options)
+
+    # other forms
+
+    def to_xarray(self) -> xarray.Dataset:
+        """All arrays with named dimensions (lane, time, coordinate, constraint), units and meanings; needs xarray.
+
+        Times are a coordinate where all lanes have the same ones, else the variable t. Of a save function's numbers
+        ``values_...``; q, v, z and impulse are then the state at t1.
+        """
+        return to_dataset(self)
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table with a row for each time, indexed by t, or by lane and t; needs pandas. The last row is that of t1."""
+        return to_table(self)
+
+    def to_paraview(self, path: str | Path, *, dimension: int = 3, radius: Any = None) -> Path:
+        """One motion of bodies for ParaView: ``path``, which ends with .pvd, and beside it a folder of VTK files, for every row the
+        bodies as points with their velocity [and radius], and contacts that act, where near pairs are listed, as lines with
+        their impulse in the step. Needs vtk (`pip install 'jaximpact[paraview]'`).
+
+        Args:
+            dimension: coordinates of each body, 2 or 3.
+            radius: a number, one for each body (N,), or a function of t that gives one of these; a point's column, for glyphs.
+
+        Returns:
+            The path.
+
+        Raises:
+            ValueError: several motions, coordinates that do not divide by the dimension, another ending, radii of another shape.
+            ImportError: vtk is not installed.
+        """
+        return paraview.write(self, path, dimension, radius)
+
+    def animate(self, path: str | Path | None = None, *, draw: Callable[..., Any], **options: Any) -> Any:
+        """The motion as a moving picture: `jaximpact.plots.animate` of this solution; needs matplotlib."""
+        return plots().animate(self, path, draw=draw, **options)
+
+    @property
+    def naming(self) -> Labels:
+        """Names and units of its problem."""
+        return self.origin.naming
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Versions, device and processor it was computed with: of this process, or of the one that wrote its file."""
+        return provenance() if self.origin.made is None else dict(self.origin.made)
+
+    # status
+
+    def raise_if_failed(self) -> Solution:
+        """This solution, or RuntimeError that says which trajectories failed, when, and the likely causes."""
+        if np.any(np.asarray(self.status) & int(FAILURES)):
+            raise RuntimeError(summarise(np.asarray(self.status).ravel(), np.asarray(self.failed_at).ravel()))
+        return self
+
+    @property
+    def failed(self) -> Array:
+        """Whether each trajectory failed."""
+        return (self.status & int(FAILURES)) != 0
+
+    def describe_status(self) -> str:
+        """The status bits set in any trajectory, in words."""
+        return describe(int(np.bitwise_or.reduce(np.asarray(self.status).ravel())))
+
+
+def labelled(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of a problem whose results know its names and units, and solutions whether their rows are all steps."""
+    saves = inspect.signature(function).parameters.get("save")
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        found = function(*args, **kwargs)
+        every_step = None
+        if saves is not None:
+            save = Save.of(kwargs.get("save", saves.default))
+            every_step = save.every == 1 and save.function is None
+        problem: Any = args[0] if args else kwargs["problem"]
+        return found._marked(problem.naming, every_step)
+
+    return call

@@ -1,0 +1,151 @@
+"""A `Solution` as an xarray dataset and as a pandas table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from ..jaxtools.optional_packages import import_optional
+from ..mechanics.labels import OF_COORDINATES, QUANTITIES, UNNAMED
+from ..mechanics.status import Status
+
+if TYPE_CHECKING:
+    import pandas
+    import xarray
+
+    from .result import Result
+    from .solution import Solution
+
+SECOND, PURE = "s", "1"
+# name: (dimensions, units, meaning)
+MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "t": (("time",), SECOND, "time of the row"),
+    "q": (("time", "coordinate"), "", "position U, interpolated affinely between steps"),
+    "v": (("time", "coordinate"), "", "velocity over the step that ends at or after the row's time"),
+    "z": (("time", "coordinate"), "", "admissible position Z of that step"),
+    "impulse": (("time", "constraint"), "", "impulse of each constraint accumulated since the start"),
+    "energy": (("time",), "J", "energy at (q, v)"),
+    "pairs": (("time", "constraint", "end"), PURE, "bodies of each contact; obstacle a is -1 - a"),
+    "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
+    "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
+    "iterations": ((), PURE, "projection iterations of all steps"),
+    "status": ((), PURE, "Status bits OR-ed over the steps"),
+    "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
+}
+STATE = ("q", "v", "z", "impulse", "energy", "pairs")  # of which a save function leaves the final row
+
+
+def arrays(solution: Solution) -> dict[str, np.ndarray]:
+    """The arrays of a solution by name; a leaf of values as values_ and its path."""
+    found = {name: np.asarray(getattr(solution, name)) for name in MEANING if getattr(solution, name) is not None}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(solution.values):
+        parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+        name = value_name(("values", *parts))
+        if name in found:
+            raise ValueError(f"values: two of the numbers that the save function returned would be called {name}")
+        found[name] = np.asarray(leaf)
+    return found
+
+
+def value_name(where: tuple[str, ...]) -> str:
+    """Of a leaf of values in files and datasets, where a slash would be a path."""
+    return "_".join(where).replace("/", "_")
+
+
+def to_dataset(solution: Solution) -> xarray.Dataset:
+    """See `Solution.to_xarray`."""
+    xarray = import_optional("xarray")
+    found, rank = arrays(solution), np.ndim(solution.penetration)
+    lanes = ("lane",) if rank == 1 else tuple(f"lane_{i}" for i in range(rank))
+    times = found["t"].reshape(-1, found["t"].shape[-1])
+    common = len(times) > 0 and bool(np.all(times == times[0]))
+    if common:
+        del found["t"]
+    variables = {}
+    for name, value in found.items():
+        dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
+        if solution.values is not None and name in STATE:
+            # one row, the final state
+            value, dims, meaning = value.take(0, axis=rank), dims[1:], f"{meaning}; at t1"
+        if 0 in value.shape[rank:]:
+            continue
+        dims = lanes + dims + tuple(f"{name}_{i}" for i in range(value.ndim - rank - len(dims)))
+        quantity = "gap" if name == "penetration" else name
+        units = solution.naming.unit(quantity) if quantity in QUANTITIES else units
+        attributes: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
+        if name == "status":
+            attributes |= {"flag_masks": [int(bit) for bit in Status if bit]}
+            attributes |= {"flag_meanings": " ".join(str(bit.name) for bit in Status if bit)}
+        variables[name] = (dims, value, attributes)
+    coordinates: dict[str, Any] = {}
+    if common:
+        coordinates["time"] = ("time", times[0], {"long_name": "time", "units": SECOND})
+    for dimension, names in (("coordinate", solution.naming.coordinates), ("constraint", solution.naming.contacts)):
+        if names:
+            coordinates[dimension] = (dimension, list(names))
+    about = {"title": "a motion" if rank == 0 else "motions"}
+    if solution.timing is not None:
+        about["scheme"] = solution.timing.scheme
+    about |= {f"made_with_{name}": text for name, text in solution.provenance.items()}
+    return xarray.Dataset(variables, coordinates, about)
+
+
+def named_dataset(result: Result, any_result: bool = False) -> xarray.Dataset:
+    """See `Result.to_xarray`; of ``any_result`` also without arrays where these have no named dimensions."""
+    found = result._arrays()
+    if found is None and not any_result:
+        raise TypeError(f"the arrays of a {type(result).__name__} have no named dimensions")
+    xarray = import_optional("xarray")
+    naming = next((x.naming for x in (result, *vars(result).values()) if hasattr(x, "naming")), UNNAMED)
+    variables: dict[str, Any] = {}
+    for name, (dims, tree) in (found or {}).items():
+        parts = {f"{name}_{key}": x for key, x in tree.items()} if isinstance(tree, Mapping) else {name: tree}
+        for full, value in parts.items():
+            if value is None:
+                continue
+            array, quantity = np.asarray(value), full.removeprefix(f"{name}_") if full != name else name
+            rest, last = array.ndim - len(dims), "coordinate" if quantity in OF_COORDINATES else "constraint"
+            more = (last,) if rest == 1 and quantity in QUANTITIES else tuple(f"{full}_{i}" for i in range(rest))
+            unit = naming.unit(quantity) if quantity in QUANTITIES else ""
+            variables[full] = (dims + more, array, {"units": unit} if unit else {})
+    used = {dim for dims, *_ in variables.values() for dim in dims}
+    for dimension, names in (("coordinate", naming.coordinates), ("constraint", naming.contacts)):
+        if names and dimension in used:
+            variables[dimension] = ((dimension,), list(names))
+    about: dict[str, Any] = {"title": type(result).__name__}
+    about |= {name: x for name, x in vars(result).items() if isinstance(x, str | int | float) and name not in variables}
+    about |= {f"made_with_{k}": x for k, x in result.provenance.items()}
+    return xarray.Dataset(variables, None, about)
+
+
+def to_table(solution: Solution) -> pandas.DataFrame:
+    """See `Solution.to_pandas`."""
+    pandas = import_optional("pandas")
+    found, rank = arrays(solution), np.ndim(solution.penetration)
+    t = found["t"]
+    count, rows = int(np.prod(t.shape[:-1])), t.shape[-1]
+    columns: dict[str, np.ndarray] = {}
+    for name, value in found.items():
+        by_row = name in ("t", *STATE) if solution.values is None else name == "t" or name.startswith("values")
+        if by_row:
+            flat = value.reshape(count * rows, *value.shape[rank + 1 :])
+            columns |= spread(name, flat, solution.naming.names(name) if name in QUANTITIES else None)
+    time = columns.pop("t")
+    if rank == 0:
+        return pandas.DataFrame(columns, index=pandas.Index(time, name="t"))
+    index = [np.repeat(place, rows) for place in np.indices(t.shape[:-1]).reshape(rank, -1)]
+    names = ["lane"] if rank == 1 else [f"lane_{i}" for i in range(rank)]
+    return pandas.DataFrame(columns, index=pandas.MultiIndex.from_arrays([*index, time], names=[*names, "t"]))
+
+
+def spread(name: str, values: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    """An array (n, ...) as columns (n,): ``name``, or one for each component, with their ``names`` where they have some."""
+    array = np.asarray(values)
+    if array.ndim <= 1:
+        return {name: array}
+    components = list(np.ndindex(array.shape[1:]))
+    label = lambda k: names[k[0]] if names is not None and len(k) == 1 else ",".join(map(str, k))
+    return {f"{name}[{label(k)}]": array[(slice(None), *k)] for k in components}

@@ -1,0 +1,46 @@
+"""What is accumulated over the steps of a motion: status, residual, penetration, iterations."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Info, finite
+from ..mechanics.status import FAILURES, Status, as_status
+
+
+class Account(NamedTuple):
+    """What is reported of a whole motion."""
+
+    penetration: Array
+    residual: Array
+    iterations: Array
+    status: Array
+    failed_at: Array
+
+    @classmethod
+    def opened(cls, status: Array, t0: Array) -> Account:
+        """At the start, with the status bits found there."""
+        zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
+        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan)).noted(status, t0)
+
+    def noted(self, bits: Array, t: Array) -> Account:
+        """With status bits that the motion got at time t; the first failure gives the time of failing."""
+        failing = ((bits & int(FAILURES)) != 0) & ((self.status & int(FAILURES)) == 0)
+        return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
+
+    def added(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
+        """With a state, and the step k that led to it or leaves it."""
+        t = motion.time(state.n)
+        gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)
+        lost = as_status(~finite(state), Status.NON_FINITE)
+        found = self._replace(
+            penetration=jnp.maximum(self.penetration, jnp.max(-gaps, initial=0.0)),
+            residual=jnp.maximum(self.residual, info.residual),
+            iterations=self.iterations + info.iterations,
+        )
+        return found.noted(info.status | lost, jnp.where(lost > 0, t, motion.time(k)))

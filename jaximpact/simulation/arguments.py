@@ -1,0 +1,419 @@
+"""Arguments of users as what is computed: a `Program` with a `Motion`, or with `Lanes`; or a message that says what to do.
+
+Under a transformation of jax numbers are not known: shapes and types are still checked, numbers are not.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..compiler.xla_cache import Lasting
+from ..jaxtools.argument_checks import (
+    check_counts,
+    check_kind,
+    check_memory,
+    is_array,
+    is_number,
+    is_traced,
+    real_array,
+    short,
+)
+from ..jaxtools.threads import crew, refuse_fork, workers
+from ..jaxtools.trace_context import is_concrete
+from ..jaxtools.warnings import remark
+from ..mechanics.contact.active_set import ActiveSet
+from ..mechanics.contact.conjugate_gradients import ConjugateGradients
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.schemes.maury import Maury
+from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
+from ..mechanics.user_functions import differentiable
+from ..results.save import Save
+from .backends import natively
+from .canonical_arrays import (
+    canonical_state,
+    cast_numbers,
+    check_finite,
+    check_restitution,
+    check_times,
+    count_steps,
+    leaf_axes,
+    split_restitution,
+)
+from .chunked_runs import FEWER_ROWS, largest
+from .lanes import Lanes
+from .program import Program
+from .validation import Report, check_functions, check_problem, is_fine, judge, start_report
+
+NODES = 1000  # of a Gauss-Legendre rule
+
+
+def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
+    """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
+    if problem is not None:
+        check_problem(problem)
+    listed = problem is not None and problem.listed
+    given: list[tuple[str, Any, type, str]] = []
+    if scheme is not None:
+        given.append(("scheme", scheme, Scheme, "PaoliSchatzman()"))
+    if projection is not None:
+        given.append(("projection", projection, ContactSolver, "ActiveSet()"))
+    if scheme is None:
+        scheme = Maury() if listed else PaoliSchatzman()
+    if projection is None:
+        projection = ConjugateGradients() if listed else ActiveSet()
+    for name, value, kind, example in given:
+        check_kind(name, value, kind, f"a {name} such as {example}")
+        _check_options(value)
+    if listed and not projection.takes_lists:
+        raise ValueError(
+            f"{type(projection).__name__} needs a matrix of all contacts, which a list of near pairs has not: use ConjugateGradients()"
+        )
+    return scheme, projection
+
+
+def _check_options(method: Any) -> None:
+    """Options of a scheme or a projection: flags, counts from 1 on, and finite numbers >= 0."""
+    for option in fields(method) if is_dataclass(method) else ():
+        value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
+        if is_traced(value) or option.type not in ("int", "float", "float | None", "bool"):
+            continue
+        if value is None and option.type == "float | None":
+            continue
+        if is_array(value):
+            value = np.asarray(value)[()]
+        if option.type == "bool":
+            check_kind(name, value, bool | np.bool_, "True or False")
+        elif option.type == "int":
+            check_counts(**{name: value})
+            if option.name == "nodes" and value > NODES:
+                raise ValueError(f"{name} must not exceed {NODES}, got {value}")
+        elif not is_number(value):
+            raise TypeError(f"{name} must be a number, got {short(value)}")
+        elif not 0 <= value < np.inf:
+            raise ValueError(f"{name} must be finite and not negative, got {value!r}")
+
+
+def canonical(
+    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, steps: int | None, e: Any, args: Any, scheme: Scheme
+) -> tuple[Problem, Motion]:
+    """Arguments of one motion as arrays of one dtype, checked; h in whole steps if ``steps`` are given, which else are not known yet."""
+    check_problem(problem)
+    q0, v0 = canonical_state(q0, v0)
+    if q0.ndim != 1 or q0.shape[0] == 0:
+        raise ValueError(f"q0 must have shape (d,), got {q0.shape}; many trajectories at once go through ensemble")
+    if v0.shape != q0.shape:
+        raise ValueError(f"v0 must have the shape of q0, {q0.shape}, got {v0.shape}")
+    dtype = q0.dtype
+    t0, t1 = real_array("t0", t0).astype(dtype), real_array("t1", t1).astype(dtype)
+    _check_step(h, steps)
+    h = (t1 - t0) / steps if h is None else real_array("h", h).astype(dtype)
+    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
+        if value.ndim:
+            raise ValueError(f"{name} must be one number, got shape {value.shape}; for a sweep use ensemble")
+    args = cast_numbers("args", args, dtype)
+    problem, e = split_restitution(problem, e, dtype)
+    check_finite(q0=q0, v0=v0)
+    check_times(t0, t1, h)
+    check_restitution(e)
+    check_functions(problem, scheme, q0, v0, t0, e, args)
+    return problem, Motion(q0, v0, t0, t1, h, steps, e, args)
+
+
+def _check_step(h: Any, steps: Any) -> None:
+    if (h is None) == (steps is None):
+        raise ValueError("give either h, the step, or steps, the number of steps")
+    if steps is not None:
+        check_counts(steps=steps)
+
+
+@Lasting
+def _report(problem: Problem, motion: Motion) -> Report:
+    return start_report(problem, motion.q0, motion.v0, motion.t0, motion.args, motion.h)
+
+
+@partial(Lasting, static=("axes",))
+def _reports(problem: Problem, motion: Motion, axes: tuple) -> Report:
+    if not any(axis == 0 for axis in axes):
+        # only h, e or t1 differ between lanes: one start
+        return jax.tree.map(lambda x: x[None], _report(problem, motion))
+    return jax.vmap(_report, in_axes=(None, Lanes(motion, axes, 0).in_axes))(problem, motion)
+
+
+def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
+    """Facts about the start of each lane, a leading axis; of steps h, the same for all."""
+    starts = lanes.only("q0", "v0", "t0", "args", h=h)
+    through_xla = partial(_reports, axes=starts.axes)
+    # native code has no search for near pairs
+    call = through_xla if problem.listed else natively(_report, (None, starts.in_axes), through_xla)
+    return call(problem, starts.motion)
+
+
+def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
+    """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set, and the problem with
+    room for the near pairs that there are."""
+    one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
+    if is_traced(problem, one.only("q0", "v0", "t0", "args").motion):
+        return problem, None
+    # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
+    with nullcontext() if is_concrete() else jax.ensure_compile_time_eval(), differentiable():
+        report = start_reports(problem, one, None if is_traced(motion.h) else motion.h)
+    if is_traced(report):
+        # numbers that the problem's functions close over are not known
+        return problem, None
+    report = jax.tree.map(np.asarray, report)
+    fitting = fitted(problem, report)
+    return (problem, judge(report, lanes=False)) if fitting is problem else check_start(fitting, motion)
+
+
+def fitted(problem: Problem, report: Report) -> Problem:
+    """The problem with room for the near pairs of bodies that starts have; itself where there is."""
+    if report.bodies is None:
+        return problem
+    before: Any = problem.constraints
+    bodies = before.fitting(report.bodies.list)
+    return problem if bodies is before else problem.replace(constraints=bodies)
+
+
+def for_lanes(
+    problem: Problem,
+    q0: Any,
+    v0: Any,
+    t0: Any,
+    t1: Any,
+    h: Any,
+    e: Any,
+    args: Any,
+    args_axes: Any,
+    scheme: Scheme | None,
+    projection: ContactSolver | None,
+    save: Any,
+    chunk: int | None,
+    steps: int | None = None,
+) -> tuple[Program, Lanes]:
+    """What is computed of many motions, and their numbers, checked."""
+    refuse_fork()
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args))
+    save = Save.of(save)
+    scheme, projection = choose_methods(scheme, projection, problem)
+    _check_step(h, steps)
+    if steps is not None:
+        h = (np.asarray(real_array("t1", t1)) - np.asarray(real_array("t0", t0))) / steps
+    problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
+    # round-off in h must not make a step more
+    lanes = lanes if steps is None else lanes.with_steps(steps)
+    problem = _check_lanes(problem, lanes)
+    if chunk is not None:
+        check_counts(chunk=chunk)
+    counts = lanes.motion.steps
+    if save.every is not None and np.ndim(counts):
+        raise ValueError(
+            "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
+        )
+    program = Program.of(problem, scheme, projection, save, lanes.motion)
+    one = lanes.first
+    size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
+    rows = program.rows + 1
+    check_memory(
+        float(lanes.count) * rows * size, f"save: the result of {lanes.count} motions with {rows} rows each", FEWER_ROWS
+    )
+    return program, lanes
+
+
+def refuse_traced(tree: Any) -> None:
+    """TypeError under a transformation of jax: chunks are divided by numbers that must be known."""
+    if is_traced(tree):
+        raise TypeError(
+            "ensemble and sensitivities need known numbers, and cannot be called inside jax.jit, jax.vmap or jax.grad: use "
+            "jax.vmap of solve there"
+        )
+
+
+def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:
+    """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
+    carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
+    try:
+        return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)
+    except ValueError:  # rows of different lengths
+        return False
+
+
+def restitution_of_lanes(e: Any, m: int | None, lanes: int | None) -> Any:
+    """``e=`` of a call of many motions, one number a lane (N,) or a row a lane (N, m), (1, m) for all: its one meaning.
+
+    ``m``: the contacts of a scheme that takes one e for each, else None; ``lanes``: those of the other arguments. Of rank 1 it
+    has a number for each lane; for each contact, as in `solve`, where the other arguments have lanes, of another number.
+
+    Raises:
+        ValueError: it could be either, which (1, m) and (N, 1) are not.
+    """
+    e = real_array("restitution", e)
+    if e.ndim == 2 and e.shape[1] == 1:
+        return e[:, 0] if len(e) != 1 else e[0, 0]
+    if e.ndim != 1 or m is None or m < 2 or len(e) != m:
+        return e
+    if lanes is None or lanes == m:
+        raise ValueError(
+            f"e has shape ({m},), which may be one number for each of {m} motions or for each of {m} contacts: give shape (1, {m}), "
+            f"e=[[...]], for contacts, ({m}, 1) for motions"
+        )
+    return e[None]
+
+
+def restitution_of_one(problem: Problem, q0: Any, args: Any, e: Any, scheme: Scheme | None) -> Any:
+    """``e=`` of a call whose other arguments are those of one motion: of shape (m,) for each contact, as in `solve`."""
+    if e is None or callable(e) or np.ndim(e) != 1 or len(e) < 2:
+        return e
+    check_problem(problem)
+    q0, e, scheme = real_array("q0", q0), real_array("restitution", e), choose_methods(scheme, None, problem)[0]
+    args = cast_numbers("args", args, q0.dtype)
+    axes = (None,) * len(jax.tree.leaves(args))
+    return e[None] if len(e) == contacts_of(problem, q0, args, axes, scheme) else e
+
+
+def is_shared(e: Any) -> bool:
+    """Whether restitution is the same for all lanes: one number, or (1, m)."""
+    return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
+
+
+def contacts_of(problem: Problem, q0: Any, args: Any, args_axes: tuple, scheme: Scheme) -> int | None:
+    """The contacts m of a scheme that takes one restitution for each of them; None where it does not, or m is not known."""
+    if scheme.traits.restitution != "each" or problem.listed:
+        return None
+    leaves, structure = jax.tree.flatten(args)
+    some = [x if axis is None else x[0] for x, axis in zip(leaves, args_axes, strict=True) if axis is None or len(x)]
+    if len(some) < len(leaves) or 0 in np.shape(q0):
+        return None  # no lane at all, which is said elsewhere
+    try:
+        return problem.count(0.0, q0.reshape(-1, q0.shape[-1])[0], jax.tree.unflatten(structure, some))
+    except (TypeError, ValueError, IndexError, KeyError, AttributeError):
+        return None  # what is wrong with the functions is said where they are checked
+
+
+def _canonical_lanes(
+    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, e: Any, args: Any, args_axes: Any, scheme: Scheme
+) -> tuple[Problem, Lanes]:
+    """Arguments as arrays of one dtype, with those that carry a lane axis."""
+    check_problem(problem)
+    q0, v0 = canonical_state(q0, v0)
+    for name, value in {"q0": q0, "v0": v0}.items():
+        if value.ndim not in (1, 2) or value.shape[-1] == 0:
+            raise ValueError(f"{name} must have shape (d,) or (B, d), got {value.shape}")
+    if q0.shape[-1] != v0.shape[-1]:
+        raise ValueError(f"q0 and v0 must have the same d, got shapes {q0.shape} and {v0.shape}")
+    dtype = q0.dtype
+    t0, t1, h = (real_array(name, x).astype(dtype) for name, x in {"t0": t0, "t1": t1, "h": h}.items())
+    for name, value in {"t0": t0, "t1": t1, "h": h}.items():
+        if value.ndim > 1:
+            raise ValueError(f"{name} must be a number or have shape (B,), got {value.shape}")
+    args = cast_numbers("args", args, dtype)
+    leaves, args_axes = jax.tree.leaves(args), leaf_axes(args, args_axes)
+    named = {
+        "q0": (q0, q0.ndim == 2),
+        "v0": (v0, v0.ndim == 2),
+        "t0": (t0, t0.ndim),
+        "t1": (t1, t1.ndim),
+        "h": (h, h.ndim),
+    }
+    own = e is None  # the problem's restitution has no lane axis
+    if not own:
+        others = [value for value, carried in named.values() if carried]
+        others += [x for x, axis in zip(leaves, args_axes, strict=True) if axis == 0]
+        e = restitution_of_lanes(
+            e, contacts_of(problem, q0, args, args_axes, scheme), others[0].shape[0] if others else None
+        )
+    shared = own or is_shared(e)
+    problem, e = split_restitution(problem, e, dtype)
+    e = e[0] if not own and e.ndim == 2 and e.shape[0] == 1 else e
+    e_axis = None if shared else 0
+    named["e"] = (e, e_axis == 0)
+    count = _common_length(named, leaves, args_axes)
+    check_finite(q0=q0, v0=v0)
+    check_times(t0, t1, h)
+    check_restitution(e)
+    eps = float(jnp.finfo(dtype).eps)
+    begin, end, step = (np.asarray(x, np.float64) for x in (t0, t1, h))
+    steps = np.asarray(count_steps(begin, end, step, eps), np.int32)
+    if steps.ndim and (steps == steps[0]).all():
+        steps = steps[0]
+    axes = [0 if carried else None for _, carried in named.values()]
+    axes = [*axes[:5], 0 if steps.ndim else None, axes[5], *args_axes]
+    lanes = Lanes(Motion(q0, v0, t0, t1, h, steps, e, args), tuple(axes), count)
+    one = lanes.first
+    try:
+        check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{error}{_lane_like(args, args_axes, count)}") from error
+    if e_axis == 0:
+        for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
+            scheme.check(problem, value, e.shape[-1] if e.ndim == 2 else 0)
+    return problem, lanes
+
+
+def _common_length(named: dict[str, tuple[Any, Any]], leaves: list, args_axes: tuple) -> int:
+    """The one length of all lane axes; ``named``: arguments, and whether they carry one."""
+    sizes = {name: value.shape[0] for name, (value, carried) in named.items() if carried}
+    for leaf, axis in zip(leaves, args_axes, strict=True):
+        if axis == 0:
+            sizes["args"] = leaf.shape[0]
+            if len({leaf.shape[0], *sizes.values()}) > 1:
+                break
+    if not sizes:
+        raise ValueError(
+            "no argument carries a lane axis: give q0, v0, t0, t1, h, e or (with args_axes) args one, or call solve"
+        )
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"lane axes must have one length, got {sizes}")
+    count = next(iter(sizes.values()))
+    if count == 0:
+        raise ValueError("the lane axis is empty: an ensemble needs at least one trajectory")
+    return count
+
+
+def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
+    """The cure where a leaf of args may be meant to differ between lanes, and args_axes does not say so."""
+    paths = jax.tree_util.tree_leaves_with_path(args)
+    for (path, leaf), axis in zip(paths, args_axes, strict=True):
+        if axis is None and jnp.ndim(leaf) and leaf.shape[0] == lanes:
+            where = "args" + jax.tree_util.keystr(path)
+            return (
+                f"; {where} has shape {leaf.shape}: if it holds one value for each trajectory, mark it 0 in args_axes"
+            )
+    return ""
+
+
+def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
+    """Admissible start and positive mass of every lane; the problem with room for the near pairs that there are."""
+    shortest = lanes.motion.h.min()
+
+    def part(begin: int) -> tuple[Report, bool]:
+        with differentiable():
+            found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest)
+        refuse_traced(found)
+        found = jax.tree.map(np.asarray, found)
+        return found, found.bodies is None and is_fine(found)
+
+    if lanes.count <= (size := largest()):
+        parts, fine = zip(*[part(0)], strict=True)
+    else:
+        with crew(workers(lanes.count), lanes.count) as pool:
+            parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
+    if all(fine):
+        return problem
+    report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    fitting = fitted(problem, report)
+    if fitting is not problem:
+        return _check_lanes(fitting, lanes)
+    outward = judge(report, lanes=True)
+    if outward:
+        remark(outward, stacklevel=4)
+    return problem

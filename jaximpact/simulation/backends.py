@@ -1,0 +1,235 @@
+"""The one place that chooses how motions are executed: through XLA, as native code of a CPU, or as one kernel of a GPU."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import cache, partial
+from threading import Lock
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from ..compiler import llvm as native
+from ..compiler.gpu import triton as kernel
+from ..compiler.scalar import Unsupported
+from ..compiler.xla_cache import Lasting
+from ..jaxtools.argument_checks import check_choice
+from ..jaxtools.trace_context import is_concrete
+from ..jaxtools.warnings import remark
+from ..mechanics.motion import Motion
+from ..results import Solution
+from .chunked_runs import devices
+from .lanes import Lanes
+from .program import Program
+from .rows import Turn
+
+EXECUTIONS = ("auto", "xla", "native", "kernel")
+MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA program and found right and faster
+# what has no rule, a version of jax without the kernel's compiler, a program that it fails on
+REFUSED = (Unsupported, ImportError, NotImplementedError, jax.errors.JaxRuntimeError)
+COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
+log = logging.getLogger(__name__)
+
+# what is computed of one motion: ``task(program, motion, length)``, hashable; see `trajectory`
+Task = Callable[[Program, Motion, Any], Any]
+# what is computed of many: ``call(motion, length)`` of a chunk's numbers
+Call = Callable[[Motion, Any], Any]
+
+
+def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call:
+    """The task for all lanes of a chunk, as ``execution`` says: see `jaximpact.ensemble`.
+
+    On a device where it was never measured the kernel is taken after it agreed with XLA on the first chunk.
+
+    Raises:
+        ValueError: ``execution`` is unknown, or is "kernel" where more than final states are kept.
+    """
+    check_choice("execution", execution, EXECUTIONS)
+    shares = devices(lanes.count)
+    backend = jax.default_backend()
+    straight = backend == "gpu" and program.sensitivity == "none" and not (program.tells or program.problem.listed)
+    xla = through_xla(task, program.replace(straight=straight), lanes, shares)
+    final = program.rows == 0 and program.function is None
+    if execution == "kernel" and not final:
+        raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
+    if program.problem.listed:
+        if execution in ("native", "kernel"):
+            raise ValueError(f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla'")
+        return xla
+    if execution == "native":
+        return partial(_refusing, execution, as_native(task, program, lanes))
+    if execution == "auto" and backend == "cpu" and shares == 1:
+        return partial(_either, as_native(task, program, lanes), xla)
+    if execution == "xla" or not final or (execution == "auto" and backend != "gpu"):
+        return xla
+    if execution == "kernel":
+        return partial(_refusing, execution, as_kernel(task, program, lanes, shares, sys.maxsize))
+    trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
+    return _Chooser(as_kernel(task, program, lanes, shares, kernel.LARGEST), xla, trusted)
+
+
+def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
+    """Compiled by XLA as operations on all lanes."""
+    return lambda motion, length: _vectorised(program, motion, length, task=task, axes=lanes.axes, shares=shares)
+
+
+@partial(Lasting, static=("task", "axes", "shares"), options=COMPILE)
+def _vectorised(program: Program, motion: Motion, length: Any, task: Task, axes: tuple, shares: int) -> Any:
+    return vectorised(lambda motion: task(program, motion, length), motion, axes, shares)
+
+
+def vectorised(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares: int) -> Any:
+    """``one`` of all lanes, within a function that is compiled with `COMPILE`."""
+    in_axes = Lanes(motion, axes, 0).in_axes
+    return _spread(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
+
+
+def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int, most: int) -> Call:
+    """As one kernel of a GPU, of at most so many operations a motion."""
+    program = program.replace(branches=True)
+    return lambda motion, _: _kernel(task, program, motion, lanes.axes, shares, most)
+
+
+@partial(jax.jit, static_argnames=("task", "axes", "shares", "most"), compiler_options=COMPILE)
+def _kernel(task: Task, program: Program, motion: Motion, axes: tuple, shares: int, most: int) -> Any:
+    in_axes = Lanes(motion, axes, 0).in_axes
+    one = lambda motion: task(program, motion, None)
+    call = kernel.over_lanes(one, (in_axes,), most, interpret=jax.default_backend() == "cpu")
+    return _spread(call, in_axes, shares)(motion)
+
+
+def _spread(call: Callable, axes: Motion, shares: int) -> Callable:
+    """``call`` of a batch, each local device computing its share of the lanes."""
+    if shares == 1:
+        return call
+    mesh = Mesh(np.array(jax.local_devices()), ("lane",))
+    part = jax.tree.map(lambda axis: P() if axis is None else P("lane"), axes, is_leaf=lambda axis: axis is None)
+    return jax.shard_map(call, mesh=mesh, in_specs=(part,), out_specs=P("lane"), check_vma=False)
+
+
+def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
+    """As native code of a CPU, in which a branch is taken by the lanes that need it. Results are numpy arrays."""
+    turns = Turn.of(program) if program.rows else ()
+    call = native.over_lanes(one_lane, (None, lanes.in_axes), turns, task=task)
+    shape = without_rows(program)
+    return lambda motion, _: call(shape, motion)
+
+
+def natively(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
+    """A jitted function of one lane for all of them: as native code of a CPU where numbers are known and it can be had, else ``xla``."""
+    if jax.default_backend() != "cpu" or not is_concrete():
+        return xla
+    return partial(_either, native.over_lanes(one, axes), xla)
+
+
+def without_rows(program: Program) -> Program:
+    """The program as native code knows it: how many steps and rows there are is no part of it."""
+    rows, every = min(program.rows, 1), program.every and 1
+    return program.replace(branches=True, length=None, times=program.times[:0], rows=rows, every=every, tells=False)
+
+
+@partial(Lasting, static=("task",))
+def one_lane(program: Program, motion: Motion, task: Task) -> Any:
+    """The task for one motion."""
+    return task(program, motion, None)
+
+
+def listed_lane(program: Program, motion: Motion, carry: Any, task: Task) -> Any:
+    """The same of listed bodies, whose time is spent in native code; from a ``carry``, or from the start where it is None."""
+    return _listed()(program, motion, carry, task=task)
+
+
+@cache
+def _listed() -> Callable[..., Any]:
+    # the fusion emitters of some versions of XLA take half as long again to compile, for nothing that is felt here
+    options = {"xla_cpu_use_fusion_emitters": False} if jax.default_backend() == "cpu" else {}
+    try:
+        Lasting(lambda: 0, (), options)()
+    except jax.errors.JaxRuntimeError:  # other versions do not know the option
+        options = {}
+    return Lasting(lambda program, motion, carry, task: task(program, motion, carry), ("task",), options)
+
+
+def alone(
+    task: Task, program: Program, execution: str, xla: Callable[[Motion], Any] | None = None
+) -> Callable[..., Any]:
+    """The task for one motion; by default through XLA it is compiled for its number of steps, as reverse mode needs it."""
+    if xla is None:
+        xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
+    if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel" or program.problem.listed:
+        return xla
+    lanes = Lanes(Motion(*[None] * len(Motion._fields)), (), 1)
+    native = as_native(task, program, lanes)
+
+    def through_native(motion: Motion) -> Any:
+        return jax.device_put(jax.tree.map(lambda x: x[0], native(motion, None)))
+
+    return (
+        partial(_refusing, execution, through_native)
+        if execution == "native"
+        else partial(_either, through_native, xla)
+    )
+
+
+def _refusing(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
+    try:
+        return call(*operands)
+    except Unsupported as error:
+        raise ValueError(f"execution={execution!r} cannot take this problem ({error}): give execution='xla'") from error
+    except ImportError as error:
+        raise ValueError(f"execution={execution!r} is not to be had here ({error}): give execution='xla'") from error
+
+
+def _either(native: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
+    """The native code where it can be had; what cannot be compiled is known after the first chunk."""
+    try:
+        return native(*operands)
+    except (Unsupported, ImportError) as error:
+        log.debug("not as native code, but through XLA: %s", error)
+    return xla(*operands)
+
+
+class _Chooser:
+    """The kernel where it can be had and is right, else XLA; decided on the first chunk, whichever thread has it."""
+
+    def __init__(self, as_kernel: Call, through_xla: Call, trusted: bool) -> None:
+        self.as_kernel, self.through_xla, self.trusted = as_kernel, through_xla, trusted
+        self.chosen: Call | None = None
+        self.lock = Lock()
+
+    def __call__(self, *operands: Any) -> Solution:
+        with self.lock:
+            if self.chosen is None:
+                return self.first(*operands)
+        return self.chosen(*operands)
+
+    def first(self, *operands: Any) -> Solution:
+        """The result of the first chunk."""
+        self.chosen = self.through_xla
+        try:
+            found = self.as_kernel(*operands)
+        except REFUSED:
+            return self.through_xla(*operands)
+        if not self.trusted:
+            reference = self.through_xla(*operands)
+            if not alike(found, reference):
+                remark(
+                    "the kernel of this GPU disagrees with XLA on the first chunk: all is computed by XLA", stacklevel=4
+                )
+                return reference
+        self.chosen = self.as_kernel
+        return found
+
+
+def alike(found: Solution, reference: Solution) -> bool:
+    """Whether nine of ten lanes end alike: rounding may move an impact of some to another step."""
+    q, expected = np.asarray(found.q), np.asarray(reference.q)
+    near = np.abs(q - expected) <= np.sqrt(float(jnp.finfo(q.dtype).eps)) * np.max(np.abs(expected), axis=0)
+    same = near.all(axis=(1, 2)) & (np.asarray(found.status) == np.asarray(reference.status))
+    return bool(np.mean(same) >= 0.9)

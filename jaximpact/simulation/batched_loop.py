@@ -1,0 +1,190 @@
+"""The loop over the steps of a motion in which all lanes of a batch step together, for XLA; and the same in stages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..compiler.gpu.branch_free import merged, segment
+from ..jaxtools.derivative_rules import forward_first
+from ..jaxtools.progress import LOOKS, report
+from ..mechanics.status import Status
+from ..results import Solution
+from .rows import LOOK, Keeper, Row
+
+SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
+
+
+class Counted:
+    """The loop of a course (`trajectory.Course`): its carry is the state, its row, the account, and the rows that are kept."""
+
+    def __init__(self, course: Any) -> None:
+        self.course, self.program, self.motion = course, course.program, course.moving
+        # a step up to a row's time is for kept rows alone: not within the loop over all steps
+        program = self.program
+        self.afterwards = program.function is None or (program.every is None and course.locates)
+        self.keeper = Keeper(program, self.motion, self.content)
+
+    def content(self, k: Any, row: Row, i: Any) -> Any:
+        """What is kept of step k for the i-th time."""
+        program, motion = self.program, self.motion
+        if program.every is not None:
+            row = row._replace(before=None)
+        if self.afterwards:
+            return row
+        t = motion.time(k) if program.every is not None else jnp.take(program.times, i, mode="clip")
+        return self.course.value(t, self.course.in_time(t, row, motion.time(k) - t))
+
+    def opened(self, begin: tuple) -> tuple:
+        """The carry before the first step, from state, row and account at the start."""
+        _, initial, _ = begin
+        return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
+
+    def made(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+        """State, row and account after step k."""
+        course, motion = self.course, self.motion
+        if self.program.tells:
+            look = k % jnp.maximum(motion.steps // LOOKS, 1) == 0
+            lax.cond(look, lambda k: jax.debug.callback(report, k / motion.steps), lambda k: None, k)
+        new, row, account = self.stepped(carry[:3], k, forgetful)
+        return new, row, lax.cond(k % LOOK == 0, course.stable, lambda _, account: account, new, account)
+
+    def stepped(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+        """The same without a look at stability."""
+        course, (state, row, account) = self.course, carry
+        new, info = course.step(course.until(k), state)
+        new = forward_first(new) if forgetful else new
+        begin, row = (state, row), course.row_of(new, info, row, state)
+        account = account.added(course.problem, self.motion, k, new, info)
+        return new, row, course.crossed(begin, (new, row), account)
+
+    def whole(self, begin: tuple, length: Any) -> Solution:
+        """All steps; of a fixed length where it is known, else ``length`` of them, of which those beyond the motion's own do nothing."""
+        program, steps = self.program, self.motion.steps
+        if program.straight:
+            return self.straight(self.opened(begin), steps if length is None else length)
+        forgetful, ragged = self.course.forgets(begin[1].q), length is not None
+
+        def body(carry: Any, k: Array) -> tuple[Any, None]:
+            live: Any = True
+            found = self.made(carry, k, forgetful)
+            if ragged:
+                live = k <= steps
+                found = jax.tree.map(lambda x, y: jnp.where(live, x, y), found, carry[:3])
+            return (*found, self.keeper.put(carry[3], k, found[1], live)), None
+
+        carry = self.opened(begin)
+        if program.length is None:
+            last = steps if length is None else length
+            first = jnp.asarray(1, jnp.int32)
+            carry = lax.fori_loop(first, last + 1, lambda k, carry: body(carry, k)[0], carry)
+        else:
+            numbers = jnp.arange(1, program.length + 1, dtype=jnp.int32)
+            scan = _scan_in_segments if program.sensitivity in ("corrected", "discrete") else _scan
+            carry = scan(body, carry, numbers)
+        return self.ended(carry)
+
+    def straight(self, carry: tuple, last: Any) -> Solution:
+        """All steps, in segments between two looks at stability: see `straight`."""
+        course, steps = self.course, self.motion.steps
+        *begin, kept = carry
+        advance = lambda now: self.stepped(now, now[0].n + 1)
+        taken, whole = merged(advance, tuple(begin))
+
+        def turn(some: list) -> list:
+            now = whole(some)
+            live = now[0].n < steps
+            return [jnp.where(live, x, y) for x, y in zip(taken(advance(now)), some, strict=True)]
+
+        def keep(kept: Any, some: list) -> Any:
+            state, row, _ = whole(some)
+            return self.keeper.put(kept, state.n, row)
+
+        def body(now: tuple) -> tuple:
+            k, some, kept = now
+            before = whole(some)[0].n
+            some, kept = segment(turn, some, kept, keep, LOOK)
+            state, row, account = whole(some)
+            look = (state.n > before) & (state.n % LOOK == 0)
+            looked = jax.tree.map(partial(jnp.where, look), course.stable(state, account), account)
+            return k + LOOK, taken((state, row, looked)), kept
+
+        first = jnp.zeros((), jnp.int32)
+        _, some, kept = lax.while_loop(lambda now: now[0] < last, body, (first, taken(tuple(begin)), kept))
+        return self.ended((*whole(some), kept))
+
+    def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
+        """Steps up to that number, or to one for which the lists of near pairs have no room: see `trajectory.staged`."""
+        lost = lambda account: account.status & int(Status.NEIGHBOURS_LOST) != 0
+
+        def going(now: tuple[tuple, Array]) -> Array:
+            carry, full = now
+            return (carry[0].n < last) & ~full
+
+        def body(now: tuple[tuple, Array]) -> tuple[tuple, Array]:
+            carry, _ = now
+            k = carry[0].n + 1
+            found = self.made(carry, k)
+            full = lost(found[2])
+            found = jax.tree.map(lambda x, y: jnp.where(full, y, x), found, carry[:3])
+            return (*found, self.keeper.put(carry[3], k, found[1], ~full)), full
+
+        return lax.while_loop(going, body, (carry, lost(carry[2])))
+
+    def ended(self, carry: tuple) -> Solution:
+        """The solution at the end of the loop."""
+        state, row, account, kept = carry
+        account = self.course.closed(state, self.course.stable(state, account))
+        return self.collected(row, self.keeper.all(kept) if self.program.rows else None, account)
+
+    def collected(self, row: Row, kept: Any, account: Any) -> Solution:
+        """The solution from what was kept and the last row."""
+        program, motion, course, index = self.program, self.motion, self.course, self.keeper.index
+        t1, final = motion.t1, course.last(row)
+        times = jnp.asarray(program.times)
+        if program.every is not None:
+            times = motion.time(jnp.arange(program.rows) * program.every)
+        if self.afterwards and program.rows:
+            back = motion.time(index) - times if program.every is None else jnp.zeros_like(times)
+            kept = jax.vmap(course.in_time)(times, kept, back)
+            kept = kept if program.function is None else jax.vmap(course.value)(times, kept)
+        ending = final if program.function is None else course.value(t1, final)
+        if program.rows:
+            every = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), kept, ending)
+        else:
+            every = jax.tree.map(lambda x: x[None], ending)
+        times = jnp.concatenate([times, t1[None]])
+        rows, values = every, None
+        if program.function is not None:
+            rows, values = jax.tree.map(lambda x: x[None], final), every
+        t = times if program.function is None else times[-1:]
+        energy = None if course.problem.energy is None else jax.vmap(course.energy)(t, rows._replace(before=None))
+        return course.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs)
+
+
+def _scan(body: Callable, carry: Any, numbers: Array) -> Any:
+    return lax.scan(body, carry, numbers)[0]
+
+
+def _scan_in_segments(body: Callable, carry: Any, numbers: Array) -> Any:
+    """The same, with little memory for reverse mode.
+
+    Only the states between segments are kept, and their number is about the square root of the number of steps; a
+    segment is computed again when its derivative is taken.
+    """
+    count = len(numbers)
+    root = math.isqrt(count)
+    if count < SEGMENTED:
+        return _scan(body, carry, numbers)
+    # a length that divides the count spares a second copy of the step
+    length = next((k for i in range(root // 2) for k in (root - i, root + i) if count % k == 0), root)
+    even = count - count % length
+    segment = jax.checkpoint(partial(_scan, body), prevent_cse=False)
+    carry = _scan(lambda c, ks: (segment(c, ks), None), carry, numbers[:even].reshape(-1, length))
+    return _scan(body, carry, numbers[even:]) if even < count else carry

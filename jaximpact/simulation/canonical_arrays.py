@@ -1,0 +1,124 @@
+"""States, parameters, times and restitution as arrays of one dtype, or errors that name the argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..jaxtools.argument_checks import MOST, is_array, is_traced, is_whole, known_numbers, real_array
+from ..mechanics.problem import Problem
+
+
+def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
+    """Every real number and floating array of a pytree in ``dtype``; integer and boolean arrays stay as they are."""
+
+    def cast(leaf: Any, where: str) -> Any:
+        if is_traced(leaf):
+            return leaf.astype(dtype) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+        try:
+            array = known_numbers(where, leaf)
+        except TypeError as error:
+            what = f"{where} is a {type(leaf).__name__}: parameters must be real numbers or arrays of them"
+            raise TypeError(f"{what} ({error})") from None
+        if jnp.issubdtype(array.dtype, jnp.floating) or is_whole(leaf):
+            array = array.astype(dtype)
+            if not np.isfinite(array).all():
+                raise ValueError(f"{where} is not finite: {_excerpt(array)}")
+        return array
+
+    try:
+        return jax.tree.map(lambda leaf: cast(leaf, name), tree)
+    except (TypeError, ValueError):  # again, to say where
+        return jax.tree_util.tree_map_with_path(lambda path, leaf: cast(leaf, name + jax.tree_util.keystr(path)), tree)
+
+
+def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
+    """q0 and v0 as arrays of one floating dtype: that of those that are arrays, as a list of numbers has none."""
+    arrays = [is_array(x) for x in (q0, v0)]
+    q0, v0 = real_array("q0", q0), real_array("v0", v0)
+    dtype = np.promote_types(q0.dtype, v0.dtype) if arrays[0] == arrays[1] else (q0 if arrays[0] else v0).dtype
+    return q0.astype(dtype, copy=False), v0.astype(dtype, copy=False)
+
+
+def full_axes(args: Any, args_axes: Any) -> Any:
+    """args_axes leaf by leaf, in the structure of args: 0 for a lane axis, -1 for none."""
+    message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
+    given = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
+    if not all(axis is None or (is_whole(axis) and axis == 0) for axis in given):
+        raise ValueError(message)
+    try:
+        axes = jax.tree.map(
+            lambda axis, sub: jax.tree.map(lambda _: -1 if axis is None else 0, sub),
+            args_axes,
+            args,
+            is_leaf=lambda x: x is None,
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(message) from error
+    for axis, (path, leaf) in zip(jax.tree.leaves(axes), jax.tree_util.tree_leaves_with_path(args), strict=True):
+        if axis == 0 and np.ndim(leaf) == 0:
+            raise ValueError(
+                f"args_axes marks args{jax.tree_util.keystr(path)}, a single number: give it a lane axis, or None in args_axes"
+            )
+    return axes
+
+
+def leaf_axes(args: Any, args_axes: Any) -> tuple[int | None, ...]:
+    """The axis of every leaf of args: 0 for lanes, None for none."""
+    return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(full_axes(args, args_axes)))
+
+
+def check_finite(**values: Any) -> None:
+    for name, value in values.items():
+        if not is_traced(value) and not np.isfinite(value).all():
+            raise ValueError(f"{name} must be finite, got {_excerpt(np.asarray(value))}")
+
+
+def check_times(t0: Any, t1: Any, h: Any) -> None:
+    """h > 0, t1 > t0 and h <= t1 - t0, for scalars or lanes."""
+    check_finite(t0=t0, t1=t1, h=h)
+    if is_traced(t0, t1, h):
+        return
+    t0, t1, h = np.asarray(t0), np.asarray(t1), np.asarray(h)
+    if (t1 <= t0).any():
+        raise ValueError(f"t1 must be later than t0, got t0 = {_excerpt(t0)}, t1 = {_excerpt(t1)}")
+    if (h <= 0).any():
+        raise ValueError(f"h must be positive, got {_excerpt(h)}")
+    if (h > (t1 - t0) * (1 + 1e-6)).any():
+        raise ValueError(f"h must not exceed t1 - t0 = {_excerpt(t1 - t0)}, got {_excerpt(h)}")
+
+
+def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
+    """Steps of size h that reach t1 or beyond, up to round-off in h and t1; elementwise. ValueError where too many."""
+    with np.errstate(over="ignore"):
+        ratio = (np.asarray(t1, np.float64) - t0) / h
+    if not (ratio <= MOST).all():
+        i = np.unravel_index(np.argmax(ratio), ratio.shape)
+        of = f" of trajectory {i[0]}" if i else ""
+        raise ValueError(
+            f"h = {np.broadcast_to(h, ratio.shape)[i]:g}{of} makes {ratio[i]:.3g} steps from t0 to t1, but at most {MOST} "
+            "(2^31 - 2) are possible: take a larger h, or compute the motion in parts"
+        )
+    steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))
+    return np.maximum(1, steps).astype(int)
+
+
+def check_restitution(e: Any) -> None:
+    if not is_traced(e) and not ((e := np.asarray(e)) >= 0).all() & (e <= 1).all():
+        raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
+
+
+def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
+    """The problem without its restitution, which becomes a number of the lane; a numeric mass in ``dtype``."""
+    e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
+    numbers = (0.0, None)
+    if problem.mass is not None and not callable(problem.mass):
+        numbers = (0.0, real_array("mass", problem.mass).astype(dtype))
+    return Problem.tree_unflatten(problem.tree_flatten_with_keys()[1], numbers), e
+
+
+def _excerpt(value: np.ndarray) -> str:
+    return f"{value:g}" if value.ndim == 0 else np.array2string(value, threshold=6, precision=6)

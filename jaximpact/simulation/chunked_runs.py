@@ -1,0 +1,129 @@
+"""Many motions in chunks that fit memory, on all cores, with a progress bar.
+
+Lanes are grouped by their number of steps, so that the work stays near the sum of the steps. The host loops over chunks; a
+lane's numbers do not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import jax
+import numpy as np
+from tqdm import tqdm
+
+from ..jaxtools.argument_checks import check_memory
+from ..jaxtools.threads import arrived, crew, leave, workers
+from ..mechanics.motion import Motion
+from ..mechanics.user_functions import differentiable
+from .chunk_sizes import divide, split
+from .lanes import Lanes
+from .program import Program
+
+FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
+MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
+LARGEST = 16384  # lanes in one automatic chunk on a CPU,
+LARGEST_ON_DEVICE = 2**20  # and on an accelerator, which they have to fill
+
+
+def largest() -> int:
+    """Lanes in one automatic chunk at most."""
+    return LARGEST if jax.default_backend() == "cpu" else LARGEST_ON_DEVICE
+
+
+def devices(lanes: int) -> int:
+    """How many devices share the lanes of a chunk."""
+    one_device = jax.config.jax_default_device is not None  # type: ignore[attr-defined]
+    return 1 if lanes == 1 or one_device else jax.local_device_count()
+
+
+def _automatic_chunk(program: Program, one: Motion) -> int:
+    """Lanes whose saved rows fit MEMORY."""
+    m = program.problem.count(one.t0, one.q0, one.args)
+    made = (one.q0.shape[0] + m) * one.q0.dtype.itemsize if program.function is None else 0
+    row = program.row_size(one, m) + made
+    return int(np.clip(MEMORY // ((program.rows + 1) * max(row, 1)), 1, largest()))
+
+
+def _span(lanes: Any) -> Any:
+    """These lanes as an index: neighbours as a slice, for which nothing is gathered."""
+    if isinstance(lanes, slice):
+        return lanes
+    first, last = int(lanes[0]), int(lanes[-1])
+    neighbours = last - first + 1 == len(lanes) and np.all(np.diff(lanes) == 1)
+    return slice(first, last + 1) if neighbours else lanes
+
+
+def in_chunks(
+    program: Program, lanes: Lanes, call: Callable[[Motion, Any], Any], chunk: int | None = None, progress: Any = False
+) -> Any:
+    """``call(motion, length)`` for every chunk; its results, lane by lane, as numpy arrays.
+
+    ``motion``: the numbers of a chunk; ``length``: the most steps in it, where lanes differ, else None. ``chunk``: lanes
+    computed at once, by default as many as keep all cores at work to the end.
+    """
+    count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
+    counts = lanes.motion.steps
+    total = int(counts.sum()) if ragged else count * int(counts)
+    threads = workers(total) if shares == 1 else 1
+    if chunk is None:
+        most = shares * _automatic_chunk(program, lanes.first)
+        chunk = -(-count // (threads * -(-count // (threads * most))))
+    chunks = divide(counts, chunk, shares) if ragged else split(count, chunk, shares)
+    show = (sys.stderr.isatty() and len(chunks) > 1) if progress is None else progress
+    gathered = _Gathered(count)
+
+    def compute(members: Any, padded: Any) -> None:
+        longest = np.asarray(counts[padded].max(), np.int32) if ragged else None
+        gathered.put(members, call(lanes.take(padded), longest))
+
+    bar = tqdm(total=total, unit="step", unit_scale=True, desc=f"{count} motions") if show else None
+    pool = crew(threads, total)
+    ahead: deque = deque()
+
+    def end_one() -> None:
+        ahead[0][1].result()
+        members, _ = ahead.popleft()
+        if bar is not None:
+            bar.update(int(np.broadcast_to(counts, count)[members].sum()))
+
+    try:
+        with differentiable():
+            for members, padded in chunks:
+                ahead.append((members, pool.submit(compute, _span(members), _span(padded))))
+                if len(ahead) > 2 * threads:
+                    end_one()
+            while ahead:
+                end_one()
+    finally:
+        # after an error or Ctrl-C nobody waits for what is under way
+        pool.shutdown(wait=not ahead, cancel_futures=True)
+        leave(future for _, future in ahead)
+        if bar is not None:
+            bar.close()
+    return gathered.result
+
+
+class _Gathered:
+    """Results of chunks, put together lane by lane by the threads that computed them."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.result, self.lock = count, None, Lock()
+
+    def put(self, members: Any, found: Any) -> None:
+        """The results of the lanes ``members``, the first of those found."""
+        leaves, structure = jax.tree.flatten(arrived(found))
+        leaves = [np.asarray(x) for x in leaves]
+        number = members.stop - members.start if isinstance(members, slice) else len(members)
+        with self.lock:
+            if self.result is None:
+                size = sum(float(x.nbytes) / len(x) for x in leaves) * self.count
+                check_memory(size, f"the result of {self.count} motions", FEWER_ROWS)
+                made = [np.empty((self.count, *x.shape[1:]), x.dtype) for x in leaves]
+                self.result = jax.tree.unflatten(structure, made)
+        for target, source in zip(jax.tree.leaves(self.result), leaves, strict=True):
+            target[members] = source[:number]

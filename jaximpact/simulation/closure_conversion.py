@@ -1,0 +1,68 @@
+"""What the functions of a program close over and jax traces, made numbers of the motion: an operation of jax has operands only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.derivative_rules import opened
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from .program import Program
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A function of a problem whose args are those of the user, and what every function closed over."""
+
+    pure: Callable
+    types: tuple
+    place: int
+
+    def __call__(self, *operands: Any) -> Any:
+        *at, (args, constants) = operands
+        leaves, structure = jax.tree.flatten((*at, args))
+        leaves = [jnp.asarray(x, dtype) for x, dtype in zip(leaves, self.types, strict=True)]
+        return self.pure(constants[self.place], jax.tree.unflatten(structure, leaves))
+
+
+def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]:
+    """The same motion, of functions that close over no number that jax traces: these come with its args.
+
+    What a scheme or a solver closes over is not looked for: see `methods_are_closed`.
+    """
+    problem, constants = program.problem, []
+
+    def open_one(function: Callable | None, *at: Any) -> Callable | None:
+        if function is None:
+            return None
+        at = jax.tree.map(jnp.asarray, (*at, motion.args))
+        pure, known = opened(lambda operands: jax.tree.map(jnp.asarray, function(*operands)), at)
+        constants.append(known)
+        return Opened(pure, tuple(x.dtype for x in jax.tree.leaves(at)), len(constants) - 1)
+
+    t, q, v = motion.t0, motion.q0, motion.v0
+    mass = open_one(problem.mass, q) if callable(problem.mass) else None
+    functions = (
+        open_one(problem.force, t, q, v),
+        open_one(problem.constraints, t, q),
+        mass,
+        open_one(problem.energy, t, q, v),
+    )
+    kept = open_one(program.function, t, q, v)
+    if not is_traced(constants):
+        return program, motion
+    leaves, _ = problem.tree_flatten_with_keys()
+    of = Problem.tree_unflatten((*functions, problem.naming), tuple(x for _, x in leaves))
+    return program.replace(problem=of, function=kept), motion._replace(args=(motion.args, constants))
+
+
+def methods_are_closed(program: Program) -> bool:
+    """Whether scheme and solver hold no function, which might close over a number that jax traces."""
+    methods: tuple[Any, ...] = (program.scheme, program.solver)
+    return not any(callable(getattr(x, f.name)) for x in methods if is_dataclass(x) for f in fields(x))

@@ -1,0 +1,95 @@
+"""`ensemble`: many motions in one call, over any mix of initial data, parameters, restitution and step size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..bodies.growth import enlarged, slots, with_slots
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import Status
+from ..results import Solution
+from .arguments import for_lanes
+from .backends import executed
+from .chunked_runs import in_chunks
+from .lanes import Lanes
+from .program import Program
+from .trajectory import trajectory
+
+
+def ensemble(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    *,
+    t1: ArrayLike,
+    h: ArrayLike | None = None,
+    steps: int | None = None,
+    t0: ArrayLike = 0.0,
+    scheme: Scheme | None = None,
+    projection: ContactSolver | None = None,
+    args: Any = None,
+    args_axes: Any = None,
+    e: ArrayLike | None = None,
+    save: Any = "final",
+    chunk: int | None = None,
+    progress: bool | None = None,
+    execution: str = "auto",
+) -> Solution:
+    """Integrate B motions at once; B is the common length of the lane axes.
+
+    Every argument may carry one leading axis of length B more than `solve` takes, and is shared by all lanes where it
+    does not: q0 and v0 (B, d), t0, t1, h and e (B,) or (B, 1), per-contact e (B, m) or (1, m) if shared; an e of shape (m,)
+    that could be lanes or contacts is refused. Lanes of different h
+    over the same time make different numbers of steps; the total work stays within 1.3 times the sum of the steps.
+
+    Args:
+        problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `solve`, or with a lane axis.
+        steps: in place of h, the number of steps of every lane.
+        args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
+            pytree prefix of args of 0 and None.
+        save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".
+        chunk: lanes computed at once; by default what keeps the saved rows of a chunk under 256 MB.
+        progress: show a progress bar; by default on a terminal, for more than one chunk.
+        execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "native", all steps of a
+            motion as one loop of native code on a CPU, and "kernel", in one kernel of an NVIDIA GPU, for save="final" (on a CPU
+            it is only imitated, slowly), both for small systems; "auto", native or the kernel where the problem and what is
+            saved allow it. Values are equal to rounding; ``iterations`` of "native" count those of
+            the steps in which a contact acts or might.
+
+    Returns:
+        A `Solution` of numpy arrays with a leading axis B. Failed lanes are flagged in ``status``; where they became
+        infinite or NaN they stay so. The other lanes are not affected.
+
+    Raises:
+        ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
+    """
+    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
+    found = in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
+    while np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
+        program, found = with_room(program, lanes, found, lost, execution, chunk)
+    return found
+
+
+def with_room(
+    program: Program, lanes: Lanes, found: Solution, lost: np.ndarray, execution: str, chunk: int | None
+) -> tuple[Program, Solution]:
+    """The program with larger lists, and the solution with the lanes whose lists were full (B,) computed again by it."""
+    q0 = lanes.take(0).q0
+    larger = program.replace(problem=enlarged(program.problem, q0, int(np.sum(lost))))
+    some = lanes.some(np.flatnonzero(lost))
+    again = in_chunks(larger, some, executed(trajectory, larger, some, execution), chunk, False)
+    before, after = (slots(x.problem, q0) for x in (program, larger))
+    found = with_slots(found, before, after, program.problem.constraints.number)  # type: ignore[union-attr]
+
+    def put(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+        whole = np.array(whole)
+        whole[lost] = part
+        return whole
+
+    return larger, jax.tree.map(put, found, again)

@@ -1,0 +1,338 @@
+"""The steps of one motion: its start, a step with or without contact, and the loop over steps for one lane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..bodies.listing import Listing
+from ..compiler.stream import stream
+from ..jaxtools.derivative_rules import UNDIFFERENTIATED, guarded
+from ..jaxtools.shapes import array, arrays, returned
+from ..mechanics.contact import ContactLaw, Solved
+from ..mechanics.jumps import jump_status, steep_status
+from ..mechanics.linearisation import Metric, acceleration, closure, linearise
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Info, Timing, finite, unstable
+from ..mechanics.schemes.corrected import Corrected, Tracked, end, synchronous
+from ..mechanics.status import DERIVATIVES, Status, as_status
+from ..results import Solution
+from .account import Account
+from .program import Program
+from .rows import LOOK, Row, Turn, step_at_or_after
+
+ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
+
+
+def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, Array]:
+    """The motion with v0 projected onto the admissible velocities T(t0, q0) in the kinetic metric (Paoli 2010, initial data
+    (P4)), the impulse of that projection (m,), and status bits."""
+    q0, v0, t0, _, h, _, e, args = motion
+    metric = Metric.at(problem, q0, args)
+    contacts = linearise(problem, metric, t0, q0, args)
+    gap_velocity = contacts.gap_velocity(v0)
+    at = closure(contacts, gap_velocity, q0, v0, h, acceleration(problem, metric, t0, q0, v0, args))
+    found = law.velocity(contacts, gap_velocity, at.closed)
+    inside = jnp.all((e >= 0) & (e <= 1)) & (h > 0)
+    status = (
+        (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
+        | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)
+        | as_status(jnp.any(at.violated), Status.START_NOT_ADMISSIBLE)
+        | as_status(~inside, Status.INPUT_OUT_OF_RANGE)
+    )
+    return motion._replace(v0=v0 + found.jump), found.impulse, status
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Part:
+    """A scheme whose step ends after a time ``length``, within the step."""
+
+    scheme: Any
+    length: Array
+
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """The state then; its number is that of the full step."""
+        return self.scheme.step(problem, law, motion, state, self.length)
+
+    def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """As `step`, without impulses."""
+        return self.scheme.free_step(problem, motion, state, self.length)
+
+
+class Course:
+    """A motion under way: what does not change over its steps, its steps, and the two ways to loop over them."""
+
+    def __init__(self, program: Program, motion: Motion) -> None:
+        self.program, self.problem, traits = program, program.problem, program.scheme.traits
+        # without restitution coupled impulses are the projection of the theory
+        self.law = Solved(program.solver, couples=traits.restitution != "none")
+        self.locates = traits.locates  # impacts, and makes part steps
+        wanted = program.sensitivity in ("corrected", "discrete")
+        differentiated = wanted and self.problem.constraints is not None
+        self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
+        self.scheme: Any = Corrected(program.scheme) if self.corrected else program.scheme
+        self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
+        self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
+        self.listed = self.problem.listed  # constraints are those of near pairs of bodies
+        if self.listed:
+            self.scheme = Listing(self.scheme)
+        # what a step needs of the motion, and no more
+        self.moving = motion._replace(q0=None, v0=None)
+        # a scheme that can make part of a step makes the last one end at t1
+        over = motion.time(motion.steps) - motion.t1
+        self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)
+        self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
+
+    def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
+        """What the loop carries, at the start: the state, the row of the step that led to it, the account before it."""
+        neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
+        motion, impulse, status = start(self.problem.near(neighbours), self.law, motion)
+        state, info = self.scheme.init(self.problem, self.law, motion)
+        q0, v0 = motion.q0, motion.v0
+        # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
+        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.touched(impulse, None))
+        row = row._replace(before=(state, impulse)) if self.locates else row
+        return state, row, Account.opened(status, motion.t0).added(self.problem, motion, 0, state, info)
+
+    # steps
+
+    def until(self, k: Any) -> Any:
+        """The scheme whose step ends with number k, or at t1."""
+        h = self.moving.h
+        return Part(self.scheme, jnp.where(k == self.moving.steps, h - self.over, h)) if self.locates else self.scheme
+
+    def step(self, scheme: Any, state: Any) -> tuple[Any, Info]:
+        """A step, with the law for the lanes in which a contact acts."""
+
+        def contact() -> tuple[Any, Info]:
+            return scheme.step(self.problem, self.law, self.moving, state)
+
+        # through XLA a branch of a lane would be work for all of them, and a selection
+        if self.problem.constraints is None or not self.program.branches:
+            return contact()
+        free = scheme.free_step(self.problem, self.moving, state)
+        return lax.cond(unsettled(*free), contact, lambda: free)
+
+    def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
+        """Of the state that a step led to, from the row before it and the state at its beginning."""
+        # contacts of bodies come and go: theirs are the impulses of the step
+        before = jnp.zeros_like(row.impulse) if self.listed else row.impulse
+        impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
+        kept = (begin, before) if self.locates else None
+        pairs, touched = self.pairs_of(state), self.touched(info.impulse, row.touched)
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched)
+
+    def touched(self, impulse: Array, before: Array | None) -> Array | None:
+        """Whether a contact has touched by now, where rows do not keep the impulses of all steps and a derivative asks."""
+        if not (self.listed and self.corrected):
+            return None
+        return jnp.any(impulse > 0) | (False if before is None else before)
+
+    def pairs_of(self, state: Any) -> Array | None:
+        """Of contacts between bodies, which these are (m, 2): see `Solution.pairs`."""
+        if not self.listed:
+            return None
+        return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
+
+    def crossed(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
+        """With a remark on derivatives where something jumped in a step, from a state and its row to others."""
+        if not self.tells_jumps:
+            return account
+        (old, old_row), (new, row) = before, after
+        impulses = old_row.impulse, row.impulse
+        bits = jump_status(self.problem, self.moving, old, new, impulses, self.program.clock)
+        return account if bits is None else account.noted(bits, self.moving.time(new.n))
+
+    def stable(self, state: Any, account: Account) -> Account:
+        """With a failure where the force is too stiff for h: looked at now and then, it costs two forces, and again for derivatives."""
+        state, motion = lax.stop_gradient((state, self.moving))
+        traits = self.scheme.traits
+        bits = as_status(unstable(traits, self.problem, motion, state), Status.STEP_UNSTABLE)
+        steep = steep_status(traits, self.problem, motion, state) if self.tells_jumps else None
+        bits = bits if steep is None else bits | steep
+        return account.noted(bits, motion.time(state.n))
+
+    # rows
+
+    def in_time(self, t: Array, row: Row, back: Array) -> Row:
+        """The row at time t, which is ``back`` before its step ended."""
+        h = self.moving.h
+        found = row.interpolated(back, h)
+        if self.corrected:
+            touched = jnp.any(found.impulse > 0) if found.touched is None else found.touched
+            at = (t, found.q, found.v, touched & ~jnp.any(found.last > 0))
+            found = found._replace(v=synchronous(self.problem, self.scheme, self.moving, *at))
+        if row.before is None:
+            return found
+        before, impulse = row.before
+        inside = back > ALIGNED * h
+        part = Part(self.scheme, jnp.where(inside, h - back, h))
+        new, info = self.step(part, before)
+        exact = self.row_of(new, info, row._replace(impulse=impulse), before)
+        return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
+
+    def value(self, t: Array, row: Row) -> Any:
+        """What the save function keeps of a row."""
+        return arrays(self.program.function(t, row.q, row.v, self.moving.args))  # type: ignore[misc]
+
+    def energy(self, t: Array, row: Row) -> Array | None:
+        """The energy of a row, where the problem defines one."""
+        found, args = self.problem.energy, self.moving.args
+        if found is None:
+            return None
+        v = row.v if self.problem.constraints is None or self.listed else self.outside(t, row)
+        return jnp.asarray(found(t, row.q, v, args), row.q.dtype)
+
+    def outside(self, t: Array, row: Row) -> Array:
+        """The velocity of a row, or that before the impact of which it has the first of two steps: between them it is of no time."""
+        traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
+        if traits.steps < 2:
+            return row.v
+        # the velocity at t0 is what a projection has left
+        last = jnp.where(t - self.moving.t0 > ALIGNED * h, row.last, 0)
+
+        def before() -> Array:
+            contacts = linearise(self.problem, Metric.at(self.problem, row.q, args), t, row.q, args)
+            old = contacts.gap_velocity(row.v - contacts.jump(last))
+            begun = contacts.gap_velocity(row.v) + e * old < 1e-6 * old  # all but round-off
+            return row.v - contacts.jump(jnp.where(begun, last, 0))
+
+        return lax.cond(jnp.any(last > 0), before, lambda: row.v)
+
+    def closed(self, state: Any, account: Account) -> Account:
+        """At the end: with remarks on derivatives, or without."""
+        if self.tells:
+            near = self.problem.near(getattr(state, "neighbours", None))
+            status = end(near, self.scheme.traits, self.ended, self.moving.steps, state)
+            return account._replace(status=account.status | status)
+        unasked = 0 if self.tells_jumps and not self.tells else int(DERIVATIVES)
+        return account._replace(status=account.status & ~unasked) if self.locates else account
+
+    def last(self, row: Row) -> Row:
+        """The row at t1."""
+        back = self.ended.time(self.moving.steps) - self.moving.t1
+        return self.in_time(self.moving.t1, row._replace(before=None), back)
+
+    def solution(self, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
+        """From its rows (t, q, v, z, impulse, energy)."""
+        t, q, v, z, impulse, energy = rows
+        found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), pairs=pairs)
+        return guarded(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
+
+    def forgets(self, q: Array) -> bool:
+        """Whether there are rules that jax forgets in reverse mode inside another derivative: of a step, or of a mass matrix."""
+        if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
+            return False
+        if self.problem.constraints is not None:
+            return True
+        mass = self.problem.mass
+        mass = returned(array, mass, q, self.moving.args) if callable(mass) else mass
+        return mass is not None and jnp.ndim(mass) > 1
+
+    # every lane steps by itself
+
+    def branching(self, carry: Any) -> Solution:
+        """As a loop in which a lane takes the branches that it needs, for native code and kernels; rows leave it as they are
+        made, of which there are then as many as asked for."""
+        if self.program.rows:
+            each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
+            return self.closing(*stream(self.next_row, carry, Turn._make(each)))
+        return self.at_end(self.advanced_to(self.moving.steps, carry))
+
+    def at_end(self, carry: Any) -> Solution:
+        """The solution that keeps the last row alone."""
+        rows = self.row_at(carry, self.moving.steps, None)
+        return self.closing(carry, jax.tree.map(lambda x: x[None], rows))
+
+    def closing(self, carry: Any, rows: Any) -> Solution:
+        """The solution from the last carry and the rows."""
+        program, (state, row, account) = self.program, carry
+        still = Info.none(state.q, state.v, len(row.impulse))
+        account = account.added(self.problem, self.ended, self.moving.steps, state, still)
+        account = self.closed(state, self.stable(state, account))
+        if program.function is None:
+            return self.solution(rows, None, account)
+        (t, values), final = rows, self.last(row)
+        energy = self.energy(self.moving.t1, final)
+        q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
+        return self.solution((t, q, v, z, impulse, energy), values, account)
+
+    def next_row(self, carry: Any, turn: Turn) -> tuple[Any, Any]:
+        """Steps up to the next row, and that row."""
+        motion = self.moving
+        of_time = self.program.every is None
+        number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
+        target = jnp.where(turn.last, motion.steps, number)
+        carry = self.advanced_to(target, carry)
+        return carry, self.row_at(carry, target, turn)
+
+    def advanced_to(self, target: Array, carry: Any) -> Any:
+        """Steps up to that number."""
+        return lax.while_loop(lambda carry: carry[0].n < target, self.advance, carry)
+
+    def row_at(self, carry: Any, target: Array, turn: Turn | None) -> Any:
+        """The row of a turn, or the last: its time, state and energy, or what is saved in their place."""
+        program, motion, row = self.program, self.moving, carry[1]
+        if program.every is not None or program.rows == 0:
+            row = row._replace(before=None)
+        t, clock = motion.t1, self.ended.time(target)
+        if turn is not None:
+            t = jnp.where(turn.last, t, turn.time if program.every is None else motion.time(target))
+            clock = jnp.where(turn.last, clock, motion.time(target))
+        row = self.in_time(t, row, clock - t)
+        if program.function is not None:
+            return t, self.value(t, row)
+        return (t, *row[:4], self.energy(t, row))
+
+    def advance(self, carry: Any) -> Any:
+        """A step of one lane; traced once for all executions and derivatives."""
+        return _advanced(self.program, self.moving, carry)
+
+    def advanced(self, carry: Any) -> Any:
+        """A step of one lane: a free one, and where that is not right, one with the law and the full account."""
+        state, row, account = carry
+        new, info = self.scheme.free_step(self.problem, self.moving, state)
+        # rare are impulses, failures, penetrations
+        gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
+        right = ~unsettled(new, info) & jnp.all(gaps >= 0)
+        if self.program.rows == 0 or self.locates:
+            right &= new.n < self.moving.steps  # the last step has all of one
+        counted = account._replace(iterations=account.iterations + info.iterations)
+        impulse = row.impulse + info.impulse
+        free_row = self.row_of(new, info, row, state) if self.program.rows else row._replace(impulse=impulse)
+
+        def made() -> tuple:
+            new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)
+            told = account.added(self.problem, self.moving, state.n + 1, state, info)
+            return numbered(new, None), self.row_of(new, info, row, state), told
+
+        # the number of the step is that of all lanes, which spares them a choice
+        begin = state, row
+        found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)
+        state = numbered(found, new.n)
+        account = self.crossed(begin, (state, row), account)
+        account = lax.cond(
+            new.n.astype(jnp.uint32) % LOOK == 0, self.stable, lambda _, account: account, state, account
+        )
+        return state, row, account
+
+
+@jax.jit
+def _advanced(program: Program, motion: Motion, carry: Any) -> Any:
+    return Course(program, motion).advanced(carry)
+
+
+def unsettled(state: Any, info: Info) -> Array:
+    """Whether a free step is not to be used."""
+    return info.acts | (info.status != 0) | ~finite(state)
+
+
+def numbered(state: Any, n: Any) -> Any:
+    """The state with another number."""
+    return state._replace(state=numbered(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)

@@ -1,0 +1,389 @@
+"""The motion as one operation of jax: a batch of it is one motion with more lanes, its derivatives are operations alike.
+
+On a CPU it is native code, where the problem allows it, also inside a program that XLA compiles; elsewhere XLA takes the lane
+function as it stands. Reverse mode with few inputs takes the Jacobian in forward mode, which needs no memory for the steps.
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.extend.core import Primitive
+from jax.flatten_util import ravel_pytree
+from jax.interpreters import ad, batching, mlir
+from jax.sharding import AbstractMesh
+
+from ..compiler.llvm import xla_ffi as foreign
+from ..compiler.scalar import Unsupported
+from ..jaxtools.derivative_rules import UNDIFFERENTIATED
+from ..mechanics.motion import Motion
+from . import reverse_loop as backwards
+from .backends import Task, one_lane, without_rows
+from .program import Program
+from .reverse_loop import Parts
+from .rows import Turn
+from .trajectory import structure
+
+DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode
+ROWS = 1e8  # bytes of a Jacobian of all rows, up to which it is
+NO_MESH = AbstractMesh((), ())
+motion_p = Primitive("motion")
+motion_p.multiple_results = True
+
+
+# what is computed of one lane: functions of flat operands, hashable
+
+
+class LaneFunction(abc.ABC):
+    """A function of flat operands, hashable; ``before``: axes of its results before their own."""
+
+    before: ClassVar[int] = 0
+
+    @property
+    @abc.abstractmethod
+    def value(self) -> Value:
+        """The function itself, or that which is differentiated."""
+
+    @abc.abstractmethod
+    def general(self) -> LaneFunction:
+        """The same for any number of steps and rows, as native code is."""
+
+    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
+        """The target of native code; Unsupported where it cannot be had."""
+        general, turns = self.general(), _turns(self, axes)
+        return foreign.target(_branching, members, axes, count, results, turns, self.before, function=general)
+
+
+@dataclass(frozen=True)
+class Value(LaneFunction):
+    """The leaves of what a task gives, from the leaves of program and motion."""
+
+    task: Task
+    structure: Any
+    execution: str = "auto"  # as in `solve`
+
+    @property
+    def value(self) -> Value:
+        return self
+
+    def __call__(self, *leaves: Any, branches: bool = False) -> list:
+        program, motion = self.opened(leaves)
+        # jitted, so that values and derivatives share one trace
+        return jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
+
+    def opened(self, leaves: Sequence) -> tuple[Program, Motion]:
+        """Program and motion."""
+        return jax.tree.unflatten(self.structure, leaves[: self.structure.num_leaves])
+
+    def general(self) -> Value:
+        program, motion = self.opened([0] * self.structure.num_leaves)
+        rows, every = min(program.rows, 1), program.every and 1
+        program = program.replace(length=None, rows=rows, every=every)
+        return replace(self, structure=jax.tree.structure((program, motion)))
+
+    def rows(self, leaves: Sequence) -> int:
+        """How many there are before the last."""
+        return self.opened(leaves)[0].rows
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """Of the results in one lane: the form that native code is compiled from is traced, and no other."""
+        rows, general = self.rows(members), self.general()
+        with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
+            of_row = _branching.trace(*members, function=general).out_info
+        if rows == 0:
+            return of_row
+        # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
+        of_rows = jax.eval_shape(partial(_plain, function=general, axes=axes, count=None), *members)
+        found = []
+        for x, many in zip(of_row, of_rows, strict=True):
+            shape = (rows + 1, *x.shape) if many.ndim > x.ndim else x.shape
+            found.append(jax.ShapeDtypeStruct(shape, x.dtype))
+        return found
+
+    def differentiated(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
+        """The same, with its derivative by those leaves; ValueError if it is to have none."""
+        program, motion = self.opened(leaves)
+        if program.sensitivity == "none":
+            raise ValueError(UNDIFFERENTIATED)
+        _, by = self.opened(moved)
+        clock = by.t0 or by.t1 or by.h
+        known = program.replace(sensitivity=program.sensitivity or "corrected", clock=program.clock or clock)
+        return replace(self, structure=jax.tree.structure((known, motion)))
+
+
+@dataclass(frozen=True)
+class Derivative(LaneFunction):
+    """Of some outputs with respect to some operands of a lane function."""
+
+    function: Value
+    moved: tuple[bool, ...]
+    used: tuple[bool, ...]
+
+    @property
+    def value(self) -> Value:
+        return self.function
+
+    def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
+        """The used outputs as a function of the moved operands, and those."""
+
+        def of(some: Sequence) -> list:
+            numbers = iter(some)
+            full = [next(numbers) if m else x for x, m in zip(operands, self.moved, strict=True)]
+            found = self.function(*full, branches=branches)
+            return [x for x, u in zip(found, self.used, strict=True) if u]
+
+        return of, [x for x, m in zip(operands, self.moved, strict=True) if m]
+
+    def general(self) -> Derivative:
+        return replace(self, function=self.function.general())
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """As `Value.native_shapes`, without a trace of the derivative, which may only be transposed."""
+        count = len(self.moved)
+        values = self.function.native_shapes(members[:count], axes[:count])
+        moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
+        of = [x for x, u in zip(values, self.used, strict=True) if u]
+        return [jax.ShapeDtypeStruct(((moved,) * self.before + x.shape), x.dtype) for x in of]
+
+
+class Tangent(Derivative):
+    """From the operands, and changes of those moved: the changes of the outputs."""
+
+    def __call__(self, *operands: Any, branches: bool = False) -> list:
+        count = len(self.moved)
+        of, some = self.outputs(operands[:count], branches)
+        return jax.jvp(of, (some,), (list(operands[count:]),))[1]
+
+
+class Jacobian(Derivative):
+    """The changes of the outputs, for unit changes of each number moved, which are the first axis."""
+
+    before: ClassVar[int] = 1
+
+    def __call__(self, *operands: Any, branches: bool = False) -> list:
+        of, some = self.outputs(operands, branches)
+        flat, unravel = ravel_pytree(some)
+        push = lambda direction: jax.jvp(of, (some,), (unravel(direction),))[1]
+        return jax.vmap(push)(jnp.eye(flat.size, dtype=flat.dtype))
+
+
+class Cotangent(Derivative):
+    """From the operands, and cotangents of the outputs: those of the operands moved. Goes through the steps backwards."""
+
+    def __call__(self, *operands: Any, branches: bool = False) -> list:
+        count = len(self.moved)
+        of, some = self.outputs(operands[:count], branches)
+        return jax.vjp(of, some)[1](list(operands[count:]))[0]
+
+    def native_shapes(self, members: Sequence, axes: tuple) -> list:
+        """Those of the operands moved."""
+        return [x for x, m in zip(members, self.moved, strict=False) if m]
+
+    def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
+        """That of the loop over the steps backwards."""
+        program, motion = self.function.opened(members)
+        if program.problem.listed or program.length is None:
+            raise Unsupported("reverse mode of lists of near pairs")
+        _turns(self, axes)  # refuses what it has no rule for
+        parts = Parts.of(self.function.general().structure, self.moved, self.used, structure(program, motion))
+        return backwards.target(parts, self.function.opened, members, axes, count, results)
+
+
+# the operation
+
+
+def bind(task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto") -> Any:
+    """``task(program, motion, None)``, a pytree of structure ``result``, under a transformation of jax; ``execution``: as in `solve`."""
+    leaves, structure = jax.tree.flatten((program, motion))
+    # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
+    kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
+    leaves = [jnp.asarray(x, kinds.get(type(x))) for x in leaves]
+    found = motion_p.bind(*leaves, function=Value(task, structure, execution), axes=(None,) * len(leaves), count=None)
+    return jax.tree.unflatten(result, found)
+
+
+def _lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
+    """The lane function for all lanes, as XLA takes it."""
+    return function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
+
+
+_plain = jax.jit(
+    lambda *operands, function, axes, count: _lanewise(function, axes, count)(*operands),
+    static_argnames=("function", "axes", "count"),
+)
+_bound = jax.jit(
+    lambda *operands, **params: motion_p.bind(*operands, **params), static_argnames=("function", "axes", "count")
+)
+
+
+def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> list:
+    members = _of_one_lane(operands, axes)
+    lead = () if count is None else (count,)
+    if jax.default_backend() == "cpu" and _is_native(function):
+        shapes = function.native_shapes(members, axes)
+    else:
+        shapes = jax.eval_shape(partial(_plain, function=function, axes=axes, count=None), *members)
+    return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in shapes]
+
+
+def _of_one_lane(operands: Sequence, axes: tuple) -> list:
+    """Shapes of the operands in one lane."""
+    shapes = [x.shape if a is None else x.shape[1:] for x, a in zip(operands, axes, strict=True)]
+    return [jax.ShapeDtypeStruct(shape, x.dtype) for x, shape in zip(operands, shapes, strict=True)]
+
+
+def _is_native(function: Any) -> bool:
+    return function.value.execution != "xla"
+
+
+def _batched(operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple[list, list]:
+    size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
+    operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
+    if count is None:
+        axes = tuple(None if d is None else 0 for d in dims)
+        found = motion_p.bind(*operands, function=function, axes=axes, count=size)
+        return found, [0] * len(found)
+
+    def joined(x: Any, d: int | None, a: int | None) -> Any:
+        """With the new axis and that of the lanes as one."""
+        if d is None and a is None:
+            return x
+        x = x[None] if d is None else x
+        x = x[:, None] if a is None else x
+        return jnp.broadcast_to(x, (size, count, *x.shape[2:])).reshape(size * count, *x.shape[2:])
+
+    operands = [joined(x, d, a) for x, d, a in zip(operands, dims, axes, strict=True)]
+    axes = tuple(None if d is None and a is None else 0 for d, a in zip(dims, axes, strict=True))
+    found = motion_p.bind(*operands, function=function, axes=axes, count=size * count)
+    return [x.reshape(size, count, *x.shape[1:]) for x in found], [0] * len(found)
+
+
+def _is_real(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _pushed(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
+    moved = tuple(type(t) is not ad.Zero and _is_real(x) for x, t in zip(primals, tangents, strict=True))
+    changes = [ad.instantiate_zeros(t) for t, m in zip(tangents, moved, strict=True) if m]
+    if function is not function.value:
+        # derivatives of derivatives: of the lane function as it stands
+        some = [x for x, m in zip(primals, moved, strict=True) if m]
+
+        def of(some: list) -> list:
+            numbers = iter(some)
+            full = [next(numbers) if m else x for x, m in zip(primals, moved, strict=True)]
+            return _plain(*full, function=function, axes=axes, count=count)
+
+        return jax.jvp(of, (some,), (changes,))
+    function = function.differentiated(primals, moved)
+    values = motion_p.bind(*primals, function=function, axes=axes, count=count)
+    used = tuple(map(_is_real, values))
+    further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
+    tangent = Tangent(function, moved, used)
+    found = iter(motion_p.bind(*primals, *changes, function=tangent, axes=(*axes, *further), count=count))
+    return values, [
+        next(found) if u else ad.Zero(jax.typeof(x).to_tangent_aval()) for x, u in zip(values, used, strict=True)
+    ]
+
+
+def _pulled(cotangents: Sequence, *operands: Any, function: Tangent, axes: tuple, count: int | None) -> list:
+    number = len(function.moved)
+    known, changes = operands[:number], operands[number:]
+    linear = [ad.is_undefined_primal(x) for x in changes]
+    varied = iter(linear)
+    moved = tuple(m and next(varied) for m in function.moved)
+    wanted = iter(cotangents)
+    used = tuple(u and type(next(wanted)) is not ad.Zero for u in function.used)
+    given = [ct for ct in cotangents if type(ct) is not ad.Zero]
+    avals = [x.aval for x, lin in zip(changes, linear, strict=True) if lin]
+    lane_axes = [a for a, lin in zip(axes[number:], linear, strict=True) if lin]
+    axes = axes[:number]
+    if not given:
+        found: list = [None] * len(avals)
+    elif _is_native(function) and _fits(avals, lane_axes, given, count):
+        lane = 0 if count is None else 1
+        of = Jacobian(function.function, moved, used)
+        every = motion_p.bind(*known, function=of, axes=axes, count=count)
+
+        def share(jacobian: Array, ct: Array) -> Array:
+            """(p,), or (lanes, p)."""
+            left = (*jacobian.shape[: lane + 1], -1)
+            flat = jacobian.reshape(left), ct.reshape(*ct.shape[:lane], -1)
+            return jnp.einsum("...pk,...k->...p", *flat)
+
+        total: Any = sum(share(jacobian, ct) for jacobian, ct in zip(every, given, strict=True))
+        found, first = [], 0
+        for aval, axis in zip(avals, lane_axes, strict=True):
+            shape = aval.shape if axis is None or count is None else aval.shape[1:]
+            part = total[..., first : first + math.prod(shape)]
+            first += math.prod(shape)
+            part = part.sum(axis=0) if count is not None and axis is None else part
+            found.append(part.reshape(aval.shape))
+    else:
+        further = (None if count is None else 0,) * len(given)
+        of_lanes = Cotangent(function.function, moved, used)
+        found = motion_p.bind(*known, *given, function=of_lanes, axes=(*axes, *further), count=count)
+        # what lanes share has the sum of theirs
+        found = [x.sum(axis=0) if count is not None and a is None else x for x, a in zip(found, lane_axes, strict=True)]
+    results = iter(found)
+    return [None] * number + [next(results) if lin else None for lin in linear]
+
+
+def _fits(avals: Sequence, lane_axes: Sequence, given: Sequence, count: int | None) -> bool:
+    """Whether the Jacobian in forward mode is the better way."""
+    of_lane = [math.prod(x.shape if a is None else x.shape[1:]) for x, a in zip(avals, lane_axes, strict=True)]
+    directions = sum(of_lane)
+    size = directions * sum(x.size * x.dtype.itemsize for x in given)
+    return jax.default_backend() == "cpu" and directions <= DIRECTIONS and size <= ROWS
+
+
+def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
+    """As native code, where it can be had."""
+    members = _of_one_lane(ctx.avals_in, axes)
+    try:
+        if not _is_native(function):
+            raise Unsupported("not asked for")
+        name = function.target(members, axes, count, ctx.avals_out)
+    except (Unsupported, ImportError, NotImplementedError) as error:
+        if function.value.execution == "native":
+            raise ValueError(f"execution='native' cannot take this problem ({error}): give execution='xla'") from error
+        return _by_xla(ctx, *operands, function=function, axes=axes, count=count)
+    call = jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in ctx.avals_out])
+    return mlir.lower_fun(lambda *xs: call(*xs), multiple_results=True)(ctx, *operands)
+
+
+_branching = jax.jit(lambda *operands, function: function(*operands, branches=True), static_argnames="function")
+
+
+def _turns(function: Any, axes: tuple) -> Callable:
+    """The turns of the rows, from the operands; Unsupported where lanes differ in the times, or those are differentiated."""
+    value = function.value
+    number = value.structure.num_leaves
+    moved = (False,) * number if function is value else function.moved
+    known, _ = value.opened([a is not None or m for a, m in zip(axes, moved, strict=False)])
+    if known.rows == 0:
+        return lambda operands: ()
+    if known.times:
+        raise Unsupported("times of rows that are no constants")
+    return lambda operands: Turn.of(value.opened(operands)[0])
+
+
+def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
+    return mlir.lower_fun(_lanewise(function, axes, count), multiple_results=True)(ctx, *operands)
+
+
+motion_p.def_impl(_bound)
+motion_p.def_abstract_eval(_abstract)
+ad.primitive_jvps[motion_p] = _pushed
+ad.primitive_transposes[motion_p] = _pulled
+batching.primitive_batchers[motion_p] = _batched
+mlir.register_lowering(motion_p, _by_xla)
+mlir.register_lowering(motion_p, _natively, platform="cpu")

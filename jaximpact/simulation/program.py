@@ -1,0 +1,104 @@
+"""What is computed of each motion: the problem, the methods that solve it, and the rows that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.shapes import arrays
+from ..mechanics.contact import ContactSolver
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.user_functions import outcome
+from ..results.save import Save
+
+static: Any = {"static": True}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Program:
+    """The same for all lanes; what is static shapes the compiled code.
+
+    Attributes:
+        problem, scheme, solver: what is solved, and how.
+        times: times of the rows before the last (k,) [s], where they are given.
+        rows: their number; every: or every so many steps one.
+        function: what is kept in place of the state (`Save`).
+        sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
+        clock: whether derivatives by t0, t1 or h are wanted, for which the fixed times at which a force jumps count as well.
+        length: the number of steps, where reverse mode must know it; None for one trace for any number.
+        branches: every lane takes branches of its own, as native code and a kernel do.
+        straight: whether steps through XLA are made without a branch, as a GPU wants them: see `straight`.
+        tells: whether it tells how far it has come, through XLA.
+    """
+
+    problem: Problem
+    scheme: Scheme
+    solver: ContactSolver
+    times: Any
+    rows: int = field(default=0, metadata=static)
+    every: int | None = field(default=None, metadata=static)
+    function: Callable | None = field(default=None, metadata=static)
+    sensitivity: str | None = field(default="none", metadata=static)
+    clock: bool = field(default=False, metadata=static)
+    length: int | None = field(default=None, metadata=static)
+    branches: bool = field(default=False, metadata=static)
+    straight: bool = field(default=False, metadata=static)
+    tells: bool = field(default=False, metadata=static)
+
+    @classmethod
+    def of(cls, problem: Problem, scheme: Scheme, solver: ContactSolver, save: Save, motion: Motion) -> Program:
+        """For motions of known numbers of steps; their numbers may have a lane axis."""
+        dtype = motion.q0.dtype
+        times, rows = np.zeros((0,), dtype), 0
+        if save.every is not None:
+            rows = -(-int(np.max(motion.steps)) // save.every)
+        elif save.times is not None:
+            times = _saved_times(save, motion)
+            rows = times.shape[0]
+        return cls(problem, scheme, solver, times, rows, save.every, save.function)
+
+    def replace(self, **changes: Any) -> Program:
+        """With some of it changed."""
+        return replace(self, **changes)
+
+    def row_size(self, one: Motion, m: int) -> int:
+        """Bytes of a saved row of one motion."""
+        if self.function is not None:
+            name = "save: function(t, q, v, args)"
+            found = outcome(name, arrays, self.function, one.t0, one.q0, one.v0, one.args)
+            if not jax.tree.leaves(found):
+                raise TypeError("save: function(t, q, v, args) returns nothing: is a return missing?")
+            return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
+        pairs = 8 * m * self.problem.listed
+        return (3 * one.q0.shape[0] + m + 1 + (self.problem.energy is not None)) * one.q0.dtype.itemsize + pairs
+
+
+def _saved_times(save: Save, motion: Motion) -> Any:
+    """The saved times before t1; or ValueError."""
+    dtype = motion.q0.dtype
+    times = save.times.astype(dtype) if is_traced(save.times) else np.asarray(save.times, dtype)
+    if times.ndim != 1:
+        raise ValueError(f"save: times must have shape (k,), got {times.shape}")
+    if is_traced(times):
+        return times
+    if not np.all(np.isfinite(times)) or np.any(np.diff(times) <= 0):
+        raise ValueError("save: times must be finite and strictly increasing")
+    near = np.min(np.diff(times), initial=np.inf)
+    if not is_traced(motion.h) and save.function is not None and near < np.max(motion.h):
+        raise ValueError("save: with a function, times must be at least h apart; store the state, or take a smaller h")
+    if is_traced(motion.t0, motion.t1) or times.size == 0:
+        return times
+    t0, t1, latest = (float(x) for x in (np.max(motion.t0), np.min(motion.t1), np.max(motion.t1)))
+    slack = 8 * np.finfo(times.dtype).eps * max(abs(t0), abs(latest))
+    if times[0] < t0 - slack or times[-1] > t1 + slack:
+        raise ValueError(f"save: times must lie in [t0, t1] = [{t0:g}, {t1:g}], got [{times[0]:g}, {times[-1]:g}]")
+    # the final row stands for a last time equal to t1
+    return times[:-1] if times[-1] >= latest - slack else times

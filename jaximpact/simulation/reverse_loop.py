@@ -1,0 +1,304 @@
+"""Reverse mode of a motion as native code: its states are kept, and its steps differentiated one by one, from the last to the first.
+
+Each part of the motion, its start, one step, a row, is a function of numbers whose transposed derivative is compiled once;
+a loop outside calls them. What a step costs then does not depend on how many numbers are differentiated by. What a kept row owes to
+the step that led to it is added when the loop comes there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+
+from ..compiler.llvm.call import Placed, Prepared, as_lanes, columns, prepared
+from ..compiler.llvm.xla_ffi import cores, registered
+from ..compiler.scalar import Unsupported
+from ..compiler.stream import stream
+from ..jaxtools.jaxpr_tools import holds, inlined
+from ..jaxtools.threads import core_count
+from ..jaxtools.trace_context import without_collection
+from .account import Account
+from .backends import without_rows
+from .motion_loop import Course
+from .rows import Row, Turn, step_at_or_after
+
+MEMORY = 2**30  # bytes of states to keep, beyond which reverse mode goes through XLA, which computes them again
+WIDE = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
+FEW = 16  # lanes from which they are shared out to all cores: a lane takes many steps
+
+
+def is_real(x: Any) -> bool:
+    return jnp.issubdtype(x.dtype, jnp.floating)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a motion as functions of the leaves of program and motion, and of the carry between steps.
+
+    Attributes:
+        structure: of (program, motion); of a program for any number of steps and rows.
+        moved: the leaves that are differentiated by.
+        used: the leaves of the solution that are differentiated.
+        of_rows: which of these have an axis of rows.
+        told: whether some are of the account, which is then differentiated from step to step.
+    """
+
+    structure: Any
+    moved: tuple[bool, ...]
+    used: tuple[bool, ...]
+    of_rows: tuple[bool, ...]
+    told: bool
+
+    @classmethod
+    def of(cls, structure: Any, moved: tuple[bool, ...], used: tuple[bool, ...], solution: Any) -> Parts:
+        """``structure`` of the program for any number of steps and rows; ``solution``: the structure of the outputs."""
+        found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(solution, used))
+        names = [path[0].name for path, u in found if u]
+        kept = jax.tree.unflatten(structure, range(structure.num_leaves))[0].function
+        of_rows = ("t", "values") if kept is not None else ("t", *Row._fields[:4], "energy")
+        told = any(name in Account._fields for name in names)
+        return cls(structure, moved, used, tuple(name in of_rows for name in names), told)
+
+    def course(self, leaves: Sequence) -> tuple[Course, Any]:
+        """The motion under way, and its numbers."""
+        program, motion = jax.tree.unflatten(self.structure, leaves)
+        return Course(without_rows(program), motion), motion
+
+    def start(self, leaves: Sequence) -> tuple:
+        course, motion = self.course(leaves)
+        return course.begin(motion)
+
+    def step(self, leaves: Sequence, carry: Any) -> Any:
+        return self.course(leaves)[0].advance(carry)
+
+    def row(self, leaves: Sequence, turn: Turn, carry: Any) -> list:
+        """What is used of a solution whose row of this turn is all."""
+        course, _ = self.course(leaves)
+        found = jax.tree.leaves(course.closing(carry, course.row_at(carry, carry[0].n, turn)))
+        return [x for x, u in zip(found, self.used, strict=True) if u]
+
+    def states(self, *leaves: Any) -> tuple:
+        """The carry after the last step, and that before each, which stands for all of them."""
+        course, motion = self.course(leaves)
+        each = Turn(*(jax.ShapeDtypeStruct((), x) for x in (jnp.int32, motion.q0.dtype, bool)))
+        return stream(lambda carry, _: (self.step(leaves, carry), carry), course.begin(motion), each)
+
+    def reals(self, carry: Any) -> list:
+        """The leaves of the carry that are differentiated."""
+        return [x for x in jax.tree.leaves(carry if self.told else carry[:2]) if is_real(x)]
+
+    # transposed derivatives
+
+    def of_start(self, leaves: Sequence, change: Sequence, total: Sequence) -> list:
+        """``total`` with what the first carry owes to the leaves moved."""
+        some, _ = self._pulled(lambda leaves, _: self.reals(self.start(leaves)), leaves, None, change)
+        return _sum(total, some)
+
+    def of_step(
+        self, step: ClosedJaxpr, leaves: Sequence, carry: Any, change: Sequence, total: Sequence
+    ) -> tuple[list, list]:
+        """What the carry after a ``step`` owes to that before it, and ``total`` with what it owes to the leaves moved."""
+        structure = jax.tree.structure(carry)
+        made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
+        after = lambda *operands: self.reals(jax.tree.unflatten(structure, made(*operands)))
+        # of a scan jax transposes no other than a linear one
+        some, before = self._pulled(after, leaves, carry, change, whole=not holds(step, "scan"))
+        return before, _sum(total, some)
+
+    def of_row(
+        self, leaves: Sequence, turn: Turn, given: Sequence, carry: Any, change: Sequence, total: Sequence
+    ) -> tuple[list, list]:
+        """``change`` and ``total`` with what the row of a turn owes to the carry after its step and to the leaves moved."""
+        some, more = self._pulled(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
+        return _sum(change, more), _sum(total, some)
+
+    def _pulled(self, function: Callable, leaves: Sequence, carry: Any, change: Sequence, whole: bool = False) -> tuple:
+        def of(some: Sequence, reals: Sequence) -> list:
+            numbers = iter(some)
+            full = [next(numbers) if m else x for x, m in zip(leaves, self.moved, strict=True)]
+            return function(full, carry if carry is None else self._with_reals(carry, reals))
+
+        some = [x for x, m in zip(leaves, self.moved, strict=True) if m]
+        at = (some, [] if carry is None else self.reals(carry))
+        if not whole:
+            return jax.vjp(of, *at)[1](list(change))
+        # values and derivative in one program, as nobody asks for the values alone: jax takes its time to tell them apart
+        pushed = lambda some, reals: jax.jvp(of, at, (some, reals))[1]
+        return jax.linear_transpose(pushed, *at)(list(change))
+
+    def _with_reals(self, carry: Any, reals: Sequence) -> Any:
+        numbers = iter(reals)
+        moved = jax.tree.map(lambda x: next(numbers) if is_real(x) else x, carry if self.told else carry[:2])
+        return moved if self.told else (*moved, carry[2])
+
+
+def _sum(x: Sequence, y: Sequence) -> list:
+    return [a + b for a, b in zip(x, y, strict=True)]
+
+
+_step = jax.jit(lambda leaves, carry, parts: parts.step(leaves, carry), static_argnames="parts")
+_start = jax.jit(lambda leaves, parts: parts.start(leaves), static_argnames="parts")
+_states = jax.jit(lambda leaves, parts: parts.states(*leaves), static_argnames="parts")
+_of_start = jax.jit(lambda *operands, parts: parts.of_start(*operands), static_argnames="parts")
+_of_step = jax.jit(lambda *operands, parts, step: parts.of_step(step, *operands), static_argnames=("parts", "step"))
+_of_row = jax.jit(lambda *operands, parts: parts.of_row(*operands), static_argnames="parts")
+
+
+class Backwards:
+    """The cotangents of the leaves moved, from the leaves and cotangents of the outputs used; compiled for ``lanes`` (None: one).
+
+    ``opened``: program and motion from their leaves.
+
+    Raises:
+        Unsupported, ImportError: as `prepared`; lanes differ in the steps that given times belong to, the states would not fit into
+            `MEMORY`, or there are more than `WIDE` numbers moved.
+    """
+
+    def __init__(self, parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None):
+        self.lanes, self.opened, self.count = lanes, opened, len(parts.moved)
+        self.carried = [a is not None for a in axes]
+        program, differ = opened(members)[0], opened(self.carried)[1]
+        if program.rows and program.every is None and (differ.t0 or differ.h):
+            raise Unsupported("reverse mode of times that belong to other steps in other lanes")
+        leaves, given = list(members[: self.count]), members[self.count :]
+        # how many times there are is no part of the code
+        self.times = opened(range(self.count))[0].times
+        leaves[self.times] = jax.ShapeDtypeStruct((0,), program.times.dtype)
+        some = [x for x, m in zip(leaves, parts.moved, strict=True) if m]
+        self.carry = jax.eval_shape(lambda leaves: _start(leaves, parts=parts), leaves)
+        size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self.carry))
+        if size * program.length * (lanes or 1) > MEMORY:
+            raise Unsupported("reverse mode of so many states")
+        if sum(math.prod(x.shape) for x in some) > WIDE:
+            raise Unsupported("reverse mode of so many numbers")
+        self.steps = program.length
+        with without_collection():
+            self._prepare(parts, leaves, given, some)
+
+    def _prepare(self, parts: Parts, leaves: list, given: Sequence, some: list) -> None:
+        """Compiles the parts."""
+        many, reals = self.lanes is not None, parts.reals(self.carry)
+
+        def part(one: Callable, *operands: Any, first: Sequence[bool] = (), **static: Any) -> Prepared:
+            rest = len(jax.tree.leaves(operands)) - len(first)
+            flags = [*self.carried[: self.count], *first, *[many] * rest]
+            return prepared(one, (leaves, *operands), flags, parts=parts, **static)
+
+        self.states, self.found = part(_states), [*reals, *some]
+        step = inlined(_step.trace(leaves, self.carry, parts=parts).jaxpr)
+        self.of_step = part(_of_step, self.carry, reals, some, step=step)
+        self.of_start = part(_of_start, reals, some)
+        self.of_rows, dtype = parts.of_rows, self.carry[1].q.dtype
+        of_one = [jax.ShapeDtypeStruct(x.shape[r:], x.dtype) for x, r in zip(given, self.of_rows, strict=True)]
+        turn = Turn(None, jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((), bool))
+        first = [False, False, *self.carried[self.count :]]
+        self.of_row = part(_of_row, turn, of_one, self.carry, reals, some, first=first)
+
+    @cached_property
+    def turns(self) -> list[np.ndarray]:
+        """What the loop over the steps is given: nothing but their number."""
+        dtype = self.carry[1].q.dtype
+        return [np.zeros(self.steps, np.int32), np.zeros(self.steps, dtype), np.zeros(self.steps, bool)]
+
+    def __call__(self, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
+        """Fills in the results of all lanes."""
+        every = self.lanes or 1
+        slices = [slice(0, every)]
+        if every >= FEW:
+            ends = np.linspace(0, every, core_count() + 1).astype(int)
+            slices = [slice(a, b) for a, b in pairwise(ends)]
+
+        def share(some: slice) -> None:
+            mine = [x[some] if c else x for x, c in zip(operands, self.carried, strict=True)]
+            for x, y in zip(found, self.of_lanes(mine, some.stop - some.start), strict=True):
+                if self.lanes is not None:
+                    x[some] = y
+                else:
+                    x[...] = y[0]
+
+        if len(slices) == 1:
+            share(slices[0])
+        else:
+            list(cores().map(share, slices))
+
+    def rows(self, leaves: Sequence) -> tuple[list[int], Turn]:
+        """Of all rows, in the order of time, the numbers of their steps and their turns."""
+        program, motion = self.opened(leaves)
+        every = Turn.of(program)
+        numbers = every.number
+        if program.every is None:
+            numbers = step_at_or_after(every.time, motion.t0, motion.h, np)
+        return np.where(every.last, self.steps, np.clip(numbers, 0, self.steps)).tolist(), every
+
+    def of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
+        """The results for some lanes."""
+        leaves, given = list(map(np.ascontiguousarray, operands[: self.count])), operands[self.count :]
+        numbers, turn = self.rows(leaves)
+        leaves[self.times] = leaves[self.times][:0]
+        whole = max(x.whole(lanes) for x in (self.states, self.of_step, self.of_row, self.of_start))
+        fixed = [columns(x, whole) if c else x for x, c in zip(leaves, self.carried, strict=False)]
+        carries = self.carries(self.states.run(fixed, whole, whole, self.turns))
+        flags = zip(given, self.carried[self.count :], self.of_rows, strict=True)
+        owed = [self.owed(x, c, r, len(numbers), whole) for x, c, r in flags]
+        # a call is given the numbers of a carry and of a row
+        known, moving = [(x, None) for x in fixed], [(x, 0) for x in carries]
+        kept = [(x, 1) for x in (turn.time, turn.last, *owed)]
+        # what is found is written beside what was found before
+        found = [[np.zeros((math.prod(x.shape), whole), x.dtype) for x in self.found] for _ in range(2)]
+
+        def placed(part: Prepared, *operands: tuple) -> list[Placed]:
+            both = ((found[0], found[1]), (found[1], found[0]))
+            return [Placed(part, [*operands, *((x, None) for x in here)], there, whole, 2) for here, there in both]
+
+        row, step = placed(self.of_row, *known, *kept, *moving), placed(self.of_step, *known, *moving)
+        side, last = 0, len(numbers)
+        for k in reversed(range(self.steps + 1)):
+            while last and numbers[last - 1] == k:
+                last -= 1
+                row[side](k, last)
+                side = 1 - side
+            if k:
+                step[side](k - 1, 0)
+                side = 1 - side
+        results = self.of_start.run([*fixed, *found[side]], whole, whole)
+        return [as_lanes(x, lanes, a.shape, False) for x, (a, _) in zip(results, self.of_start.results, strict=True)]
+
+    def carries(self, found: list[np.ndarray]) -> list[np.ndarray]:
+        """The carry before each step and after the last one (steps + 1, size, whole), from what `Parts.states` gives."""
+        every = []
+        for last, before in zip(found, found[len(found) // 2 :], strict=False):
+            size, _, whole = last.shape
+            every.append(np.empty((self.steps + 1, size, whole), last.dtype))
+            every[-1][:-1] = np.moveaxis(before, 1, 0)
+            every[-1][-1] = last[:, 0]
+        return every
+
+    def owed(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
+        """Cotangents of an output, row by row; what is no row belongs to the last."""
+        axis = int(carried)
+        if not of_row:
+            last, x = x, np.zeros((*x.shape[:axis], rows, *x.shape[axis:]), x.dtype)
+            np.moveaxis(x, axis, 0)[-1] = last
+        return columns(x, whole, 1) if carried else np.ascontiguousarray(x)
+
+
+def target(
+    parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None, results: Sequence
+) -> str:
+    """The name of a target of XLA's foreign function interface: from the leaves, and cotangents of the outputs used, those of the
+    leaves moved; as `Backwards`, the rest as in `foreign.target`."""
+    lead = [() if a is None else (lanes,) for a in axes]
+    shapes = [((*n, *x.shape), np.dtype(x.dtype)) for n, x in zip(lead, members, strict=True)]
+    outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
+    program = opened(members)[0]
+    key = (parts, program.length, program.rows, program.every, tuple(axes), lanes, str(shapes))
+    return registered(key, lambda: Backwards(parts, opened, members, axes, lanes), shapes, outputs)

@@ -1,0 +1,117 @@
+"""The rows of a motion that are kept: which step each belongs to, and the buffer that the loop carries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..mechanics.motion import Motion
+from .program import Program
+
+LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
+
+
+class Row(NamedTuple):
+    """What a saved row holds until it is interpolated: position, velocity, admissible position (d,), accumulated impulse (m,),
+    the chord (d,) and the impulse (m,) of the step that led to it, and of a scheme that can step to a row's time the state
+    and the impulse before that step. Of contacts between bodies: the impulse (m,) of the step alone, which ``pairs`` (m, 2)
+    they are and, where derivatives are corrected, whether any contact has ever ``touched`` ()."""
+
+    q: Array
+    v: Array
+    z: Array
+    impulse: Array
+    chord: Array
+    last: Array
+    before: Any = None
+    pairs: Any = None
+    touched: Any = None
+
+    def interpolated(self, back: Array, h: Array) -> Row:
+        """The row a time ``back`` before its step ended: affine position, impulse spread over the step."""
+        moved = self._replace(q=self.q - back * self.chord)
+        return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)
+
+
+class Turn(NamedTuple):
+    """What native code is told of a row: the number of its step, or its time, and whether it is the last, at t1."""
+
+    number: Any
+    time: Any
+    last: Any
+
+    @classmethod
+    def of(cls, program: Program) -> Turn:
+        """Those of all rows."""
+        times = np.asarray(program.times)
+        times = (
+            np.append(times, np.zeros(1, times.dtype))
+            if program.every is None
+            else np.zeros(program.rows + 1, times.dtype)
+        )
+        number = np.arange(len(times)) * (program.every or 0)
+        return cls(number.astype(np.int32), times, np.arange(len(times)) == program.rows)
+
+
+def step_at_or_after(times: Any, t0: Any, h: Any, xp: Any = jnp) -> Any:
+    """Number of the first step at or after each time, up to round-off; ``xp``: whose arrays these are."""
+    ratio = (times - t0) / h
+    slack = 4 * xp.finfo(times.dtype).eps * (1 + xp.abs(ratio) + xp.abs(t0) / h)
+    return xp.ceil(ratio - slack).astype(xp.int32)
+
+
+class Kept(NamedTuple):
+    """The rows kept so far, a spare one behind them for steps that are not, and the next of the saved times."""
+
+    buffer: Any
+    pointer: Array
+
+
+class Keeper:
+    """Puts the rows of a motion where they belong: of every k-th step, or of the first step at or after each saved time.
+
+    ``content(k, row, i)``: what is kept of step k for the i-th time.
+    """
+
+    def __init__(self, program: Program, motion: Motion, content: Callable) -> None:
+        self.program, self.content = program, content
+        # step number at or after each saved time, and the first of the times that share a step
+        self.index = step_at_or_after(jnp.asarray(program.times), motion.t0, motion.h)
+        self.first = jnp.searchsorted(self.index, self.index).astype(self.index.dtype)
+        self.after = jnp.searchsorted(self.index, self.index, side="right").astype(self.index.dtype)
+
+    def empty(self, row: Row) -> Kept:
+        """No row yet."""
+        buffer, rows = None, self.program.rows
+        if rows:
+            shape = jax.eval_shape(lambda row: self.content(0, row, 0), row)
+            buffer = jax.tree.map(lambda x: jnp.zeros((rows + 1, *x.shape), x.dtype), shape)
+        return Kept(buffer, jnp.zeros((), self.index.dtype))
+
+    def put(self, kept: Kept, k: Any, row: Row, live: Any = True) -> Kept:
+        """With the row of step k, if it is one that is kept and the lane is ``live``."""
+        rows, every = self.program.rows, self.program.every
+        if rows == 0:
+            return kept
+        buffer, pointer = kept
+        if every is not None:
+            where, following = jnp.where(k % every == 0, jnp.minimum(k // every, rows), rows), pointer
+        else:
+            due = (pointer < rows) & (jnp.take(self.index, pointer, mode="clip") == k)
+            where = jnp.where(due, pointer, rows)
+            following = jnp.where(due, jnp.take(self.after, pointer, mode="clip"), pointer)
+        where = jnp.where(live, where, rows)
+        value = self.content(k, row, pointer)
+        buffer = jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, where, 0), buffer, value)
+        return Kept(buffer, jnp.where(live, following, pointer))
+
+    def all(self, kept: Kept) -> Any:
+        """What was kept, one entry for each row."""
+        found = jax.tree.map(lambda b: b[: self.program.rows], kept.buffer)
+        # times that share a step
+        return found if self.program.every is not None else jax.tree.map(lambda b: b[self.first], found)

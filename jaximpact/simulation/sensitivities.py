@@ -1,0 +1,260 @@
+"""Dense Jacobians of motions, one or many at once, by the cheaper mode of automatic differentiation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
+
+from ..jaxtools.argument_checks import check_choice, several
+from ..jaxtools.warnings import without_remarks
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import Status
+from ..mechanics.user_functions import told
+from ..results import Sensitivities, Solution
+from .arguments import for_lanes, is_shared, is_single, refuse_traced, restitution_of_one, start_reports
+from .backends import executed, one_lane, through_xla
+from .chunked_runs import devices, in_chunks
+from .lanes import Lanes
+from .primitive import DIRECTIONS
+from .program import Program
+from .trajectory import trajectory
+from .validation import refused
+
+SMALL = 8  # coordinates and constraints up to which native code is sure to be had
+NAMES = ("q0", "v0", "e", "args", "t0", "t1")
+
+
+def state(solution: Solution) -> dict:
+    """The default outputs: positions and velocities of the saved rows, without the row axis if there is one row only."""
+    rows = 0 if solution.q.shape[0] == 1 else slice(None)
+    return {"q": solution.q[rows], "v": solution.v[rows]}
+
+
+def sensitivities(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    *,
+    t1: ArrayLike,
+    h: ArrayLike | None = None,
+    steps: int | None = None,
+    wrt: str | Sequence[str] = ("q0", "v0"),
+    output: Callable[[Solution], Any] = state,
+    t0: ArrayLike = 0.0,
+    scheme: Scheme | None = None,
+    projection: ContactSolver | None = None,
+    args: Any = None,
+    args_axes: Any = None,
+    e: ArrayLike | None = None,
+    save: Any = "final",
+    sensitivity: str = "corrected",
+    mode: str | None = None,
+    chunk: int | None = None,
+    progress: bool | None = None,
+    execution: str = "auto",
+) -> Sensitivities:
+    """Jacobians of what a motion, or each motion of a batch, gives, with respect to what it was given.
+
+    Args:
+        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
+            as in `ensemble`, native in forward mode, of saved rows with the default output; where nothing carries a lane axis it is one motion, and results
+            have no lane axis.
+        wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
+            "t1" the number of steps is kept, h stretches with t1 - t0.
+        output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
+            (d,) at t1, or (k, d) with saved rows. Keep the function: another one compiles anew.
+        sensitivity: "corrected" or "discrete", as in `solve`.
+        mode: "forward", "reverse", or by default the cheaper one: forward where inputs do not outnumber
+            outputs, and where native code takes up to 32 of them.
+
+    Returns:
+        `Sensitivities`: ``found.jacobian["q"]["e"]`` is dq(t1)/de.
+
+    Raises:
+        ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
+    """
+    wrt = several(wrt)
+    unknown = [name for name in wrt if not (isinstance(name, str) and name in NAMES)]
+    if unknown or not wrt:
+        raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")
+    if "args" in wrt and args is None:
+        raise ValueError("wrt names 'args', but args is None: hand the problem's numbers over in args")
+    check_choice("sensitivity", sensitivity, ("corrected", "discrete"))
+    check_choice("mode", mode, ("forward", "reverse", None))
+    if not callable(output):
+        raise TypeError("output must be a function output(solution) -> pytree of arrays")
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args))
+    single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0))
+    e = restitution_of_one(problem, q0, args, e, scheme) if single else e
+    single = single and is_shared(e)
+    q0 = np.asarray(q0)[None] if single else q0
+    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
+    if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
+        raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
+    program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
+    mode = cheaper(program, lanes.take(0), wrt, output, execution) if mode is None else mode
+    jacobian, (value, status) = jacobians(program, lanes, Jacobian(wrt, output, mode), execution, chunk, progress)
+    one = lanes.take(0)
+    if not single:
+        return Sensitivities(value, jacobian, status, mode, chosen(lanes, wrt))
+    jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
+    options = {"wrt": wrt, "output": output, "scheme": scheme, "projection": projection, "save": save, "mode": mode}
+    again = Again(problem, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution})
+    inputs = jax.tree.map(lambda x: x[0], chosen(lanes, wrt))
+    return Sensitivities(value, jacobian, status, mode, inputs, again=again)
+
+
+def chosen(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
+    """The numbers that are differentiated by: name -> (B, ...), None for a leaf of args that is no real number."""
+    marks, found = lanes.marks, {}
+    for name in wrt:
+        spread = lambda mark, x: np.asarray(x) if mark == 0 else np.broadcast_to(x, (lanes.count, *np.shape(x)))
+        real = lambda x: x if jnp.issubdtype(jnp.result_type(x), jnp.floating) else None
+        values = jax.tree.map(spread, getattr(marks, name), getattr(lanes.motion, name))
+        found[name] = jax.tree.map(real, values)
+    return found
+
+
+@dataclass(frozen=True)
+class Again:
+    """The Jacobians of one motion once more, at other inputs."""
+
+    problem: Problem
+    one: Motion
+    options: dict[str, Any]
+
+    def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
+        """Of those inputs, each with a leading axis S, that a motion can start from; and the status bits of the others, else 0 (S,)."""
+        count = len(jax.tree.leaves(inputs)[0])
+        values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
+        kept = inputs.get("args", jax.tree.map(lambda _: None, self.one.args))
+        new = lambda old, x: old if x is None else x
+        args = jax.tree.map(new, self.one.args, kept)
+        marks = jax.tree.map(lambda _, x: -1 if x is None else 0, self.one.args, kept)
+        for name in ("q0", "v0", "t0", "t1", "e"):
+            own = getattr(self.one, name)
+            values[name] = np.asarray(values[name] if name in inputs else np.broadcast_to(own, (count, *np.shape(own))))
+        h = self.one.h * (values["t1"] - values["t0"]) / (self.one.t1 - self.one.t0)  # as many steps
+
+        e = values["e"].reshape(count, -1)
+        within = np.all((e >= 0) & (e <= 1), axis=1) & (values["t1"] > values["t0"])
+        unused: Any = dict.fromkeys(("t1", "h", "steps", "e"))
+        starts = Motion(values["q0"], values["v0"], values["t0"], args=args, **unused)
+        axes = Motion(0, 0, 0, args=marks, **unused)
+        report = jax.tree.map(np.asarray, start_reports(self.problem, Lanes.of(starts, axes, count)))
+        status = np.where(refused(report), int(Status.START_NOT_ADMISSIBLE), 0)
+        status |= np.where(within, 0, int(Status.INPUT_OUT_OF_RANGE))
+        started = status == 0
+        if not started.any():
+            return None, status
+        times = {name: values[name][started] for name in ("t0", "t1")} | {"e": e[started], "h": np.asarray(h)[started]}
+        with without_remarks():
+            found = sensitivities(
+                self.problem,
+                values["q0"][started],
+                values["v0"][started],
+                **times,
+                args=jax.tree.map(lambda mark, x: x if mark < 0 else x[started], marks, args),
+                args_axes=jax.tree.map(lambda mark: None if mark < 0 else 0, marks),
+                progress=False,
+                **self.options,
+            )
+        return found, status
+
+
+def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, execution: str) -> str:
+    """The mode that costs less: forward where inputs do not outnumber outputs, and where native code takes few of them."""
+    inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]
+    count, size = sum(x.size for x in inputs), max(one.q0.size, program.problem.count(one.t0, one.q0, one.args))
+    native = execution in ("auto", "native") and jax.default_backend() == "cpu" and row_by_row(program, output)
+    if native and count <= DIRECTIONS and size <= SMALL:
+        return "forward"
+    # a task that is equal to one before is not traced again
+    outputs = jax.eval_shape(partial(one_lane, task=Size(wrt, output)), program, one)
+    return "forward" if count <= outputs.size + 1 else "reverse"
+
+
+def row_by_row(program: Program, output: Callable) -> bool:
+    """Whether native code can have it: rows leave it one by one, and what is made of several of them is not for it."""
+    return program.rows == 0 or (output is state and program.function is None)
+
+
+def jacobians(
+    program: Program, lanes: Lanes, task: Jacobian, execution: str = "auto", chunk: Any = None, progress: Any = False
+) -> Any:
+    """The `Jacobian` of every lane."""
+
+    def through_steps(motion: Motion, length: Any) -> Any:
+        # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
+        number = motion.steps if length is None else length
+        known = program.replace(length=None if task.mode == "forward" else int(number))
+        return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
+
+    either = task.mode == "forward" and row_by_row(program, task.output)
+    call = executed(task, program, lanes, execution) if either else through_steps
+    jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress)
+    finite = [np.isfinite(x).reshape(lanes.count, -1).all(axis=1) for x in jax.tree.leaves(jacobian)]
+    return jacobian, (value, status | np.where(np.all(finite, axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)))
+
+
+@dataclass(frozen=True)
+class Varied:
+    """The motion of a lane as a function of some of its numbers, ``wrt``."""
+
+    wrt: tuple[str, ...]
+    output: Callable[[Solution], Any]
+
+    def opened(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
+        """The function, chosen -> (outputs, (outputs, status)), and the values of the chosen numbers."""
+        leaves, structure = jax.tree.flatten(motion.args)
+        real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+        args = jax.tree.unflatten(structure, [leaf if r else None for leaf, r in zip(leaves, real, strict=True)])
+        values = motion._asdict() | {"args": args}
+
+        def function(chosen: dict[str, Any]) -> tuple[Any, tuple[Any, Array]]:
+            now = values | chosen
+            numbers = iter(jax.tree.leaves(now["args"]))
+            full = [next(numbers) if r else leaf for leaf, r in zip(leaves, real, strict=True)]
+            stretch = (now["t1"] - now["t0"]) / (motion.t1 - motion.t0)
+            moved = Motion(**now | {"h": motion.h * stretch, "args": jax.tree.unflatten(structure, full)})
+            solution = trajectory(program, moved, length)
+            if program.branches and program.rows:
+                # each row stands for all of them
+                value: Any = {"q": solution.q, "v": solution.v}
+            else:
+                with told("output(solution)"):
+                    value = jax.tree.map(jnp.asarray, self.output(solution))
+            return value, (value, solution.status)
+
+        return function, {name: values[name] for name in self.wrt}
+
+
+class Size(Varied):
+    """An array as large as the outputs of one lane."""
+
+    def __call__(self, program: Program, motion: Motion, length: Any) -> Array:
+        function, chosen = self.opened(program, motion, length)
+        return jnp.zeros(sum(x.size for x in jax.tree.leaves(function(chosen)[0])))
+
+
+@dataclass(frozen=True)
+class Jacobian(Varied):
+    """The Jacobian of outputs with respect to chosen numbers, by one mode, the outputs and the status of one lane."""
+
+    mode: str
+
+    def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Any, tuple[Any, Array]]:
+        transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
+        function, chosen = self.opened(program, motion, length)
+        return transform(function, has_aux=True)(chosen)

@@ -1,0 +1,167 @@
+"""`solve`: one motion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..bodies.growth import enlarged, grown
+from ..jaxtools.argument_checks import check_choice, check_kind, check_memory, is_traced
+from ..jaxtools.progress import bar
+from ..jaxtools.threads import arrived, interruptible, refuse_fork
+from ..jaxtools.trace_context import is_concrete
+from ..jaxtools.warnings import remark
+from ..mechanics.contact import ContactSolver
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import Status
+from ..mechanics.user_functions import differentiable
+from ..results import Solution
+from ..results.save import Save
+from .arguments import canonical, check_start, choose_methods
+from .backends import EXECUTIONS, alone, listed_lane, one_lane
+from .canonical_arrays import count_steps
+from .chunked_runs import FEWER_ROWS
+from .closure_conversion import methods_are_closed, without_closures
+from .primitive import bind
+from .program import Program
+from .trajectory import staged, structure, trajectory
+
+SENSITIVITIES = ("corrected", "discrete", "none", None)
+
+
+def solve(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    *,
+    t1: ArrayLike,
+    h: ArrayLike | None = None,
+    steps: int | None = None,
+    t0: ArrayLike = 0.0,
+    scheme: Scheme | None = None,
+    projection: ContactSolver | None = None,
+    args: Any = None,
+    e: ArrayLike | None = None,
+    save: Any = "all",
+    sensitivity: str | None = None,
+    progress: bool = False,
+    execution: str = "auto",
+) -> Solution:
+    """Integrate one motion from (q0, v0) at t0 to t1.
+
+    Steps of size h are made until the last lands at or beyond t1; the last row of the solution is the state at t1,
+    interpolated between the two steps around it where t1 - t0 is no multiple of h. One trace serves all numbers of the
+    same shapes and the same count of steps.
+
+    Differentiable, in forward and reverse mode, and vmappable with respect to q0, v0, args, e, numbers the problem's
+    functions close over and, with ``steps`` in place of h, t0 and t1; numbers that are traced are not checked. By
+    default derivatives converge, as h -> 0, to those of the motion, across impacts too; the status says where they
+    are not to be trusted (`Status`, DERIVATIVE_...).
+
+    Args:
+        problem: the mechanical system.
+        q0: initial position (d,), admissible: every gap >= 0. Its dtype (float64 or float32) is that of the run.
+        v0: initial velocity (d,); where it points out of the admissible set it is projected, with a warning.
+        t1: final time > t0 [s].
+        h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps.
+        scheme: `PaoliSchatzman()` (default), `Maury()`, `MoreauJean()` or `EventCorrected()`.
+        projection: `ActiveSet()` (default), `ProjectedGradient()` or `ADMM()`.
+        args: parameters handed to the problem's functions, any pytree of numbers and arrays.
+        e: restitution in [0, 1], in place of the problem's own.
+        save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
+        sensitivity: the derivative of the solution. "corrected", of the motion, to O(h): the discrete map's on smooth
+            pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
+            across impacts, whatever h); "none", differentiation raises. The values are the same in all three. By default
+            "corrected" under a transformation of jax, and where none is under way "none": who does not differentiate does
+            not pay, and the status has no remarks on derivatives. Second
+            derivatives, with forward mode inside: of the motion with `EventCorrected`, of the discrete map with
+            "discrete"; others raise.
+        progress: show a progress bar, of a motion whose numbers are known: not under a transformation of jax.
+        execution: "xla", compiled by XLA anew for every number of steps; "native", as native code of a CPU, compiled once for
+            the problem and the methods, also within programs that jax transforms; "auto", native where the problem allows
+            it. Values are equal to rounding; ``iterations`` of "native" count those of the steps in which a contact acts or might.
+
+    Returns:
+        A `Solution`. Nothing raises inside the computation: see its ``status`` and ``raise_if_failed()``.
+
+    Raises:
+        ValueError, TypeError: an argument has a wrong shape, type or value; the message names it and says what to do.
+
+    Reference: the schemes' own files; the limit as h -> 0 is the measure differential inclusion of Paoli (2010), (P1)-(P4).
+    """
+    refuse_fork()
+    scheme, projection = choose_methods(scheme, projection, problem)
+    problem, motion = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme)
+    problem, outward = check_start(problem, motion)
+    if outward:
+        remark(outward, stacklevel=2)
+    number = int(steps) if steps is not None else _count(motion)
+    motion = motion._replace(steps=np.asarray(number, np.int32))
+    program = Program.of(problem, scheme, projection, Save.of(save), motion)
+    check_choice("sensitivity", sensitivity, SENSITIVITIES)
+    check_choice("execution", execution, EXECUTIONS)
+    concrete = is_concrete()
+    check_kind("progress", progress, bool | np.bool_, "True or False")
+    if progress and not concrete:
+        raise ValueError(
+            "progress=True shows a bar of a motion whose numbers are known: leave it out under jit, vmap, grad and the like"
+        )
+    if problem.listed and execution == "native":
+        raise ValueError(
+            "execution='native' takes no list of near pairs of bodies: give execution='xla', or Bodies(lists=False)"
+        )
+    # the rows while they are made, the rows that are returned, and the numbers of the steps
+    rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))
+    check_memory(rows + 4.0 * number, f"save: a motion of {number} steps with {program.rows + 1} rows", FEWER_ROWS)
+    program = program.replace(sensitivity=sensitivity or ("none" if concrete else None), tells=bool(progress))
+    if concrete and problem.listed:
+        call = with_room(program)
+    elif concrete:
+        call = alone(trajectory, program, execution)
+    elif methods_are_closed(program) and not problem.listed:
+        program, motion = without_closures(program, motion)
+        program = program.replace(length=number)
+        call = partial(bind, trajectory, structure(program, motion), program, execution=execution)
+    else:
+        clock = is_traced(motion.t0, motion.t1, motion.h)
+        known = program.replace(sensitivity=sensitivity or "corrected", length=number, clock=clock)
+        call = partial(one_lane, known, task=trajectory)
+    with differentiable(), bar(number) if progress else nullcontext():
+        found = interruptible(lambda: call(motion), number)
+        return arrived(found) if progress else found
+
+
+def with_room(program: Program) -> Callable[[Motion], Solution]:
+    """The motion; where more bodies come near each other than there is room for, it goes on from there with larger lists."""
+
+    def call(motion: Motion) -> Solution:
+        known = program if program.sensitivity == "none" else program.replace(length=int(motion.steps))
+        found, carry, full = listed_lane(known, motion, None, task=staged)
+        while full:
+            if carry[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
+                problem, carry = enlarged(known.problem, motion.q0), None
+            else:
+                problem, carry = grown(known.problem, motion, carry)
+            known = known.replace(problem=problem)
+            found, carry, full = listed_lane(known, motion, carry, task=staged)
+        return found
+
+    return call
+
+
+def _count(motion: Motion) -> int:
+    if is_traced(motion.h, motion.t0, motion.t1):
+        raise ValueError(
+            "h, t0 and t1 must be concrete for solve to know the number of steps: under jit, vmap or grad over them, give "
+            "steps=N in place of h (for a sweep over h use ensemble)"
+        )
+    eps = float(jnp.finfo(motion.q0.dtype).eps)
+    return int(count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps))

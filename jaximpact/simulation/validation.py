@@ -1,0 +1,213 @@
+"""Checks at the entry, once, on the host: shapes, types, finiteness, admissible start, positive definite mass.
+
+Under a jax transformation the numbers are not known: shapes and types are still checked, numbers are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..jaxtools.argument_checks import check_kind
+from ..jaxtools.jaxpr_tools import depends
+from ..jaxtools.shapes import array, arrays
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.linearisation import Closure, Metric, closure, linearise
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.user_functions import outcome
+
+
+def check_problem(problem: Any) -> None:
+    check_kind("problem", problem, Problem, "a jaximpact.Problem")
+
+
+def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: Array, e: Any, args: Any) -> None:
+    """What the user's functions return has the right shape; the scheme covers the problem."""
+    d = q0.shape[0]
+    t = np.zeros((), q0.dtype)
+
+    def shape_of(name: str, function: Callable, *operands: Any) -> tuple[int, ...]:
+        name = getattr(function, "stated", name)  # of an energy, as the user wrote it
+        found = outcome(name, array, function, *operands)
+        if not jnp.issubdtype(found.dtype, jnp.floating):
+            raise TypeError(f"{name} must return real numbers, got dtype {found.dtype}")
+        return found.shape
+
+    shape = shape_of("force(t, q, v, args)", problem.force, t, q0, v0, args)
+    if shape != (d,):
+        raise ValueError(f"force(t, q, v, args) must return shape ({d},) like q0, got {shape}")
+    m = 0
+    if problem.between is not None:
+        problem.between.check(t, q0, args, lambda name, *call: outcome(name, arrays, *call))
+    if problem.listed:
+        check_listed(problem, scheme, e, d)
+        m = problem.count(0.0, q0, args)
+    elif problem.constraints is not None:
+        shape = shape_of("constraints(t, q, args)", problem.constraints, t, q0, args)
+        if len(shape) != 1:
+            raise ValueError(
+                f"constraints(t, q, args) must return shape (m,), got {shape}; for one gap return it in an array"
+            )
+        m = shape[0]
+    if problem.mass is not None:
+        callable_mass = callable(problem.mass)
+        shape = shape_of("mass(q, args)", problem.mass, q0, args) if callable_mass else jnp.shape(problem.mass)
+        blocks = len(shape) == 3 and shape[0] * shape[1] == d and shape[1] == shape[2]
+        if shape not in ((), (d,), (d, d)) and not blocks:
+            raise ValueError(
+                f"mass must be a scalar or have shape ({d},), ({d}, {d}) or, block by block, (N, D, D) with N D = {d}, got {shape}"
+            )
+        if problem.between is not None:
+            check_blocks(problem, shape, d)
+    if problem.energy is not None:
+        shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
+        if shape != ():
+            raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
+    problem.naming.check(d, m)
+    scheme.check(problem, e, m)
+    if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
+        raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
+
+
+def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
+    """What is not covered where near pairs of bodies are listed."""
+    dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
+    if not scheme.traits.lists:
+        raise ValueError(
+            f"{type(scheme).__name__} takes no list of near pairs: use Maury(), MoreauJean() or PaoliSchatzman(){dense}"
+        )
+    if jnp.ndim(e) > 0:
+        raise ValueError(
+            f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
+        )
+    if problem.contacts is not None:
+        raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
+
+
+def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
+    """The mass of bodies, of that shape: no matrix of all of them where near pairs are listed, and a block for each body."""
+    number: int = problem.between.number  # type: ignore[union-attr, attr-defined]
+    if problem.listed and len(shape) == 2:
+        raise ValueError(
+            f"mass has shape {shape}: of listed bodies give a number, a diagonal ({d},), or a block for each body, ({number}, {d // number}, "
+            f"{d // number}): see bodies.block_mass; or Bodies(lists=False), of few bodies"
+        )
+    if len(shape) == 3 and shape[0] != number:
+        raise ValueError(f"mass has {shape[0]} blocks, and there are {number} bodies: give one for each")
+
+
+class Report(NamedTuple):
+    """Facts about a start: gaps, gap velocities, which are closed, what holds of mass, Lagrangian and force."""
+
+    gap: Array
+    gap_velocity: Array
+    closure: Closure
+    positive: Array
+    symmetric: Array
+    lagrangian: Array
+    finite: Array
+    naming: Labels = UNNAMED
+    bodies: Any = None
+
+
+def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> Report:
+    metric, bodies, neighbours = Metric.at(problem, q0, args), None, problem.neighbours(t0, q0, args)
+    near = problem.near(neighbours)
+    if neighbours is not None:
+        bodies = near.constraints.facts(t0, q0, args)  # type: ignore[union-attr]
+    contacts = linearise(near, metric, t0, q0, args)
+    gap_velocity = contacts.gap_velocity(v0)
+    force = problem.generalised_force(t0, q0, v0, args)
+    quadratic = jnp.array(True)
+    matrix = metric.matrix
+    if matrix is not None and matrix.ndim == 2:
+        inertia = getattr(problem.force, "inertia", None)
+        if inertia is not None and depends(inertia, (t0, q0, v0, args), on=(0, 2)):
+            quadratic = _is_quadratic(inertia, q0, v0, t0, args)
+    finite = jnp.all(jnp.isfinite(force))
+    at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))
+    return Report(
+        contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
+    )
+
+
+def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
+    """Whether d2L/dv2 is the same at another time and velocity, at a configuration (d,) and at one beside it, ().
+
+    What is not finite there says nothing: a Lagrangian need not be defined beside its start.
+    """
+    d = q.shape[0]
+    beside = q + (0.1 + 0.01 * jnp.arange(d, dtype=q.dtype)) * (1 + jnp.abs(q))
+    mass = jax.vmap(lambda t, q, v: inertia(t, q, v, args))
+    here, there = jnp.zeros_like(v), v + 1
+    found = mass(jnp.stack([0 * t, t + 1] * 2), jnp.stack([q, q, beside, beside]), jnp.stack([here, there] * 2))
+    known = jnp.where(jnp.isfinite(found), found, 0)
+    small = 1e4 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(known), axis=(1, 2), keepdims=True)
+    return jnp.all(~(jnp.abs(found[1::2] - found[::2]) > small[::2]))
+
+
+def refused(report: Report) -> np.ndarray:
+    """Lanes whose start is not admissible or not finite, or has no positive definite mass."""
+    bad = ~(report.positive & report.symmetric & report.finite)
+    return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
+
+
+def is_fine(report: Report) -> bool:
+    """Whether nothing is to be said of any lane."""
+    at = report.closure
+    right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
+    return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
+
+
+def judge(report: Report, *, lanes: bool) -> str | None:
+    """Errors and remarks of a batch of start reports (leading axis: lanes)."""
+
+    def worst(mask: Any, value: Any) -> tuple[int, int]:
+        lane, constraint = np.unravel_index(np.argmin(np.where(mask, value, np.inf)), mask.shape)
+        return int(lane), int(constraint)
+
+    def which(i: int) -> str:
+        return f" of trajectory {i}" if lanes else ""
+
+    if not report.positive.all():
+        i = int(np.argmin(report.positive))
+        raise ValueError(
+            f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2"
+        )
+    if not report.symmetric.all():
+        i = int(np.argmin(report.symmetric))
+        raise ValueError(f"mass is not symmetric at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2")
+    if not report.lagrangian.all():
+        raise ValueError(
+            "lagrangian must be quadratic in v with a mass matrix independent of time: d2L/dv2 changes with t or v"
+        )
+    if not report.finite.all():
+        i = int(np.argmin(report.finite))
+        raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")
+    if report.gap.size == 0:
+        return None
+    if report.bodies is not None:
+        report.bodies.judge(np.asarray(report.closure.violated), np.asarray(report.gap), which)
+    if not np.isfinite(report.gap).all():
+        i = int(np.argmin(np.all(np.isfinite(report.gap), axis=1)))
+        raise ValueError(f"constraints are not finite at q0{which(i)}: check constraints(t0, q0, args)")
+    if report.closure.violated.any():
+        i, a = worst(report.closure.violated, report.gap)
+        raise ValueError(
+            f"q0{which(i)} is not admissible: {report.naming.constraint(a)} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
+            "that much into the admissible set (every gap >= 0)"
+        )
+    if report.closure.outward.any():
+        i, a = worst(report.closure.outward, report.gap_velocity)
+        where = report.naming.constraint(a) if report.bodies is None else report.bodies.contact(i, a)
+        return (
+            f"v0{which(i)} points out of the admissible set: {where} is active and its gap would change at "
+            f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
+        )
+    return None
