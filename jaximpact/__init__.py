@@ -9,7 +9,7 @@ from .mechanics.from_sympy import from_sympy
 from .mechanics.problem import Problem
 from .mechanics.schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
 from .mechanics.status import Status
-from .results import Sensitivities, Solution, labelled
+from .results import Sensitivities, Solution, with_names
 from .results.files import load
 from .results.save import Save
 from .simulation.ensemble import ensemble
@@ -18,7 +18,7 @@ from .simulation.solve import solve
 from .study import Design, Study
 from .version import __version__ as __version__
 
-solve, ensemble, sensitivities = labelled(solve), labelled(ensemble), labelled(sensitivities)
+solve, ensemble, sensitivities = with_names(solve), with_names(ensemble), with_names(sensitivities)
 for _function in (solve, ensemble, sensitivities):
     _function.__module__ = __name__  # where they are found by name
 

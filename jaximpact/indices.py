@@ -23,7 +23,7 @@ from scipy.stats import norm, qmc
 from .jaxtools.argument_checks import check_kind, check_whole, is_whole
 from .mechanics.labels import UNNAMED, Labels
 from .mechanics.status import DOUBTS, FAILURES, Status
-from .mechanics.user_functions import told
+from .mechanics.user_functions import named_errors
 from .results import LEVEL, Indices, Solution, components, unit_of
 from .simulation.sensitivities import sensitivities, state
 from .study import Design, Reading
@@ -103,7 +103,9 @@ class Plan(ABC):
         bounds = [[float(x) for x in pair] for pair in self.bounds.values()]
         return {"num_vars": len(bounds), "names": list(self.bounds), "bounds": bounds}
 
-    def _named(self, outputs: tuple[str, ...], naming: Labels, units: Mapping[str, str] | None) -> dict[str, Any]:
+    def _names_and_units(
+        self, outputs: tuple[str, ...], naming: Labels, units: Mapping[str, str] | None
+    ) -> dict[str, Any]:
         """Names of outputs and inputs, and their units, as fields of `Indices`."""
         inputs = tuple(_name(Key.of(text), naming) for text in self.bounds)
         strange = sorted({*(units or {})} - {*outputs, *inputs})
@@ -121,7 +123,7 @@ class Plan(ABC):
         solution = self._solution(study)
         if not callable(output):
             raise TypeError("output must be a function output(solution) -> pytree of arrays")
-        with told("output(solution)"):
+        with named_errors("output(solution)"):
             value = jax.vmap(output)(solution)
         names, y = components(jax.tree.map(np.asarray, value), 1, solution.naming)
         status = np.array(solution.status)
@@ -133,7 +135,7 @@ class Plan(ABC):
     ) -> dict[str, Any]:
         """What ``analyse(y, kept)`` says of each output, of the blocks of ``size`` lanes none of which failed."""
         names, y, status = self._outputs(study, output)
-        named = self._named(names, study.problem.naming, units)
+        named = self._names_and_units(names, study.problem.naming, units)
         bad = (status & int(FAILURES)) != 0
         kept = ~bad.reshape(-1, size).any(axis=1)
         self._enough(kept, status[bad], "failed")
@@ -361,7 +363,7 @@ class DGSM(Plan):
         return Indices(
             "derivative-based indices", index=index, confidence=confidence, meaning=meaning, shown=self.shown, second=None,
             variance=y.var(axis=0), blocks=len(kept), used=int(kept.sum()), causes=causes(status[~kept]), remarks=tuple(remarks),
-            **self._named(names, study.problem.naming, units),
+            **self._names_and_units(names, study.problem.naming, units),
         )  # fmt: skip
 
     def _jacobians(

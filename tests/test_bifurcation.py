@@ -64,8 +64,8 @@ def test_values_in_one_batch_and_nested_parameters(tmp_path):
     np.testing.assert_allclose(
         found.q[:, 0] / values[:, None, None], np.broadcast_to(found.q[1, :1], (4, 4, 1)), rtol=1e-9
     )
-    alone = stroboscopic(problem, [0.0], [0.0], args=args, **options)
-    np.testing.assert_allclose(found.q[1], alone.q, rtol=1e-12)
+    single_backend = stroboscopic(problem, [0.0], [0.0], args=args, **options)
+    np.testing.assert_allclose(found.q[1], single_backend.q, rtol=1e-12)
     assert found.plot(tmp_path / "diagram.png").stat().st_size > 5000
     with pytest.raises(
         KeyError, match=r"drive.2: args has no such number, but \['body.stiffness', 'drive.0', 'drive.1'\]"

@@ -105,10 +105,10 @@ def test_cases_are_complete():
 
 @pytest.mark.parametrize("text", ["__import__('os')", "q[0].real", "lambda: 0", "exp(t)", "q[0] +", "[1]"])
 def test_formulas_are_arithmetic(text):
-    from jaximpact.conformance.formulas import parsed
+    from jaximpact.conformance.formulas import parse
 
     with pytest.raises(ValueError, match="no formula"):
-        parsed(text)
+        parse(text)
 
 
 # runner

@@ -186,13 +186,13 @@ def test_one_trace_for_a_sweep_over_h(execution):
 
 def test_a_lane_that_blows_up_does_not_touch_the_others():
     given = options()
-    alone = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, **given)
+    single_backend = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, **given)
     wild = given | {"args": {"k": given["args"]["k"].copy(), "drive": given["args"]["drive"]}}
     wild["args"]["k"][4] = 1e9  # drag far beyond the explicit stability limit
     found = ji.ensemble(OSCILLATOR, t1=2.0, h=0.01, **wild)
     others = np.arange(LANES) != 4
     for name in FIELDS:
-        np.testing.assert_array_equal(getattr(found, name)[others], getattr(alone, name)[others])
+        np.testing.assert_array_equal(getattr(found, name)[others], getattr(single_backend, name)[others])
     assert found.failed[4]
     assert 0 < found.failed_at[4] <= 2.0
     assert not np.any(found.failed[others])

@@ -27,9 +27,9 @@ def test_lanes_that_rest_bounce_fly_and_fail(way):
     assert set(np.flatnonzero(found.failed)) == {7} and found.failed_at[7] == pytest.approx(0.5, abs=0.02)
     assert np.all(found.status < 2 * max(ji.Status))
     for i in (0, 4, 5, 6, 7, 40, 79):
-        alone = ji.solve(problem, q0[i], np.zeros(1), args=limit[i], sensitivity="none", save="final", **given)
+        single_backend = ji.solve(problem, q0[i], np.zeros(1), args=limit[i], sensitivity="none", save="final", **given)
         for name in ("q", "v", "z", "impulse", "penetration", "residual", "iterations", "status", "failed_at"):
             # equal but for roundings: 100 steps of velocities up to 10
             np.testing.assert_allclose(
-                getattr(found, name)[i], getattr(alone, name), rtol=1e-11, atol=1e-11, err_msg=name
+                getattr(found, name)[i], getattr(single_backend, name), rtol=1e-11, atol=1e-11, err_msg=name
             )

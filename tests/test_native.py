@@ -124,10 +124,10 @@ def test_numbers_do_not_compile_anew(bouncing):
     balls(problem=ball(3.7), execution="native")
     assert native_compile.compilations == before
     # nor does a single motion, whatever its number of steps
-    alone = lambda steps, t1, e: ji.solve(BALL, [0.5], [1.0], t1=t1, steps=steps, e=e, args=10.0, save="final")
-    alone(50, 0.5, 0.5)
+    single_backend = lambda steps, t1, e: ji.solve(BALL, [0.5], [1.0], t1=t1, steps=steps, e=e, args=10.0, save="final")
+    single_backend(50, 0.5, 0.5)
     before = native_compile.compilations
-    alone(70, 0.8, 0.3)
+    single_backend(70, 0.8, 0.3)
     assert native_compile.compilations == before
 
 
@@ -292,10 +292,10 @@ def test_arithmetic_of_whole_numbers(dtype):
 
     def function(x, y):
         kinds = (np.int32, np.int64, np.uint32, np.int8, bool, np.float64, np.float32)
-        alone = [lax.sign(x), ~x, lax.population_count(x), lax.clz(x)]
+        single_backend = [lax.sign(x), ~x, lax.population_count(x), lax.clz(x)]
         return (
             [getattr(lax, name)(x, y) for name in binary]
-            + alone
+            + single_backend
             + [lax.convert_element_type(x, kind) for kind in kinds]
         )
 
@@ -468,7 +468,7 @@ def kept(request, tmp_path, monkeypatch):
         native_compile._programs.clear()
         before = counter.compilations
         x, line = np.arange(3.0), lambda x: x * 3 + 1
-        found = lanewise(line, x) if counter is native_compile else lasting.Lasting(line)(x)
+        found = lanewise(line, x) if counter is native_compile else lasting.PersistentJit(line)(x)
         np.testing.assert_array_equal(found, [1, 4, 7])
         return counter.compilations > before
 
@@ -585,13 +585,13 @@ def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
     """Calling it would end the process."""
     text = f"declare double @no_such_function(double)\ndefine double @{NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
     with pytest.raises(Unsupported, match="no_such_function"):
-        native_compile.compiled(text)
+        native_compile.compile_module(text)
     found = native_compile.undefined(native_compile.host().compile(text))
     assert found == ["no_such_function"]
     # one that LLVM's own passes write is in every process
     fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
     assert native_compile.undefined(native_compile.host().compile(fill)) == ["memset"]
-    native_compile.compiled(fill)
+    native_compile.compile_module(fill)
     # the way that a rule takes it
     monkeypatch.setitem(
         arithmetic.RULES, "sin", lambda w, params, values: arithmetic.library(w, "no_such_sine", *values)
@@ -644,7 +644,7 @@ def test_a_program_of_xla_lasts_only_where_it_means_the_same(tmp_path, monkeypat
 
     def compiles(function, *operands):
         before = lasting.compilations
-        found = lasting.Lasting(function)(*operands)
+        found = lasting.PersistentJit(function)(*operands)
         return lasting.compilations - before, len(list(tmp_path.iterdir())), found
 
     times = lambda a: lambda x: x @ jnp.asarray(a)
@@ -670,14 +670,14 @@ def test_a_program_of_xla_lasts_only_where_it_means_the_same(tmp_path, monkeypat
         cache.keep(file.name, b"no program")
     assert compiles(times(one), x)[:2] == (1, 3)
     # not inside a transformation, where jax looks for NaN, or keeps programs itself
-    assert compiles(jax.grad(lambda x: jnp.sum(lasting.Lasting(times(one))(x))), x)[:2] == (1, 4)
+    assert compiles(jax.grad(lambda x: jnp.sum(lasting.PersistentJit(times(one))(x))), x)[:2] == (1, 4)
     assert lasting.can_last()
     for name, value in {"jax_debug_nans": True, "jax_compilation_cache_dir": str(tmp_path)}.items():
         before = getattr(jax.config, name)
         jax.config.update(name, value)
         assert not lasting.can_last()
         jax.config.update(name, before)
-    twice = lasting.Lasting(lambda x: 2 * x)
+    twice = lasting.PersistentJit(lambda x: 2 * x)
     with jax.enable_x64(False):
         assert twice(np.float32(1)).dtype == twice(1.0).dtype == np.float32
     assert twice(1.0).dtype == np.float64

@@ -102,8 +102,8 @@ def test_analyses_of_one_motion_read_e_as_the_problem_does(name):
 def test_a_sweep_over_e_has_as_many_lanes_as_values():
     # as many values as contacts; each is what it is alone
     found = analysis.bifurcation(FORCED, [0.0], [0.5], parameter="e", values=list(E), **PLAIN).section
-    alone = analysis.stroboscopic(FORCED, [0.0], [0.5], e=[[0.5], [1.0]], **PLAIN)
-    np.testing.assert_array_equal(found.q, alone.q)
+    single_backend = analysis.stroboscopic(FORCED, [0.0], [0.5], e=[[0.5], [1.0]], **PLAIN)
+    np.testing.assert_array_equal(found.q, single_backend.q)
     with pytest.raises(ValueError, match=r"\(1, 2\)"):
         analysis.stroboscopic(FORCED, [[0.0], [0.1]], [0.5], e=E, **PLAIN)
 

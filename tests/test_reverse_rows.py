@@ -127,9 +127,9 @@ def test_rows_of_lanes_and_in_single_precision():
     weights, e, q0 = numbers("ball")
     starts = jnp.stack([q0, q0 + 0.01, q0 - 0.01])
     every = lambda f, *given: [f(*given, x) for x in starts]
-    alone = gradient(save=TIMES, **given)
-    lanes = jax.vmap(alone, (None, None, 0))(weights, e, starts)
-    close(lanes, jax.tree.map(lambda *x: jnp.stack(x), *every(alone, weights, e)), 1e-12)
+    single_backend = gradient(save=TIMES, **given)
+    lanes = jax.vmap(single_backend, (None, None, 0))(weights, e, starts)
+    close(lanes, jax.tree.map(lambda *x: jnp.stack(x), *every(single_backend, weights, e)), 1e-12)
     summed = jax.grad(lambda w: sum(every(lambda *some: loss(*some, save=TIMES, **given), w, e)))
     close(summed(weights), jax.tree.map(lambda x: x.sum(axis=0), lanes[0]), 1e-12)
 
@@ -141,7 +141,7 @@ def test_rows_of_lanes_and_in_single_precision():
     single = gradient(save=TIMES, **given)(*numbers("ball", np.float32))
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(single))
     # roundings of float32 over 40 steps, amplified across impacts
-    close(single, alone(weights, e, q0), 1e-3)
+    close(single, single_backend(weights, e, q0), 1e-3)
 
 
 def test_rows_at_times_that_lanes_do_not_share():

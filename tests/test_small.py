@@ -14,7 +14,7 @@ from jaximpact.compiler.llvm.emitter import emit
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.scalar.cost import SMALL
 from jaximpact.compiler.scalar.interpreter import inputs
-from jaximpact.mechanics.interval_bounds import Unbounded, bounded, is_dear
+from jaximpact.mechanics.interval_bounds import Unbounded, bound_change, is_expensive
 from jaximpact.simulation.arguments import for_lanes
 from jaximpact.simulation.trajectory import trajectory
 
@@ -302,7 +302,7 @@ def chosen(x):
 def test_no_point_of_the_box_is_further(function):
     rng = np.random.default_rng(0)
     closest = 0.0
-    bounds = jax.jit(lambda x, b: bounded(function, x, b))
+    bounds = jax.jit(lambda x, b: bound_change(function, x, b))
     values = jax.jit(jax.vmap(function))
     for scale in (1e-6, 1e-2, 1.0):
         x, b = rng.normal(size=3), scale * rng.uniform(0.1, 1, 3)
@@ -319,12 +319,12 @@ def test_no_point_of_the_box_is_further(function):
 
 def test_what_does_not_move_has_no_bound_and_what_has_no_rule_is_named():
     x = jnp.arange(3.0)
-    np.testing.assert_array_equal(bounded(lambda x: jnp.exp(jnp.ones(2)), x, x)[1], 0)
+    np.testing.assert_array_equal(bound_change(lambda x: jnp.exp(jnp.ones(2)), x, x)[1], 0)
     with pytest.raises(Unbounded, match="exp"):
-        bounded(jnp.exp, x, x)
+        bound_change(jnp.exp, x, x)
     with pytest.raises(Unbounded, match="div"):
-        bounded(lambda x: 1 / x, x, x)
-    assert is_dear(linkage, x) and not is_dear(lambda x: 2 - x, x)
+        bound_change(lambda x: 1 / x, x, x)
+    assert is_expensive(linkage, x) and not is_expensive(lambda x: 2 - x, x)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -350,7 +350,7 @@ def test_a_derivative_as_a_kernel():
     ball = ji.Problem(lambda t, q, v, args: -9.81 + 0 * q, lambda t, q, args: q)
     q0, v0 = np.linspace(0.4, 0.9, 5)[:, None], np.linspace(-2, 1, 5)[:, None]
     program, lanes = for_lanes(ball, q0, v0, 0.0, 0.8, 0.01, 0.7, None, None, None, None, "final", None)
-    program = program.replace(branches=True, sensitivity="corrected")
+    program = program.replace(per_lane_branches=True, sensitivity="corrected")
 
     def change(motion):
         end = lambda q: trajectory(program, motion._replace(q0=q)).q[-1]

@@ -130,8 +130,10 @@ def test_points_of_every_kind_of_quantity(tmp_path):
     np.testing.assert_allclose(found.q, batch.q, **ROUNDING)
     np.testing.assert_allclose(found.impulse, batch.impulse, **ROUNDING)
     args = {key: column[2] for key, column in args.items()}
-    alone = ji.solve(ball, point["q0"][2], v0[2], t1=0.7, h=1e-2, args=args, e=0.5, save="final", sensitivity="none")
-    np.testing.assert_allclose(study.lane(2).q, alone.q, **ROUNDING)
+    single_backend = ji.solve(
+        ball, point["q0"][2], v0[2], t1=0.7, h=1e-2, args=args, e=0.5, save="final", sensitivity="none"
+    )
+    np.testing.assert_allclose(study.lane(2).q, single_backend.q, **ROUNDING)
 
 
 def test_whole_vectors_on_a_grid(tmp_path):
@@ -141,9 +143,9 @@ def test_whole_vectors_on_a_grid(tmp_path):
     found = study.dataset()
     assert dict(found.sizes) == {"q0_index": 2, "t1": 2, "time": 1, "coordinate": 2, "constraint": 1}
     np.testing.assert_array_equal(found.t[0, :, 0], found.t1)
-    alone = study.lane({"q0_index": 1, "t1": 0})
-    assert float(alone.t[-1]) == 0.5
-    np.testing.assert_allclose(found.q[1, 0], alone.q, **ROUNDING)
+    single_backend = study.lane({"q0_index": 1, "t1": 0})
+    assert float(single_backend.t[-1]) == 0.5
+    np.testing.assert_allclose(found.q[1, 0], single_backend.q, **ROUNDING)
 
 
 def test_save_function(tmp_path):
@@ -155,9 +157,9 @@ def test_save_function(tmp_path):
     assert names <= set(found)
     assert found.q.dims == ("e", "q0_0", "coordinate")  # the final state only
     np.testing.assert_allclose(found.time, [0.0, 0.25, 0.5, 0.75, 1.0])
-    alone = study.lane((1, 2))
-    np.testing.assert_allclose(found.values_height[1, 2], alone.values["height"], **ROUNDING)
-    np.testing.assert_allclose(found.values_pair_1[1, 2], alone.values["pair"][1], **ROUNDING)
+    single_backend = study.lane((1, 2))
+    np.testing.assert_allclose(found.values_height[1, 2], single_backend.values["height"], **ROUNDING)
+    np.testing.assert_allclose(found.values_pair_1[1, 2], single_backend.values["pair"][1], **ROUNDING)
     again = ji.Study.open(study.path)
     assert again.lane((1, 2)).values["height"].shape == (5,)
 

@@ -44,9 +44,9 @@ def test_study_computes_what_the_file_says(folder):
     found = ji.Study.open(folder / "three.zarr").dataset()
     scheme = ji.PaoliSchatzman(normal="explicit")
     args = {"limit": 9.0, "floor": 0.0}
-    alone = ji.solve(fragile, [1.0], [0.0], t1=1.0, h=0.01, args=args, e=0.5, scheme=scheme, save="final")
+    single_backend = ji.solve(fragile, [1.0], [0.0], t1=1.0, h=0.01, args=args, e=0.5, scheme=scheme, save="final")
     # alone and in a batch a lane differs by rounding only
-    np.testing.assert_allclose(found.q[0], alone.q, rtol=0, atol=1e-11)
+    np.testing.assert_allclose(found.q[0], single_backend.q, rtol=0, atol=1e-11)
     assert found.done.values.tolist() == [1, 1, 2]
 
 

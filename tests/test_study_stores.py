@@ -168,5 +168,5 @@ def test_a_study_takes_a_scheme_of_ones_own(tmp_path):
     study.run()
     again = ji.Study.open(study.path)
     assert again.arguments()["scheme"] == SymplecticEuler() and again.verify() == []
-    alone = again.lane((0, 0))
-    np.testing.assert_allclose(again.dataset().q.values.reshape(12, -1)[0], np.ravel(alone.q), rtol=1e-12)
+    single_backend = again.lane((0, 0))
+    np.testing.assert_allclose(again.dataset().q.values.reshape(12, -1)[0], np.ravel(single_backend.q), rtol=1e-12)

@@ -41,7 +41,7 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory, cache):
+def single_backend(tmp_path_factory, cache):
     """The study computed by this process."""
     study = small(tmp_path_factory.mktemp("study") / "s.zarr", grid((10, 3)))
     study.run()
@@ -85,22 +85,22 @@ class Later(Executor):
         return self.pool.submit(call)
 
 
-def test_threads(alone, tmp_path):
+def test_threads(single_backend, tmp_path):
     study = small(tmp_path / "s.zarr", grid((10, 3)))
     with ThreadPoolExecutor(2) as pool:
         study.run(pool)
-    assert digest(study.path) == digest(alone.path)
+    assert digest(study.path) == digest(single_backend.path)
 
 
-def test_processes_under_their_own_settings(alone, tmp_path, paths):
+def test_processes_under_their_own_settings(single_backend, tmp_path, paths):
     """Spawned workers start with float32: the task brings the settings of the study."""
     study = small(tmp_path / "s.zarr", grid((10, 3)))
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         study.run(pool)
-    assert digest(study.path) == digest(alone.path)
+    assert digest(study.path) == digest(single_backend.path)
 
 
-def test_no_more_than_a_window_is_outstanding(alone, tmp_path):
+def test_no_more_than_a_window_is_outstanding(single_backend, tmp_path):
     def fill(number):  # a task waits for the two behind it
         deadline = time.monotonic() + 60
         while executor.submitted < min(number + 3, 10) and time.monotonic() < deadline:
@@ -114,7 +114,7 @@ def test_no_more_than_a_window_is_outstanding(alone, tmp_path):
         study.run(executor, outstanding=0)
 
 
-def test_lost_tasks_are_repeated(alone, tmp_path):
+def test_lost_tasks_are_repeated(single_backend, tmp_path):
     def lose(number):
         if number in (1, 2, 7):
             raise ConnectionError("the worker is gone")
@@ -123,10 +123,10 @@ def test_lost_tasks_are_repeated(alone, tmp_path):
     study = small(tmp_path / "s.zarr", grid((10, 3)))
     study.run(executor, outstanding=1)
     assert executor.submitted == 13
-    assert digest(study.path) == digest(alone.path)
+    assert digest(study.path) == digest(single_backend.path)
 
 
-def test_a_task_that_is_always_lost_stops_the_study(alone, tmp_path):
+def test_a_task_that_is_always_lost_stops_the_study(single_backend, tmp_path):
     def lose(number):
         if number >= 2:
             raise ConnectionError("the worker is gone")
@@ -137,7 +137,7 @@ def test_a_task_that_is_always_lost_stops_the_study(alone, tmp_path):
         study.run(executor, outstanding=1)
     assert executor.submitted == 2 + 3
     study.run()
-    assert digest(study.path) == digest(alone.path)
+    assert digest(study.path) == digest(single_backend.path)
 
 
 def test_error_of_the_computation_is_told_at_once(tmp_path):
@@ -151,7 +151,7 @@ def test_error_of_the_computation_is_told_at_once(tmp_path):
     assert "Traceback" in caught.value.__notes__[0]
 
 
-def test_killed_pool_is_a_clear_error(alone, tmp_path, paths):
+def test_killed_pool_is_a_clear_error(single_backend, tmp_path, paths):
     """A pool whose worker is killed is broken for good; what was finished is kept."""
     study = small(tmp_path / "s.zarr", grid((10, 3)))
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -160,10 +160,10 @@ def test_killed_pool_is_a_clear_error(alone, tmp_path, paths):
         with pytest.raises(RuntimeError, match=r"executor is broken.*make a new one.*finished chunks are safe"):
             study.run(pool)
     study.run()
-    assert digest(study.path) == digest(alone.path)
+    assert digest(study.path) == digest(single_backend.path)
 
 
-def test_interrupt_with_an_executor(alone, tmp_path):
+def test_interrupt_with_an_executor(single_backend, tmp_path):
     """What is in work is finished and kept, what waits is given back."""
 
     def interrupt(number):
@@ -177,7 +177,7 @@ def test_interrupt_with_an_executor(alone, tmp_path):
         study.run(executor, outstanding=2)
     assert 4 <= study.summary().finished < 10
     study.run()
-    assert digest(study.path) == digest(alone.path)
+    assert digest(study.path) == digest(single_backend.path)
 
 
 # what `small` makes, in a file
@@ -199,7 +199,7 @@ e = {{ from = 0.2, to = 0.9, count = 10 }}
 
 
 @pytest.mark.slow
-def test_dask_cluster_that_loses_a_worker(alone, tmp_path, paths):
+def test_dask_cluster_that_loses_a_worker(single_backend, tmp_path, paths):
     """Two worker processes, one killed when the first chunks are there."""
     distributed = pytest.importorskip("distributed")
     study = small(tmp_path / "s.zarr", grid((10, 3)))
@@ -228,7 +228,7 @@ def test_dask_cluster_that_loses_a_worker(alone, tmp_path, paths):
         (tmp_path / "again.toml").write_text(TOML.format(path=tmp_path / "again.zarr"))
         assert main(["study", str(tmp_path / "again.toml"), "--dask", cluster.scheduler_address]) == 0
     assert killed and summary.computed == 30
-    assert digest(study.path) == digest(tmp_path / "again.zarr") == digest(alone.path)
+    assert digest(study.path) == digest(tmp_path / "again.zarr") == digest(single_backend.path)
 
 
 TOGETHER = """
@@ -243,7 +243,7 @@ assert summary.finished == 10, summary
 """
 
 
-def test_two_jax_processes(alone, tmp_path, paths):
+def test_two_jax_processes(single_backend, tmp_path, paths):
     """Each takes every second chunk; process 0 makes the store."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -257,4 +257,4 @@ def test_two_jax_processes(alone, tmp_path, paths):
     ]
     errors = [process.communicate(timeout=300)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
-    assert digest(path) == digest(alone.path)
+    assert digest(path) == digest(single_backend.path)

@@ -132,11 +132,11 @@ def test_eight_threads_give_what_one_gives_and_leave_nothing_behind():
             ji.sensitivities(BALL, **one, wrt="q0").jacobian["q"]["q0"],
         ]
 
-    alone = [work(i) for i in range(2)]
+    single_backend = [work(i) for i in range(2)]
     filters, hook, running = list(warnings.filters), warnings.showwarning, threading.active_count()
     with ThreadPoolExecutor(8) as pool:
         for i, found in enumerate(pool.map(work, range(16))):
-            for value, expected in zip(found, alone[i % 2], strict=True):
+            for value, expected in zip(found, single_backend[i % 2], strict=True):
                 np.testing.assert_array_equal(value, expected)
     assert warnings.filters == filters
     assert warnings.showwarning is hook

@@ -76,7 +76,7 @@ def compile_row(name: str, dtype: str, way: str, folder: Path) -> None:
     motion = jax.tree.unflatten(structure, [shape(x, a) for x, a in zip(leaves, lanes.axes, strict=True)])
     if way == "xla":
         straight = program.replace(straight=True)
-        call = lambda motion: execution.vectorised(lambda one: trajectory(straight, one), motion, lanes.axes, 1)
+        call = lambda motion: execution.vmap_lanes(lambda one: trajectory(straight, one), motion, lanes.axes, 1)
     else:
         branching = program.replace(branches=True)
         call = kernel.over_lanes(lambda one: trajectory(branching, one), (lanes.in_axes,), sys.maxsize)

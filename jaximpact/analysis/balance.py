@@ -26,7 +26,7 @@ from jax import Array
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Metric, acceleration, drift, gap_derivatives, linearise
 from ..mechanics.problem import Problem
-from ..results import Arrays, Drawable, Solution, labelled
+from ..results import Arrays, Drawable, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.canonical_arrays import cast_numbers
 from .checks import check_result, check_solution, takes_study
@@ -77,7 +77,7 @@ class Balance(Drawable):
 
 
 @takes_study
-@labelled
+@with_names
 def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = None) -> Balance:
     """Energy and momentum balances of one motion of a problem.
 

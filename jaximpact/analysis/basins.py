@@ -24,7 +24,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import Status
-from ..results import Arrays, Drawable, Result, labelled
+from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from ..simulation.validation import check_problem
 from .checks import StudyLike, check_result, distance, of_a_study, sweep_values
@@ -120,7 +120,7 @@ def _of_study(
 
 
 @of_a_study(_of_study)
-@labelled
+@with_names
 def basins(
     problem: Problem,
     *,
@@ -257,7 +257,7 @@ def recognise(
         near = np.max(np.min(_distances(half[late], orbit), axis=2), axis=1, initial=0.0) <= radius
         labels[late[near]] = k
         late = late[~near]
-    for group in _connected(states[late], max(2, int(np.ceil(FEWEST * np.sum(period >= 0))))):
+    for group in _connected_groups(states[late], max(2, int(np.ceil(FEWEST * np.sum(period >= 0))))):
         labels[late[group]] = len(members)
         members.append(int(late[group[0]]))
     if len(orbits) == MOST:
@@ -267,10 +267,10 @@ def recognise(
             JaximpactWarning,
             stacklevel=2,
         )
-    return _ordered(section, labels, members, [len(orbit) for orbit in orbits])
+    return _by_frequency(section, labels, members, [len(orbit) for orbit in orbits])
 
 
-def _ordered(
+def _by_frequency(
     section: Section, labels: np.ndarray, members: list[int], periods: list[int]
 ) -> tuple[np.ndarray, tuple[Attractor, ...]]:
     """Labels and attractors, most frequented first."""
@@ -310,7 +310,7 @@ def _apart(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
     return best
 
 
-def _connected(states: np.ndarray, fewest: int) -> list[np.ndarray]:
+def _connected_groups(states: np.ndarray, fewest: int) -> list[np.ndarray]:
     """Groups of at least ``fewest`` motions (B, n, c) that are connected by boxes in common, largest first."""
     lanes, n = states.shape[:2]
     if lanes < fewest:

@@ -14,7 +14,7 @@ from ..jaxtools.argument_checks import check_counts, is_pair, named_leaves, real
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
-from ..results import Arrays, Drawable, labelled
+from ..results import Arrays, Drawable, with_names
 from ..results.save import Save
 from ..simulation.validation import check_problem
 from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
@@ -50,7 +50,7 @@ class Bifurcation(Drawable):
         one, lanes = ("value",), ("value", "start")
         inner = {name: x for name, (_, x) in self.section._arrays().items()}
         return {"value": (one, self.values)} | {
-            name: (lanes + ("row",) * (name in ("t", "q", "v")), self._shaped(x)) for name, x in inner.items()
+            name: (lanes + ("row",) * (name in ("t", "q", "v")), self._in_shape(x)) for name, x in inner.items()
         }
 
     def _columns(self) -> dict[str, np.ndarray]:
@@ -61,23 +61,23 @@ class Bifurcation(Drawable):
     @property
     def q(self) -> np.ndarray:
         """Positions (P, S, n, d)."""
-        return self._shaped(self.section.q)
+        return self._in_shape(self.section.q)
 
     @property
     def v(self) -> np.ndarray:
         """Velocities (P, S, n, d)."""
-        return self._shaped(self.section.v)
+        return self._in_shape(self.section.v)
 
     @property
     def status(self) -> np.ndarray:
         """`Status` bits (P, S)."""
-        return self._shaped(self.section.status)
+        return self._in_shape(self.section.status)
 
     def periods(self, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
         """Periods (P, S) as `period_of` finds them: 0 for none, -1 for failed, -2 for not settled."""
-        return self._shaped(period_of(self.section, tolerance=tolerance, most=most))
+        return self._in_shape(period_of(self.section, tolerance=tolerance, most=most))
 
-    def _shaped(self, x: np.ndarray) -> np.ndarray:
+    def _in_shape(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(len(self.values), self.starts, *x.shape[1:])
 
 
@@ -125,7 +125,7 @@ def _of_study(
 
 
 @of_a_study(_of_study)
-@labelled
+@with_names
 def bifurcation(
     problem: Problem,
     q0: ArrayLike,
@@ -199,11 +199,11 @@ def bifurcation(
         check_steps(steps, skip + cycles, "skip + cycles")
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
         runs = partial(_onward, surface, direction, steps, cycles, skip, progress)
-        found = _continued(problem, q0, v0, path, values, order, args, e, common, runs)
+        found = _continuation_sections(problem, q0, v0, path, values, order, args, e, common, runs)
     return Bifurcation(name, values, starts, sweep, found)
 
 
-def _continued(
+def _continuation_sections(
     problem: Problem,
     q0: ArrayLike,
     v0: ArrayLike,
@@ -222,7 +222,7 @@ def _continued(
         some, _, own = _swept(args, e, {path: values[i]})
         motions = gather(problem, q0, v0, args=some, args_axes=None, e=own, **common)
         check_restarts(motions.scheme)
-        found[i], *end = runs(motions if end is None else motions.started(*end))
+        found[i], *end = runs(motions if end is None else motions.restart(*end))
     return Section.joined(found)
 
 

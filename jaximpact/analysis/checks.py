@@ -256,7 +256,7 @@ def _known(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
 def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """An analysis that ``other(study, **options)`` makes of a `Study`."""
 
-    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+    def wrapper(function: Callable[P, R]) -> Callable[P, R]:
         other.__qualname__ = function.__qualname__  # in what Python says of arguments that are missing
 
         @functools.wraps(function)
@@ -270,4 +270,4 @@ def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
 
         return call
 
-    return decorated
+    return wrapper

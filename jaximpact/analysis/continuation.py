@@ -32,7 +32,7 @@ from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
-from ..results import Arrays, Drawable, Result, labelled
+from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.validation import check_problem
 from .checks import StudyLike, of_a_study
 from .from_study import branch_arguments
@@ -127,7 +127,7 @@ def _of_study(study: StudyLike, *, parameter: str, lane: Any = None, **options: 
 
 
 @of_a_study(_of_study)
-@labelled
+@with_names
 def continue_orbit(
     problem: Problem,
     q0: Any,
@@ -266,7 +266,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
             branch[-1] = here
         length = min(length, 0.5 * wall)
         if length < SHORTEST * step:
-            last = _end_of_sticking(family, branch, behind) or _grazing(family, branch)
+            last = _end_of_sticking(family, branch, behind) or _grazing_ahead(family, branch)
             ended = "no convergence" if last is None else last.kind
             events += [] if last is None else [last]
             break
@@ -358,7 +358,7 @@ def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> Bran
     return _event(family, "end of sticking", last, len(branch) - 1, detail="lasting contact")
 
 
-def _grazing(family: Family, branch: list[Point]) -> BranchEvent | None:
+def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
     """Grazing just ahead of a branch that cannot go on: an impact speed or a clearance that runs to zero, or None."""
     if len(branch) < 2:
         return None

@@ -24,11 +24,11 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes import EventCorrected
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES, Status
-from ..results import Arrays, Drawable, Solution, labelled
+from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import interpolant
 from ..results.save import Save
 from ..simulation.arguments import canonical, check_start, choose_methods
-from ..simulation.backends import alone, one_lane
+from ..simulation.backends import one_lane, single_backend
 from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
 from .checks import StudyLike, of_a_study
@@ -153,7 +153,7 @@ def _of_study(study: StudyLike, *, lane: Any = None, **options: Any) -> Converge
 
 
 @of_a_study(_of_study)
-@labelled
+@with_names
 def convergence(
     problem: Problem,
     q0: ArrayLike,
@@ -210,7 +210,7 @@ def convergence(
         # its own limit: the finest run, whose error the last of the band before tells
         words = f"the run with {len(kept[-1].t) - 1} steps of the same scheme, affine across impacts"
         own = Reference(kept[-1 - len(bands[-1])], kept[-1], words)
-        known = _located(run, bands[-1][-1], kept, own)
+        known = _locate_impacts(run, bands[-1][-1], kept, own)
         if known is own:
             kept = kept[: -len(bands.pop())]
         runs = iter(kept)
@@ -257,7 +257,7 @@ class Reference:
         }
 
 
-def _located(run: Callable, most: int, runs: Sequence[Solution], own: Reference) -> Reference:
+def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Reference) -> Reference:
     """The motion with its impacts located, by `EventCorrected` with more steps than any run; ``own`` where that is no reference.
 
     It is none where it fails, doubts itself (impacts at one instant) or knows itself less well, and where the scheme tends to
@@ -302,7 +302,7 @@ def sweep(
         if remark:
             warnings.warn(remark, JaximpactWarning, stacklevel=3)
         program = Program.of(known, scheme, projection, Save(every=1), motion)
-        yield alone(trajectory, program, "auto", partial(_among, program.replace(rows=max(counts))))(motion)
+        yield single_backend(trajectory, program, "auto", partial(_among, program.replace(rows=max(counts))))(motion)
 
 
 def _rounding(solution: Solution, n: int) -> dict[str, float]:

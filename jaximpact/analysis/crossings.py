@@ -18,7 +18,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES
-from ..results import Arrays, Drawable, Solution, labelled
+from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_steps, one_lane, takes_study
@@ -195,7 +195,7 @@ def _root(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure:
 
 
 @takes_study
-@labelled
+@with_names
 def poincare_section(
     problem: Problem,
     q0: ArrayLike,

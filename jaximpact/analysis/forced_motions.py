@@ -102,9 +102,9 @@ class Forced:
     def after(self, solution: Solution) -> Forced:
         """The lanes from where a solution ends; those that failed there start where they would have."""
         q, v = (np.asarray(x[:, -1]) for x in (solution.q, solution.v))
-        return self.started(np.where(np.asarray(solution.failed)[:, None], np.nan, q), v)
+        return self.restart(np.where(np.asarray(solution.failed)[:, None], np.nan, q), v)
 
-    def started(self, q: np.ndarray, v: np.ndarray) -> Forced:
+    def restart(self, q: np.ndarray, v: np.ndarray) -> Forced:
         """The lanes from other states (B, d); those that are not finite start where they would have."""
         motion = self.lanes.motion
         lost = ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)

@@ -105,7 +105,7 @@ def check_hypotheses(
 
     rows, cosines = [], np.zeros(0)
     if ends is None:
-        at_q, gap, cosines, diagonal, terms = _looked(problem, t, q, z, args)
+        at_q, gap, cosines, diagonal, terms = _measure_row(problem, t, q, z, args)
         check_gaps(solution, at_q)
     else:
         rows = rows_of(problem, t, q, z, args)
@@ -145,7 +145,7 @@ def check_hypotheses(
     return Hypotheses(active, deficit, cosine, worst, tuple(failures), ends)
 
 
-def _looked(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:
+def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:
     """Gaps at q, gaps at z, cosines between all gradients there, the diagonal of the Delassus matrix, and the size of what gaps are
     made of, at each row."""
 

@@ -22,7 +22,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Metric, acceleration, gap_derivatives, linearise
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme, Timing
-from ..results import Arrays, Drawable, Result, Solution, labelled
+from ..results import Arrays, Drawable, Result, Solution, with_names
 from ..results.impulse_intervals import runs
 from ..simulation.arguments import choose_methods
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
@@ -108,14 +108,14 @@ class Impacts(Drawable):
     @property
     def sticking(self) -> Intervals:
         """The old name of ``lasting``."""
-        return self._renamed("sticking", "lasting")
+        return self._deprecated_name("sticking", "lasting")
 
     @property
     def chattering(self) -> Intervals:
         """The old name of ``accumulations``."""
-        return self._renamed("chattering", "accumulations")
+        return self._deprecated_name("chattering", "accumulations")
 
-    def _renamed(self, old: str, new: str) -> Intervals:
+    def _deprecated_name(self, old: str, new: str) -> Intervals:
         warnings.warn(f"Impacts.{old} is called {new} now", DeprecationWarning, stacklevel=3)
         return getattr(self, new)
 
@@ -137,7 +137,7 @@ class Impacts(Drawable):
 
 
 @takes_study
-@labelled
+@with_names
 def impacts(
     problem: Problem,
     solution: Solution,
@@ -220,7 +220,7 @@ def impacts(
         lane=lane[lasting],
         contact=contact[lasting],
         start=np.maximum(time, t[:, 0][lane])[lasting],
-        end=_released(t, impulse, lane[lasting], contact[lasting], end[lasting]),
+        end=_release_times(t, impulse, lane[lasting], contact[lasting], end[lasting]),
         impacts=impact[lasting].astype(int),
     )
     lane, contact, time = lane[impact], contact[impact], time[impact]
@@ -333,7 +333,9 @@ def _accumulations(
     return Intervals(lane[index], contact[index], t[first[index]], lasting.start[which], count)
 
 
-def _released(t: np.ndarray, impulse: np.ndarray, lane: np.ndarray, contact: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _release_times(
+    t: np.ndarray, impulse: np.ndarray, lane: np.ndarray, contact: np.ndarray, end: np.ndarray
+) -> np.ndarray:
     """When lasting contacts end whose last step with an impulse leads to the row ``end``: where the force vanishes within that step.
 
     It is taken to be linear in time, through its means over the two steps before; a contact that lasts to the last row ends there.

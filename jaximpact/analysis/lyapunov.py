@@ -27,7 +27,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable
-from ..simulation.backends import COMPILE, vectorised
+from ..simulation.backends import COMPILE, vmap_lanes
 from ..simulation.chunked_runs import devices, in_chunks
 from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
@@ -182,4 +182,4 @@ def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares:
         (_, x, _, status), total = lax.scan(block, (none, x, jnp.eye(2 * d, dtype=x.dtype), none), many)
         return total, x[:d], x[d:], status
 
-    return vectorised(one, motion, axes, shares)
+    return vmap_lanes(one, motion, axes, shares)

@@ -242,7 +242,7 @@ def _contacts(
         return OrbitContacts(0, np.inf, 0, 0.0, np.inf, 1.0, 0)
     found, growth = runs(impulse[None], timing, periodic=True), np.diff(impulse, axis=0)
     pushed = found.active[0]
-    isolated, accumulations = _isolated(found, np.broadcast_to(e, gap.shape[1]))
+    isolated, accumulations = _isolated_impacts(found, np.broadcast_to(e, gap.shape[1]))
     speed = np.inf
     for contact, first, length in zip(
         *(x[isolated & ~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
@@ -261,7 +261,7 @@ def _contacts(
     return OrbitContacts(int(isolated.sum()), speed, accumulations, float(held.mean()), clearance, room, middle)
 
 
-def _isolated(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
+def _isolated_impacts(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
     """Which runs are impacts that do not accumulate, and how many accumulations there are in a periodic motion.
 
     Where a contact rebounds, lasting contact that follows on impacts is the end of infinitely many, of all those since it last lasted; how

@@ -23,7 +23,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES, Status, describe
-from ..results import Arrays, Drawable, labelled, spread
+from ..results import Arrays, Drawable, spread_columns, with_names
 from ..simulation.lanes import Lanes
 from .checks import check_steps, takes_study
 from .shooting_equations import Closing
@@ -80,7 +80,11 @@ class PeriodicOrbit(Drawable):
         names = ("q", "v", "t0", "period", "multipliers", "residual", "iterations", "converged", "status")
         single = np.ndim(self.residual) == 0
         arrays = {name: np.asarray(getattr(self, name))[None] if single else getattr(self, name) for name in names}
-        return {key: x for name, value in arrays.items() for key, x in spread(name, value, self._names(name)).items()}
+        return {
+            key: x
+            for name, value in arrays.items()
+            for key, x in spread_columns(name, value, self._names(name)).items()
+        }
 
     @property
     def stable(self) -> np.ndarray:
@@ -106,7 +110,7 @@ class PeriodicOrbit(Drawable):
 
 
 @takes_study
-@labelled
+@with_names
 def periodic_orbit(
     problem: Problem,
     q0: ArrayLike,
@@ -179,7 +183,7 @@ def periodic_orbit(
         found.append(_solve(closing, smaller, tol, iterations))
     orbit = found[-1]
     if extrapolate:
-        orbit = _extrapolated(found, program.scheme.traits.order, surface is not None)
+        orbit = _extrapolate(found, program.scheme.traits.order, surface is not None)
     orbit = replace(orbit, status=lost_derivatives("the monodromy", orbit.status, orbit.monodromy))
     orbit = replace(orbit, status=_without_remarks(orbit))
     lost = ~orbit.converged
@@ -218,7 +222,7 @@ def _without_remarks(orbit: PeriodicOrbit) -> np.ndarray:
     return np.where(forgets, orbit.status & ~int(passed), orbit.status)
 
 
-def _extrapolated(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:
+def _extrapolate(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:
     """Richardson's extrapolation of orbits with steps h, h/2, h/4, of periods that were ``unknown`` or given."""
     coarse, middle, fine = found
     factor = 1 / (2**order - 1)
@@ -230,11 +234,11 @@ def _extrapolated(found: list[PeriodicOrbit], order: int, unknown: bool) -> Peri
         parts = [np.abs(getattr(a, name) - getattr(b, name)).reshape(len(a.q), -1) for name in names]
         return np.max(np.concatenate(parts, axis=1), axis=1)
 
-    def observed(*names: str) -> np.ndarray:
+    def observed_order(*names: str) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log2(change(coarse, middle, *names) / change(middle, fine, *names))
 
-    orders = {"state": observed("q", "v"), "monodromy": observed("monodromy")}
+    orders = {"state": observed_order("q", "v"), "monodromy": observed_order("monodromy")}
     return replace(
         fine,
         q=finest("q"),
@@ -245,7 +249,7 @@ def _extrapolated(found: list[PeriodicOrbit], order: int, unknown: bool) -> Peri
         converged=coarse.converged & middle.converged & fine.converged,
         status=coarse.status | middle.status | fine.status,
         error=factor * change(middle, fine, "q", "v"),
-        order=orders | ({"period": observed("period")} if unknown else {}),
+        order=orders | ({"period": observed_order("period")} if unknown else {}),
     )
 
 

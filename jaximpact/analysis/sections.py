@@ -17,7 +17,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES
-from ..results import Arrays, Drawable, Solution, labelled, spread
+from ..results import Arrays, Drawable, Solution, spread_columns, with_names
 from ..results.save import Save
 from .checks import check_result, check_steps, distance, takes_study
 from .forced_motions import Forced, check_restarts, gather
@@ -59,7 +59,7 @@ class Section(Drawable):
         flat = {
             name: getattr(self, name).reshape(lanes * n, *getattr(self, name).shape[2:]) for name in ("t", "q", "v")
         }
-        columns = {key: x for name, x in flat.items() for key, x in spread(name, x, self._names(name)).items()}
+        columns = {key: x for name, x in flat.items() for key, x in spread_columns(name, x, self._names(name)).items()}
         return {"lane": np.repeat(np.arange(lanes), n), **columns}
 
     @property
@@ -122,7 +122,7 @@ class ImpactSection(Drawable):
 
 
 @takes_study
-@labelled
+@with_names
 def stroboscopic(
     problem: Problem,
     q0: ArrayLike,
@@ -177,7 +177,7 @@ def stroboscopic(
 
 
 @takes_study
-@labelled
+@with_names
 def impact_section(
     problem: Problem,
     q0: ArrayLike,

@@ -169,15 +169,15 @@ def check_autonomous(problem: Problem, lanes: Lanes) -> None:
     one = lanes.take(0)
     state = tuple(jnp.asarray(x, one.q0.dtype) for x in (one.t0, one.q0, one.v0))
 
-    def acting(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    def contact_acts(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
         return problem.generalised_force(t, q, v, args), problem.gaps(t, q, args)
 
-    traced = jax.make_jaxpr(lambda t, q, v: acting(t, q, v, one.args))(*state).jaxpr
+    traced = jax.make_jaxpr(lambda t, q, v: contact_acts(t, q, v, one.args))(*state).jaxpr
     if not any(varying_outputs(traced, [True, False, False])):
         return
     # it may be a forcing of no amplitude
     starts = lanes.only("q0", "v0", "args")
-    of = jax.vmap(acting, in_axes=(None, *(getattr(starts.in_axes, name) for name in ("q0", "v0", "args"))))
+    of = jax.vmap(contact_acts, in_axes=(None, *(getattr(starts.in_axes, name) for name in ("q0", "v0", "args"))))
     length = float(np.max(lanes.motion.t1 - lanes.motion.t0))
     times = np.append(0.0, TIMES * length).astype(state[1].dtype) + np.min(lanes.motion.t0)
     found = [of(jnp.asarray(t), starts.motion.q0, starts.motion.v0, starts.motion.args) for t in times]

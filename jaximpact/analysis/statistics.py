@@ -11,7 +11,7 @@ import numpy as np
 from ..jaxtools.argument_checks import check_kind, real
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.status import FAILURES
-from ..results import Arrays, Drawable, Solution, spread
+from ..results import Arrays, Drawable, Solution, spread_columns
 from .checks import check_result, takes_study
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -60,12 +60,12 @@ class Statistics(Drawable):
         columns["t"] = np.tile(self.t, count)
         for kind, values in (("mean", self.mean), ("std", self.std)):
             for name, x in values.items():
-                columns |= spread(
+                columns |= spread_columns(
                     f"{kind} {name}", x.reshape(count * k, *x.shape[1 + (groups is not None) :]), self._names(name)
                 )
         for name, x in self.quantile.items():
             for level, one in zip(self.levels, x, strict=True):
-                columns |= spread(
+                columns |= spread_columns(
                     f"{100 * level:g} % {name}",
                     one.reshape(count * k, *one.shape[1 + (groups is not None) :]),
                     self._names(name),

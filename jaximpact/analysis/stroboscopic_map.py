@@ -208,7 +208,7 @@ def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> n
     return status | np.where(lost, int(Status.DERIVATIVE_NOT_FINITE), 0).astype(status.dtype)
 
 
-def ordered(multipliers: np.ndarray) -> np.ndarray:
+def by_modulus(multipliers: np.ndarray) -> np.ndarray:
     """Multipliers (..., n) by decreasing modulus."""
     return np.take_along_axis(multipliers, np.argsort(-np.abs(multipliers), axis=-1, kind="stable"), axis=-1)
 
@@ -217,4 +217,4 @@ def eigenvalues(matrix: np.ndarray) -> np.ndarray:
     """Eigenvalues (B, n) of matrices (B, n, n), by decreasing modulus; NaN where a matrix is not finite."""
     sound = np.all(np.isfinite(matrix), axis=(1, 2))
     found = np.linalg.eigvals(np.where(sound[:, None, None], matrix, 0)).astype(complex)
-    return ordered(np.where(sound[:, None], found, complex(np.nan, np.nan)))
+    return by_modulus(np.where(sound[:, None], found, complex(np.nan, np.nan)))

@@ -58,7 +58,7 @@ class PairContacts:
 
     def velocity(self, v: Array) -> Array:
         """G v, (m,)."""
-        return self._gathered(self.gi, self.gj, v)
+        return self._at_bodies(self.gi, self.gj, v)
 
     def gap_velocity(self, v: Array) -> Array:
         """Gap velocities G v + f_t, (m,)."""
@@ -66,20 +66,20 @@ class PairContacts:
 
     def jump(self, impulse: Array) -> Array:
         """Velocity jump M^-1 G' L, (d,)."""
-        return self._spread(self.ri * impulse[:, None], self.rj * impulse[:, None]).ravel()
+        return self._sum_by_body(self.ri * impulse[:, None], self.rj * impulse[:, None]).ravel()
 
     def velocity_terms(self, v: Array) -> Array:
         """|G| |v|, (m,)."""
-        return self._gathered(jnp.abs(self.gi), jnp.abs(self.gj), jnp.abs(v))
+        return self._at_bodies(jnp.abs(self.gi), jnp.abs(self.gj), jnp.abs(v))
 
     def jump_terms(self, impulse: Array) -> Array:
         """|M^-1 G'| |L|, (d,)."""
         size = jnp.abs(impulse)[:, None]
-        return self._spread(jnp.abs(self.ri) * size, jnp.abs(self.rj) * size).ravel()
+        return self._sum_by_body(jnp.abs(self.ri) * size, jnp.abs(self.rj) * size).ravel()
 
     def diagonal(self) -> Array:
         """Diagonal of the Delassus matrix, (m,)."""
-        return _summed(self.gi * self.ri + self.gj * self.rj)
+        return _sum_last_axis(self.gi * self.ri + self.gj * self.rj)
 
     def coupled(self, acting: Array) -> Array:
         """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
@@ -88,10 +88,10 @@ class PairContacts:
         """
         diagonal = self.diagonal()
         scale = jnp.where(acting & (diagonal > 0), 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)[:, None]
-        norm = lambda g, r: _summed(scale**2 * g * r)[:, None] ** 2
+        norm = lambda g, r: _sum_last_axis(scale**2 * g * r)[:, None] ** 2
         outer = lambda g, r: (scale**2 * g)[:, :, None] * r[:, None, :]
         both = lambda g, r: jnp.concatenate([outer(g, r).reshape(len(g), -1), norm(g, r)], axis=1)
-        total = self._spread(both(self.gi, self.ri), both(self.gj, self.rj))
+        total = self._sum_by_body(both(self.gi, self.ri), both(self.gj, self.rj))
         gram = total[:, :-1].reshape(self.bodies, *[self.gi.shape[1]] * 2)
         # the trace of a square
         products = jnp.sum(gram * jnp.swapaxes(gram, 1, 2), axis=(1, 2))
@@ -152,24 +152,26 @@ class PairContacts:
         changed: dict[str, Any] = {name: jnp.where(active[:, None], x, 0) for name, x in kept.items()}
         return replace(self, **changed)
 
-    def _gathered(self, gi: Array, gj: Array, v: Array) -> Array:
+    def _at_bodies(self, gi: Array, gj: Array, v: Array) -> Array:
         """Of (d,) numbers of the bodies, (m,)."""
         v, k = v.reshape(self.bodies, -1), self.pairs
         of_i, of_j = _rows(v, self.i[:k]), _rows(v, self.j[:k])
         walls = gi[k:].reshape(self.bodies, -1, v.shape[1])
-        return jnp.concatenate([_summed(gi[:k] * of_i + gj[:k] * of_j), _summed(walls * v[:, None]).ravel()])
+        return jnp.concatenate(
+            [_sum_last_axis(gi[:k] * of_i + gj[:k] * of_j), _sum_last_axis(walls * v[:, None]).ravel()]
+        )
 
-    def _spread(self, of_i: Array, of_j: Array) -> Array:
+    def _sum_by_body(self, of_i: Array, of_j: Array) -> Array:
         """Sums over the contacts of each body, (N, n)."""
         k, shape = self.pairs, (self.bodies, of_i.shape[1])
         walls = of_i[k:].reshape(self.bodies, -1, of_i.shape[1])
         ends = jnp.concatenate([self.i[:k], self.j[:k]])
         parts = jnp.concatenate([of_i[:k], of_j[:k]])
         total = jnp.zeros(shape, of_i.dtype).at[ends].add(parts, mode="drop", wrap_negative_indices=False)
-        return total + _summed(jnp.swapaxes(walls, 1, 2))
+        return total + _sum_last_axis(jnp.swapaxes(walls, 1, 2))
 
 
-def _summed(x: Array) -> Array:
+def _sum_last_axis(x: Array) -> Array:
     """Sums over a short last axis."""
     return sum((x[..., a] for a in range(x.shape[-1])), jnp.zeros(x.shape[:-1], x.dtype))
 

@@ -37,30 +37,28 @@ def grown(problem: Problem, motion: Motion, carry: tuple) -> tuple[Problem, tupl
     found = jax.jit(bodies.neighbours)(motion.time(state.n + 1), state.q, motion.args)
     larger = bodies.fitting(found)
     problem = problem.replace(constraints=bodies.enlarged(motion.q0) if larger is bodies else larger)
-    return problem, _moved(carry, bodies.slots(found.points.shape[-1])[0], slots(problem, motion.q0))
+    return problem, _move_carry(carry, bodies.slots(found.points.shape[-1])[0], slots(problem, motion.q0))
 
 
-def _moved(carry: tuple, old: int, new: int) -> tuple:
+def _move_carry(carry: tuple, old: int, new: int) -> tuple:
     """The carry with room for ``new`` pairs in place of ``old``."""
     listed, row, account, kept = carry
     empty = len(listed.neighbours.points)
-    room = lambda x: widened(x, -1, old, new)
+    room = lambda x: widen(x, -1, old, new)
     neighbours = listed.neighbours._replace(
-        i=widened(listed.neighbours.i, -1, old, new, empty), j=widened(listed.neighbours.j, -1, old, new, empty)
+        i=widen(listed.neighbours.i, -1, old, new, empty), j=widen(listed.neighbours.j, -1, old, new, empty)
     )
     state = listed._replace(state=listed.state.relisted(room), neighbours=neighbours, impulse=room(listed.impulse))
 
     def of_row(row: Any) -> Any:
-        return row._replace(
-            impulse=room(row.impulse), last=room(row.last), pairs=widened(row.pairs, -2, old, new, empty)
-        )
+        return row._replace(impulse=room(row.impulse), last=room(row.last), pairs=widen(row.pairs, -2, old, new, empty))
 
     if hasattr(kept.buffer, "pairs"):
         kept = kept._replace(buffer=of_row(kept.buffer))
     return state, of_row(row), account, kept
 
 
-def widened(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
+def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
     """With room for ``new`` pairs along an axis whose first entries are the ``old`` ones."""
     module: Any = np if isinstance(x, np.ndarray) else jnp
     before, behind = module.split(x, [old], axis=axis)
@@ -71,11 +69,11 @@ def widened(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
 
 def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
     """A solution of ``number`` bodies whose rows have room for ``new`` pairs in place of ``old``."""
-    impulse, pairs = widened(solution.impulse, -1, old, new), widened(solution.pairs, -2, old, new, number)
+    impulse, pairs = widen(solution.impulse, -1, old, new), widen(solution.pairs, -2, old, new, number)
     return replace(solution, impulse=impulse, pairs=pairs)
 
 
-def packed(solution: Any, problem: Problem) -> Any:
+def trim_room(solution: Any, problem: Problem) -> Any:
     """A solution of numpy arrays with the room for near pairs that the problem states, whatever its lists had to grow to.
 
     Pairs that push are kept before others.

@@ -52,7 +52,7 @@ class Listing(Wrapping):
     def step(self, problem: Problem, law: Any, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, the impulses of the step before being what the solver begins with."""
         t = motion.time(state.n + 1)
-        neighbours, guess, before = self.renewed(problem, motion, t, state)
+        neighbours, guess, before = self.renew_list(problem, motion, t, state)
         new, info = self.scheme.step(problem.near(neighbours), law.beginning(guess), motion, before)
         status = info.status | self.told(problem, motion, t, new.q, neighbours)
         return Listed(new, neighbours, lax.stop_gradient(info.impulse)), info._replace(status=status)
@@ -66,7 +66,7 @@ class Listing(Wrapping):
         outrun = ~(neighbours.moved(bodies.positions(q), reach) <= neighbours.cutoff - neighbours.reach)
         return as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
-    def renewed(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
+    def renew_list(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
         """The list for a step that ends at t, what the impulses on it were, and the scheme's state on it."""
         bodies: Any = problem.constraints
         t, q, v, h, args = lax.stop_gradient((t, state.q, state.v, motion.h, motion.args))

@@ -31,7 +31,7 @@ def walked(bodies: int, responses: tuple[Array, Array], operands: tuple[Array, .
     def every(*operands: Array) -> tuple[Array, ...]:
         *lanes, m = operands[0].shape
         results = [((*lanes, m), real), (tuple(lanes), np.dtype(np.int32)), ((*lanes, bodies, D), real)]
-        return called(("walk", bodies), lambda: call, operands, results, bool(lanes))
+        return call_as_operation(("walk", bodies), lambda: call, operands, results, bool(lanes))
 
     return batchable(every)(*operands, *responses)  # type: ignore[return-value]
 
@@ -47,7 +47,9 @@ def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], imp
     return np.stack(total, axis=-1).reshape(-1, bodies + 1, D)[:, :-1]
 
 
-def called(key: tuple, make: Callable, operands: tuple[Array, ...], results: list, lanes: bool) -> tuple[Array, ...]:
+def call_as_operation(
+    key: tuple, make: Callable, operands: tuple[Array, ...], results: list, lanes: bool
+) -> tuple[Array, ...]:
     """``make()(operands, results)``, of numpy arrays with an axis of lanes, as an operation of jax.
 
     Where there are no ``lanes`` that axis is put on here: an operation of jax would copy everything for it.
@@ -58,7 +60,7 @@ def called(key: tuple, make: Callable, operands: tuple[Array, ...], results: lis
         return lambda given, found: call(with_lane(given), with_lane(found))
 
     shapes = [(x.shape, np.dtype(x.dtype)) for x in operands]
-    name = foreign.registered((*key, str(shapes)), make if lanes else of_one, shapes, results, lasts=True)
+    name = foreign.register_target((*key, str(shapes)), make if lanes else of_one, shapes, results, lasts=True)
     return tuple(jax.ffi.ffi_call(name, [jax.ShapeDtypeStruct(*x) for x in results])(*operands))
 
 

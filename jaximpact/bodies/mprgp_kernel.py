@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler.llvm.emitter import NAME
-from ..compiler.llvm.jit import compiled
+from ..compiler.llvm.jit import compile_module
 from ..compiler.llvm.xla_ffi import cores
 
 FAST = ("reassoc", "nsz", "contract", "arcp")  # sums in any order, but what is no number stays so
@@ -137,12 +137,12 @@ class Writer:
             k.set(self.at.add(k.get(), self.whole(1)))
 
     @contextmanager
-    def loop(self, going: Callable[[], Any]) -> Iterator[None]:
+    def loop(self, continues: Callable[[], Any]) -> Iterator[None]:
         """The body of a loop that goes on while ``going()``."""
         head, body, end = (self.function.append_basic_block(name) for name in ("head", "body", "end"))
         self.at.branch(head)
         self.at.position_at_end(head)
-        self.at.cbranch(going(), body, end)
+        self.at.cbranch(continues(), body, end)
         self.at.position_at_end(body)
         yield
         self.at.branch(head)
@@ -198,14 +198,14 @@ class Walk:
 
     # the products
 
-    def cleared(self) -> None:
+    def clear_velocities(self) -> None:
         """No velocity of any body."""
         w = self.w
         for v in self.v:
             with w.over(w.at.add(self.bodies, w.whole(1))) as b:
                 w.put(v, b, w.number(0))
 
-    def pushed(self, k: Any, x: Any) -> None:
+    def push_bodies(self, k: Any, x: Any) -> None:
         """The bodies' velocities with an impulse x of contact k."""
         w = self.w
         for end, name in enumerate(("i", "j")):
@@ -225,9 +225,9 @@ class Walk:
     def gradient(self) -> None:
         """g = A x + b."""
         w = self.w
-        self.cleared()
+        self.clear_velocities()
         with w.over(self.m.get()) as k:
-            self.pushed(k, self.get("x", k))
+            self.push_bodies(k, self.get("x", k))
         with w.over(self.m.get()) as k:
             self.put("g", k, w.add(self.velocity(k), self.get("b", k)))
 
@@ -270,9 +270,9 @@ class Walk:
             self.put("p", k, w.add(w.number(1), w.mul(w.number(0.3), part)))
         square = w.variable(w.number(0))
         with w.over(w.whole(POWER)) as _:
-            self.cleared()
+            self.clear_velocities()
             with w.over(self.m.get()) as k:
-                self.pushed(k, self.get("p", k))
+                self.push_bodies(k, self.get("p", k))
             before, after = w.variable(w.number(0)), w.variable(w.number(0))
             before.set(w.number(0))
             after.set(w.number(0))
@@ -300,13 +300,13 @@ class Walk:
         chopped = w.either(free, zero, w.smaller(g, zero))
         of["chopped"].plus(w.mul(chopped, chopped))
 
-    def directed(self) -> None:
+    def set_direction(self) -> None:
         """p = the free gradient."""
         w, zero = self.w, self.w.number(0)
         with w.over(self.m.get()) as k:
             self.put("p", k, w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero))
 
-    def projected(self, step: Any, free: bool) -> None:
+    def projection_step(self, step: Any, free: bool) -> None:
         """A projected gradient step, of all contacts or of those that are ``free``; the gradient and the direction after it."""
         w, zero = self.w, self.w.number(0)
         with w.over(self.m.get()) as k:
@@ -314,7 +314,7 @@ class Walk:
             moved = w.larger(w.sub(x, w.mul(step, self.get("g", k))), zero)
             self.put("x", k, w.either(w.less(zero, x), moved, zero) if free else moved)
         self.gradient()
-        self.directed()
+        self.set_direction()
 
     def solved(self) -> None:
         """The contacts chosen, to their tolerance, or until the limit."""
@@ -322,7 +322,7 @@ class Walk:
         zero, one = w.number(0), w.number(1)
         self.bound()
         self.gradient()
-        self.directed()
+        self.set_direction()
         step = w.div(w.number(STEP), self.largest.get())
         of = {name: w.variable(zero) for name in ("residual", "free", "chopped")}
         exact = w.variable(one)
@@ -336,12 +336,12 @@ class Walk:
         measure()
         limit = w.index(self.limit, w.whole(0))
 
-        def going() -> Any:
+        def continues() -> Any:
             known = w.at.fcmp_ordered(">=", w.add(of["free"].get(), of["chopped"].get()), w.number(-np.inf))
             unfinished = w.at.or_(w.less(one, of["residual"].get()), w.less(exact.get(), one))
             return w.at.and_(w.at.and_(unfinished, known), w.at.icmp_signed("<", self.count.get(), limit))
 
-        with w.loop(going):
+        with w.loop(continues):
             self.count.set(w.at.add(self.count.get(), w.whole(1)))
             finished = w.at.fcmp_ordered("<=", of["residual"].get(), one)
             proportional = w.at.fcmp_ordered("<=", of["chopped"].get(), of["free"].get())
@@ -349,23 +349,23 @@ class Walk:
                 with then:
                     # a gradient that was summed up over many steps is looked at again
                     self.gradient()
-                    self.directed()
+                    self.set_direction()
                     measure()
                     exact.set(one)
                 with otherwise, w.at.if_else(proportional) as (face, change):
                     with face:
                         self.conjugate(step, of, exact, measure)
                     with change:
-                        self.projected(step, free=False)
+                        self.projection_step(step, free=False)
                         measure()
                         exact.set(one)
 
     def conjugate(self, step: Any, of: dict[str, Variable], exact: Variable, measure: Callable[[], None]) -> None:
         """A step of conjugate gradients on the face, or to its boundary and on by a projected gradient step."""
         w, zero = self.w, self.w.number(0)
-        self.cleared()
+        self.clear_velocities()
         with w.over(self.m.get()) as k:
-            self.pushed(k, self.get("p", k))
+            self.push_bodies(k, self.get("p", k))
         curvature, slope, room = (w.variable(zero) for _ in range(3))
         curvature.set(zero)
         slope.set(zero)
@@ -404,7 +404,7 @@ class Walk:
                 with w.over(self.m.get()) as k:
                     self.put("x", k, w.larger(w.sub(self.get("x", k), w.mul(far, self.get("p", k))), zero))
                     self.put("g", k, w.sub(self.get("g", k), w.mul(far, self.get("y", k))))
-                self.projected(step, free=True)
+                self.projection_step(step, free=True)
                 measure()
                 exact.set(w.number(1))
 
@@ -424,9 +424,9 @@ class Walk:
                 c = w.index(self.own["slot"], k)
                 w.put(self.impulse, c, w.div(self.get("x", k), self.get("root", k)))
             # what was left out must stay open; the velocities are those of impulses x
-            self.cleared()
+            self.clear_velocities()
             with w.over(self.m.get()) as k:
-                self.pushed(k, self.get("x", k))
+                self.push_bodies(k, self.get("x", k))
             with w.over(self.contacts) as c:
                 offset = w.get(self.offset, c)
                 terms = [offset]
@@ -460,7 +460,7 @@ def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[n
     Raises:
         Unsupported, ImportError: as `compile.compiled`.
     """
-    code = compiled(walk_text(D, real), loops=True)
+    code = compile_module(walk_text(D, real), loops=True)
 
     def lane(k: int, operands: list[np.ndarray], results: list[np.ndarray]) -> None:
         given = [np.ascontiguousarray(x[k]) for x in operands]

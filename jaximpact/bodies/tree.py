@@ -8,7 +8,7 @@ from jax import Array
 from scipy.sparse import csr_matrix
 from scipy.spatial import cKDTree
 
-from .mprgp_call import batchable, called
+from .mprgp_call import batchable, call_as_operation
 
 FAR = 1e150
 CROWD = 4096  # bodies from which a list of all pairs is more than an array of it should be
@@ -30,7 +30,7 @@ def tree_pairs(
         if lengths is not None:
             inside = points - np.floor(points / np.where(lengths > 0, lengths, 1)) * lengths
             points = np.where(lengths > 0, np.clip(inside, 0, np.nextafter(lengths, 0)), points)
-        if number > CROWD and (least := _crowded(points, cutoff, slots)) > slots:
+        if number > CROWD and (least := _count_crowded(points, cutoff, slots)) > slots:
             return least
         pairs = cKDTree(points, boxsize=lengths, balanced_tree=False, compact_nodes=False).query_pairs(
             cutoff, output_type="ndarray"
@@ -49,12 +49,12 @@ def tree_pairs(
     def every(points: Array, cutoff: Array) -> tuple[Array, ...]:
         lanes, whole = cutoff.shape, np.dtype(np.int32)
         results = [((*lanes, slots), whole), ((*lanes, slots), whole), (lanes, whole)]
-        return called(("tree", box, slots), lambda: call, (points, cutoff), results, bool(lanes))
+        return call_as_operation(("tree", box, slots), lambda: call, (points, cutoff), results, bool(lanes))
 
     return batchable(every)(points, jnp.asarray(cutoff))  # type: ignore[return-value]
 
 
-def _crowded(points: np.ndarray, cutoff: float, slots: int) -> int:
+def _count_crowded(points: np.ndarray, cutoff: float, slots: int) -> int:
     """How many pairs are nearer than the cutoff at least: those of bodies in one cell with a diagonal of that length.
 
     Looked at closely where a sample of the bodies has its share of ``slots``.

@@ -14,7 +14,7 @@ from ..analysis.convergence import convergence
 from ..mechanics.method_names import projection_from_name, scheme_from_name
 from ..plots import ROUND_OFF, draw
 from . import shared
-from .output import aligned, file_list, print_facts, write_csv, write_json
+from .output import align_columns, file_list, print_facts, write_csv, write_json
 
 CONVERGE = f"""\
 Compute one motion with several numbers of steps, measure its errors against the exact motion (the finest run where
@@ -84,7 +84,7 @@ def _converge(options: argparse.Namespace) -> int:
         rounding = np.max(columns[label]) < ROUND_OFF
         word = "exact" if rounding else f"{value:.2f}" if np.isfinite(value) else "-"
         rows.append((label, word, expected[label]))
-    print(aligned(rows))
+    print(align_columns(rows))
     print()
     print_facts({"time": f"{seconds:.2f} s", "written": file_list(files)})
     return 0

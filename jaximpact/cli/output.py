@@ -100,7 +100,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
         print(f"  {label:<{width}}  " + shown(value).replace("\n", "\n" + " " * (width + 4)))
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> str:
+def align_columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 

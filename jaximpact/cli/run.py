@@ -98,7 +98,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.ensemble is None:
         every = options.save or -(-steps // ROWS)
         settings |= {"save": every}
-        solution, seconds = _timed(lambda: solve(entry.problem, q0, v0, save=every, **common))
+        solution, seconds = _time_runs(lambda: solve(entry.problem, q0, v0, save=every, **common))
         facts = _motion_facts(solution, exact, impulse)
         if exact is None:
             facts["position error"] = f"exact motion not known{shared.why_unknown(case, t1, e)}"
@@ -107,12 +107,12 @@ def _run(options: argparse.Namespace) -> int:
         files += shared.picture(lambda: draw(solution, out / "motion.png", title=heading, exact=exact, gaps=gaps))
     else:
         heading += f", {options.ensemble} motions"
-        (q0, v0), remarks = _perturbed(entry, case, q0, v0, options)
+        (q0, v0), remarks = _perturbed_starts(entry, case, q0, v0, options)
         every = options.save or -(-steps // ENSEMBLE_ROWS)
         numbers = options.ensemble * (steps // every + 2) * (3 * q0.shape[1] + shared.count_constraints(entry, case))
         save = every if options.save or numbers <= ENSEMBLE_NUMBERS else "final"
         settings |= {"save": save, "ensemble": options.ensemble, "spread": options.spread, "seed": options.seed}
-        solution, seconds = _timed(lambda: ensemble(entry.problem, q0, v0, save=save, **common))
+        solution, seconds = _time_runs(lambda: ensemble(entry.problem, q0, v0, save=save, **common))
         facts = _ensemble_facts(solution) | remarks
         files = [write_arrays(out / "ensemble.npz", solution, q0=q0, v0=v0)]
         files += [write_csv(out / "summary.csv", summary_columns(solution, q0, v0))]
@@ -186,7 +186,7 @@ def _ensemble_facts(solution: Solution) -> dict[str, Any]:
     return facts
 
 
-def _perturbed(
+def _perturbed_starts(
     entry: Entry, case: Case, q0: np.ndarray, v0: np.ndarray, options: argparse.Namespace
 ) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, int]]:
     """Initial data (N, d) around the case, positions admissible, and remarks on how they were kept so."""
@@ -223,7 +223,7 @@ def _perturbed(
     return (q0 + offset, v), remarks if first.any() else {}
 
 
-def _timed(compute: Callable[[], Solution]) -> tuple[Solution, dict[str, float]]:
+def _time_runs(compute: Callable[[], Solution]) -> tuple[Solution, dict[str, float]]:
     """The solution, and seconds of its compilation and of its run (a second one where that takes little)."""
     compiling: list[float] = []
 

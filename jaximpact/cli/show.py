@@ -9,7 +9,7 @@ from typing import Any
 
 from ..catalogue import Case, Entry, entries
 from ..mechanics.method_names import SCHEMES
-from .output import aligned
+from .output import align_columns
 from .shared import count_constraints, expected_orders, find, text
 from .study import is_study, show_study
 
@@ -47,7 +47,7 @@ def _list(options: argparse.Namespace) -> int:
         rows: list[tuple[str, ...]] = [("id", "name", "title", "cases", "schemes")]
         for entry in entries():
             rows.append((entry.id, entry.name, entry.title, ", ".join(entry.cases), _entry_schemes(entry)))
-        print(aligned(rows))
+        print(align_columns(rows))
         return 0
     rows = [("id", "name", "case", "d", "m", "e", "t1 [s]", "exact", "impacts", "schemes")]
     for entry in entries():
@@ -56,7 +56,7 @@ def _list(options: argparse.Namespace) -> int:
             impacts = "" if case.impacts is None else f"{len(case.impacts)}"
             fitting = "all" if len(_applicable(entry, case)) == len(SCHEMES) else "not maury"
             rows.append((entry.id, entry.name, name, *size, _yes(case.exact), impacts, fitting))
-    print(aligned(rows))
+    print(align_columns(rows))
     return 0
 
 
@@ -78,7 +78,7 @@ def _show(options: argparse.Namespace) -> int:
         rows: list[tuple[str, ...]] = [("scheme", "position", "velocity", "impulse")]
         for label in _applicable(entry, case):
             rows.append((label, *expected_orders(case, label).values()))
-        print(textwrap.indent(aligned(rows), "  ") + "\n")
+        print(textwrap.indent(align_columns(rows), "  ") + "\n")
     print("Orders predicted as h -> 0: position in the sup norm, velocity in L1, total impulse; '-' where none is.")
     print(f"\nrun it:  jaximpact run {entry.name} --case {shlex.quote(next(iter(entry.cases)))}")
     return 0

@@ -14,7 +14,7 @@ from typing import Any
 from ..study import Study, ZarrStore
 from ..study.importing import require
 from ..study.spec import EXAMPLE
-from .output import aligned, print_facts, shown
+from .output import align_columns, print_facts, shown
 
 SHOWN = 10  # failed lanes listed
 STUDY = f"""\
@@ -42,12 +42,12 @@ def add_commands(commands: Any, text: Callable[[str], dict[str, Any]]) -> None:
     command = commands.add_parser("study", help="compute a study from a file", **text(STUDY))
     command.add_argument("file", type=Path, help="TOML file")
     _options(command)
-    command.set_defaults(command=lambda options: _computed(Study.from_file(options.file), options))
+    command.set_defaults(command=lambda options: _compute(Study.from_file(options.file), options))
 
     command = commands.add_parser("resume", help="continue a study", **text(RESUME))
     command.add_argument("directory", type=Path, help="store of the study")
     _options(command)
-    command.set_defaults(command=lambda options: _computed(Study.open(options.directory), options))
+    command.set_defaults(command=lambda options: _compute(Study.open(options.directory), options))
 
 
 def _options(command: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def _options(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _computed(study: Study, options: argparse.Namespace) -> int:
+def _compute(study: Study, options: argparse.Namespace) -> int:
     """Run a study to its end; 1 where lanes failed or it could not be finished, 130 after Ctrl-C."""
     try:
         with ExitStack() as stack:
@@ -96,7 +96,7 @@ def show_study(path: str) -> int:
             values = map(shown, lane.values.values())
             rows.append((", ".join(map(str, lane.index)), *values, lane.status, f"{lane.failed_at:.6g}"))
         more = f"\n... and {len(failed) - SHOWN} more: Study.open({path!r}).failed()" if len(failed) > SHOWN else ""
-        print(f"\n{aligned(rows)}{more}\n\nthe first alone:  {failed[0].rerun}")
+        print(f"\n{align_columns(rows)}{more}\n\nthe first alone:  {failed[0].rerun}")
         if failed[0].reason:
             print(failed[0].reason)
     if summary.computed < study.design.size:

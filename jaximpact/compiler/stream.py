@@ -52,7 +52,7 @@ def _taken_apart(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, 
         carry = new
 
 
-def _differentiated(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
+def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
     """Of a turn by what changes in it: the carry beside its tangent, and a tangent of every row of real numbers."""
     fixed, given, moved, _ = _taken_apart(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
     real = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
@@ -82,7 +82,7 @@ def _differentiated(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carrie
     return [*last, *rows], [changes.get(i, zero) for i, zero in enumerate(none)]
 
 
-def _batched(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
+def _stream_batching(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
     """Of a turn for all of a batch; what is the same in all of it stays one."""
     batch = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
     fixed, given, many, out = _taken_apart(jaxpr, carried, [a is not None for a in axes])
@@ -101,5 +101,5 @@ def _batched(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int) ->
     return [*last, *rows], results
 
 
-ad.primitive_jvps[stream_p] = _differentiated
-batching.primitive_batchers[stream_p] = _batched
+ad.primitive_jvps[stream_p] = _stream_jvp
+batching.primitive_batchers[stream_p] = _stream_batching

@@ -40,7 +40,7 @@ class _Slot:
         self.program: Any = None
 
 
-class Lasting:
+class PersistentJit:
     """A function as `jax.jit` makes it, ``static`` arguments by their names, whose programs for a CPU are found again by the next process."""
 
     def __init__(self, function: Callable, static: tuple[str, ...] = (), options: dict[str, Any] | None = None) -> None:
@@ -64,7 +64,7 @@ class Lasting:
             with self.lock:
                 slot = self.called[key] = self.slots.setdefault(traced.jaxpr, _Slot())
             with slot.lock:
-                slot.program = slot.program or loaded(traced.lower(), self.options)
+                slot.program = slot.program or load_program(traced.lower(), self.options)
         return slot.program(*operands)
 
 
@@ -80,7 +80,7 @@ def can_last() -> bool:
     )
 
 
-def loaded(lowered: Any, options: Any) -> Any:
+def load_program(lowered: Any, options: Any) -> Any:
     """The program, of another process or compiled now."""
     global compilations
     text = lowered.as_text()

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..mechanics.problem import Problem
-from .formulas import evaluate, parsed
+from .formulas import evaluate, parse
 
 # numbers of steps, in thousandths, over which an error is taken: impacts then lie in many phases of their steps
 SHIFTS = (0, 7, 17, 29, 43, 61, 79, 97)
@@ -60,7 +60,7 @@ class Case:
     def of(cls, data: dict[str, Any]) -> Case:
         """From its entry in the file."""
         exact = Exact(np.array(data["state"], float), np.array(data["jacobian"], float))
-        rest: dict[str, Any] = {key: _fixed(x) for key, x in data.items() if key not in ("state", "jacobian")}
+        rest: dict[str, Any] = {key: _as_tuples(x) for key, x in data.items() if key not in ("state", "jacobian")}
         return cls(**rest, exact=exact)
 
     @cached_property
@@ -105,8 +105,8 @@ class Case:
     @cached_property
     def problem(self) -> Problem:
         """The motion as a `jaximpact.Problem`, from the formulas."""
-        force, gaps = list(map(parsed, self.force)), list(map(parsed, self.gaps))
-        mass = None if self.mass is None else [list(map(parsed, row)) for row in self.mass]
+        force, gaps = list(map(parse, self.force)), list(map(parse, self.gaps))
+        mass = None if self.mass is None else [list(map(parse, row)) for row in self.mass]
 
         def vector(formulas: list, like: Any, names: dict) -> Any:
             # numbers that are constant take the dtype of the others
@@ -131,9 +131,9 @@ class Case:
         return tuple(count + round(count * shift / 1000) for shift in SHIFTS)
 
 
-def _fixed(x: Any) -> Any:
+def _as_tuples(x: Any) -> Any:
     """Lists as tuples."""
-    return tuple(map(_fixed, x)) if isinstance(x, list) else x
+    return tuple(map(_as_tuples, x)) if isinstance(x, list) else x
 
 
 def relative_error(found: Any, exact: Any) -> float:

@@ -14,7 +14,7 @@ NODES = (
 )  # fmt: skip
 
 
-def parsed(text: str) -> CodeType:
+def parse(text: str) -> CodeType:
     """A formula, ready to be evaluated.
 
     Raises:

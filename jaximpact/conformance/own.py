@@ -26,7 +26,7 @@ class Own:
         self.scheme, self.sensitivity = getattr(schemes, scheme)(), sensitivity
         self.HOW = f'jaximpact.sensitivities, mode="forward", sensitivity="{sensitivity}"'
         self.plastic = scheme == "Maury"
-        self._group = cache(self._computed)
+        self._group = cache(self._compute)
 
     def final_state(self, case: Any, theta: Any, steps: int) -> np.ndarray:
         return self._both(case.name, tuple(theta), steps)[0]
@@ -41,7 +41,7 @@ class Own:
         states, jacobians = self._group(name, theta, group)
         return states[group.index(steps)], jacobians[group.index(steps)]
 
-    def _computed(self, name: str, theta: tuple[float, ...], steps: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def _compute(self, name: str, theta: tuple[float, ...], steps: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         case = get(name)
         if self.plastic and case.e:
             raise NotImplementedError(name)

@@ -58,7 +58,7 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {text.splitlines()[0] if text else ''}"[:200]
 
 
-def computed(adapter: Any, case: Any, theta: list, steps: list) -> dict:
+def compute_states(adapter: Any, case: Any, theta: list, steps: list) -> dict:
     """States and Jacobians for every number of steps; one of them where there is no step."""
     counts = steps if getattr(adapter, "STEPS", True) else steps[:1]
     found = {"states": [plain(adapter.final_state(case, theta, n)) for n in counts]}
@@ -87,7 +87,7 @@ def main() -> None:
         say(begins=True, **about)
         start = time.perf_counter()
         try:
-            found = computed(adapter, case, list(case.parameters.values()), job["steps"])
+            found = compute_states(adapter, case, list(case.parameters.values()), job["steps"])
         except NotImplementedError:
             say(skipped=True, **about)
             continue

@@ -55,13 +55,13 @@ def several(value: Any) -> tuple:
     return (value,) if isinstance(value, str) or not np.iterable(value) else tuple(value)
 
 
-def dotted(
+def dotted_entries(
     table: Mapping[str, Any], leaf: Callable[[Any], bool] = lambda x: False, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
     """The entries of nested tables by dotted names, down to what is no table or a ``leaf``."""
     for key, value in table.items():
         if isinstance(value, Mapping) and not leaf(value):
-            yield from dotted(value, leaf, f"{prefix}{key}.")
+            yield from dotted_entries(value, leaf, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

@@ -88,7 +88,7 @@ def graft_tree(value: Any, surrogate: Any) -> Any:
     return _over_reals(graft_once, value, surrogate)
 
 
-def guarded(tree: Any, why: str = REVERSE_INSIDE) -> Any:
+def guard_derivative(tree: Any, why: str = REVERSE_INSIDE) -> Any:
     """The same; differentiating it is an error."""
     return _over_reals(lambda x: guard_p.bind(x, x, why=why), tree)
 
@@ -98,7 +98,7 @@ def forward_first(tree: Any) -> Any:
     return _over_reals(_forward_first, tree)
 
 
-def opened(function: Callable, x: Any) -> tuple[Callable, list]:
+def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
     """A function of what ``function`` closes over and of x, and what that is."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
 
@@ -115,10 +115,10 @@ def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve
     ``solve(residual, guess) -> (x, aux)``; ``tangent_solve(linear, y)`` gives x with ``linear(x) = y``. As `lax.custom_root`,
     which newer versions of jax hide from primitives of our own.
     """
-    of_residual, by_residual = opened(residual, guess)
-    of_solve, by_solve = opened(lambda guess: solve(residual, guess), guess)
+    of_residual, by_residual = hoist_constants(residual, guess)
+    of_solve, by_solve = hoist_constants(lambda guess: solve(residual, guess), guess)
     linearised = lambda at: tangent_solve(lambda change: jax.jvp(residual, (at[0],), (change,))[1], at[1])
-    of_tangent, by_tangent = opened(linearised, (guess, guess))
+    of_tangent, by_tangent = hoist_constants(linearised, (guess, guess))
 
     @jax.custom_jvp
     def root(constants: tuple, guess: Any) -> Any:

@@ -79,7 +79,7 @@ def closed_over(jaxpr: Any) -> dict:
     return found
 
 
-def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
+def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The same without calls of jitted functions, each of which jax differentiates by itself, in a few milliseconds; what is computed
     twice is computed once, and what nothing depends on not at all."""
     seen: dict = {}
@@ -112,14 +112,14 @@ def inlined(closed: ClosedJaxpr) -> ClosedJaxpr:
     return jax.make_jaxpr(lambda *values: evaluate(closed.jaxpr, closed.consts, values))(*avals)
 
 
-def recorded(function: Callable) -> Callable:
+def record_once(function: Callable) -> Callable:
     """The same function, which Python runs once for each kind of operands: what it did is then repeated, `inlined`.
 
     Where nothing is traced, or it has effects or closes over what is traced, it runs as it is.
     """
 
     @wraps(function)
-    def repeated(*operands: Any) -> Any:
+    def replay(*operands: Any) -> Any:
         if not is_traced(operands):
             return function(*operands)
         # jax knows the trace of a function; a jitted one cannot be pickled by value
@@ -131,7 +131,7 @@ def recorded(function: Callable) -> Callable:
         found = jaxpr_as_fun(_inlined_once(closed))(*leaves)
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
-    return repeated
+    return replay
 
 
 _inlined: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
@@ -140,7 +140,7 @@ _inlined: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
 def _inlined_once(closed: ClosedJaxpr) -> ClosedJaxpr:
     # a function of this module, so that what calls it can be pickled by value
     if closed not in _inlined:
-        _inlined[closed] = inlined(closed)
+        _inlined[closed] = inline_calls(closed)
     return _inlined[closed]
 
 
@@ -158,7 +158,7 @@ def _inlined_parts(params: dict) -> dict:
     """The branches of a choice, and the bodies of loops."""
     names = ("branches", "cond_jaxpr", "body_jaxpr")
     parts = {name: params[name] for name in names if name in params}
-    return {name: tuple(map(inlined, x)) if name == "branches" else inlined(x) for name, x in parts.items()}
+    return {name: tuple(map(inline_calls, x)) if name == "branches" else inline_calls(x) for name, x in parts.items()}
 
 
 def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
@@ -171,15 +171,15 @@ def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
             ends = varying_outputs(p["cond_jaxpr"], [*given[:a], *flags])[0]
             return [ends or x for x in varying_outputs(p["body_jaxpr"], [*given[a : a + b], *flags])]
 
-        return _settled(turn, given[a + b :])
+        return _fixed_point(turn, given[a + b :])
     if name == "scan":
         count, state = scan_counts(p)
         fixed, start, sequences = given[:count], given[count : count + state], given[count + state :]
-        return _settled(lambda flags: varying_outputs(p["jaxpr"], [*fixed, *flags, *sequences]), start)
+        return _fixed_point(lambda flags: varying_outputs(p["jaxpr"], [*fixed, *flags, *sequences]), start)
     if name == "stream":
         constants, start = given[: -p["carried"] or None], given[len(given) - p["carried"] :]
         more = [False] * (len(p["jaxpr"].invars) - p["carried"])
-        return _settled(lambda flags: varying_outputs(p["jaxpr"], [*flags, *more], constants), start)
+        return _fixed_point(lambda flags: varying_outputs(p["jaxpr"], [*flags, *more], constants), start)
     if name == "cond":
         if given[0]:
             return [True] * len(eqn.outvars)
@@ -189,7 +189,7 @@ def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
     return [any(given)] * len(eqn.outvars)
 
 
-def _settled(turn: Any, start: Sequence[bool]) -> list[bool]:
+def _fixed_point(turn: Any, start: Sequence[bool]) -> list[bool]:
     """The outputs of a loop's body once the carry, which is its first outputs, varies in no further entry."""
     flags = list(start)
     while True:
@@ -215,4 +215,4 @@ def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool]
 def depends(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
     """Whether a result of a function is computed from those of its operands; what is multiplied by zero counts."""
     flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
-    return any(varying_outputs(inlined(jax.make_jaxpr(function)(*operands)), flags))
+    return any(varying_outputs(inline_calls(jax.make_jaxpr(function)(*operands)), flags))

@@ -161,11 +161,11 @@ def solve_by_products(product: Callable[[Array], Array], b: Array) -> Array:
             new = r @ r
             return k + 1, x, r, r + (new / square) * p, new
 
-        def going(carry: tuple) -> Array:
+        def continues(carry: tuple) -> Array:
             return (carry[0] < 4 * b.shape[0]) & (carry[-1] > size**2 * (b @ b))
 
         zero = jnp.zeros((), jnp.int32)
-        return lax.while_loop(going, body, (zero, jnp.zeros_like(b), b, b, b @ b))[1]
+        return lax.while_loop(continues, body, (zero, jnp.zeros_like(b), b, b, b @ b))[1]
 
     return lax.custom_linear_solve(product, b, solve, symmetric=True)
 
@@ -179,10 +179,10 @@ def near_one(product: Callable[[Array], Array], b: Array) -> Array:
             x = x + r
             return k + 1, x, b - product(x)
 
-        def going(carry: tuple) -> Array:
+        def continues(carry: tuple) -> Array:
             k, _, r = carry
             return (k < LARGEST) & (jnp.max(jnp.abs(r)) > 4 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(b)))
 
-        return lax.while_loop(going, body, (jnp.zeros((), jnp.int32), b, b - product(b)))[1]
+        return lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), b, b - product(b)))[1]
 
     return lax.custom_linear_solve(product, b, solve, transpose_solve=solve)

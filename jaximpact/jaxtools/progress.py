@@ -29,7 +29,7 @@ class Watch:
         self.share = lambda: min(float(turns[0]) / (rows or self.steps), 1.0)
 
 
-def watched() -> Watch | None:
+def current_watch() -> Watch | None:
     """Whoever wants to know about the motion that is computed here."""
     return _watch.get()
 

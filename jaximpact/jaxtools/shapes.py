@@ -27,7 +27,7 @@ def arrays(value: Any) -> Any:
     return jax.tree.map(jnp.asarray, value)
 
 
-def returned(read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
+def shape_of_result(read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
     """Shapes and dtypes of ``read(function(*operands))``; ``read`` is `array`, `arrays`."""
     leaves, structure = jax.tree.flatten(operands)
     key = read, structure, tuple(map(kind, leaves)), settings()

@@ -33,14 +33,14 @@ LONG = 10_000  # steps from which a motion is waited for in a way that Ctrl-C ge
 _orphan = False  # whether this process was forked from one whose threads of jax it lacks
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     global _orphan
     _orphan = backends_are_initialized()
     _idle.clear()  # a fork copies no threads
 
 
 if os.name == "posix":
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def refuse_fork() -> None:
@@ -55,7 +55,7 @@ def refuse_fork() -> None:
 _interrupted: list[Future] = []  # what Ctrl-C left behind
 
 
-def leave(futures: Iterable[Future]) -> None:
+def abandon(futures: Iterable[Future]) -> None:
     """Go on without the computations of these futures, which cannot be stopped; the process does not wait for them either."""
     _interrupted[:] = filter(_is_running, [*_interrupted, *futures])
 
@@ -98,7 +98,7 @@ def _thread() -> SimpleQueue:
     return tasks
 
 
-class Crew(Executor):
+class DaemonPool(Executor):
     """Threads that compute; unlike those of a ThreadPoolExecutor, the interpreter does not wait for them at its end, and they serve
     the next crew: to start one takes longer than many an ensemble of few motions."""
 
@@ -137,7 +137,7 @@ class Crew(Executor):
             self._done.get()
 
 
-class Here(Executor):
+class InlineExecutor(Executor):
     """Calls at once, in this thread."""
 
     def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
@@ -162,7 +162,7 @@ def is_usual() -> bool:
         states = [x for x in jax.config._value_holders.values() if hasattr(x, "get_local")]  # type: ignore[attr-defined]
         if all(x.get_local() is _UNSET for x in states):  # to ask another thread takes longer than many an ensemble
             return True
-    with Crew(1) as other:
+    with DaemonPool(1) as other:
         return other.submit(_ambient).result() == _ambient()
 
 
@@ -177,14 +177,14 @@ def core_count() -> int:
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
-def crew(threads: int, steps: float = np.inf) -> Executor:
+def make_executor(threads: int, steps: float = np.inf) -> Executor:
     """Threads for chunks of so many steps in all; one is this one itself, unless it is the main thread, to which signals come, and
     they take long."""
     main = steps > LONG and threading.current_thread() is threading.main_thread()
-    return Crew(threads) if threads > 1 or (main and is_usual()) else Here()
+    return DaemonPool(threads) if threads > 1 or (main and is_usual()) else InlineExecutor()
 
 
-def arrived(tree: Any) -> Any:
+def wait_interruptibly(tree: Any) -> Any:
     """The arrays of ``tree``, computed; not by `jax.block_until_ready`, which lets no signal through."""
     begin = time.perf_counter()
     for leaf in jax.tree.leaves(tree):
@@ -198,11 +198,11 @@ def interruptible(call: Callable, steps: int) -> Any:
     """``call()``, of so many steps; in the main thread a long one is left to another, so that signals get through."""
     if steps < LONG or threading.current_thread() is not threading.main_thread() or not is_usual():
         return call()
-    other = Crew(1)
+    other = DaemonPool(1)
     found = other.submit(call)
     other.shutdown(wait=False)
     try:
-        return arrived(found.result())
+        return wait_interruptibly(found.result())
     except BaseException:
-        leave([found])
+        abandon([found])
         raise

@@ -56,7 +56,7 @@ def from_sympy(
         raise ImportError("from_sympy needs sympy: pip install 'jaximpact[sympy]'") from error
 
     t = mechanics.dynamicsymbols._t
-    q, mass, force, energy = _stated(sympy, mechanics, method, energy)
+    q, mass, force, energy = _method_parts(sympy, mechanics, method, energy)
     if isinstance(constraints, Mapping):
         if contacts is not None:
             raise ValueError("contacts: the names are given twice, as keys of constraints too")
@@ -72,7 +72,7 @@ def from_sympy(
         **{f"constraint {a}": [x] for a, x in enumerate(gaps)},
         "the energy": [] if energy is None else [sympy.sympify(energy)],
     }
-    replaced, order, names = _replaced(sympy, t, q, parts)
+    replaced, order, names = _in_plain_symbols(sympy, t, q, parts)
 
     def function(what: list[str]) -> Callable[..., Array]:
         compiled = sympy.lambdify(order, [x for name in what for x in replaced[name]], modules="jax", cse=True)
@@ -105,7 +105,7 @@ def from_sympy(
     )
 
 
-def _stated(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any]:
+def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any]:
     """Coordinates, mass matrix, forcing and energy of a method."""
     t = mechanics.dynamicsymbols._t
     if isinstance(method, mechanics.KanesMethod):
@@ -114,7 +114,7 @@ def _stated(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list,
     elif isinstance(method, mechanics.LagrangesMethod):
         if len(method.coneqs):
             raise ValueError(
-                f"method: it has constraints of its own, {_listed(method.coneqs)}, holonomic or not: choose independent coordinates"
+                f"method: it has constraints of its own, {_short_list(method.coneqs)}, holonomic or not: choose independent coordinates"
             )
         method.form_lagranges_equations()
         q, mass, force = list(method.q), method.mass_matrix, method.forcing
@@ -128,7 +128,7 @@ def _stated(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list,
     return q, mass, force, energy
 
 
-def _replaced(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict[str, list], list, list[str]]:
+def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict[str, list], list, list[str]]:
     """Expressions in plain symbols, the order of these, t, q, v and the parameters, and the parameters' names.
 
     Raises:
@@ -144,7 +144,7 @@ def _replaced(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict
             odd = expression.atoms(sympy.Derivative, sympy.core.function.AppliedUndef)
             if odd:
                 raise ValueError(
-                    f"{what} holds {_listed(odd)}, which is no coordinate of the method nor the first derivative of one: substitute an "
+                    f"{what} holds {_short_list(odd)}, which is no coordinate of the method nor the first derivative of one: substitute an "
                     "expression in t and symbols for it"
                 )
             symbols |= expression.free_symbols
@@ -154,7 +154,7 @@ def _replaced(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict
         *((x, velocities, "a velocity: gaps are functions of t and q") for x in parts if x.startswith("constraint")),
     ):
         if any(x.free_symbols & banned for x in replaced[what]):
-            raise ValueError(f"{what} depends on {cause}; it is {_listed(parts[what])}")
+            raise ValueError(f"{what} depends on {cause}; it is {_short_list(parts[what])}")
     parameters = sorted(symbols - set(plain.values()) - {t}, key=str)
     names = [str(x) for x in parameters]
     twice = [name for name in names if names.count(name) > 1]
@@ -203,7 +203,7 @@ def _refuse_kane(method: Any) -> None:
         if len(found):
             if found is method._f_nh:
                 found = method._k_nh * method.u + found
-            raise ValueError(f"method: it has {what}, {_listed(found)}: choose independent coordinates and speeds")
+            raise ValueError(f"method: it has {what}, {_short_list(found)}: choose independent coordinates and speeds")
     if len(method.q) != len(method.u):
         raise ValueError(
             f"method: it has {len(method.q)} coordinates and {len(method.u)} speeds; as many of both are taken"
@@ -229,7 +229,7 @@ def _gap(sympy: Any, expression: Any) -> Any:
     return expression
 
 
-def _listed(expressions: Any) -> str:
+def _short_list(expressions: Any) -> str:
     """Expressions in a line, shortened."""
     text = ", ".join(sorted(map(str, expressions)))
     return text if len(text) <= 200 else text[:197] + "..."

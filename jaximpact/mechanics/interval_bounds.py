@@ -24,7 +24,7 @@ class Unbounded(Exception):
 DEAR = {"sin", "cos", "tan", "tanh", "atan", "exp", "log", "pow", "erf", "asin", "acos", "cosh", "sinh"}
 
 
-def is_dear(function: Callable[[Array], Array], x: Array) -> bool:
+def is_expensive(function: Callable[[Array], Array], x: Array) -> bool:
     """Whether a function holds an operation that costs much."""
     return _any_dear(jax.make_jaxpr(function)(x).jaxpr)
 
@@ -33,49 +33,49 @@ def _any_dear(jaxpr: Any) -> bool:
     return any(eqn.primitive.name in DEAR or any(map(_any_dear, inner(eqn))) for eqn in jaxpr.eqns)
 
 
-def bounded(function: Callable[[Array], Array], x: Array, b: Array) -> tuple[Array, Array]:
+def bound_change(function: Callable[[Array], Array], x: Array, b: Array) -> tuple[Array, Array]:
     """The function at x, and how far it is at most from there within ``b`` of x; arrays of the same shapes.
 
     Raises:
         Unbounded: a part of it has no rule.
     """
     closed = jax.make_jaxpr(function)(x)
-    ((found, change),) = _evaluated(closed.jaxpr, closed.consts, [(x, b)])
+    ((found, change),) = _evaluate(closed.jaxpr, closed.consts, [(x, b)])
     return found, jnp.zeros_like(found) if change is None else change
 
 
 Pair = tuple[Any, Any]  # a value, and how far it moves; None: it does not
 
 
-def _evaluated(jaxpr: Any, constants: Sequence, pairs: Sequence[Pair]) -> list[Pair]:
+def _evaluate(jaxpr: Any, constants: Sequence, pairs: Sequence[Pair]) -> list[Pair]:
     env: dict = {v: (x, None) for v, x in zip(jaxpr.constvars, constants, strict=True)}
     env |= dict(zip(jaxpr.invars, pairs, strict=True))
     read = reader(env, lambda v: (v.val, None))
     for eqn in needed(jaxpr):
-        env.update(zip(eqn.outvars, _applied(eqn, [read(v) for v in eqn.invars]), strict=True))
+        env.update(zip(eqn.outvars, _apply(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def _applied(eqn: Any, pairs: list[Pair]) -> list[Pair]:
+def _apply(eqn: Any, pairs: list[Pair]) -> list[Pair]:
     name, values = eqn.primitive.name, [x for x, _ in pairs]
     if name in IDENTITIES:
         return pairs[: len(eqn.outvars)]
     if name in CALLS:
         called = as_closed(eqn.params[CALLS[name]])
-        return _evaluated(called.jaxpr, called.consts, pairs)
-    found = _bound(eqn, values)
+        return _evaluate(called.jaxpr, called.consts, pairs)
+    found = _bound_rule(eqn, values)
     if all(b is None for _, b in pairs):
         return [(x, None) for x in found]
     if name in LINEAR and all(b is None for _, b in pairs[LINEAR[name] or len(pairs) :]):
         moves = [jnp.zeros_like(x) if b is None else b for x, b in pairs[: LINEAR[name] or len(pairs)]]
-        changes = _bound(eqn, [*moves, *values[len(moves) :]])
+        changes = _bound_rule(eqn, [*moves, *values[len(moves) :]])
         return list(zip(found, changes, strict=True))
     if name not in RULES or len(found) != 1:
         raise Unbounded(name)
     return [(found[0], RULES[name](eqn, found[0], *pairs))]
 
 
-def _bound(eqn: Any, values: Sequence) -> list:
+def _bound_rule(eqn: Any, values: Sequence) -> list:
     found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return list(found) if eqn.primitive.multiple_results else [found]
 
@@ -107,7 +107,7 @@ def _mul(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
 
 
 def _dot(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
-    return _product(lambda a, b: _bound(eqn, [a, b])[0], x, y)
+    return _product(lambda a, b: _bound_rule(eqn, [a, b])[0], x, y)
 
 
 def _div(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:
@@ -127,7 +127,7 @@ def _power(eqn: Any, found: Array, x: Pair) -> Array:
 def _select(eqn: Any, found: Array, which: Pair, *cases: Pair) -> Array:
     if which[1] is not None:
         raise Unbounded("select_n by what moves")
-    return _bound(eqn, [which[0], *(jnp.zeros_like(x) if b is None else b for x, b in cases)])[0]
+    return _bound_rule(eqn, [which[0], *(jnp.zeros_like(x) if b is None else b for x, b in cases)])[0]
 
 
 def _extreme(eqn: Any, found: Array, x: Pair, y: Pair) -> Array:

@@ -9,23 +9,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..jaxtools.shapes import returned
+from ..jaxtools.shapes import shape_of_result
 
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
     """Shapes and dtypes of what a function of the user's returns, see `shapes.returned`; or an error that names it and says how it failed."""
     try:
-        return returned(read, function, *operands)
+        return shape_of_result(read, function, *operands)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         hint = " (it must be traceable: jnp.where in place of if, jnp in place of np and math, no float())"
-        raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}{hint}", error) from error
+        raise renamed_error(f"{name} failed on arguments of shapes {_shapes(operands)}{hint}", error) from error
     except Exception as error:
         missing = (
             " (args is None: give the numbers that it reads, args=...)"
             if operands[-1] is None and "NoneType" in str(error)
             else ""
         )
-        raise retold(f"{name} failed on arguments of shapes {_shapes(operands)}{missing}", error) from error
+        raise renamed_error(f"{name} failed on arguments of shapes {_shapes(operands)}{missing}", error) from error
 
 
 def _shapes(operands: tuple) -> list:
@@ -33,19 +33,19 @@ def _shapes(operands: tuple) -> list:
     return [np.shape(x) for x in operands[:-1]]
 
 
-def retold(what: str, error: Exception) -> Exception:
+def renamed_error(what: str, error: Exception) -> Exception:
     """An error of a user's function after what failed: a TypeError as one, any other as a ValueError."""
     kind = TypeError if isinstance(error, TypeError) else ValueError
     return kind(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
 @contextmanager
-def told(name: str) -> Iterator[None]:
+def named_errors(name: str) -> Iterator[None]:
     """What a function of the user's raises, under its name."""
     try:
         yield
     except Exception as error:
-        raise retold(f"{name} failed", error) from error
+        raise renamed_error(f"{name} failed", error) from error
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
     if fan:
         panels[0, 0].set_title(BANDS, fontsize=9, color=DARK)
     notes = [f"{len(shown)} of {d} coordinates"] if d > len(shown) else []
-    return np.array(figure.axes), "\n".join([*notes, *_lost(kept)])
+    return np.array(figure.axes), "\n".join([*notes, *_count_lost(kept)])
 
 
 def draw_fan(solution: Solution, ax: Axes, *, component: int = 0) -> str:
@@ -107,7 +107,7 @@ def draw_fan(solution: Solution, ax: Axes, *, component: int = 0) -> str:
         _histogram(ax, q[:, -1, component], np.max(np.abs(q[:, :, component])), COLOURS[0])
         ax.set_xlabel(labels.axis(f"{name} at the end", "q", component))
         ax.set_ylabel("motions")
-    return "\n".join(_lost(kept))
+    return "\n".join(_count_lost(kept))
 
 
 def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -125,7 +125,7 @@ def _has_fan(t: np.ndarray, q: np.ndarray) -> bool:
     return q.shape[1] > 2 and bool(np.all(t == t[0]))
 
 
-def _lost(kept: np.ndarray) -> list[str]:
+def _count_lost(kept: np.ndarray) -> list[str]:
     lost = int(np.sum(~kept))
     return [f"{lost} of {kept.size} motions failed and are left out"] if lost else []
 

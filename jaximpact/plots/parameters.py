@@ -26,7 +26,7 @@ def draw_sensitivities(found: Sensitivities, ax: Axes, **options: Any) -> str:
 def draw_ranking(found: Ranking, ax: Axes, *, output: str | None = None) -> str:
     """What one output, the first by default, owes to each input: a bar for each, the longest on top."""
     name = str(found.output[0]) if output is None else output
-    _known("output", name, list(dict.fromkeys(map(str, found.output))))
+    _check_known("output", name, list(dict.fromkeys(map(str, found.output))))
     mine = found.output == name
     values = (found.relative if found.by == "relative" else found.derivative)[mine]
     labels, units = found.input[mine], found.unit[mine]
@@ -71,7 +71,7 @@ def draw_covariance(found: Covariance, ax: Axes) -> str:
 def draw_linearity(found: Linearity, ax: Axes, *, output: str | None = None) -> str:
     """Sampled values of one output, the first by default, over what the Jacobian says they are."""
     name = found.outputs[0] if output is None else output
-    _known("output", name, list(found.outputs))
+    _check_known("output", name, list(found.outputs))
     i = found.outputs.index(name)
     kinds = {"motions": found.sound & ~found.doubtful, "derivative in doubt": found.doubtful}
     for (label, kept), colour, marker in zip(kinds.items(), COLOURS, "ox", strict=False):
@@ -92,7 +92,7 @@ def draw_linearity(found: Linearity, ax: Axes, *, output: str | None = None) -> 
 def draw_indices(found: Indices, ax: Axes, *, output: str | None = None) -> str:
     """Indices of one output, the first by default, with their confidence intervals."""
     name = found.outputs[0] if output is None else output
-    _known("output", name, list(found.outputs))
+    _check_known("output", name, list(found.outputs))
     k = found.outputs.index(name)
     kinds = list(found.shown)
     order = np.argsort(-np.abs(np.nan_to_num(found.index[kinds[-1]][k])), kind="stable")[:BARS]
@@ -123,7 +123,7 @@ def _bars(ax: Axes, labels: Sequence[str], values: np.ndarray) -> None:
     tidy(ax)
 
 
-def _known(what: str, name: str, names: list[str]) -> None:
+def _check_known(what: str, name: str, names: list[str]) -> None:
     if name not in names:
         raise ValueError(f"{what}={name!r}: there are {', '.join(names)}")
 

@@ -5,8 +5,8 @@ from .ranking import Ranking
 from .result import Arrays, Drawable, Result
 from .sensitivities import Sensitivities, components, unit_of
 from .sobol_indices import LEVEL, Indices
-from .solution import Origin, Solution, labelled
-from .tables import MEANING, spread
+from .solution import Origin, Solution, with_names
+from .tables import MEANING, spread_columns
 
 __all__ = [
     "LEVEL",
@@ -22,7 +22,7 @@ __all__ = [
     "Sensitivities",
     "Solution",
     "components",
-    "labelled",
-    "spread",
+    "spread_columns",
     "unit_of",
+    "with_names",
 ]

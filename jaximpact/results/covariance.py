@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..jaxtools.argument_checks import check_whole, dotted
+from ..jaxtools.argument_checks import check_whole, dotted_entries
 from ..mechanics.status import DOUBTS, FAILURES, Status
 from .result import Arrays, Drawable
 
@@ -111,9 +111,9 @@ class Covariance(Drawable):
     def _arrays(self) -> Arrays:
         fields = self._along("output", "value", "deviation") | self._along("output output_", "matrix")
         fields |= self._along("input", "at") | self._along("input input_", "spread") | self._along("", "status")
-        return self._named() | fields | self._along("output input", "jacobian", "shares")
+        return self._dimension_names() | fields | self._along("output input", "jacobian", "shares")
 
-    def _named(self) -> Arrays:
+    def _dimension_names(self) -> Arrays:
         """The names of what its dimensions run over."""
         of = {"output": self.outputs, "output_": self.outputs, "input": self.inputs, "input_": self.inputs}
         return {name: ((name,), x) for name, x in of.items()}
@@ -236,7 +236,7 @@ def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -
         return _semidefinite("inputs", _numbers("inputs", given), count)
     places = dict(groups) | {name: [i] for i, name in enumerate(names)}
     spread, taken = np.zeros((count, count)), np.zeros(count, bool)
-    for name, value in dotted(given):
+    for name, value in dotted_entries(given):
         if name not in places:
             raise ValueError(f"inputs: {name!r} is none of {', '.join(dict.fromkeys((*groups, *names)))}")
         where = np.array(places[name])

@@ -35,7 +35,7 @@ def _below(cls: type[Result]) -> Iterator[type[Result]]:
             yield from _below(one)
 
 
-def packed(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def pack(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The form of a result, and its arrays by name, those of results within it by dotted names."""
     found: dict[str, np.ndarray] = {}
 
@@ -46,20 +46,25 @@ def packed(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         found[name] = value
         return name
 
-    return form_of(result, (), keep), found
+    return encode_value(result, (), keep), found
 
 
-def form_of(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
+def encode_value(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
     """The form of a value, the names that ``keep`` gives in place of its arrays.
 
     Raises:
         TypeError: what no file keeps; the message begins with the field.
     """
-    inner = lambda x, key: form_of(x, (*where, str(key)), keep)
+    inner = lambda x, key: encode_value(x, (*where, str(key)), keep)
     if value is None:
         return None
     if isinstance(value, Result):
-        return {"result": [_known(value, where), {f.name: inner(getattr(value, f.name), f.name) for f in kept(value)}]}
+        return {
+            "result": [
+                _check_known(value, where),
+                {f.name: inner(getattr(value, f.name), f.name) for f in saved_fields(value)},
+            ]
+        }
     if isinstance(value, Labels):
         return {"labels": dataclasses.asdict(value)}
     if is_array(value):
@@ -81,12 +86,12 @@ def form_of(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
     )
 
 
-def kept(result: Any) -> list[dataclasses.Field]:
+def saved_fields(result: Any) -> list[dataclasses.Field]:
     """The fields that make a result what it is; it stands without those that are None by default and are not compared."""
     return [f for f in dataclasses.fields(result) if f.compare or f.default is not None]
 
 
-def _known(value: Result, where: tuple[str, ...]) -> str:
+def _check_known(value: Result, where: tuple[str, ...]) -> str:
     name = type(value).__name__
     if registry().get(name) is not type(value):
         raise TypeError(f"{'.'.join(where) or 'result'}: a {name} is kept by no file within or as another result")
@@ -101,13 +106,13 @@ def _array(value: np.ndarray, where: tuple[str, ...], keep: Keep) -> Any:
     return keep(where, value)
 
 
-def filled(form: Any, numbers: Mapping[str, np.ndarray], made: tuple[tuple[str, str], ...] = ()) -> Any:
+def decode_value(form: Any, numbers: Mapping[str, np.ndarray], made: tuple[tuple[str, str], ...] = ()) -> Any:
     """The value of a form; ``made`` is with what its results were computed.
 
     Raises:
         ValueError, TypeError, KeyError: it is no form.
     """
-    inner = lambda x: filled(x, numbers, made)
+    inner = lambda x: decode_value(x, numbers, made)
     if form is None:
         return None
     if isinstance(form, str):
@@ -133,17 +138,17 @@ def filled(form: Any, numbers: Mapping[str, np.ndarray], made: tuple[tuple[str, 
         return Labels.of(content["coordinates"], content["contacts"], units.get("", units or None))
     if kind == "result":
         name, fields = content
-        return _made(name, fields, inner, made)
+        return _make_result(name, fields, inner, made)
     raise ValueError(f"it holds a {kind!r}, which this version does not know")
 
 
-def _made(
+def _make_result(
     name: str, fields: Mapping[str, Any], inner: Callable[[Any], Any], made: tuple[tuple[str, str], ...]
 ) -> Result:
     cls = registry().get(name)
     if cls is None:
         raise ValueError(f"it holds a {name!r}, which is no result of this version")
-    known = {field.name for field in kept(cls)}
+    known = {field.name for field in saved_fields(cls)}
     strange = sorted(set(fields) - known)
     if strange:
         raise ValueError(f"it holds a {name} with {strange[0]!r}, which this version does not know")

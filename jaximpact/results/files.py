@@ -21,7 +21,7 @@ import numpy as np
 
 from ..jaxtools.optional_packages import import_optional
 from ..mechanics.schemes.base import Timing
-from .encoding import KINDS, filled, form_of, packed
+from .encoding import KINDS, decode_value, encode_value, pack
 from .result import UPPER, Result
 from .safe_reading import check_arrays, check_tree
 from .solution import Origin, Solution
@@ -65,7 +65,7 @@ def save(result: Result, path: str | Path) -> Path:
 
 def _parts(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The text and the arrays of a file."""
-    form, found = packed(result)
+    form, found = pack(result)
     return {"result": form, "digest": _digest(found, json.dumps(form))}, found
 
 
@@ -78,7 +78,7 @@ def _parts_of_solution(solution: Solution) -> tuple[dict[str, Any], dict[str, np
         "timing": None if solution.timing is None else list(solution.timing),
         "every_step": solution.origin.every_step,
         "labels": dataclasses.asdict(solution.naming),
-        "values": form_of(solution.values, ("values",), lambda where, _: value_name(where)),
+        "values": encode_value(solution.values, ("values",), lambda where, _: value_name(where)),
         "digest": _digest(found),
     }
     return about, found
@@ -170,7 +170,7 @@ def _made(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 def _result(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Result:
     """From the text and the arrays, both as strange as they may be."""
-    result = filled(about["result"], _numbers(about, found, json.dumps(about["result"])), _made(about))
+    result = decode_value(about["result"], _numbers(about, found, json.dumps(about["result"])), _made(about))
     if not isinstance(result, Result):
         raise ValueError(f"it holds a {type(result).__name__}")
     return result
@@ -187,9 +187,9 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
     if timing is not None:
         scheme, lag, rebounds = timing
         timing = Timing(str(scheme), float(lag), bool(rebounds))
-    solution = Solution(**state, values=filled(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
+    solution = Solution(**state, values=decode_value(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
     known = {None: None, True: True, False: False}[about["every_step"]]
-    labels = filled({"labels": about["labels"]}, numbers)
+    labels = decode_value({"labels": about["labels"]}, numbers)
     return replace(solution, origin=Origin(every_step=known, naming=labels, made=_made(about)))
 
 

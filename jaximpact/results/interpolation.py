@@ -61,7 +61,7 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
     else:
         # those of the step
         found |= {"impulse": impulse[row], "pairs": np.asarray(one.pairs)[row]}
-    if _located(one):
+    if _is_located(one):
         motion = _smooth(one)
         kink = motion.kink
         inside = rest[:, 0] > 0
@@ -80,7 +80,7 @@ def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray)
     return before, ~before
 
 
-def _located(solution: Solution) -> bool:
+def _is_located(solution: Solution) -> bool:
     """Whether rows hold velocities of their very time, impacts being located."""
     return solution.timing == Timing.of(EventCorrected())
 
@@ -137,7 +137,7 @@ def curve(solution: Solution) -> Curve:
     Affine between the rows of a scheme of first order, its velocity too but where an impact changes it. With impacts located, rows
     hold velocities of their time: a cubic between them and, where a step holds an impact, two parabolas that meet in it.
     """
-    if _located(solution):
+    if _is_located(solution):
         return _smooth(solution)
     t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
     h = np.diff(t)
@@ -159,7 +159,7 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
     """The motion through the rows of a solution of every step, as a function of time; of a scheme of first order the velocity is that of
     the chord."""
     found = curve(solution)
-    if _located(solution):
+    if _is_located(solution):
         return found
     chord = found.before[0][1]
 

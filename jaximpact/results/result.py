@@ -21,7 +21,7 @@ from ..jaxtools.optional_packages import import_optional
 from ..mechanics.labels import QUANTITIES, Labels
 from ..mechanics.status import Status
 from .provenance import provenance
-from .tables import named_dataset, spread
+from .tables import named_dataset, spread_columns
 
 if TYPE_CHECKING:
     import pandas
@@ -83,7 +83,9 @@ class Result:
 
     def _table(self, *names: str) -> dict[str, np.ndarray]:
         """Columns of the fields (n, ...) of these names."""
-        return {key: x for name in names for key, x in spread(name, getattr(self, name), self._names(name)).items()}
+        return {
+            key: x for name in names for key, x in spread_columns(name, getattr(self, name), self._names(name)).items()
+        }
 
     def _names(self, name: str) -> tuple[str, ...] | None:
         """Names of the components of a field, where it has coordinates or constraints."""

@@ -252,7 +252,7 @@ class Solution(Drawable):
         return describe(int(np.bitwise_or.reduce(np.asarray(self.status).ravel())))
 
 
-def labelled(function: Callable[P, R]) -> Callable[P, R]:
+def with_names(function: Callable[P, R]) -> Callable[P, R]:
     """A function of a problem whose results know its names and units, and solutions whether their rows are all steps."""
     saves = inspect.signature(function).parameters.get("save")
 

@@ -132,7 +132,7 @@ def to_table(solution: Solution) -> pandas.DataFrame:
         by_row = name in ("t", *STATE) if solution.values is None else name == "t" or name.startswith("values")
         if by_row:
             flat = value.reshape(count * rows, *value.shape[rank + 1 :])
-            columns |= spread(name, flat, solution.naming.names(name) if name in QUANTITIES else None)
+            columns |= spread_columns(name, flat, solution.naming.names(name) if name in QUANTITIES else None)
     time = columns.pop("t")
     if rank == 0:
         return pandas.DataFrame(columns, index=pandas.Index(time, name="t"))
@@ -141,7 +141,7 @@ def to_table(solution: Solution) -> pandas.DataFrame:
     return pandas.DataFrame(columns, index=pandas.MultiIndex.from_arrays([*index, time], names=[*names, "t"]))
 
 
-def spread(name: str, values: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+def spread_columns(name: str, values: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
     """An array (n, ...) as columns (n,): ``name``, or one for each component, with their ``names`` where they have some."""
     array = np.asarray(values)
     if array.ndim <= 1:

@@ -26,9 +26,9 @@ class Account(NamedTuple):
     def opened(cls, status: Array, t0: Array) -> Account:
         """At the start, with the status bits found there."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
-        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan)).noted(status, t0)
+        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan)).with_status(status, t0)
 
-    def noted(self, bits: Array, t: Array) -> Account:
+    def with_status(self, bits: Array, t: Array) -> Account:
         """With status bits that the motion got at time t; the first failure gives the time of failing."""
         failing = ((bits & int(FAILURES)) != 0) & ((self.status & int(FAILURES)) == 0)
         return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
@@ -43,4 +43,4 @@ class Account(NamedTuple):
             residual=jnp.maximum(self.residual, info.residual),
             iterations=self.iterations + info.iterations,
         )
-        return found.noted(info.status | lost, jnp.where(lost > 0, t, motion.time(k)))
+        return found.with_status(info.status | lost, jnp.where(lost > 0, t, motion.time(k)))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..compiler.xla_cache import Lasting
+from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import (
     check_counts,
     check_kind,
@@ -25,7 +25,7 @@ from ..jaxtools.argument_checks import (
     real_array,
     short,
 )
-from ..jaxtools.threads import crew, refuse_fork, workers
+from ..jaxtools.threads import make_executor, refuse_fork, workers
 from ..jaxtools.trace_context import is_concrete
 from ..jaxtools.warnings import remark
 from ..mechanics.contact.active_set import ActiveSet
@@ -38,7 +38,7 @@ from ..mechanics.schemes.maury import Maury
 from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
 from ..mechanics.user_functions import differentiable
 from ..results.save import Save
-from .backends import natively
+from .backends import native_or
 from .canonical_arrays import (
     canonical_state,
     cast_numbers,
@@ -52,7 +52,7 @@ from .canonical_arrays import (
 from .chunked_runs import FEWER_ROWS, largest
 from .lanes import Lanes
 from .program import Program
-from .validation import Report, check_functions, check_problem, is_fine, judge, start_report
+from .validation import Report, check_functions, check_problem, is_fine, raise_or_warn, start_report
 
 NODES = 1000  # of a Gauss-Legendre rule
 
@@ -136,12 +136,12 @@ def _check_step(h: Any, steps: Any) -> None:
         check_counts(steps=steps)
 
 
-@Lasting
+@PersistentJit
 def _report(problem: Problem, motion: Motion) -> Report:
     return start_report(problem, motion.q0, motion.v0, motion.t0, motion.args, motion.h)
 
 
-@partial(Lasting, static=("axes",))
+@partial(PersistentJit, static=("axes",))
 def _reports(problem: Problem, motion: Motion, axes: tuple) -> Report:
     if not any(axis == 0 for axis in axes):
         # only h, e or t1 differ between lanes: one start
@@ -154,7 +154,7 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
     starts = lanes.only("q0", "v0", "t0", "args", h=h)
     through_xla = partial(_reports, axes=starts.axes)
     # native code has no search for near pairs
-    call = through_xla if problem.listed else natively(_report, (None, starts.in_axes), through_xla)
+    call = through_xla if problem.listed else native_or(_report, (None, starts.in_axes), through_xla)
     return call(problem, starts.motion)
 
 
@@ -171,11 +171,11 @@ def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
         # numbers that the problem's functions close over are not known
         return problem, None
     report = jax.tree.map(np.asarray, report)
-    fitting = fitted(problem, report)
-    return (problem, judge(report, lanes=False)) if fitting is problem else check_start(fitting, motion)
+    fitting = fit_room(problem, report)
+    return (problem, raise_or_warn(report, lanes=False)) if fitting is problem else check_start(fitting, motion)
 
 
-def fitted(problem: Problem, report: Report) -> Problem:
+def fit_room(problem: Problem, report: Report) -> Problem:
     """The problem with room for the near pairs of bodies that starts have; itself where there is."""
     if report.bodies is None:
         return problem
@@ -405,15 +405,15 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     if lanes.count <= (size := largest()):
         parts, fine = zip(*[part(0)], strict=True)
     else:
-        with crew(workers(lanes.count), lanes.count) as pool:
+        with make_executor(workers(lanes.count), lanes.count) as pool:
             parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
     if all(fine):
         return problem
     report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
-    fitting = fitted(problem, report)
+    fitting = fit_room(problem, report)
     if fitting is not problem:
         return _check_lanes(fitting, lanes)
-    outward = judge(report, lanes=True)
+    outward = raise_or_warn(report, lanes=True)
     if outward:
         remark(outward, stacklevel=4)
     return problem

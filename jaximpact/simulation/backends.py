@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from ..compiler import llvm as native
 from ..compiler.gpu import triton as kernel
 from ..compiler.scalar import Unsupported
-from ..compiler.xla_cache import Lasting
+from ..compiler.xla_cache import PersistentJit
 from ..jaxtools.argument_checks import check_choice
 from ..jaxtools.trace_context import is_concrete
 from ..jaxtools.warnings import remark
@@ -27,7 +27,7 @@ from ..results import Solution
 from .chunked_runs import devices
 from .lanes import Lanes
 from .program import Program
-from .rows import Turn
+from .rows import RowRequest
 
 EXECUTIONS = ("auto", "xla", "native", "kernel")
 MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA program and found right and faster
@@ -42,7 +42,7 @@ Task = Callable[[Program, Motion, Any], Any]
 Call = Callable[[Motion, Any], Any]
 
 
-def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call:
+def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) -> Call:
     """The task for all lanes of a chunk, as ``execution`` says: see `jaximpact.ensemble`.
 
     On a device where it was never measured the kernel is taken after it agreed with XLA on the first chunk.
@@ -53,8 +53,10 @@ def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call
     check_choice("execution", execution, EXECUTIONS)
     shares = devices(lanes.count)
     backend = jax.default_backend()
-    straight = backend == "gpu" and program.sensitivity == "none" and not (program.tells or program.problem.listed)
-    xla = through_xla(task, program.replace(straight=straight), lanes, shares)
+    branch_free = (
+        backend == "gpu" and program.sensitivity == "none" and not (program.reports_progress or program.problem.listed)
+    )
+    xla = through_xla(task, program.replace(branch_free=branch_free), lanes, shares)
     final = program.rows == 0 and program.function is None
     if execution == "kernel" and not final:
         raise ValueError("execution='kernel' keeps final states only: give save='final', or execution='xla'")
@@ -63,36 +65,36 @@ def executed(task: Task, program: Program, lanes: Lanes, execution: str) -> Call
             raise ValueError(f"execution={execution!r} takes no list of near pairs of bodies: give execution='xla'")
         return xla
     if execution == "native":
-        return partial(_refusing, execution, as_native(task, program, lanes))
+        return partial(_or_refuse, execution, as_native(task, program, lanes))
     if execution == "auto" and backend == "cpu" and shares == 1:
         return partial(_either, as_native(task, program, lanes), xla)
     if execution == "xla" or not final or (execution == "auto" and backend != "gpu"):
         return xla
     if execution == "kernel":
-        return partial(_refusing, execution, as_kernel(task, program, lanes, shares, sys.maxsize))
+        return partial(_or_refuse, execution, as_kernel(task, program, lanes, shares, sys.maxsize))
     trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
     return _Chooser(as_kernel(task, program, lanes, shares, kernel.LARGEST), xla, trusted)
 
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
     """Compiled by XLA as operations on all lanes."""
-    return lambda motion, length: _vectorised(program, motion, length, task=task, axes=lanes.axes, shares=shares)
+    return lambda motion, length: _vmap_program(program, motion, length, task=task, axes=lanes.axes, shares=shares)
 
 
-@partial(Lasting, static=("task", "axes", "shares"), options=COMPILE)
-def _vectorised(program: Program, motion: Motion, length: Any, task: Task, axes: tuple, shares: int) -> Any:
-    return vectorised(lambda motion: task(program, motion, length), motion, axes, shares)
+@partial(PersistentJit, static=("task", "axes", "shares"), options=COMPILE)
+def _vmap_program(program: Program, motion: Motion, length: Any, task: Task, axes: tuple, shares: int) -> Any:
+    return vmap_lanes(lambda motion: task(program, motion, length), motion, axes, shares)
 
 
-def vectorised(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares: int) -> Any:
+def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares: int) -> Any:
     """``one`` of all lanes, within a function that is compiled with `COMPILE`."""
     in_axes = Lanes(motion, axes, 0).in_axes
-    return _spread(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
+    return _share_lanes(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
 
 
 def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int, most: int) -> Call:
     """As one kernel of a GPU, of at most so many operations a motion."""
-    program = program.replace(branches=True)
+    program = program.replace(per_lane_branches=True)
     return lambda motion, _: _kernel(task, program, motion, lanes.axes, shares, most)
 
 
@@ -101,10 +103,10 @@ def _kernel(task: Task, program: Program, motion: Motion, axes: tuple, shares: i
     in_axes = Lanes(motion, axes, 0).in_axes
     one = lambda motion: task(program, motion, None)
     call = kernel.over_lanes(one, (in_axes,), most, interpret=jax.default_backend() == "cpu")
-    return _spread(call, in_axes, shares)(motion)
+    return _share_lanes(call, in_axes, shares)(motion)
 
 
-def _spread(call: Callable, axes: Motion, shares: int) -> Callable:
+def _share_lanes(call: Callable, axes: Motion, shares: int) -> Callable:
     """``call`` of a batch, each local device computing its share of the lanes."""
     if shares == 1:
         return call
@@ -115,13 +117,13 @@ def _spread(call: Callable, axes: Motion, shares: int) -> Callable:
 
 def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
     """As native code of a CPU, in which a branch is taken by the lanes that need it. Results are numpy arrays."""
-    turns = Turn.of(program) if program.rows else ()
+    turns = RowRequest.of(program) if program.rows else ()
     call = native.over_lanes(one_lane, (None, lanes.in_axes), turns, task=task)
     shape = without_rows(program)
     return lambda motion, _: call(shape, motion)
 
 
-def natively(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
+def native_or(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
     """A jitted function of one lane for all of them: as native code of a CPU where numbers are known and it can be had, else ``xla``."""
     if jax.default_backend() != "cpu" or not is_concrete():
         return xla
@@ -131,10 +133,12 @@ def natively(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..
 def without_rows(program: Program) -> Program:
     """The program as native code knows it: how many steps and rows there are is no part of it."""
     rows, every = min(program.rows, 1), program.every and 1
-    return program.replace(branches=True, length=None, times=program.times[:0], rows=rows, every=every, tells=False)
+    return program.replace(
+        per_lane_branches=True, length=None, times=program.times[:0], rows=rows, every=every, reports_progress=False
+    )
 
 
-@partial(Lasting, static=("task",))
+@partial(PersistentJit, static=("task",))
 def one_lane(program: Program, motion: Motion, task: Task) -> Any:
     """The task for one motion."""
     return task(program, motion, None)
@@ -142,21 +146,21 @@ def one_lane(program: Program, motion: Motion, task: Task) -> Any:
 
 def listed_lane(program: Program, motion: Motion, carry: Any, task: Task) -> Any:
     """The same of listed bodies, whose time is spent in native code; from a ``carry``, or from the start where it is None."""
-    return _listed()(program, motion, carry, task=task)
+    return _listed_jit()(program, motion, carry, task=task)
 
 
 @cache
-def _listed() -> Callable[..., Any]:
+def _listed_jit() -> Callable[..., Any]:
     # the fusion emitters of some versions of XLA take half as long again to compile, for nothing that is felt here
     options = {"xla_cpu_use_fusion_emitters": False} if jax.default_backend() == "cpu" else {}
     try:
-        Lasting(lambda: 0, (), options)()
+        PersistentJit(lambda: 0, (), options)()
     except jax.errors.JaxRuntimeError:  # other versions do not know the option
         options = {}
-    return Lasting(lambda program, motion, carry, task: task(program, motion, carry), ("task",), options)
+    return PersistentJit(lambda program, motion, carry, task: task(program, motion, carry), ("task",), options)
 
 
-def alone(
+def single_backend(
     task: Task, program: Program, execution: str, xla: Callable[[Motion], Any] | None = None
 ) -> Callable[..., Any]:
     """The task for one motion; by default through XLA it is compiled for its number of steps, as reverse mode needs it."""
@@ -171,13 +175,13 @@ def alone(
         return jax.device_put(jax.tree.map(lambda x: x[0], native(motion, None)))
 
     return (
-        partial(_refusing, execution, through_native)
+        partial(_or_refuse, execution, through_native)
         if execution == "native"
         else partial(_either, through_native, xla)
     )
 
 
-def _refusing(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
+def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
     try:
         return call(*operands)
     except Unsupported as error:

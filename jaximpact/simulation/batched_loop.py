@@ -11,25 +11,25 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..compiler.gpu.branch_free import merged, segment
+from ..compiler.gpu.branch_free import merge_carry, segment
 from ..jaxtools.derivative_rules import forward_first
 from ..jaxtools.progress import LOOKS, report
 from ..mechanics.status import Status
 from ..results import Solution
-from .rows import LOOK, Keeper, Row
+from .rows import LOOK, Row, RowWriter
 
 SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
 
 
-class Counted:
+class BatchedLoop:
     """The loop of a course (`trajectory.Course`): its carry is the state, its row, the account, and the rows that are kept."""
 
-    def __init__(self, course: Any) -> None:
-        self.course, self.program, self.motion = course, course.program, course.moving
+    def __init__(self, motion_loop: Any) -> None:
+        self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
         # a step up to a row's time is for kept rows alone: not within the loop over all steps
         program = self.program
-        self.afterwards = program.function is None or (program.every is None and course.locates)
-        self.keeper = Keeper(program, self.motion, self.content)
+        self.afterwards = program.function is None or (program.every is None and motion_loop.locates)
+        self.keeper = RowWriter(program, self.motion, self.content)
 
     def content(self, k: Any, row: Row, i: Any) -> Any:
         """What is kept of step k for the i-th time."""
@@ -39,47 +39,47 @@ class Counted:
         if self.afterwards:
             return row
         t = motion.time(k) if program.every is not None else jnp.take(program.times, i, mode="clip")
-        return self.course.value(t, self.course.in_time(t, row, motion.time(k) - t))
+        return self.motion_loop.value(t, self.motion_loop.in_time(t, row, motion.time(k) - t))
 
-    def opened(self, begin: tuple) -> tuple:
+    def start_carry(self, begin: tuple) -> tuple:
         """The carry before the first step, from state, row and account at the start."""
         _, initial, _ = begin
         return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
 
-    def made(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+    def make_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """State, row and account after step k."""
-        course, motion = self.course, self.motion
-        if self.program.tells:
+        motion_loop, motion = self.motion_loop, self.motion
+        if self.program.reports_progress:
             look = k % jnp.maximum(motion.steps // LOOKS, 1) == 0
             lax.cond(look, lambda k: jax.debug.callback(report, k / motion.steps), lambda k: None, k)
-        new, row, account = self.stepped(carry[:3], k, forgetful)
-        return new, row, lax.cond(k % LOOK == 0, course.stable, lambda _, account: account, new, account)
+        new, row, account = self.step_without_look(carry[:3], k, forgetful)
+        return new, row, lax.cond(k % LOOK == 0, motion_loop.stable, lambda _, account: account, new, account)
 
-    def stepped(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+    def step_without_look(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
         """The same without a look at stability."""
-        course, (state, row, account) = self.course, carry
-        new, info = course.step(course.until(k), state)
+        motion_loop, (state, row, account) = self.motion_loop, carry
+        new, info = motion_loop.step(motion_loop.until(k), state)
         new = forward_first(new) if forgetful else new
-        begin, row = (state, row), course.row_of(new, info, row, state)
-        account = account.added(course.problem, self.motion, k, new, info)
-        return new, row, course.crossed(begin, (new, row), account)
+        begin, row = (state, row), motion_loop.row_of(new, info, row, state)
+        account = account.added(motion_loop.problem, self.motion, k, new, info)
+        return new, row, motion_loop.crossed(begin, (new, row), account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """All steps; of a fixed length where it is known, else ``length`` of them, of which those beyond the motion's own do nothing."""
         program, steps = self.program, self.motion.steps
-        if program.straight:
-            return self.straight(self.opened(begin), steps if length is None else length)
-        forgetful, ragged = self.course.forgets(begin[1].q), length is not None
+        if program.branch_free:
+            return self.branch_free(self.start_carry(begin), steps if length is None else length)
+        forgetful, ragged = self.motion_loop.forgets(begin[1].q), length is not None
 
         def body(carry: Any, k: Array) -> tuple[Any, None]:
             live: Any = True
-            found = self.made(carry, k, forgetful)
+            found = self.make_step(carry, k, forgetful)
             if ragged:
                 live = k <= steps
                 found = jax.tree.map(lambda x, y: jnp.where(live, x, y), found, carry[:3])
             return (*found, self.keeper.put(carry[3], k, found[1], live)), None
 
-        carry = self.opened(begin)
+        carry = self.start_carry(begin)
         if program.length is None:
             last = steps if length is None else length
             first = jnp.asarray(1, jnp.int32)
@@ -88,14 +88,14 @@ class Counted:
             numbers = jnp.arange(1, program.length + 1, dtype=jnp.int32)
             scan = _scan_in_segments if program.sensitivity in ("corrected", "discrete") else _scan
             carry = scan(body, carry, numbers)
-        return self.ended(carry)
+        return self.finish(carry)
 
-    def straight(self, carry: tuple, last: Any) -> Solution:
+    def branch_free(self, carry: tuple, last: Any) -> Solution:
         """All steps, in segments between two looks at stability: see `straight`."""
-        course, steps = self.course, self.motion.steps
+        motion_loop, steps = self.motion_loop, self.motion.steps
         *begin, kept = carry
-        advance = lambda now: self.stepped(now, now[0].n + 1)
-        taken, whole = merged(advance, tuple(begin))
+        advance = lambda now: self.step_without_look(now, now[0].n + 1)
+        taken, whole = merge_carry(advance, tuple(begin))
 
         def turn(some: list) -> list:
             now = whole(some)
@@ -112,49 +112,49 @@ class Counted:
             some, kept = segment(turn, some, kept, keep, LOOK)
             state, row, account = whole(some)
             look = (state.n > before) & (state.n % LOOK == 0)
-            looked = jax.tree.map(partial(jnp.where, look), course.stable(state, account), account)
+            looked = jax.tree.map(partial(jnp.where, look), motion_loop.stable(state, account), account)
             return k + LOOK, taken((state, row, looked)), kept
 
         first = jnp.zeros((), jnp.int32)
         _, some, kept = lax.while_loop(lambda now: now[0] < last, body, (first, taken(tuple(begin)), kept))
-        return self.ended((*whole(some), kept))
+        return self.finish((*whole(some), kept))
 
     def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
         """Steps up to that number, or to one for which the lists of near pairs have no room: see `trajectory.staged`."""
         lost = lambda account: account.status & int(Status.NEIGHBOURS_LOST) != 0
 
-        def going(now: tuple[tuple, Array]) -> Array:
+        def continues(now: tuple[tuple, Array]) -> Array:
             carry, full = now
             return (carry[0].n < last) & ~full
 
         def body(now: tuple[tuple, Array]) -> tuple[tuple, Array]:
             carry, _ = now
             k = carry[0].n + 1
-            found = self.made(carry, k)
+            found = self.make_step(carry, k)
             full = lost(found[2])
             found = jax.tree.map(lambda x, y: jnp.where(full, y, x), found, carry[:3])
             return (*found, self.keeper.put(carry[3], k, found[1], ~full)), full
 
-        return lax.while_loop(going, body, (carry, lost(carry[2])))
+        return lax.while_loop(continues, body, (carry, lost(carry[2])))
 
-    def ended(self, carry: tuple) -> Solution:
+    def finish(self, carry: tuple) -> Solution:
         """The solution at the end of the loop."""
         state, row, account, kept = carry
-        account = self.course.closed(state, self.course.stable(state, account))
-        return self.collected(row, self.keeper.all(kept) if self.program.rows else None, account)
+        account = self.motion_loop.closed(state, self.motion_loop.stable(state, account))
+        return self.collect(row, self.keeper.all(kept) if self.program.rows else None, account)
 
-    def collected(self, row: Row, kept: Any, account: Any) -> Solution:
+    def collect(self, row: Row, kept: Any, account: Any) -> Solution:
         """The solution from what was kept and the last row."""
-        program, motion, course, index = self.program, self.motion, self.course, self.keeper.index
-        t1, final = motion.t1, course.last(row)
+        program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
+        t1, final = motion.t1, motion_loop.last(row)
         times = jnp.asarray(program.times)
         if program.every is not None:
             times = motion.time(jnp.arange(program.rows) * program.every)
         if self.afterwards and program.rows:
             back = motion.time(index) - times if program.every is None else jnp.zeros_like(times)
-            kept = jax.vmap(course.in_time)(times, kept, back)
-            kept = kept if program.function is None else jax.vmap(course.value)(times, kept)
-        ending = final if program.function is None else course.value(t1, final)
+            kept = jax.vmap(motion_loop.in_time)(times, kept, back)
+            kept = kept if program.function is None else jax.vmap(motion_loop.value)(times, kept)
+        ending = final if program.function is None else motion_loop.value(t1, final)
         if program.rows:
             every = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), kept, ending)
         else:
@@ -164,8 +164,10 @@ class Counted:
         if program.function is not None:
             rows, values = jax.tree.map(lambda x: x[None], final), every
         t = times if program.function is None else times[-1:]
-        energy = None if course.problem.energy is None else jax.vmap(course.energy)(t, rows._replace(before=None))
-        return course.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs)
+        energy = (
+            None if motion_loop.problem.energy is None else jax.vmap(motion_loop.energy)(t, rows._replace(before=None))
+        )
+        return motion_loop.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs)
 
 
 def _scan(body: Callable, carry: Any, numbers: Array) -> Any:

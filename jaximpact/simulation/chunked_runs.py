@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..jaxtools.argument_checks import check_memory
-from ..jaxtools.threads import arrived, crew, leave, workers
+from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, workers
 from ..mechanics.motion import Motion
 from ..mechanics.user_functions import differentiable
 from .chunk_sizes import divide, split
@@ -82,7 +82,7 @@ def in_chunks(
         gathered.put(members, call(lanes.take(padded), longest))
 
     bar = tqdm(total=total, unit="step", unit_scale=True, desc=f"{count} motions") if show else None
-    pool = crew(threads, total)
+    pool = make_executor(threads, total)
     ahead: deque = deque()
 
     def end_one() -> None:
@@ -102,7 +102,7 @@ def in_chunks(
     finally:
         # after an error or Ctrl-C nobody waits for what is under way
         pool.shutdown(wait=not ahead, cancel_futures=True)
-        leave(future for _, future in ahead)
+        abandon(future for _, future in ahead)
         if bar is not None:
             bar.close()
     return gathered.result
@@ -116,7 +116,7 @@ class _Gathered:
 
     def put(self, members: Any, found: Any) -> None:
         """The results of the lanes ``members``, the first of those found."""
-        leaves, structure = jax.tree.flatten(arrived(found))
+        leaves, structure = jax.tree.flatten(wait_interruptibly(found))
         leaves = [np.asarray(x) for x in leaves]
         number = members.stop - members.start if isinstance(members, slice) else len(members)
         with self.lock:

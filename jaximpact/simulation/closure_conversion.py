@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from ..jaxtools.argument_checks import is_traced
-from ..jaxtools.derivative_rules import opened
+from ..jaxtools.derivative_rules import hoist_constants
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from .program import Program
 
 
 @dataclass(frozen=True)
-class Opened:
+class HoistedFunction:
     """A function of a problem whose args are those of the user, and what every function closed over."""
 
     pure: Callable
@@ -42,9 +42,9 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         if function is None:
             return None
         at = jax.tree.map(jnp.asarray, (*at, motion.args))
-        pure, known = opened(lambda operands: jax.tree.map(jnp.asarray, function(*operands)), at)
+        pure, known = hoist_constants(lambda operands: jax.tree.map(jnp.asarray, function(*operands)), at)
         constants.append(known)
-        return Opened(pure, tuple(x.dtype for x in jax.tree.leaves(at)), len(constants) - 1)
+        return HoistedFunction(pure, tuple(x.dtype for x in jax.tree.leaves(at)), len(constants) - 1)
 
     t, q, v = motion.t0, motion.q0, motion.v0
     mass = open_one(problem.mass, q) if callable(problem.mass) else None

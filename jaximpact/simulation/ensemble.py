@@ -15,7 +15,7 @@ from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import Status
 from ..results import Solution
 from .arguments import for_lanes
-from .backends import executed
+from .backends import batch_backend
 from .chunked_runs import in_chunks
 from .lanes import Lanes
 from .program import Program
@@ -70,7 +70,7 @@ def ensemble(
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
     program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
-    found = in_chunks(program, lanes, executed(trajectory, program, lanes, execution), chunk, progress)
+    found = in_chunks(program, lanes, batch_backend(trajectory, program, lanes, execution), chunk, progress)
     while np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
         program, found = with_room(program, lanes, found, lost, execution, chunk)
     return found
@@ -83,7 +83,7 @@ def with_room(
     q0 = lanes.take(0).q0
     larger = program.replace(problem=enlarged(program.problem, q0, int(np.sum(lost))))
     some = lanes.some(np.flatnonzero(lost))
-    again = in_chunks(larger, some, executed(trajectory, larger, some, execution), chunk, False)
+    again = in_chunks(larger, some, batch_backend(trajectory, larger, some, execution), chunk, False)
     before, after = (slots(x.problem, q0) for x in (program, larger))
     found = with_slots(found, before, after, program.problem.constraints.number)  # type: ignore[union-attr]
 

@@ -11,20 +11,20 @@ from jax import Array, lax
 
 from ..bodies.listing import Listing
 from ..compiler.stream import stream
-from ..jaxtools.derivative_rules import UNDIFFERENTIATED, guarded
-from ..jaxtools.shapes import array, arrays, returned
+from ..jaxtools.derivative_rules import UNDIFFERENTIATED, guard_derivative
+from ..jaxtools.shapes import array, arrays, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.jumps import jump_status, steep_status
 from ..mechanics.linearisation import Metric, acceleration, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Info, Timing, finite, unstable
-from ..mechanics.schemes.corrected import Corrected, Tracked, end, synchronous
+from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..results import Solution
 from .account import Account
 from .program import Program
-from .rows import LOOK, Row, Turn, step_at_or_after
+from .rows import LOOK, Row, RowRequest, step_at_or_after
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 
@@ -50,7 +50,7 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Part:
+class PartialStep:
     """A scheme whose step ends after a time ``length``, within the step."""
 
     scheme: Any
@@ -65,7 +65,7 @@ class Part:
         return self.scheme.free_step(problem, motion, state, self.length)
 
 
-class Course:
+class MotionLoop:
     """A motion under way: what does not change over its steps, its steps, and the two ways to loop over them."""
 
     def __init__(self, program: Program, motion: Motion) -> None:
@@ -105,7 +105,11 @@ class Course:
     def until(self, k: Any) -> Any:
         """The scheme whose step ends with number k, or at t1."""
         h = self.moving.h
-        return Part(self.scheme, jnp.where(k == self.moving.steps, h - self.over, h)) if self.locates else self.scheme
+        return (
+            PartialStep(self.scheme, jnp.where(k == self.moving.steps, h - self.over, h))
+            if self.locates
+            else self.scheme
+        )
 
     def step(self, scheme: Any, state: Any) -> tuple[Any, Info]:
         """A step, with the law for the lanes in which a contact acts."""
@@ -114,10 +118,10 @@ class Course:
             return scheme.step(self.problem, self.law, self.moving, state)
 
         # through XLA a branch of a lane would be work for all of them, and a selection
-        if self.problem.constraints is None or not self.program.branches:
+        if self.problem.constraints is None or not self.program.per_lane_branches:
             return contact()
         free = scheme.free_step(self.problem, self.moving, state)
-        return lax.cond(unsettled(*free), contact, lambda: free)
+        return lax.cond(needs_contact_step(*free), contact, lambda: free)
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
         """Of the state that a step led to, from the row before it and the state at its beginning."""
@@ -147,7 +151,7 @@ class Course:
         (old, old_row), (new, row) = before, after
         impulses = old_row.impulse, row.impulse
         bits = jump_status(self.problem, self.moving, old, new, impulses, self.program.clock)
-        return account if bits is None else account.noted(bits, self.moving.time(new.n))
+        return account if bits is None else account.with_status(bits, self.moving.time(new.n))
 
     def stable(self, state: Any, account: Account) -> Account:
         """With a failure where the force is too stiff for h: looked at now and then, it costs two forces, and again for derivatives."""
@@ -156,7 +160,7 @@ class Course:
         bits = as_status(unstable(traits, self.problem, motion, state), Status.STEP_UNSTABLE)
         steep = steep_status(traits, self.problem, motion, state) if self.tells_jumps else None
         bits = bits if steep is None else bits | steep
-        return account.noted(bits, motion.time(state.n))
+        return account.with_status(bits, motion.time(state.n))
 
     # rows
 
@@ -167,12 +171,12 @@ class Course:
         if self.corrected:
             touched = jnp.any(found.impulse > 0) if found.touched is None else found.touched
             at = (t, found.q, found.v, touched & ~jnp.any(found.last > 0))
-            found = found._replace(v=synchronous(self.problem, self.scheme, self.moving, *at))
+            found = found._replace(v=velocity_at_row_time(self.problem, self.scheme, self.moving, *at))
         if row.before is None:
             return found
         before, impulse = row.before
         inside = back > ALIGNED * h
-        part = Part(self.scheme, jnp.where(inside, h - back, h))
+        part = PartialStep(self.scheme, jnp.where(inside, h - back, h))
         new, info = self.step(part, before)
         exact = self.row_of(new, info, row._replace(impulse=impulse), before)
         return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
@@ -223,7 +227,7 @@ class Course:
         """From its rows (t, q, v, z, impulse, energy)."""
         t, q, v, z, impulse, energy = rows
         found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), pairs=pairs)
-        return guarded(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
+        return guard_derivative(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
 
     def forgets(self, q: Array) -> bool:
         """Whether there are rules that jax forgets in reverse mode inside another derivative: of a step, or of a mass matrix."""
@@ -232,25 +236,25 @@ class Course:
         if self.problem.constraints is not None:
             return True
         mass = self.problem.mass
-        mass = returned(array, mass, q, self.moving.args) if callable(mass) else mass
+        mass = shape_of_result(array, mass, q, self.moving.args) if callable(mass) else mass
         return mass is not None and jnp.ndim(mass) > 1
 
     # every lane steps by itself
 
-    def branching(self, carry: Any) -> Solution:
+    def run_per_lane(self, carry: Any) -> Solution:
         """As a loop in which a lane takes the branches that it needs, for native code and kernels; rows leave it as they are
         made, of which there are then as many as asked for."""
         if self.program.rows:
             each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
-            return self.closing(*stream(self.next_row, carry, Turn._make(each)))
-        return self.at_end(self.advanced_to(self.moving.steps, carry))
+            return self.solution_from(*stream(self.next_row, carry, RowRequest._make(each)))
+        return self.at_end(self.step_to(self.moving.steps, carry))
 
     def at_end(self, carry: Any) -> Solution:
         """The solution that keeps the last row alone."""
         rows = self.row_at(carry, self.moving.steps, None)
-        return self.closing(carry, jax.tree.map(lambda x: x[None], rows))
+        return self.solution_from(carry, jax.tree.map(lambda x: x[None], rows))
 
-    def closing(self, carry: Any, rows: Any) -> Solution:
+    def solution_from(self, carry: Any, rows: Any) -> Solution:
         """The solution from the last carry and the rows."""
         program, (state, row, account) = self.program, carry
         still = Info.none(state.q, state.v, len(row.impulse))
@@ -263,20 +267,20 @@ class Course:
         q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
         return self.solution((t, q, v, z, impulse, energy), values, account)
 
-    def next_row(self, carry: Any, turn: Turn) -> tuple[Any, Any]:
+    def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
         """Steps up to the next row, and that row."""
         motion = self.moving
         of_time = self.program.every is None
         number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
         target = jnp.where(turn.last, motion.steps, number)
-        carry = self.advanced_to(target, carry)
+        carry = self.step_to(target, carry)
         return carry, self.row_at(carry, target, turn)
 
-    def advanced_to(self, target: Array, carry: Any) -> Any:
+    def step_to(self, target: Array, carry: Any) -> Any:
         """Steps up to that number."""
         return lax.while_loop(lambda carry: carry[0].n < target, self.advance, carry)
 
-    def row_at(self, carry: Any, target: Array, turn: Turn | None) -> Any:
+    def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
         """The row of a turn, or the last: its time, state and energy, or what is saved in their place."""
         program, motion, row = self.program, self.moving, carry[1]
         if program.every is not None or program.rows == 0:
@@ -292,30 +296,30 @@ class Course:
 
     def advance(self, carry: Any) -> Any:
         """A step of one lane; traced once for all executions and derivatives."""
-        return _advanced(self.program, self.moving, carry)
+        return _step_once(self.program, self.moving, carry)
 
-    def advanced(self, carry: Any) -> Any:
+    def step_lane(self, carry: Any) -> Any:
         """A step of one lane: a free one, and where that is not right, one with the law and the full account."""
         state, row, account = carry
         new, info = self.scheme.free_step(self.problem, self.moving, state)
         # rare are impulses, failures, penetrations
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
-        right = ~unsettled(new, info) & jnp.all(gaps >= 0)
+        right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
         if self.program.rows == 0 or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
         counted = account._replace(iterations=account.iterations + info.iterations)
         impulse = row.impulse + info.impulse
         free_row = self.row_of(new, info, row, state) if self.program.rows else row._replace(impulse=impulse)
 
-        def made() -> tuple:
+        def contact_step() -> tuple:
             new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)
             told = account.added(self.problem, self.moving, state.n + 1, state, info)
-            return numbered(new, None), self.row_of(new, info, row, state), told
+            return with_step_number(new, None), self.row_of(new, info, row, state), told
 
         # the number of the step is that of all lanes, which spares them a choice
         begin = state, row
-        found, row, account = lax.cond(right, lambda: (numbered(new, None), free_row, counted), made)
-        state = numbered(found, new.n)
+        found, row, account = lax.cond(right, lambda: (with_step_number(new, None), free_row, counted), contact_step)
+        state = with_step_number(found, new.n)
         account = self.crossed(begin, (state, row), account)
         account = lax.cond(
             new.n.astype(jnp.uint32) % LOOK == 0, self.stable, lambda _, account: account, state, account
@@ -324,15 +328,15 @@ class Course:
 
 
 @jax.jit
-def _advanced(program: Program, motion: Motion, carry: Any) -> Any:
-    return Course(program, motion).advanced(carry)
+def _step_once(program: Program, motion: Motion, carry: Any) -> Any:
+    return MotionLoop(program, motion).step_lane(carry)
 
 
-def unsettled(state: Any, info: Info) -> Array:
+def needs_contact_step(state: Any, info: Info) -> Array:
     """Whether a free step is not to be used."""
     return info.acts | (info.status != 0) | ~finite(state)
 
 
-def numbered(state: Any, n: Any) -> Any:
+def with_step_number(state: Any, n: Any) -> Any:
     """The state with another number."""
-    return state._replace(state=numbered(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)
+    return state._replace(state=with_step_number(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)

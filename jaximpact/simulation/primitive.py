@@ -29,7 +29,7 @@ from . import reverse_loop as backwards
 from .backends import Task, one_lane, without_rows
 from .program import Program
 from .reverse_loop import Parts
-from .rows import Turn
+from .rows import RowRequest
 from .trajectory import structure
 
 DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode
@@ -53,13 +53,13 @@ class LaneFunction(abc.ABC):
         """The function itself, or that which is differentiated."""
 
     @abc.abstractmethod
-    def general(self) -> LaneFunction:
+    def without_row_count(self) -> LaneFunction:
         """The same for any number of steps and rows, as native code is."""
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """The target of native code; Unsupported where it cannot be had."""
-        general, turns = self.general(), _turns(self, axes)
-        return foreign.target(_branching, members, axes, count, results, turns, self.before, function=general)
+        without_row_count, turns = self.without_row_count(), _turns(self, axes)
+        return foreign.target(_branching, members, axes, count, results, turns, self.before, function=without_row_count)
 
 
 @dataclass(frozen=True)
@@ -75,45 +75,45 @@ class Value(LaneFunction):
         return self
 
     def __call__(self, *leaves: Any, branches: bool = False) -> list:
-        program, motion = self.opened(leaves)
+        program, motion = self.unflatten(leaves)
         # jitted, so that values and derivatives share one trace
         return jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
 
-    def opened(self, leaves: Sequence) -> tuple[Program, Motion]:
+    def unflatten(self, leaves: Sequence) -> tuple[Program, Motion]:
         """Program and motion."""
         return jax.tree.unflatten(self.structure, leaves[: self.structure.num_leaves])
 
-    def general(self) -> Value:
-        program, motion = self.opened([0] * self.structure.num_leaves)
+    def without_row_count(self) -> Value:
+        program, motion = self.unflatten([0] * self.structure.num_leaves)
         rows, every = min(program.rows, 1), program.every and 1
         program = program.replace(length=None, rows=rows, every=every)
         return replace(self, structure=jax.tree.structure((program, motion)))
 
     def rows(self, leaves: Sequence) -> int:
         """How many there are before the last."""
-        return self.opened(leaves)[0].rows
+        return self.unflatten(leaves)[0].rows
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """Of the results in one lane: the form that native code is compiled from is traced, and no other."""
-        rows, general = self.rows(members), self.general()
+        rows, without_row_count = self.rows(members), self.without_row_count()
         with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
-            of_row = _branching.trace(*members, function=general).out_info
+            of_row = _branching.trace(*members, function=without_row_count).out_info
         if rows == 0:
             return of_row
         # what has an axis of rows, which native code leaves out: one trace for any number of steps and rows
-        of_rows = jax.eval_shape(partial(_plain, function=general, axes=axes, count=None), *members)
+        of_rows = jax.eval_shape(partial(_vmapped, function=without_row_count, axes=axes, count=None), *members)
         found = []
         for x, many in zip(of_row, of_rows, strict=True):
             shape = (rows + 1, *x.shape) if many.ndim > x.ndim else x.shape
             found.append(jax.ShapeDtypeStruct(shape, x.dtype))
         return found
 
-    def differentiated(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
+    def with_derivative(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
         """The same, with its derivative by those leaves; ValueError if it is to have none."""
-        program, motion = self.opened(leaves)
+        program, motion = self.unflatten(leaves)
         if program.sensitivity == "none":
             raise ValueError(UNDIFFERENTIATED)
-        _, by = self.opened(moved)
+        _, by = self.unflatten(moved)
         clock = by.t0 or by.t1 or by.h
         known = program.replace(sensitivity=program.sensitivity or "corrected", clock=program.clock or clock)
         return replace(self, structure=jax.tree.structure((known, motion)))
@@ -142,8 +142,8 @@ class Derivative(LaneFunction):
 
         return of, [x for x, m in zip(operands, self.moved, strict=True) if m]
 
-    def general(self) -> Derivative:
-        return replace(self, function=self.function.general())
+    def without_row_count(self) -> Derivative:
+        return replace(self, function=self.function.without_row_count())
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
         """As `Value.native_shapes`, without a trace of the derivative, which may only be transposed."""
@@ -163,7 +163,7 @@ class Tangent(Derivative):
         return jax.jvp(of, (some,), (list(operands[count:]),))[1]
 
 
-class Jacobian(Derivative):
+class ForwardJacobian(Derivative):
     """The changes of the outputs, for unit changes of each number moved, which are the first axis."""
 
     before: ClassVar[int] = 1
@@ -189,12 +189,12 @@ class Cotangent(Derivative):
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """That of the loop over the steps backwards."""
-        program, motion = self.function.opened(members)
+        program, motion = self.function.unflatten(members)
         if program.problem.listed or program.length is None:
             raise Unsupported("reverse mode of lists of near pairs")
         _turns(self, axes)  # refuses what it has no rule for
-        parts = Parts.of(self.function.general().structure, self.moved, self.used, structure(program, motion))
-        return backwards.target(parts, self.function.opened, members, axes, count, results)
+        parts = Parts.of(self.function.without_row_count().structure, self.moved, self.used, structure(program, motion))
+        return backwards.target(parts, self.function.unflatten, members, axes, count, results)
 
 
 # the operation
@@ -215,7 +215,7 @@ def _lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
     return function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
 
 
-_plain = jax.jit(
+_vmapped = jax.jit(
     lambda *operands, function, axes, count: _lanewise(function, axes, count)(*operands),
     static_argnames=("function", "axes", "count"),
 )
@@ -230,7 +230,7 @@ def _abstract(*operands: Any, function: Any, axes: tuple, count: int | None) -> 
     if jax.default_backend() == "cpu" and _is_native(function):
         shapes = function.native_shapes(members, axes)
     else:
-        shapes = jax.eval_shape(partial(_plain, function=function, axes=axes, count=None), *members)
+        shapes = jax.eval_shape(partial(_vmapped, function=function, axes=axes, count=None), *members)
     return [jax.core.ShapedArray((*lead, *x.shape), x.dtype) for x in shapes]
 
 
@@ -244,7 +244,9 @@ def _is_native(function: Any) -> bool:
     return function.value.execution != "xla"
 
 
-def _batched(operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple[list, list]:
+def _motion_batching(
+    operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, count: int | None
+) -> tuple[list, list]:
     size = next(x.shape[d] for x, d in zip(operands, dims, strict=True) if d is not None)
     operands = [x if d is None else jnp.moveaxis(x, d, 0) for x, d in zip(operands, dims, strict=True)]
     if count is None:
@@ -252,7 +254,7 @@ def _batched(operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, 
         found = motion_p.bind(*operands, function=function, axes=axes, count=size)
         return found, [0] * len(found)
 
-    def joined(x: Any, d: int | None, a: int | None) -> Any:
+    def join_axes(x: Any, d: int | None, a: int | None) -> Any:
         """With the new axis and that of the lanes as one."""
         if d is None and a is None:
             return x
@@ -260,7 +262,7 @@ def _batched(operands: Sequence, dims: Sequence, *, function: Any, axes: tuple, 
         x = x[:, None] if a is None else x
         return jnp.broadcast_to(x, (size, count, *x.shape[2:])).reshape(size * count, *x.shape[2:])
 
-    operands = [joined(x, d, a) for x, d, a in zip(operands, dims, axes, strict=True)]
+    operands = [join_axes(x, d, a) for x, d, a in zip(operands, dims, axes, strict=True)]
     axes = tuple(None if d is None and a is None else 0 for d, a in zip(dims, axes, strict=True))
     found = motion_p.bind(*operands, function=function, axes=axes, count=size * count)
     return [x.reshape(size, count, *x.shape[1:]) for x in found], [0] * len(found)
@@ -270,7 +272,7 @@ def _is_real(x: Any) -> bool:
     return jnp.issubdtype(x.dtype, jnp.floating)
 
 
-def _pushed(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
+def _motion_jvp(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple, count: int | None) -> tuple:
     moved = tuple(type(t) is not ad.Zero and _is_real(x) for x, t in zip(primals, tangents, strict=True))
     changes = [ad.instantiate_zeros(t) for t, m in zip(tangents, moved, strict=True) if m]
     if function is not function.value:
@@ -280,10 +282,10 @@ def _pushed(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple
         def of(some: list) -> list:
             numbers = iter(some)
             full = [next(numbers) if m else x for x, m in zip(primals, moved, strict=True)]
-            return _plain(*full, function=function, axes=axes, count=count)
+            return _vmapped(*full, function=function, axes=axes, count=count)
 
         return jax.jvp(of, (some,), (changes,))
-    function = function.differentiated(primals, moved)
+    function = function.with_derivative(primals, moved)
     values = motion_p.bind(*primals, function=function, axes=axes, count=count)
     used = tuple(map(_is_real, values))
     further = tuple(a for a, m in zip(axes, moved, strict=True) if m)
@@ -294,7 +296,7 @@ def _pushed(primals: Sequence, tangents: Sequence, *, function: Any, axes: tuple
     ]
 
 
-def _pulled(cotangents: Sequence, *operands: Any, function: Tangent, axes: tuple, count: int | None) -> list:
+def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, axes: tuple, count: int | None) -> list:
     number = len(function.moved)
     known, changes = operands[:number], operands[number:]
     linear = [ad.is_undefined_primal(x) for x in changes]
@@ -310,7 +312,7 @@ def _pulled(cotangents: Sequence, *operands: Any, function: Tangent, axes: tuple
         found: list = [None] * len(avals)
     elif _is_native(function) and _fits(avals, lane_axes, given, count):
         lane = 0 if count is None else 1
-        of = Jacobian(function.function, moved, used)
+        of = ForwardJacobian(function.function, moved, used)
         every = motion_p.bind(*known, function=of, axes=axes, count=count)
 
         def share(jacobian: Array, ct: Array) -> Array:
@@ -368,12 +370,12 @@ def _turns(function: Any, axes: tuple) -> Callable:
     value = function.value
     number = value.structure.num_leaves
     moved = (False,) * number if function is value else function.moved
-    known, _ = value.opened([a is not None or m for a, m in zip(axes, moved, strict=False)])
+    known, _ = value.unflatten([a is not None or m for a, m in zip(axes, moved, strict=False)])
     if known.rows == 0:
         return lambda operands: ()
     if known.times:
         raise Unsupported("times of rows that are no constants")
-    return lambda operands: Turn.of(value.opened(operands)[0])
+    return lambda operands: RowRequest.of(value.unflatten(operands)[0])
 
 
 def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
@@ -382,8 +384,8 @@ def _by_xla(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | N
 
 motion_p.def_impl(_bound)
 motion_p.def_abstract_eval(_abstract)
-ad.primitive_jvps[motion_p] = _pushed
-ad.primitive_transposes[motion_p] = _pulled
-batching.primitive_batchers[motion_p] = _batched
+ad.primitive_jvps[motion_p] = _motion_jvp
+ad.primitive_transposes[motion_p] = _motion_transpose
+batching.primitive_batchers[motion_p] = _motion_batching
 mlir.register_lowering(motion_p, _by_xla)
 mlir.register_lowering(motion_p, _natively, platform="cpu")

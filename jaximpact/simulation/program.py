@@ -49,9 +49,9 @@ class Program:
     sensitivity: str | None = field(default="none", metadata=static)
     clock: bool = field(default=False, metadata=static)
     length: int | None = field(default=None, metadata=static)
-    branches: bool = field(default=False, metadata=static)
-    straight: bool = field(default=False, metadata=static)
-    tells: bool = field(default=False, metadata=static)
+    per_lane_branches: bool = field(default=False, metadata=static)
+    branch_free: bool = field(default=False, metadata=static)
+    reports_progress: bool = field(default=False, metadata=static)
 
     @classmethod
     def of(cls, problem: Problem, scheme: Scheme, solver: ContactSolver, save: Save, motion: Motion) -> Program:

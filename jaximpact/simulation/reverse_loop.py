@@ -19,17 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from ..compiler.llvm.call import Placed, Prepared, as_lanes, columns, prepared
-from ..compiler.llvm.xla_ffi import cores, registered
+from ..compiler.llvm.call import BoundCall, CompiledFunction, as_lanes, columns, compile_lanes
+from ..compiler.llvm.xla_ffi import cores, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
-from ..jaxtools.jaxpr_tools import holds, inlined
+from ..jaxtools.jaxpr_tools import holds, inline_calls
 from ..jaxtools.threads import core_count
 from ..jaxtools.trace_context import without_collection
 from .account import Account
 from .backends import without_rows
-from .motion_loop import Course
-from .rows import Row, Turn, step_at_or_after
+from .motion_loop import MotionLoop
+from .rows import Row, RowRequest, step_at_or_after
 
 MEMORY = 2**30  # bytes of states to keep, beyond which reverse mode goes through XLA, which computes them again
 WIDE = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
@@ -68,10 +68,10 @@ class Parts:
         told = any(name in Account._fields for name in names)
         return cls(structure, moved, used, tuple(name in of_rows for name in names), told)
 
-    def course(self, leaves: Sequence) -> tuple[Course, Any]:
+    def course(self, leaves: Sequence) -> tuple[MotionLoop, Any]:
         """The motion under way, and its numbers."""
         program, motion = jax.tree.unflatten(self.structure, leaves)
-        return Course(without_rows(program), motion), motion
+        return MotionLoop(without_rows(program), motion), motion
 
     def start(self, leaves: Sequence) -> tuple:
         course, motion = self.course(leaves)
@@ -80,16 +80,16 @@ class Parts:
     def step(self, leaves: Sequence, carry: Any) -> Any:
         return self.course(leaves)[0].advance(carry)
 
-    def row(self, leaves: Sequence, turn: Turn, carry: Any) -> list:
+    def row(self, leaves: Sequence, turn: RowRequest, carry: Any) -> list:
         """What is used of a solution whose row of this turn is all."""
         course, _ = self.course(leaves)
-        found = jax.tree.leaves(course.closing(carry, course.row_at(carry, carry[0].n, turn)))
+        found = jax.tree.leaves(course.solution_from(carry, course.row_at(carry, carry[0].n, turn)))
         return [x for x, u in zip(found, self.used, strict=True) if u]
 
     def states(self, *leaves: Any) -> tuple:
         """The carry after the last step, and that before each, which stands for all of them."""
         course, motion = self.course(leaves)
-        each = Turn(*(jax.ShapeDtypeStruct((), x) for x in (jnp.int32, motion.q0.dtype, bool)))
+        each = RowRequest(*(jax.ShapeDtypeStruct((), x) for x in (jnp.int32, motion.q0.dtype, bool)))
         return stream(lambda carry, _: (self.step(leaves, carry), carry), course.begin(motion), each)
 
     def reals(self, carry: Any) -> list:
@@ -100,7 +100,7 @@ class Parts:
 
     def of_start(self, leaves: Sequence, change: Sequence, total: Sequence) -> list:
         """``total`` with what the first carry owes to the leaves moved."""
-        some, _ = self._pulled(lambda leaves, _: self.reals(self.start(leaves)), leaves, None, change)
+        some, _ = self._transpose_part(lambda leaves, _: self.reals(self.start(leaves)), leaves, None, change)
         return _sum(total, some)
 
     def of_step(
@@ -111,17 +111,19 @@ class Parts:
         made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         after = lambda *operands: self.reals(jax.tree.unflatten(structure, made(*operands)))
         # of a scan jax transposes no other than a linear one
-        some, before = self._pulled(after, leaves, carry, change, whole=not holds(step, "scan"))
+        some, before = self._transpose_part(after, leaves, carry, change, whole=not holds(step, "scan"))
         return before, _sum(total, some)
 
     def of_row(
-        self, leaves: Sequence, turn: Turn, given: Sequence, carry: Any, change: Sequence, total: Sequence
+        self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
         """``change`` and ``total`` with what the row of a turn owes to the carry after its step and to the leaves moved."""
-        some, more = self._pulled(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
+        some, more = self._transpose_part(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
         return _sum(change, more), _sum(total, some)
 
-    def _pulled(self, function: Callable, leaves: Sequence, carry: Any, change: Sequence, whole: bool = False) -> tuple:
+    def _transpose_part(
+        self, function: Callable, leaves: Sequence, carry: Any, change: Sequence, whole: bool = False
+    ) -> tuple:
         def of(some: Sequence, reals: Sequence) -> list:
             numbers = iter(some)
             full = [next(numbers) if m else x for x, m in zip(leaves, self.moved, strict=True)]
@@ -188,18 +190,18 @@ class Backwards:
         """Compiles the parts."""
         many, reals = self.lanes is not None, parts.reals(self.carry)
 
-        def part(one: Callable, *operands: Any, first: Sequence[bool] = (), **static: Any) -> Prepared:
+        def part(one: Callable, *operands: Any, first: Sequence[bool] = (), **static: Any) -> CompiledFunction:
             rest = len(jax.tree.leaves(operands)) - len(first)
             flags = [*self.carried[: self.count], *first, *[many] * rest]
-            return prepared(one, (leaves, *operands), flags, parts=parts, **static)
+            return compile_lanes(one, (leaves, *operands), flags, parts=parts, **static)
 
         self.states, self.found = part(_states), [*reals, *some]
-        step = inlined(_step.trace(leaves, self.carry, parts=parts).jaxpr)
+        step = inline_calls(_step.trace(leaves, self.carry, parts=parts).jaxpr)
         self.of_step = part(_of_step, self.carry, reals, some, step=step)
         self.of_start = part(_of_start, reals, some)
         self.of_rows, dtype = parts.of_rows, self.carry[1].q.dtype
         of_one = [jax.ShapeDtypeStruct(x.shape[r:], x.dtype) for x, r in zip(given, self.of_rows, strict=True)]
-        turn = Turn(None, jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((), bool))
+        turn = RowRequest(None, jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct((), bool))
         first = [False, False, *self.carried[self.count :]]
         self.of_row = part(_of_row, turn, of_one, self.carry, reals, some, first=first)
 
@@ -230,10 +232,10 @@ class Backwards:
         else:
             list(cores().map(share, slices))
 
-    def rows(self, leaves: Sequence) -> tuple[list[int], Turn]:
+    def rows(self, leaves: Sequence) -> tuple[list[int], RowRequest]:
         """Of all rows, in the order of time, the numbers of their steps and their turns."""
         program, motion = self.opened(leaves)
-        every = Turn.of(program)
+        every = RowRequest.of(program)
         numbers = every.number
         if program.every is None:
             numbers = step_at_or_after(every.time, motion.t0, motion.h, np)
@@ -248,16 +250,16 @@ class Backwards:
         fixed = [columns(x, whole) if c else x for x, c in zip(leaves, self.carried, strict=False)]
         carries = self.carries(self.states.run(fixed, whole, whole, self.turns))
         flags = zip(given, self.carried[self.count :], self.of_rows, strict=True)
-        owed = [self.owed(x, c, r, len(numbers), whole) for x, c, r in flags]
+        cotangents_of = [self.cotangents_of(x, c, r, len(numbers), whole) for x, c, r in flags]
         # a call is given the numbers of a carry and of a row
         known, moving = [(x, None) for x in fixed], [(x, 0) for x in carries]
-        kept = [(x, 1) for x in (turn.time, turn.last, *owed)]
+        kept = [(x, 1) for x in (turn.time, turn.last, *cotangents_of)]
         # what is found is written beside what was found before
         found = [[np.zeros((math.prod(x.shape), whole), x.dtype) for x in self.found] for _ in range(2)]
 
-        def placed(part: Prepared, *operands: tuple) -> list[Placed]:
+        def placed(part: CompiledFunction, *operands: tuple) -> list[BoundCall]:
             both = ((found[0], found[1]), (found[1], found[0]))
-            return [Placed(part, [*operands, *((x, None) for x in here)], there, whole, 2) for here, there in both]
+            return [BoundCall(part, [*operands, *((x, None) for x in here)], there, whole, 2) for here, there in both]
 
         row, step = placed(self.of_row, *known, *kept, *moving), placed(self.of_step, *known, *moving)
         side, last = 0, len(numbers)
@@ -282,7 +284,7 @@ class Backwards:
             every[-1][-1] = last[:, 0]
         return every
 
-    def owed(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
+    def cotangents_of(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
         """Cotangents of an output, row by row; what is no row belongs to the last."""
         axis = int(carried)
         if not of_row:
@@ -301,4 +303,4 @@ def target(
     outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
     program = opened(members)[0]
     key = (parts, program.length, program.rows, program.every, tuple(axes), lanes, str(shapes))
-    return registered(key, lambda: Backwards(parts, opened, members, axes, lanes), shapes, outputs)
+    return register_target(key, lambda: Backwards(parts, opened, members, axes, lanes), shapes, outputs)

@@ -38,7 +38,7 @@ class Row(NamedTuple):
         return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)
 
 
-class Turn(NamedTuple):
+class RowRequest(NamedTuple):
     """What native code is told of a row: the number of its step, or its time, and whether it is the last, at t1."""
 
     number: Any
@@ -46,7 +46,7 @@ class Turn(NamedTuple):
     last: Any
 
     @classmethod
-    def of(cls, program: Program) -> Turn:
+    def of(cls, program: Program) -> RowRequest:
         """Those of all rows."""
         times = np.asarray(program.times)
         times = (
@@ -65,14 +65,14 @@ def step_at_or_after(times: Any, t0: Any, h: Any, xp: Any = jnp) -> Any:
     return xp.ceil(ratio - slack).astype(xp.int32)
 
 
-class Kept(NamedTuple):
+class RowBuffer(NamedTuple):
     """The rows kept so far, a spare one behind them for steps that are not, and the next of the saved times."""
 
     buffer: Any
     pointer: Array
 
 
-class Keeper:
+class RowWriter:
     """Puts the rows of a motion where they belong: of every k-th step, or of the first step at or after each saved time.
 
     ``content(k, row, i)``: what is kept of step k for the i-th time.
@@ -85,15 +85,15 @@ class Keeper:
         self.first = jnp.searchsorted(self.index, self.index).astype(self.index.dtype)
         self.after = jnp.searchsorted(self.index, self.index, side="right").astype(self.index.dtype)
 
-    def empty(self, row: Row) -> Kept:
+    def empty(self, row: Row) -> RowBuffer:
         """No row yet."""
         buffer, rows = None, self.program.rows
         if rows:
             shape = jax.eval_shape(lambda row: self.content(0, row, 0), row)
             buffer = jax.tree.map(lambda x: jnp.zeros((rows + 1, *x.shape), x.dtype), shape)
-        return Kept(buffer, jnp.zeros((), self.index.dtype))
+        return RowBuffer(buffer, jnp.zeros((), self.index.dtype))
 
-    def put(self, kept: Kept, k: Any, row: Row, live: Any = True) -> Kept:
+    def put(self, kept: RowBuffer, k: Any, row: Row, live: Any = True) -> RowBuffer:
         """With the row of step k, if it is one that is kept and the lane is ``live``."""
         rows, every = self.program.rows, self.program.every
         if rows == 0:
@@ -108,9 +108,9 @@ class Keeper:
         where = jnp.where(live, where, rows)
         value = self.content(k, row, pointer)
         buffer = jax.tree.map(lambda b, x: lax.dynamic_update_index_in_dim(b, x, where, 0), buffer, value)
-        return Kept(buffer, jnp.where(live, following, pointer))
+        return RowBuffer(buffer, jnp.where(live, following, pointer))
 
-    def all(self, kept: Kept) -> Any:
+    def all(self, kept: RowBuffer) -> Any:
         """What was kept, one entry for each row."""
         found = jax.tree.map(lambda b: b[: self.program.rows], kept.buffer)
         # times that share a step

@@ -20,16 +20,16 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import Status
-from ..mechanics.user_functions import told
+from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
 from .arguments import for_lanes, is_shared, is_single, refuse_traced, restitution_of_one, start_reports
-from .backends import executed, one_lane, through_xla
+from .backends import batch_backend, one_lane, through_xla
 from .chunked_runs import devices, in_chunks
 from .lanes import Lanes
 from .primitive import DIRECTIONS
 from .program import Program
 from .trajectory import trajectory
-from .validation import refused
+from .validation import refused_lanes
 
 SMALL = 8  # coordinates and constraints up to which native code is sure to be had
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
@@ -107,15 +107,15 @@ def sensitivities(
     jacobian, (value, status) = jacobians(program, lanes, Jacobian(wrt, output, mode), execution, chunk, progress)
     one = lanes.take(0)
     if not single:
-        return Sensitivities(value, jacobian, status, mode, chosen(lanes, wrt))
+        return Sensitivities(value, jacobian, status, mode, chosen_numbers(lanes, wrt))
     jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
     options = {"wrt": wrt, "output": output, "scheme": scheme, "projection": projection, "save": save, "mode": mode}
     again = Again(problem, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution})
-    inputs = jax.tree.map(lambda x: x[0], chosen(lanes, wrt))
+    inputs = jax.tree.map(lambda x: x[0], chosen_numbers(lanes, wrt))
     return Sensitivities(value, jacobian, status, mode, inputs, again=again)
 
 
-def chosen(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
+def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
     """The numbers that are differentiated by: name -> (B, ...), None for a leaf of args that is no real number."""
     marks, found = lanes.marks, {}
     for name in wrt:
@@ -153,7 +153,7 @@ class Again:
         starts = Motion(values["q0"], values["v0"], values["t0"], args=args, **unused)
         axes = Motion(0, 0, 0, args=marks, **unused)
         report = jax.tree.map(np.asarray, start_reports(self.problem, Lanes.of(starts, axes, count)))
-        status = np.where(refused(report), int(Status.START_NOT_ADMISSIBLE), 0)
+        status = np.where(refused_lanes(report), int(Status.START_NOT_ADMISSIBLE), 0)
         status |= np.where(within, 0, int(Status.INPUT_OUT_OF_RANGE))
         started = status == 0
         if not started.any():
@@ -202,7 +202,7 @@ def jacobians(
         return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
 
     either = task.mode == "forward" and row_by_row(program, task.output)
-    call = executed(task, program, lanes, execution) if either else through_steps
+    call = batch_backend(task, program, lanes, execution) if either else through_steps
     jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress)
     finite = [np.isfinite(x).reshape(lanes.count, -1).all(axis=1) for x in jax.tree.leaves(jacobian)]
     return jacobian, (value, status | np.where(np.all(finite, axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)))
@@ -215,25 +215,25 @@ class Varied:
     wrt: tuple[str, ...]
     output: Callable[[Solution], Any]
 
-    def opened(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
+    def as_function(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
         """The function, chosen -> (outputs, (outputs, status)), and the values of the chosen numbers."""
         leaves, structure = jax.tree.flatten(motion.args)
         real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
         args = jax.tree.unflatten(structure, [leaf if r else None for leaf, r in zip(leaves, real, strict=True)])
         values = motion._asdict() | {"args": args}
 
-        def function(chosen: dict[str, Any]) -> tuple[Any, tuple[Any, Array]]:
-            now = values | chosen
+        def function(chosen_numbers: dict[str, Any]) -> tuple[Any, tuple[Any, Array]]:
+            now = values | chosen_numbers
             numbers = iter(jax.tree.leaves(now["args"]))
             full = [next(numbers) if r else leaf for leaf, r in zip(leaves, real, strict=True)]
             stretch = (now["t1"] - now["t0"]) / (motion.t1 - motion.t0)
             moved = Motion(**now | {"h": motion.h * stretch, "args": jax.tree.unflatten(structure, full)})
             solution = trajectory(program, moved, length)
-            if program.branches and program.rows:
+            if program.per_lane_branches and program.rows:
                 # each row stands for all of them
                 value: Any = {"q": solution.q, "v": solution.v}
             else:
-                with told("output(solution)"):
+                with named_errors("output(solution)"):
                     value = jax.tree.map(jnp.asarray, self.output(solution))
             return value, (value, solution.status)
 
@@ -244,8 +244,8 @@ class Size(Varied):
     """An array as large as the outputs of one lane."""
 
     def __call__(self, program: Program, motion: Motion, length: Any) -> Array:
-        function, chosen = self.opened(program, motion, length)
-        return jnp.zeros(sum(x.size for x in jax.tree.leaves(function(chosen)[0])))
+        function, chosen_numbers = self.as_function(program, motion, length)
+        return jnp.zeros(sum(x.size for x in jax.tree.leaves(function(chosen_numbers)[0])))
 
 
 @dataclass(frozen=True)
@@ -256,5 +256,5 @@ class Jacobian(Varied):
 
     def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Any, tuple[Any, Array]]:
         transform = jax.jacfwd if self.mode == "forward" else jax.jacrev
-        function, chosen = self.opened(program, motion, length)
-        return transform(function, has_aux=True)(chosen)
+        function, chosen_numbers = self.as_function(program, motion, length)
+        return transform(function, has_aux=True)(chosen_numbers)

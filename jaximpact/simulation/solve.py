@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from ..bodies.growth import enlarged, grown
 from ..jaxtools.argument_checks import check_choice, check_kind, check_memory, is_traced
 from ..jaxtools.progress import bar
-from ..jaxtools.threads import arrived, interruptible, refuse_fork
+from ..jaxtools.threads import interruptible, refuse_fork, wait_interruptibly
 from ..jaxtools.trace_context import is_concrete
 from ..jaxtools.warnings import remark
 from ..mechanics.contact import ContactSolver
@@ -26,13 +26,13 @@ from ..mechanics.user_functions import differentiable
 from ..results import Solution
 from ..results.save import Save
 from .arguments import canonical, check_start, choose_methods
-from .backends import EXECUTIONS, alone, listed_lane, one_lane
+from .backends import EXECUTIONS, listed_lane, one_lane, single_backend
 from .canonical_arrays import count_steps
 from .chunked_runs import FEWER_ROWS
 from .closure_conversion import methods_are_closed, without_closures
 from .primitive import bind
 from .program import Program
-from .trajectory import staged, structure, trajectory
+from .trajectory import run_until_list_full, structure, trajectory
 
 SENSITIVITIES = ("corrected", "discrete", "none", None)
 
@@ -121,11 +121,13 @@ def solve(
     # the rows while they are made, the rows that are returned, and the numbers of the steps
     rows = 2.0 * (program.rows + 1) * program.row_size(motion, problem.count(motion.t0, motion.q0, motion.args))
     check_memory(rows + 4.0 * number, f"save: a motion of {number} steps with {program.rows + 1} rows", FEWER_ROWS)
-    program = program.replace(sensitivity=sensitivity or ("none" if concrete else None), tells=bool(progress))
+    program = program.replace(
+        sensitivity=sensitivity or ("none" if concrete else None), reports_progress=bool(progress)
+    )
     if concrete and problem.listed:
         call = with_room(program)
     elif concrete:
-        call = alone(trajectory, program, execution)
+        call = single_backend(trajectory, program, execution)
     elif methods_are_closed(program) and not problem.listed:
         program, motion = without_closures(program, motion)
         program = program.replace(length=number)
@@ -136,7 +138,7 @@ def solve(
         call = partial(one_lane, known, task=trajectory)
     with differentiable(), bar(number) if progress else nullcontext():
         found = interruptible(lambda: call(motion), number)
-        return arrived(found) if progress else found
+        return wait_interruptibly(found) if progress else found
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:
@@ -144,14 +146,14 @@ def with_room(program: Program) -> Callable[[Motion], Solution]:
 
     def call(motion: Motion) -> Solution:
         known = program if program.sensitivity == "none" else program.replace(length=int(motion.steps))
-        found, carry, full = listed_lane(known, motion, None, task=staged)
+        found, carry, full = listed_lane(known, motion, None, task=run_until_list_full)
         while full:
             if carry[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
                 problem, carry = enlarged(known.problem, motion.q0), None
             else:
                 problem, carry = grown(known.problem, motion, carry)
             known = known.replace(problem=problem)
-            found, carry, full = listed_lane(known, motion, carry, task=staged)
+            found, carry, full = listed_lane(known, motion, carry, task=run_until_list_full)
         return found
 
     return call

@@ -8,57 +8,59 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..jaxtools.shapes import arrays, returned
+from ..jaxtools.shapes import arrays, shape_of_result
 from ..mechanics.motion import Motion
 from ..mechanics.schemes.base import Timing
 from ..mechanics.status import Status
 from ..results import Solution
 from .account import Account
-from .batched_loop import Counted
-from .motion_loop import Course
+from .batched_loop import BatchedLoop
+from .motion_loop import MotionLoop
 from .program import Program
 
 
 def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
     """The motion; ``length`` steps are made, by default its own, of which those beyond its own do nothing."""
-    course = Course(program, motion)
-    carry = course.begin(motion)
-    return course.branching(carry) if program.branches else Counted(course).whole(carry, length)
+    loop = MotionLoop(program, motion)
+    carry = loop.begin(motion)
+    return loop.run_per_lane(carry) if program.per_lane_branches else BatchedLoop(loop).whole(carry, length)
 
 
-def staged(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:
+def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:
     """The motion of listed bodies as far as their lists have room, from its start or from where an earlier stage ended.
 
     Returns:
         Its solution, where it came to its end; the carry before the step that had no room, and whether there was one ().
     """
-    course = Course(program, motion)
-    counted = Counted(course)
-    carry, full = counted.up_to(counted.opened(course.begin(motion)) if carry is None else carry, motion.steps)
-    return counted.ended(carry), carry, full
+    loop = MotionLoop(program, motion)
+    batched = BatchedLoop(loop)
+    carry, full = batched.up_to(batched.start_carry(loop.begin(motion)) if carry is None else carry, motion.steps)
+    return batched.finish(carry), carry, full
 
 
-def onward(program: Program, motion: Motion, carry_and_last: Any) -> tuple[dict[str, Any], Account, Any, Array]:
+def resume_until_step(
+    program: Program, motion: Motion, carry_and_last: Any
+) -> tuple[dict[str, Any], Account, Any, Array]:
     """The motion from a carry up to the step of a number, or its start where the carry is None; of a program that keeps no rows.
 
     Returns:
         The row there by the names of a `Solution`, and the account; the carry, and whether lists had no room for the step behind it ().
     """
     carry, last = carry_and_last
-    course = Course(program, motion)
-    counted = Counted(course)
+    loop = MotionLoop(program, motion)
+    batched = BatchedLoop(loop)
     # at the start no step is made, so that the loop is compiled once
-    carry, full = counted.up_to(carry, last) if carry is not None else (counted.opened(course.begin(motion)), False)
+    carry, full = batched.up_to(carry, last) if carry is not None else (batched.start_carry(loop.begin(motion)), False)
     state, row, account, _ = carry
     ended = state.n >= motion.steps
     # the last row is the state at t1
     found = jax.tree.map(
-        lambda x, y: jnp.where(ended, x, y), course.last(row)._replace(before=None), row._replace(before=None)
+        lambda x, y: jnp.where(ended, x, y), loop.last(row)._replace(before=None), row._replace(before=None)
     )
     t = jnp.where(ended, motion.t1, motion.time(state.n))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
-    told["energy"] = course.energy(t, found)
-    closed = course.closed(state, course.stable(state, account))
+    told["energy"] = loop.energy(t, found)
+    closed = loop.closed(state, loop.stable(state, account))
     full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)
     return {name: x for name, x in told.items() if x is not None}, closed, carry, full
 
@@ -68,7 +70,7 @@ def structure(program: Program, motion: Motion) -> Any:
     values: Any = None
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:
-        values = returned(arrays, program.function, motion.t0, motion.q0, motion.v0, motion.args)
+        values = shape_of_result(arrays, program.function, motion.t0, motion.q0, motion.v0, motion.args)
     numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", *Account._fields), 0)
     timing = Timing.of(program.scheme)
     return jax.tree.structure(Solution(**numbers, energy=energy, values=values, timing=timing))

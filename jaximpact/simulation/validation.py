@@ -152,7 +152,7 @@ def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) ->
     return jnp.all(~(jnp.abs(found[1::2] - found[::2]) > small[::2]))
 
 
-def refused(report: Report) -> np.ndarray:
+def refused_lanes(report: Report) -> np.ndarray:
     """Lanes whose start is not admissible or not finite, or has no positive definite mass."""
     bad = ~(report.positive & report.symmetric & report.finite)
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
@@ -165,7 +165,7 @@ def is_fine(report: Report) -> bool:
     return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
 
 
-def judge(report: Report, *, lanes: bool) -> str | None:
+def raise_or_warn(report: Report, *, lanes: bool) -> str | None:
     """Errors and remarks of a batch of start reports (leading axis: lanes)."""
 
     def worst(mask: Any, value: Any) -> tuple[int, int]:

@@ -123,7 +123,7 @@ class _Program:
         elif callable(x):
             self.own_rules = True
         else:
-            self.say(type(x).__qualname__, _scrubbed(x))
+            self.say(type(x).__qualname__, _scrub(x))
 
     @value.register
     def _(self, x: np.ndarray | np.generic | jax.Array) -> None:
@@ -152,7 +152,7 @@ class _Program:
 
     @value.register
     def _(self, x: set | frozenset) -> None:
-        self.say("set", *sorted(map(_scrubbed, x)))
+        self.say("set", *sorted(map(_scrub, x)))
 
     @value.register
     def _(self, x: WrappedFun) -> None:
@@ -198,7 +198,7 @@ def _behind(function: Any) -> list[str]:
     return [text for cell in cells if callable(cell) for text in _behind(cell)]
 
 
-def _scrubbed(x: Any) -> str:
+def _scrub(x: Any) -> str:
     return ADDRESS.sub("", repr(x))
 
 

@@ -44,7 +44,7 @@ def load(text: str, folder: str | None = None) -> Any:
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         raise ValueError(f"{text!r} is no name of something in a module: write 'module:name'")
     try:
-        found = _imported(module, folder)
+        found = _import_module(module, folder)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"{text}: no module {error.name!r}: look at its spelling, install it, or put its folder on PYTHONPATH",
@@ -59,7 +59,7 @@ def load(text: str, folder: str | None = None) -> Any:
     return found
 
 
-def _imported(module: str, folder: str | None) -> Any:
+def _import_module(module: str, folder: str | None) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -42,7 +42,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 FACTS = {"lanes": int, "failed": int, "bits": {str: int}, "refused": int, "steps": int, "seconds": int | float}
 
 
-def renamed(old: str, new: str) -> Callable[[F], F]:
+def renamed_argument(old: str, new: str) -> Callable[[F], F]:
     """A function whose argument ``old`` is called ``new`` now, and is taken with a warning."""
 
     def decorate(function: F) -> F:
@@ -79,7 +79,7 @@ class Reading(StudyLike):
     _record: Record
 
     @classmethod
-    @renamed("path", "store")
+    @renamed_argument("path", "store")
     def open(cls, store: str | os.PathLike[str] | Store) -> Self:
         """The study in that store, with everything it was made of.
 
@@ -93,10 +93,10 @@ class Reading(StudyLike):
         """
         self = object.__new__(cls)
         self.store = as_store(store)
-        self._record = self._stored()
+        self._record = self._stored_chunks()
         return self
 
-    def _stored(self) -> Record:
+    def _stored_chunks(self) -> Record:
         return Record.read(*self.store.record(), self.path)
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from ..bodies.growth import enlarged, grown, packed
+from ..bodies.growth import enlarged, grown, trim_room
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.contact import ContactSolver
 from ..mechanics.problem import Problem
@@ -29,7 +29,7 @@ from ..simulation.arguments import canonical, check_start, choose_methods
 from ..simulation.backends import listed_lane
 from ..simulation.canonical_arrays import count_steps
 from ..simulation.program import Program
-from ..simulation.trajectory import onward
+from ..simulation.trajectory import resume_until_step
 from .design import Blocks
 from .fingerprint import of, sources
 from .schema import DONE, Schema, Variable
@@ -98,7 +98,7 @@ class Run:
         program = Program.of(fitted, scheme, projection, Save(), self._motion)
         self._program, self._every = program.replace(sensitivity="none"), kept.every
         self.store = ZarrStore(path)
-        self._variables = self._described()
+        self._variables = self._description()
         size = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in self._variables)
         if block is not None:
             check_counts(block=block)
@@ -159,8 +159,8 @@ class Run:
 
     # the store
 
-    def _described(self) -> tuple[Variable, ...]:
-        row = jax.eval_shape(lambda motion: onward(self._program, motion, (None, 0))[0], self._motion)
+    def _description(self) -> tuple[Variable, ...]:
+        row = jax.eval_shape(lambda motion: resume_until_step(self._program, motion, (None, 0))[0], self._motion)
         return tuple(
             Variable(
                 name, MEANING[name][0][1:], row[name].shape, np.dtype(row[name].dtype), {"long_name": MEANING[name][2]}
@@ -218,7 +218,7 @@ class Run:
     # computing
 
     def _compute(self, progress: bool) -> None:
-        carry, begin = self._resumed()
+        carry, begin = self._resume_point()
         missing = set(range(begin)) - self.store.finished()
         if missing:
             raise RuntimeError(
@@ -240,18 +240,18 @@ class Run:
                 arrays = {x.name: np.stack([row[x.name] for row in rows]) for x in self._variables}
                 arrays[DONE.name] = np.ones(len(rows), DONE.dtype)
                 self.store.write(block, arrays, {"seconds": round(time.perf_counter() - clock, 3), "finished": now()})
-                self.store.keep(dict(self._carried(carry, block + 1)) | account)
+                self.store.keep(dict(self._carry_arrays(carry, block + 1)) | account)
 
     def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
         """The row of a step, the account so far, and the carry there; with larger lists where they run out."""
         while True:
             step = np.asarray(last, np.int32)
-            found, account, new, full = listed_lane(self._program, self._motion, (carry, step), task=onward)
+            found, account, new, full = listed_lane(self._program, self._motion, (carry, step), task=resume_until_step)
             if not full:
                 row = jax.tree.map(np.asarray, found)
                 if self._program.problem.listed:
                     like = replace(_EMPTY, q=row["q"], impulse=row["impulse"], pairs=row["pairs"])
-                    like = packed(like, self._stated)
+                    like = trim_room(like, self._stated)
                     row |= {"impulse": like.impulse, "pairs": like.pairs}
                 return row, {name: np.asarray(x) for name, x in account._asdict().items()}, new
             problem = self._program.problem
@@ -261,7 +261,7 @@ class Run:
                 problem, carry = grown(problem, self._motion, new)
             self._program = self._program.replace(problem=problem)
 
-    def _carried(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
+    def _carry_arrays(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
         """A carry by names, with the room that its lists have, and the block behind it."""
         yield "block", np.asarray(block)
         bodies = self._program.problem.constraints
@@ -270,7 +270,7 @@ class Run:
         for i, x in enumerate(jax.tree.leaves(carry)):
             yield f"carry_{i}", np.asarray(x)
 
-    def _resumed(self) -> tuple[Any, int]:
+    def _resume_point(self) -> tuple[Any, int]:
         """Where an earlier process has come to: the carry, and the next block."""
         kept = self.store.kept()
         if not kept:
@@ -281,7 +281,7 @@ class Run:
             bodies: Any = problem.constraints
             problem = problem.replace(constraints=replace(bodies, **room))
         self._program = self._program.replace(problem=problem)
-        shape = jax.eval_shape(lambda motion: onward(self._program, motion, (None, 0))[2], self._motion)
+        shape = jax.eval_shape(lambda motion: resume_until_step(self._program, motion, (None, 0))[2], self._motion)
         leaves = [kept[f"carry_{i}"] for i in range(len(jax.tree.leaves(shape)))]
         for x, like in zip(leaves, jax.tree.leaves(shape), strict=True):
             if x.shape != like.shape or x.dtype != like.dtype:

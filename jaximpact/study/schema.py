@@ -94,7 +94,7 @@ class Schema(NamedTuple):
 UNITS = {"e": PURE, "h": SECOND, "t0": SECOND, "t1": SECOND}
 
 
-def named(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
+def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
     """The arrays of a `Solution` by name; rows of q, v, z and impulse dropped where they hold the final state only."""
     found: dict[str, Any] = {name: getattr(solution, name) for name in MEANING if getattr(solution, name) is not None}
     if common_times:
@@ -137,7 +137,7 @@ def results(system: System, design: Design) -> tuple[tuple[Variable, ...], np.nd
         common = np.append(np.asarray(rows), np.asarray(motion.t1))
     function = save.function is not None
 
-    rows_of = lambda motion: named(trajectory(program, motion), function, common is not None)
+    rows_of = lambda motion: named_arrays(trajectory(program, motion), function, common is not None)
     found = jax.eval_shape(rows_of, motion)
     return tuple(_variable(name, leaf, function, system.problem.naming) for name, leaf in found.items()), common
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..catalogue import Case, get
-from ..jaxtools.argument_checks import check_kind, dotted, is_number, is_whole, real_array
+from ..jaxtools.argument_checks import check_kind, dotted_entries, is_number, is_whole, real_array
 from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
 from ..mechanics.problem import Problem
 from ..results.safe_reading import wrong
@@ -123,7 +123,7 @@ class Spec:
         Raises:
             ValueError, TypeError: an entry is unknown, missing or wrong; the message names it, and the right one.
         """
-        known("entry", table, ENTRIES)
+        check_entries("entry", table, ENTRIES)
         for needed in ("problem", "design"):
             if needed not in table:
                 raise ValueError(f"{needed} is missing")
@@ -141,7 +141,7 @@ class Spec:
         return [name for name in found if name.partition(".")[0] != LIBRARY]
 
 
-def known(kind: str, table: Any, names: Iterable[str]) -> None:
+def check_entries(kind: str, table: Any, names: Iterable[str]) -> None:
     """A table has no other entries than these; the error suggests the closest."""
     check_kind(kind, table, Mapping, "a table")
     for key in table:
@@ -201,14 +201,14 @@ def _method(kind: str, value: Any, from_name: Callable[[str], Any]) -> Any:
         raise TypeError(f"{kind} must be a name, or a table with its name and attributes, got {value!r}")
     made = from_name(value["name"])
     attributes = {key: x for key, x in value.items() if key != "name"}
-    known(f"attribute of {value['name']}", attributes, [field.name for field in dataclasses.fields(made)])
+    check_entries(f"attribute of {value['name']}", attributes, [field.name for field in dataclasses.fields(made)])
     return dataclasses.replace(made, **attributes)
 
 
 def _save(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
-    known("entry of save", value, [field.name for field in dataclasses.fields(Save)])
+    check_entries("entry of save", value, [field.name for field in dataclasses.fields(Save)])
     function = value.get("function")
     check_kind("save.function", function, str | None, "'module:name'")
     return Save(**{**value, "function": None if function is None else load(function)})
@@ -222,7 +222,7 @@ def _design(table: Any) -> Design:
     options = {key: table[key] for key in ("count", "seed") if key in table}
     table = {key: x for key, x in table.items() if key not in ("kind", "count", "seed")}
     # TOML makes nested tables of args.NAME
-    quantities = dict(dotted(table, leaf=lambda x: not x or not set(RANGE).isdisjoint(x)))
+    quantities = dict(dotted_entries(table, leaf=lambda x: not x or not set(RANGE).isdisjoint(x)))
     if kind == "latin-hypercube":
         if "count" not in options:
             raise ValueError("design: a latin-hypercube needs count, its number of points")
@@ -239,7 +239,7 @@ def _values(key: str, value: Any) -> Any:
         return value
     if not value:
         raise ValueError(f"design.{key} is an empty table: give it a list of values, or from, to and count")
-    known(f"entry of design.{key}", value, RANGE)
+    check_entries(f"entry of design.{key}", value, RANGE)
     missing = [name for name in ("from", "to", "count") if name not in value]
     if missing:
         raise ValueError(f"design.{key}: {', '.join(missing)} is missing")

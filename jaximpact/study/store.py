@@ -176,7 +176,7 @@ class MemoryStore(Store):
         return xr.Dataset(variables, coordinates, dict(schema.attributes))
 
 
-def told(error: OSError, what: str, advice: str) -> OSError:
+def helpful_error(error: OSError, what: str, advice: str) -> OSError:
     """The same error, in words that help."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return OSError(error.errno or errno.EIO, f"{what}: {reason}; {advice}")

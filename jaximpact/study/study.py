@@ -28,12 +28,12 @@ from ..results.provenance import CHECKS, now, provenance, settings_now, settings
 from ..results.save import Save
 from .design import Blocks, Design
 from .fingerprint import fingerprint, sources
-from .reading import Reading, as_store, renamed
+from .reading import Reading, as_store, renamed_argument
 from .record import Record
 from .report import Summary
 from .schema import COMPUTED, DONE, REFUSED, Schema, Variable, check_names, results
-from .spec import ENTRIES, Spec, known
-from .store import Store, told
+from .spec import ENTRIES, Spec, check_entries
+from .store import Store, helpful_error
 from .system import System
 from .task import Result, Task
 from .work import Gone, Interrupt, drive
@@ -73,7 +73,7 @@ class Study(Reading):
     _computes: dict[str, str]  # what the functions of the problem compute in this program
     _results: tuple[tuple[Variable, ...], np.ndarray | None] | None = None
 
-    @renamed("path", "store")
+    @renamed_argument("path", "store")
     def __init__(
         self,
         store: str | os.PathLike[str] | Store,
@@ -111,7 +111,7 @@ class Study(Reading):
         Raises:
             ValueError, TypeError: an entry is unknown, missing or wrong; the message names it.
         """
-        known("entry", table, ("store", "chunk", *ENTRIES))
+        check_entries("entry", table, ("store", "chunk", *ENTRIES))
         place = table.get("store", store)
         if place is None:
             raise ValueError("store is missing: the path of a directory")
@@ -230,7 +230,7 @@ class Study(Reading):
                 print(f"jaximpact: {self!r}; continue with {self._continue()}", file=sys.stderr, flush=True)
                 raise KeyboardInterrupt
             if jax.process_count() > 1:
-                _agreed(np.zeros(1, np.uint8))  # all have finished
+                _agree(np.zeros(1, np.uint8))  # all have finished
         summary = self.summary()
         if show:
             print(summary, file=sys.stderr)
@@ -239,21 +239,21 @@ class Study(Reading):
     def _begin(self, stack: ExitStack, repair: bool, unlock: bool) -> list[int]:
         """Take the lock, make the store where there is none, and say which chunks this process has to compute."""
         if jax.process_count() == 1:
-            return self._prepared(stack, repair, unlock)
+            return self._prepare(stack, repair, unlock)
         share, error = np.full(len(self.blocks), NEVER, np.uint8), None
         if jax.process_index() == 0:
             try:
                 share[:] = 0
-                share[self._prepared(stack, repair, unlock)] = 1
+                share[self._prepare(stack, repair, unlock)] = 1
             except Exception as problem:
                 share[:], error = NEVER, problem
-        share = _agreed(share)
+        share = _agree(share)
         if share[0] == NEVER:
             raise error or RuntimeError(f"{self.path}: process 0 could not begin; it says why")
         self._adopt(self._now())
         return np.flatnonzero(share).tolist()[jax.process_index() :: jax.process_count()]
 
-    def _prepared(self, stack: ExitStack, repair: bool, unlock: bool) -> list[int]:
+    def _prepare(self, stack: ExitStack, repair: bool, unlock: bool) -> list[int]:
         stack.enter_context(self.store.lock(unlock))
         if self.store.exists:
             remarks = self._adopt(self._now())
@@ -281,7 +281,7 @@ class Study(Reading):
 
     def _adopt(self, new: Record) -> list[str]:
         """Check that the study in the store is this one, and take what does not define it from there; remarks on it."""
-        stored = self._stored()
+        stored = self._stored_chunks()
         lines = stored.differences(new)
         if lines:
             raise ValueError(
@@ -357,7 +357,7 @@ class Study(Reading):
         try:
             self.store.write(result.number, arrays, facts)
         except OSError as error:
-            raise told(
+            raise helpful_error(
                 error,
                 f"chunk {result.number} ({self._where(result.number)}) could not be written to {self.path}",
                 "the finished chunks are safe; free space or permit writing, then run the study again to continue",
@@ -379,7 +379,7 @@ def _batch(blocks: Blocks) -> int:
     return -(-lanes // core_count()) if jax.default_backend() == "cpu" else lanes
 
 
-def _agreed(value: np.ndarray) -> np.ndarray:
+def _agree(value: np.ndarray) -> np.ndarray:
     """The value of process 0, in all processes; none goes on before all have come here."""
     from jax.experimental import multihost_utils
 

@@ -50,7 +50,7 @@ class System:
             key = Key.of(text)
             place: dict[Any, Any] = args if key.root == "args" else values
             name = key.path or key.root
-            place[name] = _replaced(place[name], key, column, name in varied)
+            place[name] = _replace_component(place[name], key, column, name in varied)
             varied.add(name)
         if np.ndim(values["q0"]) == 1:
             values["q0"] = np.broadcast_to(values["q0"], (count, *np.shape(values["q0"])))
@@ -115,7 +115,7 @@ class System:
             )
 
 
-def _replaced(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:
+def _replace_component(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:
     """The value of a quantity with a lane axis; of which a component may be replaced."""
     if key.component is None:
         return column

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..bodies.growth import packed
+from ..bodies.growth import trim_room
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import Motion
 from ..results.provenance import TRACED, changes, provenance, settings_of
@@ -19,9 +19,9 @@ from ..simulation.arguments import start_reports
 from ..simulation.canonical_arrays import cast_numbers, count_steps, split_restitution
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
-from ..simulation.validation import Report, judge, refused
+from ..simulation.validation import Report, raise_or_warn, refused_lanes
 from .fingerprint import fingerprint
-from .schema import named
+from .schema import named_arrays
 from .spec import Spec
 from .system import System
 
@@ -52,7 +52,7 @@ def why_refused(report: Report, bad: np.ndarray) -> dict[str, str]:
     found = {}
     for lane in np.flatnonzero(bad)[:REASONS].tolist():
         try:
-            judge(jax.tree.map(lambda x, i=lane: x[i : i + 1], report), lanes=False)
+            raise_or_warn(jax.tree.map(lambda x, i=lane: x[i : i + 1], report), lanes=False)
         except ValueError as error:
             found[str(lane)] = str(error)
     return found
@@ -109,7 +109,7 @@ def compute(task: Task) -> Result | Failure:
     try:
         # remarks on single lanes are in their status
         with settings_of(task.settings), without_remarks():
-            return _computed(task)
+            return _compute(task)
     except Exception as error:
         return Failure(task.number, f"{type(error).__name__}: {error}", traceback.format_exc())
 
@@ -133,13 +133,13 @@ def check_physics(system: System, task: Task) -> None:
     _checked[:] = [*_checked[-7:], key]
 
 
-def _computed(task: Task) -> Result:
+def _compute(task: Task) -> Result:
     begin = time.perf_counter()
     system = System.of(task.spec)
     check_physics(system, task)
     lanes = task.spec.design.values
     report = reports(system, lanes)
-    bad = refused(report)
+    bad = refused_lanes(report)
     count, reasons = len(bad), why_refused(report, bad)
     if np.all(bad):
         return Result(task.number, None, bad, 0, time.perf_counter() - begin, reasons, provenance())
@@ -159,8 +159,8 @@ def _computed(task: Task) -> Result:
         progress=False,
     )
     if system.problem.listed:
-        solution = packed(solution, system.problem)
-    arrays = named(solution, system.save.function is not None, task.common_times)
+        solution = trim_room(solution, system.problem)
+    arrays = named_arrays(solution, system.save.function is not None, task.common_times)
     for array in arrays.values():
         array[bad] = np.nan if array.dtype.kind == "f" else 0
     eps = float(np.finfo(solution.q.dtype).eps)

@@ -62,7 +62,7 @@ def drive(
         _through(executor, deque(tasks), outstanding or 2 * workers(executor), keep, interrupt, link)
         return
     for task in tasks:
-        keep(_checked(compute(task)))
+        keep(_check_result(compute(task)))
         if interrupt.asked:
             return
 
@@ -129,7 +129,7 @@ def _through(
                 continue
             while todo and len(flying) < outstanding and not interrupt.asked and not link.is_lost():
                 task = todo.popleft()
-                flying[_submitted(executor, task)] = task
+                flying[_submit(executor, task)] = task
             if interrupt.asked:
                 todo.clear()
                 flying = {future: task for future, task in flying.items() if not future.cancel()}
@@ -150,7 +150,7 @@ def _through(
                         ) from error
                     todo.appendleft(replace(task, attempt=task.attempt + 1))
                     continue
-                keep(_checked(found))
+                keep(_check_result(found))
     finally:
         # without a scheduler there is nobody to ask
         for future in flying if link.since is None else ():
@@ -158,7 +158,7 @@ def _through(
                 future.cancel()
 
 
-def _submitted(executor: Executor, task: Task) -> Future:
+def _submit(executor: Executor, task: Task) -> Future:
     try:
         return executor.submit(compute, task)
     except BrokenExecutor as error:
@@ -171,7 +171,7 @@ def _broken(error: Exception) -> RuntimeError:
     )
 
 
-def _checked(found: Result | Failure) -> Result:
+def _check_result(found: Result | Failure) -> Result:
     if isinstance(found, Failure):
         error = RuntimeError(f"chunk {found.number} could not be computed: {found.message}; {SAFE} once this is mended")
         error.add_note(found.details)

@@ -25,7 +25,7 @@ from ..results.safe_reading import check_arrays, check_folder, check_tree, print
 from .design import Blocks
 from .importing import require
 from .schema import DONE, Schema
-from .store import Damage, Store, told
+from .store import Damage, Store, helpful_error
 
 if TYPE_CHECKING:
     import xarray
@@ -84,7 +84,7 @@ class ZarrStore(Store):
             # last: with it there is a study
             self._replace(self._home / "study.json", json.dumps(record))
         except OSError as error:
-            raise told(
+            raise helpful_error(
                 error, f"the study {self.path} could not be created", "free space or permit writing, and run again"
             ) from error
 
@@ -172,7 +172,7 @@ class ZarrStore(Store):
         try:
             self._marks.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise told(
+            raise helpful_error(
                 error, f"the study cannot be written to {self.path}", "choose a directory you may write to"
             ) from error
 
@@ -230,7 +230,7 @@ class ZarrStore(Store):
             os.close(file)
 
     def _locking(self, error: OSError) -> OSError:
-        return told(
+        return helpful_error(
             error, f"the study {self.path} cannot be written", "free space or permit writing, or copy it elsewhere"
         )
 

@@ -64,8 +64,8 @@ def gauss_seidel(a, b):
         new = lax.fori_loop(0, b.size, relax, x)
         return count + 1, new, jnp.max(diagonal * jnp.abs(new - x))
 
-    going = lambda carry: (carry[2] > TOLERANCE) & (carry[0] < SWEEPS)
-    return lax.while_loop(going, sweep, (0, jnp.zeros_like(b), jnp.inf))[1]
+    continues = lambda carry: (carry[2] > TOLERANCE) & (carry[0] < SWEEPS)
+    return lax.while_loop(continues, sweep, (0, jnp.zeros_like(b), jnp.inf))[1]
 
 
 def simulator(work, steps: int | None = None):

@@ -13,11 +13,11 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import primitives
 
-from ..scalar import Machine, Unsupported, Value, filled
+from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array
 from ..scalar.cost import SMALL
 
 
-class Blocks:
+class ArrayEmitter:
     """An emitter of numbers (lanes,), or () where all lanes share them, see `small`.
 
     Loops go on while any lane does, and branches are taken if any lane needs them, the others keeping what they have.
@@ -78,7 +78,7 @@ class Blocks:
     def varies(self, x: Value) -> bool:
         return any(np.ndim(y) > 0 for y in x.flat)
 
-    def large(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def large(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         raise Unsupported(
             f"{eqn.primitive.name} of an array of shape {max(v.aval.shape for v in (*eqn.invars, *eqn.outvars))}"
         )
@@ -86,15 +86,15 @@ class Blocks:
     def constant(self, x: np.ndarray) -> Value:
         raise Unsupported(f"an array of shape {x.shape}")
 
-    def scan(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         raise Unsupported("scan over arrays")
 
-    def stream(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         raise Unsupported("saved rows")
 
-    def loop(self, start: list[Value], varies: Sequence[bool], going: Callable, turn: Callable) -> list[Value]:
+    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, turn: Callable) -> list[Value]:
         rebuilt, flat = rebuilder(start), lambda values: self.flat(values, varies)
-        test = lambda numbers: jnp.asarray(going(rebuilt(numbers)))
+        test = lambda numbers: jnp.asarray(continues(rebuilt(numbers)))
         numbers = flat(start)
         if jax.eval_shape(test, numbers).ndim == 0:
             return rebuilt(lax.while_loop(test, lambda numbers: flat(turn(rebuilt(numbers))), numbers))
@@ -138,7 +138,7 @@ def rebuilder(values: Sequence[Value]) -> Callable[[Iterable], list[Value]]:
 
     def of(numbers: Iterable) -> list[Value]:
         entries = iter(numbers)
-        return [filled(x.shape, (next(entries) for _ in range(x.size))) for x in values]
+        return [fill_array(x.shape, (next(entries) for _ in range(x.size))) for x in values]
 
     return of
 

@@ -19,19 +19,19 @@ from jax.custom_batching import custom_vmap
 from jax.extend.core import ClosedJaxpr
 
 from ...jaxtools.argument_checks import is_traced
-from ...jaxtools.derivative_rules import opened
-from ...jaxtools.jaxpr_tools import inlined, inner, is_literal, reader
-from ..scalar import Machine, Unsupported, Value, filled
+from ...jaxtools.derivative_rules import hoist_constants
+from ...jaxtools.jaxpr_tools import inline_calls, inner, is_literal, reader
+from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array
 from ..scalar.cost import SMALL, cost
 from ..scalar.interpreter import inputs
-from .array_emitter import Blocks, any_of, rebuilder
+from .array_emitter import ArrayEmitter, any_of, rebuilder
 
 TURNS = 6  # of a loop without a branch; of 2000 double pendulums no step needs more iterations than five
 LARGEST = 10_000  # operations of a step: more take minutes to compile
 MOST = 64  # numbers of a state, each an array of its own: XLA gives some hundred arrays to a kernel
 
 
-class Straight(Blocks):
+class BranchFreeEmitter(ArrayEmitter):
     """An emitter that takes all branches, and ``turns`` turns of every loop; None: as many as any lane needs.
 
     ``unfinished``: the lanes that needed more turns.
@@ -43,14 +43,14 @@ class Straight(Blocks):
         self.unfinished: Any = jnp.zeros(lanes, bool)
         self.asked: Any = jnp.ones(lanes, bool)  # where the results of loops and branches around are wanted
 
-    def loop(self, start: list[Value], varies: Sequence[bool], going: Callable, turn: Callable) -> list[Value]:
+    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, turn: Callable) -> list[Value]:
         if self.turns is None:
-            return super().loop(start, varies, going, turn)
+            return super().loop(start, varies, continues, turn)
         outside, now = self.asked, start
         for _ in range(self.turns):
-            self.asked = outside & going(now)
+            self.asked = outside & continues(now)
             now = self.chosen(self.asked, turn(now), now)
-        self.unfinished |= outside & going(now)
+        self.unfinished |= outside & continues(now)
         self.asked = outside
         return now
 
@@ -80,10 +80,10 @@ class Straight(Blocks):
             return x if x is y else lax.select_n(*self.alike([which, jnp.asarray(y, x.dtype), x]))
 
         pairs = zip(values, others, strict=True)
-        return [filled(x.shape, (of(a, b) for a, b in zip(x.flat, y.flat, strict=True))) for x, y in pairs]
+        return [fill_array(x.shape, (of(a, b) for a, b in zip(x.flat, y.flat, strict=True))) for x, y in pairs]
 
 
-def merged(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
+def merge_carry(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
     """Of a loop's carry what is to be carried, every value once of those that begin and go on as the same: the list of these of a
     carry, and the carry of such a list."""
     leaves, structure = jax.tree.flatten(carry)
@@ -98,8 +98,8 @@ def merged(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
 def segment(turn: Callable, carry: list, kept: Any, keep: Callable, length: int) -> tuple[list, Any]:
     """``carry = turn(carry)`` and ``kept = keep(kept, carry)``, a `rows.Kept`, ``length`` times: of one lane, whose batch is made as
     numbers."""
-    step, known = opened(turn, carry)
-    put, more = opened(lambda both: keep(*both), (kept, carry))
+    step, known = hoist_constants(turn, carry)
+    put, more = hoist_constants(lambda both: keep(*both), (kept, carry))
 
     def plain(known: list, more: list, carry: list, kept: Any) -> tuple[list, Any]:
         def body(_: Any, now: tuple) -> tuple:
@@ -134,7 +134,7 @@ def _of_numbers(
     padded = lambda x, b: jnp.concatenate([x, x[: odd - lanes]]) if b else x
     carry = [padded(x, True) for x in carry]
     turn, looped = _turns(step, [padded(x, b) for x, b in zip(known, of_known, strict=True)], of_known, carry, odd)
-    arrays = lambda numbers: [x[:lanes] for x in _joined(numbers, carry)]
+    arrays = lambda numbers: [x[:lanes] for x in _join_numbers(numbers, carry)]
     stored = jax.vmap(lambda more, *both: put(more, both), ([0 if b else None for b in of_more], 0, 0))
 
     def made(turns: int | None, kept: Any) -> tuple:
@@ -167,7 +167,7 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
         return step([next(mine) if b else x for x, b in zip(known, batched, strict=True)], carry)
 
     member = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-    closed = _prepared(inlined(jax.make_jaxpr(of_lane)(*jax.tree.map(member, (own, carry)))))
+    closed = _fold_constants(inline_calls(jax.make_jaxpr(of_lane)(*jax.tree.map(member, (own, carry)))))
     carried, operations = sum(math.prod(x.shape[1:]) for x in carry), cost(closed)
     if operations > LARGEST or carried > MOST:
         raise Unsupported(f"a step of some {operations} operations on {carried} numbers, more than {LARGEST} or {MOST}")
@@ -176,13 +176,13 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
     rebuilt = rebuilder([_numbers(x, True) for x in carry])
 
     def turn(numbers: list, turns: int | None) -> tuple[list, Array]:
-        emitter = Straight(lanes, turns)
-        machine, values = Machine(emitter), [*own, *rebuilt(numbers)]
+        emitter = BranchFreeEmitter(lanes, turns)
+        machine, values = ScalarInterpreter(emitter), [*own, *rebuilt(numbers)]
         machine.given = dict(zip(variables, [*values, *constants], strict=True))
         found = machine.run(closed, values)
         return emitter.flat(found, [True] * len(found)), emitter.unfinished
 
-    return turn, _nested(closed)
+    return turn, _has_nested_loop(closed)
 
 
 def _numbers(x: Any, of_lanes: bool) -> Value:
@@ -191,17 +191,17 @@ def _numbers(x: Any, of_lanes: bool) -> Value:
     columns = jnp.reshape(x, (len(x), -1) if of_lanes else -1)
     if columns.shape[-1] > SMALL:
         raise Unsupported(f"an array of shape {shape}")
-    return filled(shape, (columns[..., i] for i in range(columns.shape[-1])))
+    return fill_array(shape, (columns[..., i] for i in range(columns.shape[-1])))
 
 
-def _joined(numbers: Sequence[Array], like: Sequence[Array]) -> list[Array]:
+def _join_numbers(numbers: Sequence[Array], like: Sequence[Array]) -> list[Array]:
     """Arrays as those given, of their numbers."""
     entries = iter(numbers)
     parts = [[next(entries) for _ in range(math.prod(x.shape[1:]))] for x in like]
     return [jnp.stack(p, -1).reshape(x.shape) if p else x for p, x in zip(parts, like, strict=True)]
 
 
-def _prepared(closed: ClosedJaxpr) -> ClosedJaxpr:
+def _fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
     """The same, with what is computed of its constants alone, once known, worked out before."""
     jaxpr, rest = closed.jaxpr, []
     env = dict(zip(jaxpr.constvars, closed.consts, strict=True))
@@ -230,10 +230,10 @@ def _prepared(closed: ClosedJaxpr) -> ClosedJaxpr:
     return jax.make_jaxpr(left)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars))
 
 
-def _nested(jaxpr: Any, within: bool = False) -> bool:
+def _has_nested_loop(jaxpr: Any, within: bool = False) -> bool:
     """Whether there is a loop within a loop."""
     loops = lambda eqn: eqn.primitive.name in ("while", "scan")
     return any(
-        (within and loops(eqn)) or any(_nested(part, within or loops(eqn)) for part in inner(eqn))
+        (within and loops(eqn)) or any(_has_nested_loop(part, within or loops(eqn)) for part in inner(eqn))
         for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns
     )

@@ -14,10 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..scalar import Machine, Unsupported, carried_axes, filled
+from ..scalar import ScalarInterpreter, Unsupported, carried_axes, fill_array
 from ..scalar.cost import cost
 from ..scalar.interpreter import inputs
-from .array_emitter import DEVICE, Blocks
+from .array_emitter import DEVICE, ArrayEmitter
 
 BLOCK = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
@@ -53,8 +53,8 @@ def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bo
             varies += [c] * x.shape[1]
 
         def program(numbers: Iterable) -> list:
-            entries, machine = iter(numbers), Machine(Blocks(BLOCK, DEVICE))
-            values = {v: filled(v.aval.shape, (next(entries) for _ in range(v.aval.size))) for v in variables}
+            entries, machine = iter(numbers), ScalarInterpreter(ArrayEmitter(BLOCK, DEVICE))
+            values = {v: fill_array(v.aval.shape, (next(entries) for _ in range(v.aval.size))) for v in variables}
             machine.given = values
             found = machine.run(closed, [values[v] for v in closed.jaxpr.invars])
             return [y for x in found for y in x.flat]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..scalar import Unsupported
-from .arrays import LONG, Block, own, put, repeat, reserved, stored, turns, whole
-from .elementwise import converted
+from .arrays import LONG, Block, own, put, repeat, reserve_array, store_array, turns, whole
+from .elementwise import convert_type
 from .ir_writer import Number, constant
 
 
@@ -18,7 +18,7 @@ def _after(e: Any, i: Number, n: int, body: Callable[[Number], None]) -> None:
     turns(e, n, body, e.w.op("add", i, whole(1)))
 
 
-def _turned(x: Block) -> Block:
+def _transpose(x: Block) -> Block:
     """The transposed matrix."""
     return Block(x.shape[::-1], x.dtype, x.wide, lambda index: x.at(index[::-1]))
 
@@ -31,8 +31,8 @@ def _cholesky(e: Any, p: Any, x: Block) -> Block:
     """What a column leaves is brought up to date at once, in rows of L', as they lie in memory."""
     if len(x.shape) != 2:
         raise Unsupported("cholesky of a stack of large matrices")
-    n, high = x.shape[0], own(e, _turned(x), x.wide)
-    pivots = reserved(e, (n,), x.dtype, x.wide)
+    n, high = x.shape[0], own(e, _transpose(x), x.wide)
+    pivots = reserve_array(e, (n,), x.dtype, x.wide)
 
     def root(k: Number) -> Number:
         put(e, pivots, [k], high.at([k, k]))
@@ -72,7 +72,7 @@ def _triangular_solve(e: Any, p: Any, a: Block, b: Block) -> Block:
     n, left = a.shape[0], p["left_side"]
     x = own(e, b, a.wide or b.wide)
     transposed, lower = p["transpose_a"] == left, p["lower"] != p["transpose_a"]
-    a = _turned(stored(e, a)) if transposed else stored(e, a)
+    a = _transpose(store_array(e, a)) if transposed else store_array(e, a)
     forward = lower if left else not lower
     order = (lambda i: i) if forward else (lambda i: e.w.op("sub", whole(n - 1), i))
     columns = b.shape[1] if left else b.shape[0]
@@ -107,17 +107,17 @@ def _top_k(e: Any, p: Any, x: Block) -> list[Block]:
     """
     if len(x.shape) != 1 or x.dtype != np.float32:
         raise Unsupported("top_k but of one axis in single precision")
-    x, n, count, w = stored(e, x), x.shape[0], p["k"], e.w
+    x, n, count, w = store_array(e, x), x.shape[0], p["k"], e.w
     least, most = (constant(bound, LONG) for bound in (np.iinfo(LONG).min, np.iinfo(LONG).max))
 
     def key(index: Sequence[Number]) -> Number:
         bits = w.convert("bitcast", x.at(index), np.int32)
         sign = w.op("ashr", bits, constant(31, np.int32))
         ordered = w.op("xor", bits, w.op("and", sign, constant(0x7FFFFFFF, np.int32)))
-        return w.op("or", w.op("shl", converted(w, ordered, LONG), whole(32)), w.op("sub", whole(n - 1), *index))
+        return w.op("or", w.op("shl", convert_type(w, ordered, LONG), whole(32)), w.op("sub", whole(n - 1), *index))
 
     keys = own(e, Block(x.shape, LONG, x.wide, key), x.wide)
-    values, places = reserved(e, (count,), x.dtype, x.wide), reserved(e, (count,), np.int32, x.wide)
+    values, places = reserve_array(e, (count,), x.dtype, x.wide), reserve_array(e, (count,), np.int32, x.wide)
     start = lambda bound: w.wide(bound) if x.wide else bound
 
     def turn(j: Number, last: list[Number]) -> list[Number]:
@@ -129,7 +129,7 @@ def _top_k(e: Any, p: Any, x: Block) -> list[Block]:
         (best,) = repeat(e, n, [start(least)], better)
         place = w.op("sub", whole(n - 1), w.op("and", best, whole(0xFFFFFFFF)))
         put(e, values, [j], x.at([place]))
-        put(e, places, [j], converted(w, place, np.dtype(np.int32)))
+        put(e, places, [j], convert_type(w, place, np.dtype(np.int32)))
         return [best]
 
     repeat(e, count, [start(most)], turn)

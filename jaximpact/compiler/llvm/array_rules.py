@@ -11,7 +11,7 @@ from ..scalar import Unsupported, Value
 from ..scalar.cost import is_large
 from ..scalar.indexing import replaced
 from ..scalar.interpreter import RULES as OF_NUMBERS
-from ..scalar.reductions import arranged
+from ..scalar.reductions import arrange_axes
 from .array_linear_algebra import RULES as MATRICES
 from .arrays import (
     LONG,
@@ -19,19 +19,19 @@ from .arrays import (
     as_block,
     copy,
     each,
-    held,
     linear,
+    load_small,
     numbers,
     own,
-    placed,
+    place_array,
     put,
     repeat,
-    reserved,
-    stored,
+    reserve_array,
+    store_array,
     whole,
 )
 from .elementwise import RULES as ELEMENTWISE
-from .elementwise import converted
+from .elementwise import convert_type
 from .ir_writer import Number, constant
 
 TOGETHER = 8  # sums that are added up side by side: as many as keep the processor busy
@@ -71,28 +71,28 @@ def _reverse(e: Any, p: Any, x: Block) -> Block:
     return Block(x.shape, x.dtype, x.wide, lambda index: x.at([back(*y) for y in enumerate(index)]))
 
 
-def _reshaped(shape: Callable) -> Callable:
+def _reshape_rule(shape: Callable) -> Callable:
     def rule(e: Any, p: Any, x: Block) -> Block:
-        x = stored(e, x)
-        return placed(e, x.pointer, shape(p, x), x.dtype, x.wide)
+        x = store_array(e, x)
+        return place_array(e, x.pointer, shape(p, x), x.dtype, x.wide)
 
     return rule
 
 
-def _squeezed(p: Any, x: Block) -> list[int]:
+def _squeezed_shape(p: Any, x: Block) -> list[int]:
     return [n for axis, n in enumerate(x.shape) if axis not in p["dimensions"]]
 
 
 def _iota(e: Any, p: Any) -> Block:
     kept = np.dtype(p["dtype"])
-    number = lambda index: converted(e.w, index[p["dimension"]], kept)
+    number = lambda index: convert_type(e.w, index[p["dimension"]], kept)
     return Block(tuple(p["shape"]), kept, False, number)
 
 
 def _concatenate(e: Any, p: Any, *parts: Block) -> Block:
     axis, shape = p["dimension"], list(parts[0].shape)
     shape[axis] = sum(x.shape[axis] for x in parts)
-    target = reserved(e, shape, parts[0].dtype, any(x.wide for x in parts))
+    target = reserve_array(e, shape, parts[0].dtype, any(x.wide for x in parts))
     first = 0
     for x in parts:
         corner = [whole(first if i == axis else 0) for i in range(len(shape))]
@@ -118,7 +118,7 @@ def _pad(e: Any, p: Any, x: Block, value: Block) -> Block:
     if any(low < 0 or high < 0 or inside for low, high, inside in p["padding_config"]):
         raise Unsupported("pad of a large array")
     shape = [n + low + high for n, (low, high, _) in zip(x.shape, p["padding_config"], strict=True)]
-    target = reserved(e, shape, x.dtype, x.wide or value.wide)
+    target = reserve_array(e, shape, x.dtype, x.wide or value.wide)
     copy(e, target, Block(tuple(shape), x.dtype, value.wide, lambda index: value.at([])), None)
     write(e, target, x, [whole(low) for low, _, _ in p["padding_config"]])
     return target
@@ -128,13 +128,13 @@ def _corner(e: Any, x: Block, size: Sequence[int], starts: Sequence[Block]) -> l
     """Where a slice begins, of that size within the array."""
     found = []
     for n, k, start in zip(x.shape, size, starts, strict=True):
-        i = converted(e.w, start.at([]), LONG)
+        i = convert_type(e.w, start.at([]), LONG)
         found.append(e.w.intrinsic("smax", e.w.intrinsic("smin", i, whole(n - k)), whole(0)))
     return found
 
 
 def _dynamic_slice(e: Any, p: Any, x: Block, *starts: Block) -> Block:
-    corner, x = _corner(e, x, p["slice_sizes"], starts), stored(e, x)
+    corner, x = _corner(e, x, p["slice_sizes"], starts), store_array(e, x)
     wide = x.wide or any(i.wide for i in corner)
     at = lambda index: x.at([plus(e, a, i) for a, i in zip(corner, index, strict=True)])
     return own(e, Block(tuple(p["slice_sizes"]), x.dtype, wide, at), wide)
@@ -158,7 +158,7 @@ def _window(
     batch = [i for k, i in enumerate(index) if k not in kept[1]]
     place, there = [whole(0)] * len(x.shape), None
     for k, axis in enumerate(axes):
-        i = converted(e.w, indices.at([*batch, whole(k)]), LONG)
+        i = convert_type(e.w, indices.at([*batch, whole(k)]), LONG)
         place[axis] = e.w.intrinsic("smax", e.w.intrinsic("smin", i, whole(x.shape[axis] - sizes[axis])), whole(0))
         there = e.w.both(e.w.op("icmp eq", place[axis], i, dtype=bool), there)
     for axis, k in zip(*batched, strict=True):
@@ -176,7 +176,7 @@ def _gather(e: Any, p: Any, x: Block, indices: Block) -> Block:
     shape = tuple(next(window if i in n.offset_dims else lead) for i in range(rank))
     inside = any(name in str(p["mode"]).upper() for name in ("CLIP", "PROMISE"))
     fill = (np.nan if x.dtype.kind == "f" else 0) if p["fill_value"] is None else p["fill_value"]
-    x = stored(e, x)
+    x = store_array(e, x)
 
     def at(index: Sequence[Number]) -> Number:
         batched = n.operand_batching_dims, n.start_indices_batching_dims
@@ -221,12 +221,12 @@ def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
     if x.dtype != y.dtype:
         raise Unsupported("dot_general of several types")
-    order_x, rows = arranged(x, batch_x, contract_x, True)
-    order_y, columns = arranged(y, batch_y, contract_y, False)
+    order_x, rows = arrange_axes(x, batch_x, contract_x, True)
+    order_y, columns = arrange_axes(y, batch_y, contract_y, False)
     batch, inner = [x.shape[i] for i in batch_x], [x.shape[i] for i in contract_x]
-    x = _transpose(e, {"permutation": order_x}, stored(e, x))
-    y = _transpose(e, {"permutation": order_y}, stored(e, y))
-    target = reserved(e, [*batch, *rows, *columns], x.dtype, x.wide or y.wide)
+    x = _transpose(e, {"permutation": order_x}, store_array(e, x))
+    y = _transpose(e, {"permutation": order_y}, store_array(e, y))
+    target = reserve_array(e, [*batch, *rows, *columns], x.dtype, x.wide or y.wide)
     kinds = ("fmul contract", "fadd contract") if x.dtype.kind == "f" else ("mul", "add")
     kinds = ("and", "or") if x.dtype.kind == "b" else kinds
     split = len(batch) + len(rows)
@@ -262,7 +262,7 @@ def _reducer(name: str, start: Any) -> Callable:
     def rule(e: Any, p: Any, x: Block) -> Block:
         axes = p["axes"]
         kept = [i for i in range(len(x.shape)) if i not in axes]
-        target = reserved(e, [x.shape[i] for i in kept], x.dtype, x.wide)
+        target = reserve_array(e, [x.shape[i] for i in kept], x.dtype, x.wide)
 
         def body(index: list[Number]) -> None:
             def along(depth: int, where: dict, now: list[Number]) -> list[Number]:
@@ -301,8 +301,8 @@ def _elementwise(e: Any, eqn: Any, inputs: Sequence[Block]) -> Block:
 
 RULES: dict[str, Callable] = {
     "broadcast_in_dim": _broadcast, "transpose": _transpose, "slice": _slice, "rev": _reverse, "split": _split, "iota": _iota,
-    "reshape": _reshaped(lambda p, x: p["new_sizes"]), "squeeze": _reshaped(_squeezed),
-    "expand_dims": _reshaped(lambda p, x: np.expand_dims(np.empty(x.shape, bool), p["dimensions"]).shape),
+    "reshape": _reshape_rule(lambda p, x: p["new_sizes"]), "squeeze": _reshape_rule(_squeezed_shape),
+    "expand_dims": _reshape_rule(lambda p, x: np.expand_dims(np.empty(x.shape, bool), p["dimensions"]).shape),
     "concatenate": _concatenate, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
     "dot_general": _dot_general, "reduce_sum": _reducer("add", lambda dtype: 0), "reduce_prod": _reducer("mul", lambda dtype: 1),
     "reduce_max": _reducer("max", _least), "reduce_min": _reducer("min", _most),
@@ -318,7 +318,7 @@ def apply(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value
     if name in ELEMENTWISE or name in RULES:
         blocks = [as_block(e, x) for x in inputs]
         found = _elementwise(e, eqn, blocks) if name in ELEMENTWISE else RULES[name](e, eqn.params, *blocks)
-        return [held(e, x) for x in (found if isinstance(found, list) else [found])]
+        return [load_small(e, x) for x in (found if isinstance(found, list) else [found])]
     if name not in OF_NUMBERS or is_large(eqn):
         raise Unsupported(f"{name} of arrays of {max(v.aval.size for v in (*eqn.invars, *eqn.outvars))} entries")
     found = OF_NUMBERS[name](machine, eqn, [numbers(x) for x in inputs])

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..scalar import Value, filled
+from ..scalar import Value, fill_array
 from .ir_writer import Number, constant, kind, memory
 
 LONG = np.dtype(np.int64)
@@ -113,7 +113,7 @@ def each(e: Any, shape: Sequence[int], body: Callable[[list[Number]], None]) -> 
 # places
 
 
-def placed(e: Any, pointer: str, shape: Sequence[int], dtype: Any, wide: bool) -> Block:
+def place_array(e: Any, pointer: str, shape: Sequence[int], dtype: Any, wide: bool) -> Block:
     """An array that lies in memory in C order."""
 
     def at(index: Sequence[Number]) -> Number:
@@ -126,8 +126,8 @@ def placed(e: Any, pointer: str, shape: Sequence[int], dtype: Any, wide: bool) -
     return block
 
 
-def reserved(e: Any, shape: Sequence[int], dtype: Any, wide: bool) -> Block:
-    return placed(e, e.w.reserve(math.prod(shape), dtype, wide), shape, dtype, wide)
+def reserve_array(e: Any, shape: Sequence[int], dtype: Any, wide: bool) -> Block:
+    return place_array(e, e.w.reserve(math.prod(shape), dtype, wide), shape, dtype, wide)
 
 
 def put(e: Any, target: Block, index: Sequence[Number], x: Number) -> None:
@@ -166,7 +166,7 @@ def as_block(e: Any, x: Value) -> Block:
         return x
     numbers = [e.number(y) for y in x.flat]
     wide = any(y.wide for y in numbers)
-    target = reserved(e, x.shape, numbers[0].dtype if numbers else np.float64, wide)
+    target = reserve_array(e, x.shape, numbers[0].dtype if numbers else np.float64, wide)
     for i, y in enumerate(numbers):
         e.w.store(e.w.address(target.pointer, y.dtype, wide=wide, place=whole(i)), e.w.wide(y) if wide else y)
     return target
@@ -174,18 +174,18 @@ def as_block(e: Any, x: Value) -> Block:
 
 def own(e: Any, x: Block, wide: bool) -> Block:
     """A copy of an array."""
-    target = reserved(e, x.shape, x.dtype, wide)
+    target = reserve_array(e, x.shape, x.dtype, wide)
     copy(e, target, x, None)
     return target
 
 
-def stored(e: Any, x: Value) -> Block:
+def store_array(e: Any, x: Value) -> Block:
     """The array in memory."""
     x = as_block(e, x)
     return x if x.pointer else own(e, x, x.wide)
 
 
-def held(e: Any, x: Value) -> Value:
+def load_small(e: Any, x: Value) -> Value:
     """The array as numbers, if it is small."""
     if not isinstance(x, Block) or x.size > e.small:
         return x
@@ -196,27 +196,27 @@ def numbers(x: Value) -> Value:
     """The array as numbers."""
     if not isinstance(x, Block):
         return x
-    return filled(x.shape, (x.at([whole(i) for i in index]) for index in np.ndindex(x.shape)))
+    return fill_array(x.shape, (x.at([whole(i) for i in index]) for index in np.ndindex(x.shape)))
 
 
 def row(e: Any, x: Block, i: Number) -> Block:
     """x[i] of an array in memory."""
     first = linear(e, x.shape, [i, *[whole(0)] * (len(x.shape) - 1)])
-    return placed(e, e.w.address(x.pointer, x.dtype, wide=x.wide, place=first), x.shape[1:], x.dtype, x.wide)
+    return place_array(e, e.w.address(x.pointer, x.dtype, wide=x.wide, place=first), x.shape[1:], x.dtype, x.wide)
 
 
 def read(e: Any, source: Source) -> Value:
     """An input of the program."""
     w, aval = e.w, source.aval
     if not source.wide:
-        return held(e, placed(e, source.pointer, aval.shape, aval.dtype, False))
+        return load_small(e, place_array(e, source.pointer, aval.shape, aval.dtype, False))
 
     def at(index: Sequence[Number]) -> Number:
         skipped = w.op("mul", linear(e, aval.shape, index), Number("%row", LONG, False))
         place = w.op("add", skipped, Number("%lane", LONG, False))
         return w.load(w.address(source.pointer, aval.dtype, wide=False, place=place), aval.dtype, True)
 
-    return held(e, Block(aval.shape, np.dtype(aval.dtype), True, at))
+    return load_small(e, Block(aval.shape, np.dtype(aval.dtype), True, at))
 
 
 def known(e: Any, x: np.ndarray) -> Block:
@@ -224,4 +224,4 @@ def known(e: Any, x: np.ndarray) -> Block:
     name, dtype = "@" + e.w.fresh("array"), memory(x.dtype)
     numbers = ", ".join(f"{kind(dtype)} {constant(y, dtype).name}" for y in x.ravel())
     e.w.declared[name] = f"{name} = private constant [{x.size} x {kind(dtype)}] [{numbers}]"
-    return placed(e, name, x.shape, x.dtype, False)
+    return place_array(e, name, x.shape, x.dtype, False)

@@ -14,15 +14,15 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import jax
 import numpy as np
 
-from ...jaxtools.progress import watched
+from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import kind
 from ...jaxtools.trace_context import settings, without_collection
 from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import SMALL, cost
 from ..scalar.interpreter import inputs
 from .emitter import Text, emit
-from .jit import Code, host, written
-from .program_key import signature
+from .jit import Code, host, write_or_load
+from .program_key import program_key
 
 LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
 FEW = 32
@@ -30,7 +30,9 @@ SHORT = 4096  # bytes up to which what all lanes share is copied
 LARGEST = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
 _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
-_called: WeakValueDictionary[Any, Prepared] = WeakValueDictionary()  # of these, by what a call knows without tracing
+_called: WeakValueDictionary[Any, CompiledFunction] = (
+    WeakValueDictionary()
+)  # of these, by what a call knows without tracing
 
 
 class Compiled(NamedTuple):
@@ -42,7 +44,7 @@ class Compiled(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class CompiledFunction:
     """A function of one lane, compiled: its program, the dtypes of its operands, its results as avals and whether they are rows of a
     `stream`, and their structure."""
 
@@ -74,7 +76,7 @@ class Prepared:
         whole = np.empty(end + 64, np.uint8)
         address = whole.ctypes.data
         first = -address % 64  # memory of the program's own
-        if (watch := watched()) is not None and program.text.width == 1:
+        if (watch := current_watch()) is not None and program.text.width == 1:
             watch.count(whole[first:][:8].view(np.int64), rows)
         entries, kept = [], []
         for x, c, place in zip(operands, carried, inside, strict=True):
@@ -108,21 +110,28 @@ class Prepared:
         rows = len(given[0]) if given else 0
         found = [np.empty((math.prod(a.shape), rows if many else 1, whole), a.dtype) for a, many in self.results]
         work, first = _work(program)
-        if (watch := watched()) is not None and program.text.width == 1:
+        if (watch := current_watch()) is not None and program.text.width == 1:
             watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
         program.code.call(_places([*entries, *program.constants]), _places(found), _places(given), first, lanes, rows)
         return found
 
 
-class Placed:
+class BoundCall:
     """A program whose operands and results stay at their places, to be called for one of many: beside it such a call costs nothing.
 
     ``operands``: arrays as the program reads them, and which of the ``numbers`` of a call counts along their first axis, or None;
     ``results``: arrays (size, whole), which it writes.
     """
 
-    def __init__(self, prepared: Prepared, operands: Sequence, results: Sequence[np.ndarray], whole: int, numbers: int):
-        program = prepared.program
+    def __init__(
+        self,
+        compile_lanes: CompiledFunction,
+        operands: Sequence,
+        results: Sequence[np.ndarray],
+        whole: int,
+        numbers: int,
+    ):
+        program = compile_lanes.program
         every = [*operands, *((x, None) for x in program.constants)]
         self.first = np.array([x.ctypes.data for x, _ in every], np.int64)
         self.apart = np.zeros((numbers, len(every)), np.int64)
@@ -139,7 +148,7 @@ class Placed:
         self.call(*self.given)
 
 
-def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> Prepared:
+def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:
     """A jitted function of operands of one lane, of which some are ``carried``: differ between lanes.
 
     Raises:
@@ -156,7 +165,7 @@ def prepared(one: Any, members: Sequence, carried: Sequence[bool], **static: Any
                 program = _compile(closed, carried, any(carried))
                 results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
                 dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
-                kept[key] = Prepared(program, dtypes, results, jax.tree.structure(traced.out_info))
+                kept[key] = CompiledFunction(program, dtypes, results, jax.tree.structure(traced.out_info))
             except Unsupported as error:  # is remembered too
                 kept[key] = error
     if isinstance(kept[key], Unsupported):
@@ -178,13 +187,13 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
 
     def call(*operands: Any) -> Any:
         leaves, structure = jax.tree.flatten(operands)
-        carried = _carried(prefix, marks, structure)
+        carried = _carried_leaves(prefix, marks, structure)
         kinds = tuple(map(kind, leaves, carried))
         key = one, tags, structure, carried, kinds, settings()
         if (found := _called.get(key)) is None:
             avals = zip(map(jax.typeof, leaves), carried, strict=True)
             members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]
-            found = _called[key] = prepared(one, jax.tree.unflatten(structure, members), carried, **static)
+            found = _called[key] = compile_lanes(one, jax.tree.unflatten(structure, members), carried, **static)
         lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
         leaves = [np.asarray(x, dtype) for x, dtype in zip(leaves, found.dtypes, strict=True)]
         return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
@@ -197,7 +206,7 @@ def _is_none(x: Any) -> bool:
 
 
 @lru_cache
-def _carried(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
+def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
     """Which leaves of operands of a structure carry a lane axis."""
     operands = jax.tree.unflatten(structure, range(structure.num_leaves))
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
@@ -215,8 +224,8 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     width = host().bytes // max(real, default=8) if many else 1
     varies = [*carried, *[False] * len(constants)]
     options = width, host().fused, small
-    name = signature(closed, variables, varies, *options)
-    text, code = written(name, lambda: emit(closed, variables, varies, *options))
+    name = program_key(closed, variables, varies, *options)
+    text, code = write_or_load(name, lambda: emit(closed, variables, varies, *options))
     return Compiled(code, text, [np.array(x, order="C") for x in constants])
 
 

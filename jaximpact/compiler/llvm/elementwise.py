@@ -11,7 +11,7 @@ from jax import lax
 from ..scalar import Unsupported
 from .exponential import FUNCTIONS, in_double
 from .ir_writer import BOOL, Number, Writer, constant, kind
-from .predicates import chosen_flags, flagged, flags, joined_flags, kept_flags, negated
+from .predicates import chosen_flags, flags, joined_flags, kept_flags, negate, with_flags
 from .trigonometric import cosine, sine
 
 FUSED = "contract"  # a multiplication and an addition may be one instruction: nothing else is allowed
@@ -147,7 +147,7 @@ def _select_n(w: Writer, params: Any, values: list[Number]) -> Number:
     if which.dtype == BOOL:
         if len(cases) == 1:
             return cases[0]
-        return flagged(w, w.select(which, cases[1], cases[0]), chosen_flags(w, which, cases[1], cases[0]))
+        return with_flags(w, w.select(which, cases[1], cases[0]), chosen_flags(w, which, cases[1], cases[0]))
     found = cases[0]
     for i, case in enumerate(cases[1:], 1):
         found = w.select(w.op("icmp eq", which, same(which, i), dtype=BOOL), case, found)
@@ -155,10 +155,10 @@ def _select_n(w: Writer, params: Any, values: list[Number]) -> Number:
 
 
 def _convert(w: Writer, params: Any, values: list[Number]) -> Number:
-    return converted(w, values[0], params["new_dtype"])
+    return convert_type(w, values[0], params["new_dtype"])
 
 
-def converted(w: Writer, x: Number, dtype: Any) -> Number:
+def convert_type(w: Writer, x: Number, dtype: Any) -> Number:
     """A number of another type, as XLA converts it: real ones to the nearest whole one towards zero that there is."""
     new = np.dtype(dtype)
     kind(new)
@@ -182,7 +182,7 @@ def converted(w: Writer, x: Number, dtype: Any) -> Number:
     bits = [(x, 1)] if x.dtype == BOOL else flags(w, x)
     shorter = x.dtype != BOOL and new.itemsize < x.dtype.itemsize
     found = w.convert("trunc" if shorter else "sext" if x.is_signed else "zext", x, new)
-    return flagged(w, found, bits if bits and max(bit for _, bit in bits) <= np.iinfo(new).max else None)
+    return with_flags(w, found, bits if bits and max(bit for _, bit in bits) <= np.iinfo(new).max else None)
 
 
 def _finite(w: Writer, params: Any, values: list[Number]) -> Number:
@@ -242,7 +242,7 @@ def _shift(name: str) -> Rule:
 def _not(w: Writer, params: Any, values: list[Number]) -> Number:
     (x,) = values
     if x.dtype == BOOL:
-        return negated(w, x)
+        return negate(w, x)
     found = w.op("xor", x, same(x, -1))
     if (cleared := flags(w, x)) is not None:
         w.made[found.name] = ("cleared", *cleared)
@@ -251,12 +251,12 @@ def _not(w: Writer, params: Any, values: list[Number]) -> Number:
 
 def _and(w: Writer, params: Any, values: list[Number]) -> Number:
     found, (x, y) = w.op("and", *values), values
-    return found if x.dtype == BOOL else flagged(w, found, kept_flags(w, x, y) or kept_flags(w, y, x))
+    return found if x.dtype == BOOL else with_flags(w, found, kept_flags(w, x, y) or kept_flags(w, y, x))
 
 
 def _or(w: Writer, params: Any, values: list[Number]) -> Number:
     found = w.op("or", *values)
-    return found if found.dtype == BOOL else flagged(w, found, joined_flags(w, *values))
+    return found if found.dtype == BOOL else with_flags(w, found, joined_flags(w, *values))
 
 
 def _ne(w: Writer, params: Any, values: list[Number]) -> Number:

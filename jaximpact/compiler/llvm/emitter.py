@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import scan_counts, varying
-from ..scalar import Machine, Unsupported, Value, filled, known
+from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array, known
 from ..scalar.cost import SMALL
 from . import array_rules as large
 from . import arrays as memory
@@ -51,7 +51,7 @@ class Row:
         return self.x.dtype
 
 
-class Native:
+class LLVMEmitter:
     """The emitter of LLVM IR, see `jaximpact.small`."""
 
     memory = True
@@ -79,7 +79,7 @@ class Native:
     def varies(self, x: Value) -> bool:
         return x.wide if isinstance(x, Block) else any(getattr(y, "wide", False) for y in x.flat)
 
-    def large(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def large(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         """What was computed before of the same operands is not computed again: a branch knows what the free step did."""
         key = eqn.primitive, (str(eqn.params), *map(identity, inputs))
         if (found := self.w.known(key)) is None:
@@ -98,15 +98,17 @@ class Native:
 
     def rebuilt(self, values: Sequence[Value], numbers: Sequence[Number]) -> list[Value]:
         entries = iter(numbers)
-        return [x if isinstance(x, Block) else filled(x.shape, (next(entries) for _ in range(x.size))) for x in values]
+        return [
+            x if isinstance(x, Block) else fill_array(x.shape, (next(entries) for _ in range(x.size))) for x in values
+        ]
 
     def put(self, targets: Sequence[Value], values: Sequence[Value], where: Number | None) -> None:
         """Large arrays to their places, for some lanes; none is read from a place that was written before."""
-        pairs = [(x, memory.stored(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, Block)]
+        pairs = [(x, memory.store_array(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, Block)]
         for x, y in pairs:
             memory.copy(self, x, y, where)
 
-    def loop(self, start: list[Value], varies: Sequence[bool], going: Callable, turn: Callable) -> list[Value]:
+    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, turn: Callable) -> list[Value]:
         w = self.w
         start = [memory.own(self, x, v) if isinstance(x, Block) else x for x, v in zip(start, varies, strict=True)]
         numbers = self.flat(start, varies)
@@ -121,7 +123,7 @@ class Native:
             first = len(w.lines)
             phis = [w.joined(x.dtype, x.wide, [(x, before)]) for x in numbers]
             carry = self.rebuilt(start, phis)
-            more = self.number(going(carry))
+            more = self.number(continues(carry))
             if more.wide:
                 more = w.both(more, w.active)
             w.branch(w.any(more), body, after)
@@ -158,11 +160,11 @@ class Native:
         held: list[Value] = []  # places of large results
         for a, v in zip(avals, varies, strict=True):
             none = (
-                filled(a.shape, [constant(0, a.dtype)] * math.prod(a.shape))
+                fill_array(a.shape, [constant(0, a.dtype)] * math.prod(a.shape))
                 if math.prod(a.shape) <= self.small
                 else None
             )
-            held.append(memory.reserved(self, a.shape, a.dtype, v) if none is None else none)
+            held.append(memory.reserve_array(self, a.shape, a.dtype, v) if none is None else none)
         now = self.flat(held, varies)
         if sizes[order[0]] <= CHEAP:
             found = branches[order.pop(0)](operands)
@@ -171,7 +173,7 @@ class Native:
         for i in order:
             asked = self.asked(which, i, last)
             before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
-            needed, taken = conditions.asking(w, asked, w.active) if asked.wide else (asked, asked)
+            needed, taken = conditions.any_asks(w, asked, w.active) if asked.wide else (asked, asked)
             w.branch(needed, inside, after, SELDOM)
             w.begin(inside)
             with w.scope(taken if asked.wide else w.active):
@@ -190,40 +192,40 @@ class Native:
         """Whether the i-th of several branches is asked for; a number that is out of range means the nearest."""
         bits = conditions.flags(self.w, which)
         if bits and len(bits) == last == 1:
-            return bits[0][0] if i else conditions.negated(self.w, bits[0][0])
+            return bits[0][0] if i else conditions.negate(self.w, bits[0][0])
         name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
         return self.w.op(name, which, constant(i, INT), dtype=BOOL)
 
-    def scan(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         p = eqn.params
         a, count = scan_counts(p)
         fixed, start, sequences = (
             inputs[:a],
             inputs[a : a + count],
-            [memory.stored(self, x) for x in inputs[a + count :]],
+            [memory.store_array(self, x) for x in inputs[a + count :]],
         )
         flags = varying(eqn, [self.varies(x) for x in inputs])
         rows = [
-            memory.reserved(self, v.aval.shape, v.aval.dtype, f)
+            memory.reserve_array(self, v.aval.shape, v.aval.dtype, f)
             for v, f in zip(eqn.outvars[count:], flags[count:], strict=True)
         ]
-        one, length = (filled((), [np.int64(x)]) for x in (1, p["length"]))
+        one, length = (fill_array((), [np.int64(x)]) for x in (1, p["length"]))
 
         def turn(carry: list[Value]) -> list[Value]:
             i = self.number(
                 machine("sub", np.int64(p["length"] - 1), carry[0].item()) if p["reverse"] else carry[0].item()
             )
-            here = [memory.held(self, memory.row(self, x, i)) for x in sequences]
+            here = [memory.load_small(self, memory.row(self, x, i)) for x in sequences]
             found = machine.run(p["jaxpr"], [*fixed, *carry[1:], *here])
             for target, x in zip(rows, found[count:], strict=True):
                 memory.copy(self, memory.row(self, target, i), memory.as_block(self, x), None)
             return [machine.each("add", carry[0], one), *found[:count]]
 
-        going = lambda carry: machine("lt", carry[0].item(), length.item())
-        state = self.loop([filled((), [np.int64(0)]), *start], [False, *flags[:count]], going, turn)[1:]
-        return [*state, *(memory.held(self, x) for x in rows)]
+        continues = lambda carry: machine("lt", carry[0].item(), length.item())
+        state = self.loop([fill_array((), [np.int64(0)]), *start], [False, *flags[:count]], continues, turn)[1:]
+        return [*state, *(memory.load_small(self, x) for x in rows)]
 
-    def stream(self, machine: Machine, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Turns as many as the caller has rows, in each of which there is a line for what is stored of it."""
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
@@ -235,7 +237,7 @@ class Native:
             i, *state = carry
             i = self.number(i.item())
             here = [w.load(w.address(at, dtype, wide=False, place=i), dtype, False) for at, dtype in given]
-            found = machine.evaluate(jaxpr, constants, [*state, *(filled((), [x]) for x in here)])
+            found = machine.evaluate(jaxpr, constants, [*state, *(fill_array((), [x]) for x in here)])
             if any(isinstance(x, Block) and x.size > SMALL for x in found[carried:]):
                 raise Unsupported("rows that are large arrays")
             found[carried:] = map(memory.numbers, found[carried:])
@@ -243,11 +245,11 @@ class Native:
             numbers = [w.wide(self.number(x)) for y in found[carried:] for x in y.flat]
             w.lines.append("")
             entries = iter(Row(x, len(w.lines) - 1, place) for x in numbers)
-            rows[:] = [filled(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
-            return [filled((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
+            rows[:] = [fill_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
+            return [fill_array((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
 
-        going = lambda carry: w.op("icmp slt", self.number(carry[0].item()), count, dtype=BOOL)
-        state = self.loop([filled((), [np.int64(0)]), *start], flags, going, turn)[1:]
+        continues = lambda carry: w.op("icmp slt", self.number(carry[0].item()), count, dtype=BOOL)
+        state = self.loop([fill_array((), [np.int64(0)]), *start], flags, continues, turn)[1:]
         self.empty += [x for x in rows if x.size == 0]
         return [*state, *rows]
 
@@ -269,8 +271,8 @@ def emit(
     ``given`` are the sequences that its turns are given. Booleans are bytes. What the jaxpr closes over is known where it
     is no variable; ``fused``: see `Writer`.
     """
-    e = Native(width, fused, small)
-    w, jaxpr, machine = e.w, closed.jaxpr, Machine(e)
+    e = LLVMEmitter(width, fused, small)
+    w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
     w.do(f"%above = add i64 %lanes, {width - 1}")
     w.do(f"%blocks = udiv i64 %above, {width}")
     w.do(f"%row = mul i64 %blocks, {width}")
@@ -291,7 +293,8 @@ def emit(
     machine.given = values
     found = machine.run(closed, [values[v] for v in jaxpr.invars])
     rows = [
-        _result(e, target, memory.held(e, x)) or e.is_empty_row(x) for target, x in zip(targets, found, strict=True)
+        _result(e, target, memory.load_small(e, x)) or e.is_empty_row(x)
+        for target, x in zip(targets, found, strict=True)
     ]
     w.do("%next = add i64 %number, 1")
     w.do("%more = icmp slt i64 %next, %blocks")
@@ -318,7 +321,7 @@ def pointer(w: Writer, table: str, i: int) -> str:
     return name
 
 
-def _result(e: Native, target: str, x: Value) -> bool:
+def _result(e: LLVMEmitter, target: str, x: Value) -> bool:
     """Stores a result, entry after entry; whether they are rows."""
     w = e.w
     if isinstance(x, Block):
@@ -337,7 +340,7 @@ def _result(e: Native, target: str, x: Value) -> bool:
     return bool(rows)
 
 
-def _store(e: Native, target: str, entry: Number, x: Number) -> None:
+def _store(e: LLVMEmitter, target: str, entry: Number, x: Number) -> None:
     w = e.w
     place = w.op("add", w.op("mul", entry, Number("%row", LONG, False)), Number("%lane", LONG, False))
     w.store(w.address(target, x.dtype, wide=False, place=place), x)

@@ -133,32 +133,32 @@ def host() -> Host:
         raise ImportError(f"llvmlite does not know this processor: {error}") from error
 
 
-def loaded(text: str) -> Code:
+def load_module(text: str) -> Code:
     """The code of a small module that no other process could use."""
     with _lock:
         return host().load(host().compile(text))
 
 
-def compiled(text: str, loops: bool = False) -> Code:
+def compile_module(text: str, loops: bool = False) -> Code:
     """The code of a module, compiled now or before, in this process or another."""
-    return _kept(host().key(text), lambda: (text, b""), loops)[0]
+    return _load_or_compile(host().key(text), lambda: (text, b""), loops)[0]
 
 
-def written(name: str | None, write: Callable[[], Text]) -> tuple[Text, Code]:
+def write_or_load(name: str | None, write: Callable[[], Text]) -> tuple[Text, Code]:
     """A program and its code; one that was written before, in this process or another, is known by its ``name`` and not written again."""
     if name is None:
         text = write()
-        return text, compiled(text.ir)
+        return text, compile_module(text.ir)
 
     def fresh() -> tuple[str, bytes]:
         text = write()
         return text.ir, json.dumps([text.width, text.rows, int(text.work)]).encode()
 
-    code, about = _kept(host().key(name), fresh)
+    code, about = _load_or_compile(host().key(name), fresh)
     return Text("", *json.loads(about)), code
 
 
-def _kept(key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False) -> tuple[Code, bytes]:
+def _load_or_compile(key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False) -> tuple[Code, bytes]:
     """The code of a key, and what is known about it; where none is kept, of a ``fresh`` text."""
     global compilations
     with _lock:

@@ -19,7 +19,7 @@ Literal = tuple[Number, bool]  # a condition, and whether it or its opposite is 
 Flag = tuple[Number, int]  # a condition, and the bits that are set where it holds
 
 
-def negated(w: Writer, x: Number) -> Number:
+def negate(w: Writer, x: Number) -> Number:
     """The condition that holds where this one does not."""
     name, *parts = w.made.get(x.name, ("",))
     if name == "not":
@@ -52,7 +52,7 @@ def flags(w: Writer, x: Number) -> list[Flag] | None:
     return parts if name == "flags" else None
 
 
-def flagged(w: Writer, x: Number, found: Sequence[Flag] | None) -> Number:
+def with_flags(w: Writer, x: Number, found: Sequence[Flag] | None) -> Number:
     """The number, known to have these bits."""
     if found is not None and x.name.startswith("%"):
         w.made[x.name] = ("flags", *found)
@@ -63,7 +63,7 @@ def chosen_flags(w: Writer, which: Number, yes: Number, no: Number) -> list[Flag
     """Of a choice between a known number and 0."""
     if no.name == "0" and yes.name.isdigit():
         return [(which, int(yes.name))]
-    return [(negated(w, which), int(no.name))] if yes.name == "0" and no.name.isdigit() else None
+    return [(negate(w, which), int(no.name))] if yes.name == "0" and no.name.isdigit() else None
 
 
 def joined_flags(w: Writer, x: Number, y: Number) -> list[Flag] | None:
@@ -101,25 +101,25 @@ def literals(w: Writer, x: Number, holds: bool) -> Iterator[Literal]:
         yield x, holds
 
 
-def asking(w: Writer, asked: Number, active: Number | None) -> tuple[Number, Number]:
+def any_asks(w: Writer, asked: Number, active: Number | None) -> tuple[Number, Number]:
     """Whether any of the ``active`` lanes asks, as a number that all share; and which."""
     known = list(dict.fromkeys(literals(w, asked, False)))
     numbers = [w.made[x.name][1] for x, holds in known if holds and x.wide and _is_finite(w, x)]
     others = [(x, holds) for x, holds in known if not (holds and x.wide and _is_finite(w, x))]
-    conditions = [x if holds else negated(w, x) for x, holds in others]
+    conditions = [x if holds else negate(w, x) for x, holds in others]
     shared, wide = [x for x in conditions if not x.wide], [x for x in conditions if x.wide]
     for dtype in dict.fromkeys(x.dtype for x in numbers):
         _add_finite(w, wide, [x for x in numbers if x.dtype == dtype])
     both = lambda x, y: w.op("and", x, y)
     if not wide:
-        needed = negated(w, reduce(both, shared))
+        needed = negate(w, reduce(both, shared))
         return needed, w.both(w.wide(needed), active)
     free = reduce(both, wide)
-    none = w.all(free if active is None else w.op("or", free, negated(w, active)))
+    none = w.all(free if active is None else w.op("or", free, negate(w, active)))
     if shared:
         common = reduce(both, shared)
         free, none = both(free, common), both(none, common)
-    return negated(w, none), w.both(negated(w, free), active)
+    return negate(w, none), w.both(negate(w, free), active)
 
 
 def _is_finite(w: Writer, x: Number) -> bool:

@@ -37,20 +37,20 @@ SOURCES = ("compiler/llvm", "compiler/scalar")
 log = logging.getLogger(__name__)
 
 
-class Unnamed(Exception):
+class NoStableKey(Exception):
     """What has no name; the message says what it is."""
 
 
-def signature(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
+def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
     """The name of a program of these ``variables``, whose values are not part of it, and ``flags``; None: it has none."""
     named = _Naming(variables)
     try:
         named.value(flags)
         named.closed(closed)
-    except Unnamed as what:
+    except NoStableKey as what:
         log.info("a program is compiled anew in every process: what it is made of has no name, %s", what)
         return None
-    return named.hashed()
+    return named.digest()
 
 
 @cache
@@ -74,7 +74,7 @@ class _Naming:
         self.kept: dict[int, tuple[int, Any]] = {}  # jaxprs by where they are, which live as long as this
         self.kinds: dict[Any, str] = {}  # of avals
 
-    def hashed(self) -> str:
+    def digest(self) -> str:
         return hashlib.sha256(b"\0".join(self.parts)).hexdigest()
 
     def text(self, part: str) -> None:
@@ -107,11 +107,11 @@ class _Naming:
             self.text(type(x).__name__)
             self.value([getattr(x, name) for name in x.__dataclass_fields__])
         else:
-            raise Unnamed(f"a {type(x).__name__}")
+            raise NoStableKey(f"a {type(x).__name__}")
 
     def array(self, x: Any) -> None:
         if is_traced(x):
-            raise Unnamed("a traced array")
+            raise NoStableKey("a traced array")
         x = np.asarray(x)
         self.text(f"array {x.dtype.str} {x.shape}")
         self.parts.append(x.tobytes())

@@ -68,9 +68,9 @@ def _single(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
     a, b = w.differences.get(x.name, (x, None))
     if a == b:
         return x, w.op("fadd", x, constant(1, x.dtype))  # of 0, or of what is no number
-    turned = None if b is None else w.computed("fsub contract", b, a)
-    if turned is not None and (len(turned.name), turned.name) < (len(x.name), x.name):
-        sine, cosine = _single(w, turned, library)
+    flip_sign = None if b is None else w.computed("fsub contract", b, a)
+    if flip_sign is not None and (len(flip_sign.name), flip_sign.name) < (len(x.name), x.name):
+        sine, cosine = _single(w, flip_sign, library)
         return w.op("fsub", constant(0, x.dtype), sine), cosine
     if not w.fused:
         return library(w, "sin", x), library(w, "cos", x)
@@ -137,13 +137,13 @@ def _small(w: Writer, x: Number, precision: Precision) -> tuple[Number, Number]:
     sine = w.select(w.op("fcmp oeq", x, real(0), dtype=BOOL), x, sine)  # a zero with its sign
     bits = 8 * x.dtype.itemsize
 
-    def turned(value: Number, half: Number) -> Number:
+    def flip_sign(value: Number, half: Number) -> Number:
         """With the opposite sign where the second bit is set."""
         sign = w.op("and", w.op("shl", half, whole(bits - 2)), whole(-(2 ** (bits - 1))))
         return w.convert("bitcast", w.op("xor", w.convert("bitcast", value, precision.whole), sign), x.dtype)
 
     # odd quarters exchange the two
     return (
-        turned(w.select(odd, cosine, sine), quarter),
-        turned(w.select(odd, sine, cosine), w.op("add", quarter, whole(1))),
+        flip_sign(w.select(odd, cosine, sine), quarter),
+        flip_sign(w.select(odd, sine, cosine), w.op("add", quarter, whole(1))),
     )

@@ -22,9 +22,9 @@ import numpy as np
 
 from ...jaxtools.threads import core_count
 from ...version import __version__ as version
-from .call import Compiled, prepared
+from .call import Compiled, compile_lanes
 from .emitter import NAME
-from .jit import loaded
+from .jit import load_module
 
 EXTENSION, API, ARGUMENTS, RESULTS, DATA = 8, 16, 72, 112, 24  # offsets in a frame, and of the data in a buffer
 METADATA, VERSION, TRAITS = 24, 24, 32  # in the extension that asks for the interface's version
@@ -57,15 +57,15 @@ def target(
         Unsupported, ImportError: as `prepared`.
     """
     carried = [a is not None for a in axes]
-    program = prepared(one, members, carried, **static)
+    program = compile_lanes(one, members, carried, **static)
     shapes = [((lanes, *x.shape) if c else x.shape, x.dtype) for x, c in zip(members, carried, strict=True)]
     outputs = [(x.shape, np.dtype(x.dtype)) for x in results]
     key = (id(program.program), tuple(carried), lanes, str(shapes), str(outputs))
     if key in _targets:
         return _targets[key]
     if lanes is None and not any(many for _, many in program.results) and program.program.text.work <= STACK:
-        code = loaded(_of_one_lane(program.program, len(shapes), len(outputs)))
-        return _named(key, code.address, code, program)
+        code = load_module(_of_one_lane(program.program, len(shapes), len(outputs)))
+        return _register_handler(key, code.address, code, program)
 
     def call(operands: list[np.ndarray], found: list[np.ndarray]) -> None:
         given, every = turns(operands), lanes or 1
@@ -89,10 +89,10 @@ def target(
         else:
             list(cores().map(part, slices))
 
-    return registered(key, lambda: call, shapes, outputs)
+    return register_target(key, lambda: call, shapes, outputs)
 
 
-def registered(
+def register_target(
     key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence, lasts: bool = False
 ) -> str:
     """The name of a target that calls ``call(operands, results)`` on arrays of these shapes and dtypes, which the key stands for;
@@ -101,11 +101,11 @@ def registered(
     if key in _targets:
         return _targets[key]
     call = make()
-    handler = _Signature(_handled(call, shapes, outputs))
-    return _named(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call, lasts=lasts)
+    handler = _Signature(_make_handler(call, shapes, outputs))
+    return _register_handler(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call, lasts=lasts)
 
 
-def _named(key: Any, address: int, *parts: Any, lasts: bool = False) -> str:
+def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False) -> str:
     """The name of a new target: the handler at an address, and what it needs."""
     name = f"jaximpact_{os.getpid()}_{next(_number)}"
     if lasts:
@@ -199,7 +199,7 @@ def _error(api: int, text: str) -> int | None:
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_at(api + NEW_ERROR))(ctypes.addressof(told))
 
 
-def _handled(call: Callable, shapes: Sequence, outputs: Sequence) -> Callable[[int], int | None]:
+def _make_handler(call: Callable, shapes: Sequence, outputs: Sequence) -> Callable[[int], int | None]:
     def handler(frame: int) -> int | None:
         api, extension = _at(frame + API), _at(frame + EXTENSION)
         try:

@@ -10,7 +10,7 @@ an emitter sees arithmetic on single numbers, loops and branches alone. A primit
 
 from __future__ import annotations
 
-from .interpreter import Machine
-from .values import Emitter, Unsupported, Value, carried_axes, filled, known, split
+from .interpreter import ScalarInterpreter
+from .values import Emitter, Unsupported, Value, carried_axes, fill_array, known, split
 
-__all__ = ["Emitter", "Machine", "Unsupported", "Value", "carried_axes", "filled", "known", "split"]
+__all__ = ["Emitter", "ScalarInterpreter", "Unsupported", "Value", "carried_axes", "fill_array", "known", "split"]

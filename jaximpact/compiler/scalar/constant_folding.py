@@ -18,7 +18,7 @@ FOLDED: dict[str, Callable] = {
 }  # fmt: skip
 
 
-def folded(name: str, x: Sequence[Any], params: Any) -> Any:
+def fold(name: str, x: Sequence[Any], params: Any) -> Any:
     """The result for known numbers, or None where it is left to the emitter."""
     if name == "select_n":
         return x[1 + int(x[0])]

@@ -12,7 +12,7 @@ from .cost import cost
 from .values import Value, known, one
 
 
-def _varying(m: Any, eqn: Any, inputs: list[Value]) -> list[bool]:
+def _varying_outputs(m: Any, eqn: Any, inputs: list[Value]) -> list[bool]:
     return varying(eqn, [m.emitter.varies(x) for x in inputs])
 
 
@@ -20,9 +20,9 @@ def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     p = eqn.params
     a, b = p["cond_nconsts"], p["body_nconsts"]
     head, body, start = inputs[:a], inputs[a : a + b], inputs[a + b :]
-    going = lambda carry: m.run(p["cond_jaxpr"], [*head, *carry])[0].item()
+    continues = lambda carry: m.run(p["cond_jaxpr"], [*head, *carry])[0].item()
     turn = lambda carry: m.run(p["body_jaxpr"], [*body, *carry])
-    return m.emitter.loop(start, _varying(m, eqn, inputs), going, turn)
+    return m.emitter.loop(start, _varying_outputs(m, eqn, inputs), continues, turn)
 
 
 def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
@@ -36,11 +36,11 @@ def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
             return [*found[:count], *(x[None] for x in found[count:])]
     if sequences or len(eqn.outvars) > count:
         return m.emitter.scan(m, eqn, inputs)
-    flags = [False, *_varying(m, eqn, inputs)]
+    flags = [False, *_varying_outputs(m, eqn, inputs)]
     zero, unit, length = (one(np.int32(x)) for x in (0, 1, p["length"]))
-    going = lambda carry: m("lt", carry[0].item(), length.item())
+    continues = lambda carry: m("lt", carry[0].item(), length.item())
     turn = lambda carry: [m.each("add", carry[0], unit), *m.run(p["jaxpr"], [*fixed, *carry[1:]])]
-    return m.emitter.loop([zero, *start], flags, going, turn)[1:]
+    return m.emitter.loop([zero, *start], flags, continues, turn)[1:]
 
 
 def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
@@ -53,7 +53,9 @@ def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         which = m("convert_element_type", which, params={"new_dtype": np.dtype(np.int32)})
     runs = [lambda operands, branch=branch: m.run(branch, operands) for branch in branches]
     sizes = [cost(branch) for branch in branches]
-    return m.emitter.choose(which, runs, operands, sizes, [v.aval for v in eqn.outvars], _varying(m, eqn, inputs))
+    return m.emitter.choose(
+        which, runs, operands, sizes, [v.aval for v in eqn.outvars], _varying_outputs(m, eqn, inputs)
+    )
 
 
 def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .values import Value, filled, known, one, split
+from .values import Value, fill_array, known, one, split
 
 
-def _moved(move: Callable[[Any, np.ndarray], Any]) -> Callable:
+def _move_rule(move: Callable[[Any, np.ndarray], Any]) -> Callable:
     """A rule of one operand, from ``move(parameters, array)``."""
     return lambda m, eqn, inputs: [move(eqn.params, inputs[0])]
 
@@ -38,11 +38,11 @@ def _pad(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     x, value = inputs
     for axis, (low, high, inside) in enumerate(eqn.params["padding_config"]):
         x = np.moveaxis(x, axis, 0)
-        spread = filled(
+        spread = fill_array(
             ((len(x) - 1) * (inside + 1) + 1 if len(x) else 0, *x.shape[1:]), itertools.repeat(value.item())
         )
         spread[:: inside + 1] = x
-        ends = [filled((max(n, 0), *x.shape[1:]), itertools.repeat(value.item())) for n in (low, high)]
+        ends = [fill_array((max(n, 0), *x.shape[1:]), itertools.repeat(value.item())) for n in (low, high)]
         spread = spread[max(-low, 0) : len(spread) - max(-high, 0)]
         x = np.moveaxis(np.concatenate([ends[0], spread, ends[1]]), 0, axis)
     return [x]
@@ -87,11 +87,11 @@ def _dynamic_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 def _dynamic_update_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     x, update, *starts = inputs
     last = [n - size for n, size in zip(x.shape, update.shape, strict=True)]
-    starts = [clipped(m, s.item(), n) for s, n in zip(starts, last, strict=True)]
+    starts = [clip_start(m, s.item(), n) for s, n in zip(starts, last, strict=True)]
     return [put(m, x, starts, update, lambda old, new: new)]
 
 
-def clipped(m: Any, start: Any, last: int) -> Any:
+def clip_start(m: Any, start: Any, last: int) -> Any:
     return m("clamp", start.dtype.type(0), start, start.dtype.type(last))
 
 
@@ -172,11 +172,11 @@ def _scatter(name: str) -> Callable:
         combine = (lambda old, new: m.each(name, old, new)) if name else lambda old, new: new
         if not name and not replaced(eqn.params):
             pairs = lambda old, new: zip(old.flat, new.flat, strict=True)
-            combine = lambda old, new: filled(old.shape, (updated(m, eqn.params, *x) for x in pairs(old, new)))
+            combine = lambda old, new: fill_array(old.shape, (updated(m, eqn.params, *x) for x in pairs(old, new)))
         batch = list(zip(n.operand_batching_dims, n.scatter_indices_batching_dims, strict=True))
         for where, starts in _positions(indices, n.scatter_dims_to_operand_dims, batch, x.ndim):
             if _mode(eqn, "CLIP"):
-                starts = [clipped(m, s, count - size) for s, count, size in zip(starts, x.shape, shape, strict=True)]
+                starts = [clip_start(m, s, count - size) for s, count, size in zip(starts, x.shape, shape, strict=True)]
             x = put(m, x, starts, updates[(*where, ...)].reshape(shape), combine)
         return [x]
 
@@ -194,7 +194,7 @@ MOVES: dict[str, Callable] = {
     "rev": lambda p, x: np.flip(x, p["dimensions"]),
     "reshard": lambda p, x: x,
 }
-RULES: dict[str, Callable] = {name: _moved(move) for name, move in MOVES.items()} | {
+RULES: dict[str, Callable] = {name: _move_rule(move) for name, move in MOVES.items()} | {
     "split": _split,
     "unstack": lambda m, eqn, inputs: [np.take(inputs[0], [i], eqn.params["axis"]).reshape(v.aval.shape) for i, v in enumerate(eqn.outvars)],
     "concatenate": lambda m, eqn, inputs: [np.concatenate(inputs, eqn.params["dimension"])],

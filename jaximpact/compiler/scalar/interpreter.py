@@ -14,9 +14,9 @@ from . import control_flow as control
 from . import indexing as structure
 from . import linear_algebra as algebra
 from . import reductions as sums
-from .constant_folding import SIMPLIFIED, folded
+from .constant_folding import SIMPLIFIED, fold
 from .cost import is_large
-from .values import Emitter, Unsupported, Value, all_known, filled, known, split
+from .values import Emitter, Unsupported, Value, all_known, fill_array, known, split
 
 RULES: dict[str, Callable] = structure.RULES | sums.RULES | algebra.RULES
 # what reads or writes at places that need not be known
@@ -26,7 +26,7 @@ SEARCHED = 32  # entries up to which one is chosen among all
 CONTROL: dict[str, Callable] = control.RULES
 
 
-class Machine:
+class ScalarInterpreter:
     """Executes jaxprs on numbers by an emitter; ``given``: values of variables that they close over, the others are known."""
 
     def __init__(self, emitter: Emitter) -> None:
@@ -37,7 +37,7 @@ class Machine:
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
         """An elementwise primitive of numbers; ``structural``: a known zero in a product or quotient is one of the structure, not written."""
         if all(map(known, x)):
-            found = folded(name, x, params)
+            found = fold(name, x, params)
             if found is not None:
                 return found
         elif structural and name in SIMPLIFIED:
@@ -50,7 +50,7 @@ class Machine:
         """The same, entry by entry."""
         arrays = np.broadcast_arrays(*arrays)
         entries = zip(*(a.flat for a in arrays), strict=True)
-        return filled(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
+        return fill_array(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
 
     def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
         """The outputs of a jaxpr."""

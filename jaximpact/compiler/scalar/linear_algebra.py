@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array, lax
 
 from .reductions import total
-from .values import Value, filled, one
+from .values import Value, fill_array, one
 
 
 def matrices(rule: Callable) -> Callable:
@@ -36,7 +36,7 @@ def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     (a,) = inputs
     n, dtype = len(a), eqn.outvars[0].aval.dtype
     failed = np.bool_(False)
-    low = filled(a.shape, [dtype.type(0)] * a.size)
+    low = fill_array(a.shape, [dtype.type(0)] * a.size)
     for i in range(n):
         for j in range(i + 1):
             rest = _less(m, a[i, j], [(low[i, k], low[j, k]) for k in range(j)], dtype)
@@ -67,7 +67,7 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
     n = len(a)
     permutation, pivots = [np.int32(i) for i in range(n)], []
-    order = filled((n,), permutation)
+    order = fill_array((n,), permutation)
     for k in range(min(a.shape)):
         best, where = m("abs", a[k, k]), np.int32(k)
         for i in range(k + 1, n):
@@ -85,7 +85,7 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         for i in range(k + 1, n):
             a[i, k] = m("div", a[i, k], pivot)
             a[i, k + 1 :] = m.each("sub", a[i, k + 1 :], m.each("mul", one(a[i, k]), a[k, k + 1 :]))
-    return [a, filled((len(pivots),), pivots), order]
+    return [a, fill_array((len(pivots),), pivots), order]
 
 
 def as_traced(function: Callable[[Any], Callable]) -> Callable:
@@ -104,7 +104,7 @@ SWEEPS = 12  # of Jacobi's method, which converges quadratically: 6 to 8 suffice
 def _eigen(p: Any) -> Callable:
     """Vectors and values of a symmetric matrix, by Jacobi's cyclic method: Golub and Van Loan, Matrix Computations (2013), 8.5."""
 
-    def turned(a: Array, v: Array, i: int, j: int) -> tuple[Array, Array]:
+    def rotate(a: Array, v: Array, i: int, j: int) -> tuple[Array, Array]:
         off, apart = a[i, j], a[j, j] - a[i, i]
         rotate = jnp.abs(off) > 0
         theta = apart / (2 * jnp.where(rotate, off, 1))
@@ -123,7 +123,7 @@ def _eigen(p: Any) -> Callable:
         def sweep(_: Any, now: tuple[Array, Array]) -> tuple[Array, Array]:
             for i in range(n):
                 for j in range(i + 1, n):
-                    now = turned(*now, i, j)
+                    now = rotate(*now, i, j)
             return now
 
         a, v = lax.fori_loop(0, SWEEPS, sweep, (a, jnp.eye(n, dtype=a.dtype)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import Unsupported, Value, filled
+from .values import Unsupported, Value, fill_array
 
 
 def total(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
@@ -17,7 +17,7 @@ def total(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
     return reduce(lambda x, y: m(add, x, y), entries, np.dtype(dtype).type(0))
 
 
-def arranged(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:
+def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:
     """The axes of an operand of a product: batch, free, contracted, or the contracted ones before the free; and the free sizes."""
     free = [i for i in range(len(x.shape)) if i not in (*batch, *contract)]
     return [*batch, *free, *contract] if last else [*batch, *contract, *free], [x.shape[i] for i in free]
@@ -28,8 +28,8 @@ def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     dtype = eqn.outvars[0].aval.dtype
     if any(v.aval.dtype != dtype for v in eqn.invars):
         raise Unsupported("dot_general of several types")
-    order_a, rows = arranged(inputs[0], batch_a, contract_a, True)
-    order_b, columns = arranged(inputs[1], batch_b, contract_b, False)
+    order_a, rows = arrange_axes(inputs[0], batch_a, contract_a, True)
+    order_b, columns = arrange_axes(inputs[1], batch_b, contract_b, False)
     batch = [inputs[0].shape[i] for i in batch_a]
     n, b = math.prod(inputs[0].shape[i] for i in contract_a), math.prod(batch)
     x = inputs[0].transpose(order_a).reshape(b, math.prod(rows), n)
@@ -40,7 +40,7 @@ def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         for j in range(x.shape[1])
         for l in range(y.shape[2])  # noqa: E741
     )
-    return [filled((*batch, *rows, *columns), sums)]
+    return [fill_array((*batch, *rows, *columns), sums)]
 
 
 def _reducer(name: str, start: Any) -> Callable:
@@ -55,7 +55,7 @@ def _reducer(name: str, start: Any) -> Callable:
                 raise Unsupported(f"{eqn.primitive.name} of nothing")
             empty = -np.inf if name == "max" else np.inf
         combine = lambda x, y: m(name, x, y)
-        return [filled(out.shape, (reduce(combine, row) if len(row) else out.dtype.type(empty) for row in x))]
+        return [fill_array(out.shape, (reduce(combine, row) if len(row) else out.dtype.type(empty) for row in x))]
 
     return rule
 

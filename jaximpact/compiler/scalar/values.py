@@ -33,7 +33,7 @@ class Emitter(Protocol):
         self,
         start: list[Value],
         varies: Sequence[bool],
-        going: Callable[[list[Value]], Any],
+        continues: Callable[[list[Value]], Any],
         turn: Callable[[list[Value]], list],
     ) -> list[Value]:
         """The carry once ``going`` is false; lanes that are done keep theirs."""
@@ -67,7 +67,7 @@ def all_known(x: Value) -> bool:
     return isinstance(x, np.ndarray) and all(map(known, x.flat))
 
 
-def filled(shape: Sequence[int], entries: Iterable[Any]) -> np.ndarray:
+def fill_array(shape: Sequence[int], entries: Iterable[Any]) -> np.ndarray:
     """The object array of a shape with these entries."""
     found = np.empty(shape, object)
     found.reshape(-1)[:] = np.fromiter(entries, object, found.size)
@@ -76,16 +76,16 @@ def filled(shape: Sequence[int], entries: Iterable[Any]) -> np.ndarray:
 
 def one(x: Any) -> np.ndarray:
     """A number as an array ()."""
-    return filled((), [x])
+    return fill_array((), [x])
 
 
 def split(x: Any) -> np.ndarray:
     """A known array as separate numbers."""
     x = np.asarray(x)
-    return filled(x.shape, x.ravel())
+    return fill_array(x.shape, x.ravel())
 
 
-def joined(x: np.ndarray, dtype: Any) -> np.ndarray:
+def join_known(x: np.ndarray, dtype: Any) -> np.ndarray:
     """The array of known numbers."""
     return np.array(list(x.flat), dtype).reshape(x.shape)
 

@@ -69,7 +69,7 @@ class ActiveSet(ContactSolver):
         zero = jnp.zeros((), jnp.int32)
         start = Attempt(guess, jnp.zeros((), bool), zero, zero)
         if m > SMALL:
-            start = guessed(a, offset, tolerance, start, max(d, m - SPARE))
+            start = guess_active_set(a, offset, tolerance, start, max(d, m - SPARE))
         return pivot_and_refine(a, offset, tolerance, start)
 
 
@@ -88,7 +88,7 @@ def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
     return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
 
 
-def guessed(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
+def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
     """Primal-dual active sets (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)), a few.
 
     Unsolved where they do not converge, and where more contacts than ``most`` are closed: pivots close independent ones
@@ -110,14 +110,14 @@ def guessed(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> 
         closed = jnp.where(closed, x > 0, a @ x + b < -tolerance)
         return closed, Attempt(impulse, solved, now.iterations + 1, now.status)
 
-    def going(carry: tuple[Array, Attempt]) -> Array:
+    def continues(carry: tuple[Array, Attempt]) -> Array:
         _, now = carry
         return ~now.solved & (now.iterations < GUESSES)
 
     # without impulses to start from: contacts that are violated, or as good as closed
     known = start.impulse > 0
     closed = jnp.where(jnp.any(known), known, b < 0.1 * jnp.max(-b))
-    return lax.while_loop(going, body, (closed, start))[1]
+    return lax.while_loop(continues, body, (closed, start))[1]
 
 
 def pivot_and_refine(
@@ -138,12 +138,12 @@ def pivot_and_refine(
         solved = solves(a, b, found.impulse, tolerance)
         return k + 1, Attempt(found.impulse, solved, now.iterations + found.iterations, found.status | refined)
 
-    def going(carry: tuple[Array, Attempt]) -> Array:
+    def continues(carry: tuple[Array, Attempt]) -> Array:
         k, now = carry
         feasible = (now.status & int(Status.INFEASIBLE)) == 0
         return ~now.solved & (k <= PROXIMAL_STEPS) & feasible
 
-    _, found = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), start))
+    _, found = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), start))
     return Impulses(found.impulse, found.iterations, found.status)
 
 
@@ -217,13 +217,13 @@ def dual_active_set(a: Array, b: Array, tolerance: Array) -> Impulses:
         unfinished = (r_new >= 0) | jnp.any(~active & (beta < -threshold))
         return count + 1, t, beta, active, r_new, unfinished & ~stuck, violated
 
-    def going(carry: tuple) -> Array:
+    def continues(carry: tuple) -> Array:
         count, *_, unfinished, _ = carry
         return unfinished & (count < limit)
 
     none = jnp.array(-1, index.dtype)
     start = (jnp.zeros((), jnp.int32), a, b, jnp.zeros(m, bool), none, jnp.any(b < -threshold), jnp.array(False))
-    count, t, beta, active, *_, infeasible = lax.while_loop(going, body, start)
+    count, t, beta, active, *_, infeasible = lax.while_loop(continues, body, start)
     impulse = jnp.where(active, beta, 0.0)
     # one step of refinement with the tableau's inverse of A on the active set
     defect = jnp.where(active, a @ impulse + b, 0.0)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..linearisation import Contacts
-from .active_set import Attempt, guessed
+from .active_set import Attempt, guess_active_set
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 
 TRIED = 20  # iterations after which the active set is tried
@@ -69,16 +69,16 @@ class ADMM(ContactSolver):
             count, z, u, best, reached, _ = carry
             more = jnp.minimum(TRIED, self.max_iterations - count)
             z, u = lax.fori_loop(0, more, iterated, (z, u))
-            tried = guessed(a, b, scale * tolerance, Attempt(z, false, none, none), len(b))
+            tried = guess_active_set(a, b, scale * tolerance, Attempt(z, false, none, none), len(b))
             for x in (z, tried.impulse):
                 left = excess(x)
                 best, reached = jnp.where(left < reached, x, best), jnp.minimum(left, reached)
             return count + more, z, u, best, reached, tried.solved
 
-        def going(carry: tuple) -> Array:
+        def continues(carry: tuple) -> Array:
             count, *_, reached, solved = carry
             return (reached > 1) & ~solved & (count < self.max_iterations)
 
         zero, none, false = jnp.zeros_like(b), jnp.zeros((), jnp.int32), jnp.zeros((), bool)
-        count, *_, best, _, _ = lax.while_loop(going, body, (none, zero, zero, zero, excess(zero), false))
+        count, *_, best, _, _ = lax.while_loop(continues, body, (none, zero, zero, zero, excess(zero), false))
         return Impulses(scale * best, count, none)

@@ -91,12 +91,12 @@ class ConjugateGradients(ContactSolver):
             which = jnp.where(now.residual <= 1, 0, jnp.where(now.chopped <= now.free, 1, 2))
             return count + 1, lax.switch(which, (again, on_face, change), now)
 
-        def going(carry: tuple[Array, _Face]) -> Array:
+        def continues(carry: tuple[Array, _Face]) -> Array:
             count, now = carry
             known = jnp.isfinite(now.free + now.chopped)
             return ((now.residual > 1) | ~now.exact) & known & (count < self.max_iterations)
 
-        count, now = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), fresh(root * jnp.maximum(guess, 0))))
+        count, now = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), fresh(root * jnp.maximum(guess, 0))))
         return scale * now.x, count
 
 

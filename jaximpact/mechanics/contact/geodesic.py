@@ -97,7 +97,7 @@ def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, ar
             x = x - linalg.solve(matrix, value)
             return k + 1, x, *linearised(x)
 
-        def going(carry: tuple) -> Array:
+        def continues(carry: tuple) -> Array:
             k, _, value, _ = carry
             return outside & (k < solver.max_linearisations) & (jnp.max(jnp.abs(value)) > tolerance)
 
@@ -106,7 +106,7 @@ def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, ar
         length = jnp.sqrt(gradient @ response)
         speed = jnp.where(outside, -gap(w) / (scale * length), 0)
         x = jnp.concatenate([speed * response / length, speed[None]])
-        k, x, value, _ = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), x, *linearised(x)))
+        k, x, value, _ = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), x, *linearised(x)))
         residual = jnp.where(outside, jnp.max(jnp.abs(value)), 0)
         status = as_status(~(residual <= tolerance), Status.PROJECTION_NOT_CONVERGED)
         return (x[:-1], x[-1:]), (residual, k, status)

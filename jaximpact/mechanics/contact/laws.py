@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools import linalg
-from ..interval_bounds import Unbounded, bounded, is_dear
+from ..interval_bounds import Unbounded, bound_change, is_expensive
 from ..linearisation import Contacts, Metric, jacobian
 from ..problem import Problem
 
@@ -102,7 +102,7 @@ class ContactLaw(abc.ABC):
         return found.acts, found.status
 
 
-def restricted(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
+def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
     """The contact problem of the contacts ``among`` (m,): the others have no gradient, and open."""
     if among is None:
         return contacts, offset
@@ -125,9 +125,9 @@ class Open(ContactLaw):
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         base, increment = target.base, target.increment
         gaps = lambda q: problem.gaps(target.time, q, args)
-        if not problem.is_local and problem.constraints is not None and is_dear(gaps, base):
+        if not problem.is_local and problem.constraints is not None and is_expensive(gaps, base):
             with suppress(Unbounded):
-                gap, change = bounded(gaps, base, MARGIN * jnp.abs(increment))
+                gap, change = bound_change(gaps, base, MARGIN * jnp.abs(increment))
                 return Reaction.none(len(base), ~(gap >= change), base.dtype)
         return Reaction.none(len(base), ~(gaps(base + increment) >= 0), base.dtype)
 
@@ -147,7 +147,7 @@ class Held(ContactLaw):
     point: Array
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        contacts, offset = restricted(contacts, offset, among)
+        contacts, offset = restrict_problem(contacts, offset, among)
         velocity = offset + contacts.velocity(contacts.jump(self.impulse))
         return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
 

@@ -74,12 +74,12 @@ class ProjectedGradient(ContactSolver):
             x, ax, y, ay = choose(new, x), choose(a_new, ax), choose(y_new, y), choose(ay_new, ay)
             return count + 1, x, ax, y, ay, choose(bound, bound_new), choose(weight_next, weight), excess(x, ax)
 
-        def going(carry: tuple) -> Array:
+        def continues(carry: tuple) -> Array:
             return (carry[-1] > 1) & (carry[0] < self.max_iterations)
 
         one = jnp.ones((), b.dtype)
         x = root * guess
         ax = delassus(x)
         start = (jnp.zeros((), jnp.int32), x, ax, x, ax, one, one, excess(x, ax))
-        count, x, *_ = lax.while_loop(going, body, start)
+        count, x, *_ = lax.while_loop(continues, body, start)
         return Impulses(scale * x, count, jnp.zeros((), jnp.int32))

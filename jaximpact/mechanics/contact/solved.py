@@ -20,7 +20,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
-from .laws import ContactLaw, Reaction, Target, restricted
+from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .solver import ContactSolver, closing_speed, complementarity
 
 
@@ -37,7 +37,7 @@ class Solved(ContactLaw):
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         """Solved once, and again with more contacts while one outside the working set is violated."""
-        contacts, offset = restricted(contacts, offset, among)
+        contacts, offset = restrict_problem(contacts, offset, among)
         m, d = contacts.shape
         if m == 0:
             return Reaction.none(d, offset < 0, offset.dtype)
@@ -67,7 +67,7 @@ class Solved(ContactLaw):
         return 0.0 if self.solver.direct(len(pushed)) else self.solver.allowed(jnp.max(pushed, initial=0.0))
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        contacts, b = lax.stop_gradient(restricted(contacts, offset, among))
+        contacts, b = lax.stop_gradient(restrict_problem(contacts, offset, among))
         known = jnp.where(among, b, 0)
         floor = 32 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(known), initial=0.0)
         tolerance = jnp.maximum(self.solver.allowed(closing_speed(known)), floor)
@@ -75,7 +75,7 @@ class Solved(ContactLaw):
         return among & (contacts.diagonal() * lax.stop_gradient(found.impulse) > tolerance), found.status
 
 
-def coupling(contacts: Contacts, impulse: Array) -> Array:
+def coupling_status(contacts: Contacts, impulse: Array) -> Array:
     """Status bit of impulses (m,) along gradients that are not orthogonal."""
     if len(impulse) < 2:
         return jnp.zeros((), jnp.int32)
@@ -117,7 +117,7 @@ class Iterate(NamedTuple):
         none = jnp.zeros_like(gap)
         return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
 
-    def until_done(self, improved: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
+    def until_done(self, improve: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
         """Improved while not done, ``limit`` times more than once at most; not at all where no gap is violated. Little is
         carried: in a batch of small systems computing contacts again costs less than storing them.
 
@@ -131,17 +131,17 @@ class Iterate(NamedTuple):
 
             def body(carry: tuple[Array, Iterate], size: int = size) -> tuple[Array, Iterate]:
                 k, now = carry
-                new = improved(now, size)
+                new = improve(now, size)
                 return k + 1, new._replace(iterations=now.iterations + new.iterations)
 
-            def going(carry: tuple[Array, Iterate], tries: Any = tries) -> Array:
+            def continues(carry: tuple[Array, Iterate], tries: Any = tries) -> Array:
                 k, now = carry
                 return (k <= tries) & ~now.done
 
-            now = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), now))[1]
+            now = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), now))[1]
         return now
 
-    def packed(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
+    def pack_root(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
         """As `implicit.reaction` wants it: root, and what is reported of it."""
         status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
         return (self.jump, self.impulse), (self.residual, self.iterations, status)
@@ -181,7 +181,7 @@ class _Velocities(NamedTuple):
     guess: Array | None = None
     couples: bool = True
 
-    def improved(self, now: Iterate, size: int) -> Iterate:
+    def improve(self, now: Iterate, size: int) -> Iterate:
         """Solved for ``size`` contacts."""
         solver, contacts, offset, *_ = self
         chosen = Selection.of(now, size)
@@ -195,7 +195,7 @@ class _Velocities(NamedTuple):
         # impulses along nearly dependent gradients are larger than the jump that they add up to
         parts = part.jump_terms(found.impulse)
         done = jnp.all(residual <= _tolerance(asked, residual, contacts, parts, jnp.full_like(offset, largest)))
-        status = found.status | coupling(part, found.impulse) if self.couples else found.status
+        status = found.status | coupling_status(part, found.impulse) if self.couples else found.status
         return Iterate(jump, impulse, gap, jnp.max(residual), done, found.iterations, status)
 
     def solve(self) -> tuple:
@@ -204,11 +204,11 @@ class _Velocities(NamedTuple):
         if self.guess is not None:
             start = start._replace(impulse=jnp.where(start.done, 0, self.guess))
         if self.solver.direct(m):
-            found = self.improved(start, m)
-            return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).packed()
+            found = self.improve(start, m)
+            return found._replace(iterations=jnp.where(start.done, 0, found.iterations)).pack_root()
         sizes = self.solver.working_sets(m, d)
         limit = 0 if sizes[-1] == m else self.solver.max_linearisations
-        return start.until_done(self.improved, limit, sizes).packed()
+        return start.until_done(self.improve, limit, sizes).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
         """Zero at the solution, with the contacts that act held closed."""
@@ -231,8 +231,8 @@ class _ManyVelocities(_Velocities):
         gap = contacts.velocity(jump) + offset
         residual = complementarity(gap, found.impulse, contacts.diagonal())
         done = jnp.all(residual <= tolerance)
-        status = found.status | coupling(contacts, found.impulse) if couples else found.status
-        return Iterate(jump, found.impulse, gap, jnp.max(residual), done, found.iterations, status).packed()
+        status = found.status | coupling_status(contacts, found.impulse) if couples else found.status
+        return Iterate(jump, found.impulse, gap, jnp.max(residual), done, found.iterations, status).pack_root()
 
 
 class _ManyPositions(NamedTuple):
@@ -281,12 +281,12 @@ class _ManyPositions(NamedTuple):
             residual, count = jnp.maximum(moved, jnp.max(defect)), now.iterations + found.iterations
             return k + 1, Iterate(jump, found.impulse, there.gap, residual, done, count, found.status), there
 
-        def going(carry: tuple[Array, Iterate, Any]) -> Array:
+        def continues(carry: tuple[Array, Iterate, Any]) -> Array:
             return (carry[0] <= self.solver.max_linearisations) & ~carry[1].done
 
-        _, found, contacts = lax.while_loop(going, body, (jnp.zeros((), jnp.int32), start, contacts))
-        coupled = coupling(contacts, found.impulse) if self.couples else 0
-        return found._replace(status=found.status | coupled).packed()
+        _, found, contacts = lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), start, contacts))
+        coupled = coupling_status(contacts, found.impulse) if self.couples else 0
+        return found._replace(status=found.status | coupled).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
         """Zero at the solution, with the contacts that act held closed."""
@@ -361,10 +361,10 @@ class _Positions(NamedTuple):
         if chosen.rows is not None:
             allowed = chosen.spread(allowed - largest) + largest
         done = (moved <= largest) & jnp.all(defect <= allowed)
-        status = found.status | coupling(contacts, found.impulse)
+        status = found.status | coupling_status(contacts, found.impulse)
         return Iterate(jump, impulse, gap, residual, done, found.iterations, status), pulled
 
-    def improved(self, now: Iterate, size: int) -> Iterate:
+    def improve(self, now: Iterate, size: int) -> Iterate:
         """Solved for ``size`` contacts, linearised where ``now`` is."""
         chosen = Selection.of(now, size)
         contacts = self.linearised(now, chosen)
@@ -377,13 +377,13 @@ class _Positions(NamedTuple):
             new, pulled = self.corrected(now, contacts, chosen, pulled)
             return new._replace(iterations=now.iterations + new.iterations), pulled, now.residual
 
-        def going(carry: tuple[Iterate, Array, Array]) -> Array:
+        def continues(carry: tuple[Iterate, Array, Array]) -> Array:
             now, _, before = carry
             return ~now.done & (now.residual < 0.1 * before)
 
         start = now._replace(iterations=jnp.zeros_like(now.iterations))
         pulled = contacts.jump(chosen.take(now.impulse))
-        return lax.while_loop(going, body, (start, pulled, jnp.full_like(now.residual, jnp.inf)))[0]
+        return lax.while_loop(continues, body, (start, pulled, jnp.full_like(now.residual, jnp.inf)))[0]
 
     def solve(self) -> tuple:
         target, d = self.target, len(self.target.base)
@@ -391,9 +391,9 @@ class _Positions(NamedTuple):
         m = len(start.gap)
         if self.flat and self.solver.direct(m):
             # one linearisation is exact for constraints affine in q
-            return self.improved(start, m).packed()
+            return self.improve(start, m).pack_root()
         sizes = self.solver.working_sets(m, d)
-        return start.until_done(self.improved, self.solver.max_linearisations, sizes).packed()
+        return start.until_done(self.improve, self.solver.max_linearisations, sizes).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
         """Zero at the solution, with the contacts that act held closed."""

@@ -42,7 +42,7 @@ class State(NamedTuple):
     @classmethod
     def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
         """The state at step 0."""
-        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, unrounded(motion.q0), lasting, joints)
+        return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, zero_remainder(motion.q0), lasting, joints)
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
         """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
@@ -50,16 +50,16 @@ class State(NamedTuple):
 
     def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
         """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
-        q, low = added(self.q, shift, self.low)
+        q, low = add_compensated(self.q, shift, self.low)
         return State(self.n + 1, q, v, low, lasting, self.joints)
 
 
-def unrounded(q: Array) -> Array | None:
+def zero_remainder(q: Array) -> Array | None:
     """What rounding has kept from a position (d,) at first; None in float64, where it does not matter."""
     return None if q.dtype == jnp.float64 else jnp.zeros_like(q)
 
 
-def added(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
+def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
     """q + shift, and what rounding keeps from it, given what it kept before (Kahan's compensated sum)."""
     if low is None:
         return q + shift, None

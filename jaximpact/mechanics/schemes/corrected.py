@@ -33,7 +33,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import Info, Scheme, Traits, Wrapping
-from .saltation import IMPACTS, Instant, held, observe, saltate
+from .saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
 
@@ -105,11 +105,13 @@ class Corrected(Wrapping):
         slow = ~impact & ~rebound & (rest | (jnp.abs(here.gap_velocity) <= here.threshold))
         reacting, lasted = slow & active, last == LASTING
         balance = here.contacts.balance()
-        pressed = held(balance, here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[1]
+        pressed = solve_active_forces(balance, here.gap_acceleration, slow & (active | lasted), jnp.zeros_like(active))[
+            1
+        ]
         closed = reacting & (lasted | pressed)
         lasting = closed | pressed
 
-        salted = saltate(problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution)
+        salted = cross_impacts(problem, motion, t_mid, q_mid, v_mid, here, impact, lasting, reacting, resolution)
         crossed = jnp.any(impact)
         back = before._replace(
             q=jnp.where(crossed, salted.q - middle * salted.v, q), v=jnp.where(crossed, salted.v - middle * salted.a, v)
@@ -124,7 +126,7 @@ class Corrected(Wrapping):
         zeno = lasting & ~lasted & met & (e > 0)
         # an impact of two steps that the first step is part of is not resolved
         at_start = jnp.any(impact) & (before.n == 0) & (traits.steps > 1)
-        status = info.status | doubts(here, impact, reacting & (last == FREE) & ~zeno, zeno)
+        status = info.status | derivative_status(here, impact, reacting & (last == FREE) & ~zeno, zeno)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
         ahead, behind = lax.stop_gradient(traits.delay(e))
         flight = jnp.where(latest >= 0, elapsed(h, latest, before.n), 0)
@@ -145,7 +147,7 @@ class Corrected(Wrapping):
         return state._replace(state=new, last=jnp.full_like(state.last, FREE)), info._replace(acts=acts)
 
 
-def doubts(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
+def derivative_status(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
     """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), or what might be one."""
     oblique = here.contacts.coupled(impact)
     count = jnp.sum(impact)
@@ -156,7 +158,9 @@ def doubts(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
     )
 
 
-def synchronous(problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array) -> Array:
+def velocity_at_row_time(
+    problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array
+) -> Array:
     """A velocity reported at t, with the derivative of the velocity at t after a first impact.
 
     Velocities over a step are those of its middle: after an impact, between contacts (``apart``, ()), the derivative is that

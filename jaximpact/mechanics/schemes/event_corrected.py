@@ -30,7 +30,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import Info, Scheme, Traits, added, gradient_status, mass_status, unrounded
+from .base import Info, Scheme, Traits, add_compensated, gradient_status, mass_status, zero_remainder
 from .events import behind, impulses_of, lasting, met_together, noise, persisting, reaction, returning, shared
 
 
@@ -195,7 +195,7 @@ class EventCorrected(Scheme):
         a = acceleration(problem, metric, t0, q0, v0, args)
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, motion.h, a)
         zero = jnp.zeros((), jnp.int32)
-        state = EventState(zero, q0, v0, at.closed & ~at.outward, zero - 3, unrounded(q0))
+        state = EventState(zero, q0, v0, at.closed & ~at.outward, zero - 3, zero_remainder(q0))
         return state, Info.none(q0, v0, len(at.closed))
 
     def step(
@@ -232,10 +232,10 @@ class EventCorrected(Scheme):
         a = here.free
         change = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
         shift, v_new = _Path(t, r, q, v, a, change, args).along(r)
-        q_new, low = added(q, shift, low)
+        q_new, low = add_compensated(q, shift, low)
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
-        event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _dips(taylor, r, closed, allowed)
-        event |= _brushes(taylor, r, h, closed)
+        event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _double_crossing(taylor, r, closed, allowed)
+        event |= _near_grazing(taylor, r, h, closed)
         info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
         info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)))
         return EventState(n + 1, q_new, v_new, closed, latest, low), info
@@ -278,7 +278,7 @@ class EventCorrected(Scheme):
         impact = impact & ~last & ~releases
         s = jnp.where(impact, impact_time, jnp.where(releases, release_time, r))
         shift, v = path.along(s)
-        arrived, low = added(q, shift, low)
+        arrived, low = add_compensated(q, shift, low)
         impulse = impulse + s * (push + (0.5 * (s / _nonzero(r))) * (push_end - push))
 
         events = events + (impact | releases).astype(jnp.int32)
@@ -291,7 +291,7 @@ class EventCorrected(Scheme):
         progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks, idle)
         metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
-        status |= as_status(jnp.any(_brushes(taylor, r, h, closed | met)), Status.DERIVATIVE_GRAZING)
+        status |= as_status(jnp.any(_near_grazing(taylor, r, h, closed | met)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
         return progress._replace(closed=progress.closed & ~released, status=status)
 
@@ -382,7 +382,7 @@ class EventCorrected(Scheme):
         frozen = lax.stop_gradient(path)
         r = frozen.r
         (c, b, a), allowed = lax.stop_gradient((taylor, allowed))
-        candidates = penetrating | _dips((c, b, a), r, closed, allowed)
+        candidates = penetrating | _double_crossing((c, b, a), r, closed, allowed)
         c = jnp.maximum(c, 0)
         exists = jnp.any(candidates)
         inward = b < 0
@@ -421,14 +421,14 @@ class EventCorrected(Scheme):
         return exists, contact, graft(value, implicit(implicit(value)))
 
 
-def _dips(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
+def _double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
     """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r: no penetration at its end shows them."""
     c, b, a = taylor
     c = jnp.maximum(c, 0)
     return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
 
 
-def _brushes(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array) -> Array:
+def _near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array) -> Array:
     """Gaps (m,) c + b s + a s^2 with a minimum within a path of length r, so near zero that h cannot tell whether they close:
     those that do meet at a speed below 2 h 2 a."""
     c, b, a = taylor

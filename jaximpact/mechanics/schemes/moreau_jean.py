@@ -96,7 +96,7 @@ class MoreauJean(Scheme):
             if theta == 0:
                 operator, free = metric, v + h * metric.solve(old_force)
             else:
-                operator, w = self.linearised(problem, metric, momentum_defect, w)
+                operator, w = self.linearise_defect(problem, metric, momentum_defect, w)
                 free = w - operator.solve(momentum_defect(w))
                 contacts = contacts.under(operator)
             found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
@@ -168,7 +168,7 @@ class MoreauJean(Scheme):
             deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)
         return as_status(deep, Status.PENETRATION_DEEP)
 
-    def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
+    def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         """The operator of an iteration, and where it begins."""
         # of many bodies no matrix but the mass: exact where the force is constant
         return (metric if problem.is_local else Metric.from_iteration_matrix(jax.jacfwd(defect)(w))), w
@@ -190,7 +190,7 @@ class Converged(MoreauJean):
     of the order of what the iteration changes, h^3, times h. It spares the force's second derivatives.
     """
 
-    def linearised(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
+    def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         if problem.is_local:
             return metric, w
         w = lax.stop_gradient(w)

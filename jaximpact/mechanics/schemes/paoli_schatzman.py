@@ -104,14 +104,14 @@ class PaoliSchatzman(Scheme):
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         """The first step is one with e = 0 and another force."""
-        return self._made(problem, law, motion, state, state.n == 0)
+        return self._make_step(problem, law, motion, state, state.n == 0)
 
     def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
         """All steps but the first, whose numbers would have to be chosen again and again."""
-        new, info = self._made(problem, Open(), motion, state, None)
+        new, info = self._make_step(problem, Open(), motion, state, None)
         return new, info._replace(acts=info.acts | (state.n == 0))
 
-    def _made(
+    def _make_step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: State, first: Array | None
     ) -> tuple[State, Info]:
         """A step, which may be the ``first``; None: it is not."""
@@ -121,10 +121,10 @@ class PaoliSchatzman(Scheme):
         metric = Metric.at(problem, q, args)
         start = None if first is None else self._start(problem, metric, t, h, q, v, args)
 
-        def chosen(x: Any, y: Array) -> Array:
+        def choose(x: Any, y: Array) -> Array:
             return y if first is None else jnp.where(first, x, y)
 
-        keep, part = chosen(1, 1 - e), chosen(1, 1 / (1 + e))
+        keep, part = choose(1, 1 - e), choose(1, 1 / (1 + e))
         scale = h * part
         time = t + scale * keep
 
@@ -134,7 +134,7 @@ class PaoliSchatzman(Scheme):
             return v + kick + found.jump, target, found
 
         def kick(force: Array) -> Array:
-            return chosen(start, h * force)
+            return choose(start, h * force)
 
         status = jnp.zeros((), jnp.int32)
         if self.force == "centred":
@@ -178,7 +178,7 @@ class PaoliSchatzman(Scheme):
                 new = update(x)
                 return k + 1, new, jnp.max(jnp.abs(new - x))
 
-            def going(carry: tuple) -> Array:
+            def continues(carry: tuple) -> Array:
                 k, x, change = carry
                 return (k < self.fixed_point_count) & (change > tolerance(x))
 
@@ -186,7 +186,7 @@ class PaoliSchatzman(Scheme):
                 eps = jnp.finfo(x.dtype).eps
                 return jnp.maximum(self.fixed_point_tolerance, 16 * eps) * jnp.max(jnp.abs(x) + jnp.abs(v))
 
-            _, x, change = lax.while_loop(going, body, body((jnp.zeros((), jnp.int32), guess, None)))
+            _, x, change = lax.while_loop(continues, body, body((jnp.zeros((), jnp.int32), guess, None)))
             return x, (~(change <= tolerance(x))).astype(x.dtype)
 
         def tangent_solve(linear: Callable, y: Array) -> Array:

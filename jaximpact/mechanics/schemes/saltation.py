@@ -49,7 +49,7 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
     return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, noise, threshold, a))
 
 
-def held(
+def solve_active_forces(
     balance: Callable, offset: Array, closed: Array, always: Array, slack: Array | None = None
 ) -> tuple[Array, Array]:
     """Forces or impulses (m,) with A L + offset = 0 at the closed contacts (`Contacts.balance`), less those that pull unless ``always``.
@@ -76,7 +76,7 @@ class Salted(NamedTuple):
     impulse: Array
 
 
-def saltate(
+def cross_impacts(
     problem: Problem,
     motion: Motion,
     t: Array,
@@ -100,7 +100,7 @@ def saltate(
     e = jnp.broadcast_to(e, (m,))
     impulse = jnp.zeros(m, q.dtype)
     balance = here.contacts.balance()
-    force, _ = held(balance, here.gap_acceleration, closed, none)
+    force, _ = solve_active_forces(balance, here.gap_acceleration, closed, none)
     a = here.acceleration + here.contacts.jump(force)
     for _ in range(min(m, IMPACTS)):
         # the contact reached first, of those that still close
@@ -119,11 +119,13 @@ def saltate(
         offset = jnp.where(this, (1 + e) * offset, offset)
         diagonal = contacts.diagonal()
         slack = jnp.maximum(here.noise, resolution) / jnp.where(diagonal > 0, diagonal, 1)
-        percussion, acting = held(contacts.balance(), offset, this | reacting, this, lax.stop_gradient(slack))
+        percussion, acting = solve_active_forces(
+            contacts.balance(), offset, this | reacting, this, lax.stop_gradient(slack)
+        )
         v_after = v_at + contacts.jump(percussion)
         # the motion after it, in which an inelastic contact may stay
         here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
-        force_after, staying = held(balance, here.gap_acceleration, acting & (~this | (e <= 0)), none)
+        force_after, staying = solve_active_forces(balance, here.gap_acceleration, acting & (~this | (e <= 0)), none)
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
         closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
