@@ -59,3 +59,40 @@ def test_no_derivative_is_trusted_where_the_impacts_before_leave_the_number_of_i
     # most of those that are right, to a tenth, stay
     right = error < 0.1
     assert np.mean(trusted[right]) > 0.7
+
+
+BULLET = ji.Problem(lambda t, q, v, args: 0 * q, lambda t, q, args: (jnp.sqrt(q @ q) - 1)[None])
+
+
+@pytest.mark.parametrize("single", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("execution", ["native", "xla"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        ji.PaoliSchatzman(),
+        pytest.param(ji.MoreauJean(), marks=pytest.mark.slow),
+        pytest.param(ji.Maury(), marks=pytest.mark.slow),
+        ji.EventCorrected(),
+    ],
+    ids=lambda scheme: type(scheme).__name__,
+)
+def test_a_bullet_that_goes_through_a_disk_unseen_is_told(scheme, execution, single):
+    """At six diameters a step; of those that pass by, and of a step of a tenth of the radius, nothing is said."""
+    aside = np.tile(np.linspace(-1.4, 1.4, 57), 2)
+    h = np.repeat([12.0, 0.1], 57)
+    q0 = np.stack([-2 - np.tile(np.linspace(0, 11, 57), 2), aside], axis=1)
+    v0 = np.tile([1.0, 0.0], (len(aside), 1))
+    kind = np.float32 if single else np.float64
+    e = 0.0 if isinstance(scheme, ji.Maury) else 0.8
+    data = {"t1": kind(36.0), "h": h.astype(kind), "e": kind(e)}
+    found = ji.ensemble(BULLET, q0.astype(kind), v0.astype(kind), **data, scheme=scheme, execution=execution)
+    last = np.asarray(found.q[:, -1])
+    unmoved = np.abs(last - q0 - [36.0, 0.0]).max(axis=1) < 1e-3
+    told = np.asarray(found.status & int(ji.Status.GAP_UNRESOLVED)) != 0
+    # the outermost twentieth is met at a sine below STEEP, or with h = 0.1 left unseen by as little
+    through = unmoved & (np.abs(aside) < 0.95)
+    assert not np.any(through & ~told), q0[through & ~told]
+    assert not np.any(told & (np.abs(aside) > 1))
+    assert not np.any(told & (h < 1))
+    if not isinstance(scheme, ji.Maury):  # whose prediction stops them far away
+        assert np.sum(through) > 5

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.custom_batching import custom_vmap
 
+from ..jaxtools.batched_branch import work_where
 from ..mechanics.contact.laws import ContactLaw
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
@@ -96,34 +95,8 @@ class Listing(Wrapping):
             return x
 
         state.state.relisted(keep)  # what the state holds of contacts
-        new, guess, *of_state = _where(
+        new, guess, *of_state = work_where(
             work, stale, (before, lax.stop_gradient(state.impulse), *kept), (points, reach, skin)
         )
         entries = iter(of_state)
         return new, guess, state.state.relisted(lambda _: next(entries))
-
-
-def _where(work: Callable, pending: Array, value: Any, operands: Any) -> Any:
-    """``work(pending, value, operands)`` where ``pending``, else ``value``; in a batch nothing is worked on unless a lane is pending."""
-
-    def kept(pending: Array, value: Any, operands: Any) -> Any:
-        return value
-
-    @custom_vmap
-    def one(pending: Array, value: Any, operands: Any) -> Any:
-        return lax.cond(pending, work, kept, pending, value, operands)
-
-    @one.def_vmap
-    def rule(size: int, batched: Any, pending: Array, value: Any, operands: Any) -> tuple[Any, Any]:
-        spread = lambda x, b: x if b else jnp.broadcast_to(x, (size, *jnp.shape(x)))
-        pending, value, operands = jax.tree.map(spread, (pending, value, operands), tuple(batched))
-
-        def chosen(pending: Array, value: Any, operands: Any) -> Any:
-            new = jax.vmap(work)(pending, value, operands)
-            where = lambda x, y: jnp.where(pending.reshape(-1, *[1] * (x.ndim - 1)), x, y)
-            return jax.tree.map(where, new, value)
-
-        value = lax.cond(jnp.any(pending), chosen, kept, pending, value, operands)
-        return value, jax.tree.map(lambda _: True, value)
-
-    return one(pending, value, operands)

@@ -35,6 +35,7 @@ class Status(enum.IntFlag):
     NEIGHBOURS_LOST = 1 << 19
     NEIGHBOURS_OUTRUN = 1 << 20
     DERIVATIVE_JUMP = 1 << 21
+    GAP_UNRESOLVED = 1 << 22
     PENETRATION_DEEP = 1 << 24
 
     def __str__(self) -> str:
@@ -83,6 +84,8 @@ CAUSES = {
     Status.PENETRATION_DEEP: "a body penetrated so deep that h does not resolve the motion: past another contact that faces the first, "
     "as a light body does that bounces ever faster before a heavy one, or by a tenth of the radius of a curved surface that it slides "
     "along (MoreauJean drifts by O(h)): take a smaller h, or EventCorrected or PaoliSchatzman",
+    Status.GAP_UNRESOLVED: "a gap closed and opened again within one step, unseen: the straight way of a step led through an obstacle. Take a "
+    "smaller h: what moves in a step must stay well below the size of what it may meet",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "
@@ -107,6 +110,7 @@ FAILURES = (
     | Status.NEIGHBOURS_LOST
     | Status.NEIGHBOURS_OUTRUN
     | Status.PENETRATION_DEEP
+    | Status.GAP_UNRESOLVED
 )
 # bits of derivatives alone, and all that speaks against one
 DERIVATIVES = (

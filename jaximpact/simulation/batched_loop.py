@@ -59,6 +59,7 @@ class BatchedLoop:
         """The same without a look at stability."""
         motion_loop, (state, row, account) = self.motion_loop, carry
         new, info = motion_loop.step(motion_loop.until(k), state)
+        info = motion_loop.with_tunnelling_status(state, new, info)
         new = forward_first(new) if forgetful else new
         begin, row = (state, row), motion_loop.row_of(new, info, row, state)
         account = account.added(motion_loop.problem, self.motion, k, new, info)

@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from ..bodies.listing import Listing
 from ..compiler.stream import stream
+from ..jaxtools.batched_branch import work_where
 from ..jaxtools.derivative_rules import UNDIFFERENTIATED, guard_derivative
 from ..jaxtools.shapes import array, arrays, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
@@ -21,6 +22,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Info, Timing, finite, unstable
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
 from ..mechanics.status import DERIVATIVES, Status, as_status
+from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import Solution
 from .account import Account
 from .program import Program
@@ -143,6 +145,33 @@ class MotionLoop:
         if not self.listed:
             return None
         return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
+
+    def looks_for_tunnelling(self, state: Any) -> bool:
+        """Whether steps of this motion can lead through an obstacle."""
+        return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
+
+    def way(self, state: Any, new: Any) -> Way:
+        """The straight way of a step from a state to the next."""
+        motion = self.moving
+        return lax.stop_gradient((motion.time(state.n), motion.h, state.q, new.q - state.q, motion.args))
+
+    def tunnelling_status(self, way: Way, impulse: Array) -> Array:
+        """Status bit of a step whose way does not follow the gaps. A scheme that locates impacts goes other ways where it has some."""
+        acting = impulse > 0
+        straight = ~jnp.any(acting) if self.locates else True
+        return as_status(loses_the_gap(self.problem, way, acting) & straight, Status.GAP_UNRESOLVED)
+
+    def with_tunnelling_status(self, state: Any, new: Any, info: Info) -> Info:
+        """What a step tells, and `tunnelling_status`, of a batch where one of its lanes may have it."""
+        if not self.looks_for_tunnelling(state):
+            return info
+        way, impulse = self.way(state, new), lax.stop_gradient(info.impulse)
+        work = lambda _, none, given: self.tunnelling_status(*given)
+        if self.program.branch_free:
+            return info._replace(status=info.status | work(True, 0, (way, impulse)))
+        pending = may_tunnel(self.problem, way) | jnp.any(impulse > 0)
+        bits = work_where(work, pending, jnp.zeros((), jnp.int32), (way, impulse))
+        return info._replace(status=info.status | bits)
 
     def crossed(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """With a remark on derivatives where something jumped in a step, from a state and its row to others."""
@@ -305,6 +334,9 @@ class MotionLoop:
         # rare are impulses, failures, penetrations
         gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
         right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
+        looks = self.looks_for_tunnelling(state)
+        if looks:
+            right &= ~may_tunnel(self.problem, self.way(state, new))
         if self.program.rows == 0 or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
         counted = account._replace(iterations=account.iterations + info.iterations)
@@ -313,6 +345,9 @@ class MotionLoop:
 
         def contact_step() -> tuple:
             new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)
+            if looks:
+                bits = self.tunnelling_status(self.way(state, new), lax.stop_gradient(info.impulse))
+                info = info._replace(status=info.status | bits)
             told = account.added(self.problem, self.moving, state.n + 1, state, info)
             return with_step_number(new, None), self.row_of(new, info, row, state), told
 
