@@ -57,7 +57,7 @@ class Attractor(Result):
     lanes: int
 
     def _brief(self) -> str:
-        return super()._brief() if self._traced() else f"period {self.period}, {self.lanes} motions"
+        return super()._brief() if self._is_traced() else f"period {self.period}, {self.lanes} motions"
 
     def _arrays(self) -> Arrays:
         return self._along("row", "q", "v")

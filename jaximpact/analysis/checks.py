@@ -58,7 +58,7 @@ def share_of_period(phase: Any) -> float:
 
 def check_result(name: str, value: Any, kind: type, source: str) -> None:
     check_kind(name, value, kind, f"a {kind.__name__}, from {source}")
-    if value._traced():
+    if value._is_traced():
         raise TypeError(f"{name} is traced: analyses take known numbers, call them outside of jax's transformations")
 
 

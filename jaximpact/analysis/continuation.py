@@ -68,7 +68,7 @@ class BranchEvent(Result):
     detail: str = ""
 
     def _brief(self) -> str:
-        return self.kind if self._traced() else f"{self.kind} at {self.parameter:.6g}"
+        return self.kind if self._is_traced() else f"{self.kind} at {self.parameter:.6g}"
 
 
 # the fields with an entry for each point

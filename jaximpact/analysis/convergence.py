@@ -78,7 +78,7 @@ class Convergence(Drawable):
 
     def _facts(self) -> list[tuple[str, str]]:
         found = [fact for fact in super()._facts() if fact[0] != "floor"]
-        if self._traced():
+        if self._is_traced():
             return found
         return [*found, ("orders", ", ".join(f"{name} {order:.2f}" for name, order in self.orders().items()))]
 

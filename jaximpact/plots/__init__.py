@@ -149,7 +149,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
         raise ValueError("path and ax exclude each other: draw on ax, then save its figure, ax.figure.savefig(path)")
     if ax is not None and not hasattr(ax, "plot"):
         raise TypeError(f"ax must be one Axes of matplotlib, got {type(ax).__name__}: of several give one, axes[0]")
-    if result._traced():
+    if result._is_traced():
         raise TypeError(
             f"result: a {type(result).__name__} that is traced has no numbers to draw: call it outside of jax's transformations"
         )

@@ -155,7 +155,7 @@ class Run:
         }
         missing: dict[str, Any] = dict.fromkeys({"energy", "pairs"} - set(arrays))
         found = Solution(**arrays, **missing, **account, values=None, timing=Timing.of(self._program.scheme))
-        return found._marked(self._naming, self._every == 1 and rows == slice(None))
+        return found._with_labels(self._naming, self._every == 1 and rows == slice(None))
 
     # the store
 
