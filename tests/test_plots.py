@@ -22,7 +22,7 @@ def results():
 def named():
     """The same of a problem with names; those that are put together by hand are given them."""
     problem = BALL.problem.replace(coordinates=("height",), contacts=("floor",), units="m")
-    return {name: result._marked(problem.naming, None) for name, result in samples(problem).items()}
+    return {name: result._with_labels(problem.naming, None) for name, result in samples(problem).items()}
 
 
 PANELS = {"motion": 4, "batch": 2, "balance": 3, "bifurcation": 2, "map": 2, "branch": 3}

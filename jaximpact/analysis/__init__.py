@@ -1,4 +1,4 @@
-"""What is measured on computed motions; nothing below imports this package."""
+"""Analyses of computed motions: impacts, balances, sections, periodic orbits, branches, basins, exponents, statistics."""
 
 import sys
 

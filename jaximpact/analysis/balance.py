@@ -1,4 +1,4 @@
-"""Energy and momentum balances along a computed motion: what it gains, what it loses, and what does not add up.
+"""Energy and momentum balances along a computed motion: work, losses and residuals.
 
 Over any interval M(q) dv = g dt + G' dΛ gives, with Ṁ the rate of M along the motion,
 
@@ -6,7 +6,7 @@ Over any interval M(q) dv = g dt + G' dΛ gives, with Ṁ the rate of M along th
     change of v' M v / 2 =  ∫ v·(g + Ṁ v / 2) dt - Σ loss - Σ p·f_t,      loss = p_a (1 - e_a)/(1 + e_a) (A p)_a / 2,
 
 p being percussions, A = G M^-1 G', f_t the partial time derivative of the gaps. For one contact that closes at the speed u
-the loss is (1 - e²) u² / (2 A). In lasting contact there is none. The residuals are no part of any scheme: they measure it.
+the loss is (1 - e²) u² / (2 A). Lasting contact loses nothing. No scheme enforces these balances: their residuals measure its error.
 
 Within a step that has an impulse, the time of the impact follows from the chord and the velocities; integrals are then of
 second order, as `EventCorrected` is. With the other schemes residuals are of first order, as the motions are.
@@ -35,7 +35,7 @@ from .listed_pairs import Chosen, every_step, is_listed, over_rows
 
 @dataclass(frozen=True, repr=False)
 class Balance(Drawable):
-    """Balances along one motion, from its first row on; k rows, those in the middle of an impact left out.
+    """Balances along one motion, accumulated from its first row on; k rows, those in the middle of an impact left out.
 
     Attributes:
         t: times (k,) [s].
@@ -43,8 +43,8 @@ class Balance(Drawable):
         work: work of the forces so far (k,) [J].
         loss: energy lost in impacts so far, as the restitution law has it (k,) [J].
         driven: work of moving constraints so far (k,) [J].
-        energy: kinetic energy less its first value, less work, plus loss, less driven: zero but for errors (k,) [J].
-        momentum: change of M v, less the integral of g + Ṁ v, less all impulses G' p: zero but for errors (k, d).
+        energy: residual, kinetic energy - its first value - work + loss - driven (k,) [J].
+        momentum: residual, change of M v - integral of g + Ṁ v - all impulses G' p (k, d).
         naming: names and units of the problem.
     """
 
@@ -122,7 +122,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
 
 @jax.jit
 def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """Kinetic energy (k,) and momentum (k, d)."""
+    """Kinetic energy (k,) and momentum (k, d) of the rows."""
 
     def one(q: Array, v: Array) -> tuple[Array, Array]:
         momentum = Metric.at(problem, q, args).times(v)
@@ -135,7 +135,7 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
 def _intervals(
     problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any
 ) -> tuple[Array, ...]:
-    """Of each interval between rows: work (k-1,), loss (k-1,), driven (k-1,), and the change of momentum (k-1, d)."""
+    """Work (k-1,), loss (k-1,), driven work (k-1,) and momentum change (k-1, d) of each interval between rows."""
     one = partial(_interval, problem, args, e)
     return over_rows(problem, one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse)
 

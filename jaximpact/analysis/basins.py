@@ -1,4 +1,4 @@
-"""Basins of attraction: which attractor the motions from a grid of starts end on, attractors recognised from the data.
+"""Basins of attraction: which attractor each motion from a grid of starts ends on; attractors are recognised from the data.
 
 Periodic motions are the same attractor where their states, taken once a forcing period, agree up to a cyclic shift.
 Motions without a period are the same where the boxes of state space that they visit are connected.
@@ -43,11 +43,11 @@ MOST = 100  # attractors recognised
 
 @dataclass(frozen=True, repr=False)
 class Attractor(Result):
-    """What some of the motions end on.
+    """An attractor on which some of the motions end.
 
     Attributes:
         period: forcing periods after which it repeats, 0 for none (chaotic or quasi-periodic).
-        q, v: its states once a forcing period (p, d), in order; without a period those kept of one of its motions.
+        q, v: its states once a forcing period (p, d), in order; without a period the states kept of one of its motions.
         lanes: how many motions end on it.
     """
 
@@ -57,7 +57,7 @@ class Attractor(Result):
     lanes: int
 
     def _brief(self) -> str:
-        return super()._brief() if self._traced() else f"period {self.period}, {self.lanes} motions"
+        return super()._brief() if self._is_traced() else f"period {self.period}, {self.lanes} motions"
 
     def _arrays(self) -> Arrays:
         return self._along("row", "q", "v")
@@ -144,7 +144,7 @@ def basins(
     projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> Basins:
-    """Which attractor every start of a grid leads to.
+    """Finds the attractor that each start of a grid leads to.
 
     Args:
         problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. Or a `Study` over a
@@ -207,13 +207,13 @@ def basins(
 def recognise(
     section: Section, *, tolerance: float | None = None, radius: float | None = None
 ) -> tuple[np.ndarray, tuple[Attractor, ...]]:
-    """The attractors on which the motions of a section end, and which of them each motion ends on.
+    """Finds the attractors on which the motions of a section end, and assigns each motion to one.
 
     Motions of one period p whose last p states (`Section.states`) agree within ``radius``, up to a cyclic shift, are one
-    attractor; a motion of period 2p whose halves agree so well counts as one of period p, which it slowly settles to; and a
-    motion that has no period yet belongs to an attractor if it stays that near to its states for half of what is kept. Of the other motions, those whose states share
-    boxes, of the 32nd part of what they span in each coordinate, are one attractor without a period, if
-    there are enough of them: 0.2 % of all, and at least two. The rest is unsettled: skip more periods.
+    attractor. A motion of period 2p whose halves agree within ``radius`` counts as one of period p, which it slowly settles to. A
+    motion without a period yet belongs to an attractor if the second half of its states stays within ``radius`` of it. The remaining
+    motions are grouped by boxes of state space, 1/32 of the range of each coordinate wide: motions connected by common boxes are one
+    attractor without a period, if they are at least two and 0.2 % of all. The rest is unsettled: skip more periods.
 
     Args:
         section: what `stroboscopic` returned, at least two states of each motion.
@@ -289,12 +289,12 @@ def _by_frequency(
 
 
 def _distances(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
-    """Largest difference of components between states (B, n, c) and those of an orbit (p, c): (B, n, p)."""
+    """Largest component difference between states (B, n, c) and the states of an orbit (p, c): (B, n, p)."""
     return np.max(np.abs(states[:, :, None] - orbit), axis=-1)
 
 
 def _shortest(orbit: np.ndarray, radius: float) -> np.ndarray:
-    """The last states (r, c) of an orbit (p, c) that repeat within ``radius``, r the least divisor of p."""
+    """The last r states (r, c) of an orbit (p, c), r being the least divisor of p after which it repeats within ``radius``."""
     p = len(orbit)
     divisors = (r for r in range(1, p + 1) if p % r == 0)
     r = next(r for r in divisors if np.max(np.abs(orbit - np.roll(orbit, r, axis=0))) <= radius)
@@ -302,7 +302,7 @@ def _shortest(orbit: np.ndarray, radius: float) -> np.ndarray:
 
 
 def _apart(states: np.ndarray, orbit: np.ndarray) -> np.ndarray:
-    """Distance of periodic motions (B, p, c) from an orbit (p, c): the best over its cyclic shifts (B,)."""
+    """Distance of periodic motions (B, p, c) from an orbit (p, c), minimised over cyclic shifts: (B,)."""
     shifts = (np.roll(orbit, k, axis=0) for k in range(len(orbit)))
     best = np.full(len(states), np.inf)
     for shifted in shifts:

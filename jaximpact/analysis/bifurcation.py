@@ -30,12 +30,12 @@ Parameter = str | int | Sequence[str | int]
 
 @dataclass(frozen=True, repr=False)
 class Bifurcation(Drawable):
-    """Sections over the values of one parameter, P values from S starts.
+    """Sections over P values of one parameter, each from S starts.
 
     Attributes:
-        parameter: its name.
-        values: (P,).
-        starts: S.
+        parameter: name of the parameter.
+        values: its values (P,).
+        starts: number of starts S.
         sweep: None, "up" or "down".
         section: all lanes (P * S), the starts of one value next to each other (`Section`).
     """
@@ -74,7 +74,7 @@ class Bifurcation(Drawable):
         return self._in_shape(self.section.status)
 
     def periods(self, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
-        """Periods (P, S) as `period_of` finds them: 0 for none, -1 for failed, -2 for not settled."""
+        """Periods (P, S) by `period_of`: 0 without a period, -1 for failed lanes, -2 for lanes that have not settled."""
         return self._in_shape(period_of(self.section, tolerance=tolerance, most=most))
 
     def _in_shape(self, x: np.ndarray) -> np.ndarray:
@@ -147,7 +147,7 @@ def bifurcation(
     projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> Bifurcation:
-    """The section of a system over the values of one parameter: stroboscopic of a forced one, on a ``surface`` of any.
+    """Section of a system over the values of one parameter: stroboscopic for a forced system, on a ``surface`` for any.
 
     Args:
         problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
@@ -215,7 +215,7 @@ def _continuation_sections(
     common: dict[str, Any],
     runs: Callable[[Forced], tuple[Section, np.ndarray, np.ndarray]],
 ) -> Section:
-    """Sections of all values, every one from the end of that before it."""
+    """Sections at all values, each started from the final states at the value before."""
     found: list = [None] * len(values)
     end = None
     for i in order:
@@ -235,7 +235,7 @@ def _onward(
     progress: bool | None,
     motions: Forced,
 ) -> tuple[Section, np.ndarray, np.ndarray]:
-    """The section of motions, and the states (B, d) that others go on from; NaN where there is none."""
+    """The section of ``motions``, and the states (B, d) from which the next value starts; NaN for failed lanes."""
     if surface is not None:
         found = passages(motions, surface, direction, steps, cycles, skip, progress)
         return found, found.q[:, -1], found.v[:, -1]
@@ -278,7 +278,7 @@ def two_parameter_map(
     projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> ParameterMap:
-    """The period of the motion, and its impacts in a forcing period, over a grid of two parameters, in one batch.
+    """Period of the motion and its impacts per forcing period, over a grid of two parameters, in one batch.
 
     Args:
         problem, q0, v0: the start (d,) of every motion; or a `Study` over a grid of two parameters, in place of these, parameters,
@@ -323,7 +323,7 @@ def two_parameter_map(
 
 
 def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
-    """args, args_axes and e with some parameters replaced by values, one number or one for each lane."""
+    """Returns args, args_axes and e with some parameters replaced: by one value, or by one value per lane."""
     leaves = named_leaves(args)
     axes: dict[tuple[str, ...], int | None] = dict.fromkeys(leaves)
     for path, value in values.items():

@@ -1,4 +1,4 @@
-"""Checks of what is given to the analyses: counts, numbers, lane axes, and whether a solution is one of the problem."""
+"""Checks of the analyses' arguments: counts, numbers, lane axes, and whether a solution belongs to the problem."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ROWS = 10  # of a motion from which the largest change of a gap between two tell
 
 
 def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> None:
-    """``steps`` a period make no more in all than can be counted; ``what`` they are multiplied by, in words."""
+    """Raises if ``steps`` times ``periods`` exceeds the largest step count; ``what`` names the periods in the message."""
     if steps * periods > MOST:
         raise ValueError(
             f"{name}={steps} times {periods} ({what}) make {steps * periods} steps in one motion, more than {MOST}, what 32 bits "
@@ -34,7 +34,7 @@ def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> Non
 
 
 def distance(name: str, value: Any) -> float:
-    """A tolerance or a radius: one finite number >= 0."""
+    """Checks a tolerance or a radius: one finite number >= 0."""
     found = real_number(name, value)
     if found < 0:
         raise ValueError(f"{name} must not be negative, got {value!r}")
@@ -42,7 +42,7 @@ def distance(name: str, value: Any) -> float:
 
 
 def sweep_values(name: str, value: Any) -> np.ndarray:
-    """Values that something is swept over: finite numbers (n,), at least one."""
+    """Checks the values of a swept quantity: finite numbers (n,), at least one."""
     found = real(name, value).astype(np.float64)
     if found.ndim != 1 or found.size == 0 or not np.all(np.isfinite(found)):
         raise ValueError(f"{name} must be finite numbers of shape (n,), got {value!r}")
@@ -50,7 +50,7 @@ def sweep_values(name: str, value: Any) -> np.ndarray:
 
 
 def share_of_period(phase: Any) -> float:
-    """A phase in [0, 1)."""
+    """Checks a phase: a number in [0, 1)."""
     if not 0 <= real_number("phase", phase) < 1:
         raise ValueError(f"phase must lie in [0, 1), a part of the period, got {phase!r}")
     return float(phase)
@@ -58,7 +58,7 @@ def share_of_period(phase: Any) -> float:
 
 def check_result(name: str, value: Any, kind: type, source: str) -> None:
     check_kind(name, value, kind, f"a {kind.__name__}, from {source}")
-    if value._traced():
+    if value._is_traced():
         raise TypeError(f"{name} is traced: analyses take known numbers, call them outside of jax's transformations")
 
 
@@ -68,13 +68,13 @@ def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
 
 
 def one_restitution(e: Any) -> Any:
-    """Restitution as `solve` takes it, one number or (m,), of the first lane of (B, 1), (B, m) or (1, m)."""
+    """Restitution of the first lane, a number or (m,), from e of shape (B, 1), (B, m) or (1, m)."""
     row = np.asarray(e)[0] if np.ndim(e) == 2 else e
     return row[0] if np.shape(row) == (1,) else row
 
 
 def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
-    """A time given as a number, one for each lane, or a function of the args of one lane: () or (B,), finite."""
+    """Evaluates a time given as a number, one number per lane, or a function of the args of one lane: () or (B,), finite."""
     if callable(value):
         value = _lane_by_lane(name, value, args, args_axes)
     value = real(name, value)
@@ -85,7 +85,7 @@ def number_of(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
 
 
 def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes: Any) -> Any:
-    """A function of one lane's args for all lanes."""
+    """Evaluates a function of one lane's args for all lanes."""
     axes, (leaves, structure) = leaf_axes(args, args_axes), jax.tree.flatten(args)
     carried = [np.asarray(x) for axis, x in zip(axes, leaves, strict=True) if axis == 0]
     lengths = {len(x) for x in carried}
@@ -115,7 +115,7 @@ def _lane_by_lane(name: str, function: Callable[..., Any], args: Any, args_axes:
 
 
 def positive_time(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarray:
-    """`number_of` that is positive."""
+    """Evaluates a time as `number_of` does, and raises unless it is positive."""
     value = number_of(name, value, args, args_axes)
     if np.any(value <= 0):
         raise ValueError(f"{name} must be positive, got {np.min(value):g}")
@@ -123,7 +123,7 @@ def positive_time(name: str, value: Any, args: Any, args_axes: Any) -> np.ndarra
 
 
 def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
-    """Whether a solution can be one of this problem: dimension, number of constraints; ``args`` of one lane."""
+    """Raises if a solution cannot belong to this problem (dimension, number of constraints) with ``args`` of one lane."""
     check_problem(problem)
     check_result("solution", solution, Solution, "solve or ensemble")
     if solution.pairs is not None:
@@ -149,8 +149,10 @@ def check_solution(problem: Problem, solution: Solution, args: Any) -> None:
 
 
 def check_gaps(solution: Solution, gap: np.ndarray) -> None:
-    """Whether the gaps (k, m) of another problem, or of other args, are taken for those of a motion: its positions lie in
-    the walls more deeply than it ever did, or it was pushed where nothing touches."""
+    """Raises if gaps (k, m) cannot be those of the motion, so that the problem or its args must be others.
+
+    The signs are positions deeper in the walls than the solution's largest penetration, and impulses where no contact is near.
+    """
     if gap.size == 0 or not np.all(np.isfinite(gap)):
         return
     moved = float(np.max(np.abs(np.diff(gap, axis=0)), initial=0.0))
@@ -172,7 +174,7 @@ def check_gaps(solution: Solution, gap: np.ndarray) -> None:
 
 
 class StudyLike(ABC):
-    """What a `Study` is to the analyses, which lie below it."""
+    """Interface of a `Study` as the analyses use it; they lie below the package of studies."""
 
     @property
     @abstractmethod
@@ -209,9 +211,9 @@ STATED = (
 
 
 def takes_study(function: Callable[P, R]) -> Callable[P, R]:
-    """An analysis that takes a `Study` in place of its first arguments: what the study knows need not be said again.
+    """Decorator: the analysis also takes a `Study` in place of its first arguments, and what the study knows may be left out.
 
-    Of an analysis of one motion ``lane=`` says which, as in `Study.lane`, and it is computed with all its steps.
+    For an analysis of one motion ``lane=`` selects it, as in `Study.lane`; the motion is recomputed with every step saved.
     """
     names = inspect.signature(function).parameters
     single = "solution" in names and "args" in names and "args_axes" not in names
@@ -239,8 +241,8 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
     return of_a_study(of_study)(function)
 
 
-def _known(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
-    """Call an analysis, which works on known numbers: within another's jit too, where operations on them are recorded unless told."""
+def _call_eagerly(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
+    """Calls an analysis eagerly, also inside another function's jit, where jax would trace its operations on known numbers."""
     if is_concrete():
         return function(*given, **options)
     try:
@@ -254,7 +256,7 @@ def _known(function: Callable[P, R], *given: P.args, **options: P.kwargs) -> R:
 
 
 def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """An analysis that ``other(study, **options)`` makes of a `Study`."""
+    """Decorator: called with a `Study` first, the analysis is ``other(study, **options)``."""
 
     def wrapper(function: Callable[P, R]) -> Callable[P, R]:
         other.__qualname__ = function.__qualname__  # in what Python says of arguments that are missing
@@ -262,7 +264,7 @@ def of_a_study(other: Callable[..., Any]) -> Callable[[Callable[P, R]], Callable
         @functools.wraps(function)
         def call(*given: Any, **options: Any) -> Any:
             if not given or not isinstance(given[0], StudyLike):
-                return _known(function, *given, **options)
+                return _call_eagerly(function, *given, **options)
             if len(given) > 1:
                 raise TypeError(f"{function.__name__}(study, ...) takes the study alone by its place, the rest by name")
             with given[0].settings():

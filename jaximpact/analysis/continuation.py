@@ -1,7 +1,7 @@
-"""Branches of periodic orbits over one parameter, by pseudo-arclength continuation, and what happens along them.
+"""Branches of periodic orbits over one parameter, by pseudo-arclength continuation, with their bifurcations and grazings.
 
 Unknowns are the state at the section and the parameter p, and the period of an autonomous system; each point solves P(x, p) = x
-(`closing`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Between two points lie
+(`Closing`) on the plane a small arc ahead, perpendicular to the branch, so that folds are passed. Between two points lie
 
     fold               dp/ds changes sign (a multiplier passes +1),
     branch point       a multiplier passes +1 without that,
@@ -48,14 +48,14 @@ TURN = 0.9  # smallest cosine between the tangents of neighbouring points
 
 @dataclass(frozen=True, repr=False)
 class BranchEvent(Result):
-    """Something that happens along a branch.
+    """A bifurcation, a grazing or the end of sticking on a branch.
 
     Attributes:
         kind: "fold", "branch point", "period doubling", "Neimark-Sacker", "grazing" or "end of sticking".
         parameter: the parameter's value there.
         q, v: state at the section (d,); for grazing and the end of sticking that of the last point before.
         multipliers: Floquet multipliers there, as in `PeriodicOrbit`; for grazing and the end of sticking those of the last point before.
-        index: the event lies behind this point of the branch.
+        index: number of the last point of the branch before the event.
         detail: for grazing, what vanishes: "impact speed" or "clearance"; for the end of sticking "lasting contact".
     """
 
@@ -68,7 +68,7 @@ class BranchEvent(Result):
     detail: str = ""
 
     def _brief(self) -> str:
-        return self.kind if self._traced() else f"{self.kind} at {self.parameter:.6g}"
+        return self.kind if self._is_traced() else f"{self.kind} at {self.parameter:.6g}"
 
 
 # the fields with an entry for each point
@@ -149,7 +149,7 @@ def continue_orbit(
     projection: ContactSolver | None = None,
     tol: float | None = None,
 ) -> Branch:
-    """Follow a periodic orbit as one parameter changes, through folds, to where it grazes or the parameter leaves its bounds.
+    """Follows a periodic orbit as one parameter changes, through folds, until it grazes or the parameter leaves its bounds.
 
     Of a `Study` as ``continue_orbit(study, lane=0, parameter=...)``: from the start, the args and the method of that lane, and within the
     values of the parameter that the study varies, unless q0, v0, bounds and the others are given.
@@ -208,7 +208,7 @@ def _check_bounds(bounds: Any) -> tuple[float, float]:
 
 
 def _value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
-    """The parameter's value at the start."""
+    """Value of the parameter at the start of the branch."""
     if parameter == RESTITUTION:
         value = problem.restitution if e is None else e
     else:
@@ -223,19 +223,22 @@ def _value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
 
 # functions of a point whose sign changes tell of an event; the first that speaks for a passage of +1 names it
 def _folds(point: Point) -> float:
+    """Test function of a fold: dp/ds."""
     return float(point.tangent[-1])
 
 
 def _passes_one(point: Point) -> float:
+    """Test function of a multiplier that passes +1."""
     return float(np.linalg.det(point.monodromy - np.eye(len(point.monodromy))))
 
 
 def _doubles(point: Point) -> float:
+    """Test function of a period doubling: a multiplier passes -1."""
     return float(np.linalg.det(point.monodromy + np.eye(len(point.monodromy))))
 
 
 def _rotates(point: Point) -> float:
-    """Product of mu_i mu_j - 1 over pairs i < j."""
+    """Test function of a Neimark-Sacker bifurcation: the product of mu_i mu_j - 1 over pairs i < j."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     i, j = np.triu_indices(len(multipliers), 1)
     return float(np.prod(multipliers[i] * multipliers[j] - 1).real)
@@ -245,7 +248,7 @@ TESTS = {"fold": _folds, "branch point": _passes_one, "period doubling": _double
 
 
 def _follow(family: Family, value: float, direction: int, step: float, most: int) -> Branch:
-    """Points from the first orbit on, and the events between them."""
+    """Computes the branch from the first orbit on: its points, and the events between them."""
     guess = family.unknowns(family.start, value)
     up = np.zeros(len(guess), family.dtype)
     up[-1] = 1
@@ -262,7 +265,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
     while len(branch) < most:
         here = branch[-1]
         if here.contacts.room < ROOM and family.closing.surface is None:
-            here = family.moved(here) or here
+            here = family.move_section(here) or here
             branch[-1] = here
         length = min(length, 0.5 * wall)
         if length < SHORTEST * step:
@@ -298,7 +301,7 @@ def _follow(family: Family, value: float, direction: int, step: float, most: int
 
 
 def _between(family: Family, here: Point, there: Point, index: int) -> list[BranchEvent]:
-    """Events between two neighbouring points, in order."""
+    """Events between two neighbouring points of the branch, in order."""
     found = []
     for kind, test in TESTS.items():
         if not test(here) * test(there) < 0 or (kind == "branch point" and _folds(here) * _folds(there) < 0):
@@ -310,7 +313,7 @@ def _between(family: Family, here: Point, there: Point, index: int) -> list[Bran
 
 
 def _locate(family: Family, test: Callable[[Point], float], here: Point, there: Point) -> tuple[float, Point]:
-    """Where along the arc between two points a function of them vanishes."""
+    """Locates the zero of a test function on the arc between two points."""
     length = float(here.tangent @ (there.z - here.z))
     known = {0.0: here, length: there}
 
@@ -331,11 +334,11 @@ def _locate(family: Family, test: Callable[[Point], float], here: Point, there: 
 
 
 class _Lost(Exception):
-    """No orbit at a point between two where there is one."""
+    """No orbit was found between two points of the branch."""
 
 
 def _complex_pair(point: Point) -> bool:
-    """Whether the multipliers nearest the unit circle are complex: real ones with product 1 are no bifurcation."""
+    """Whether the multipliers nearest the unit circle are a complex pair; two real ones with product 1 are no Neimark-Sacker bifurcation."""
     multipliers = eigenvalues(point.monodromy[None])[0]
     nearest = multipliers[np.argmin(np.abs(np.abs(multipliers) - 1))]
     return bool(abs(nearest.imag) > 1e-6)
@@ -351,7 +354,7 @@ def _event(
 
 
 def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> BranchEvent | None:
-    """Just ahead of a branch whose orbits stick, if those behind do so less often; or None."""
+    """The end of sticking at a branch's last point, if orbits ``behind`` it have fewer accumulations of impacts; else None."""
     last = branch[-1]
     if behind.contacts.accumulations >= last.contacts.accumulations:
         return None
@@ -359,7 +362,7 @@ def _end_of_sticking(family: Family, branch: list[Point], behind: Point) -> Bran
 
 
 def _grazing_ahead(family: Family, branch: list[Point]) -> BranchEvent | None:
-    """Grazing just ahead of a branch that cannot go on: an impact speed or a clearance that runs to zero, or None."""
+    """The grazing just beyond a branch's last point: an impact speed or a clearance extrapolates to zero there; else None."""
     if len(branch) < 2:
         return None
     before, last = branch[-2:]

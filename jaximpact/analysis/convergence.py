@@ -43,7 +43,7 @@ FINE = (2, 4)  # multiples of the most steps in the two runs that locate a refer
 
 @dataclass(frozen=True, repr=False)
 class Convergence(Drawable):
-    """Errors of a sweep over h, one entry for each step count; with several phases the worst of each band of counts.
+    """Errors over a sequence of step sizes, one entry for each step count; with several phases the worst of each band of counts.
 
     Attributes:
         steps: numbers of steps (k,).
@@ -53,7 +53,7 @@ class Convergence(Drawable):
             so that it is of first order in h at best, also where the velocities at the rows (`Solution.v`) are better.
         impulse: largest error of a constraint's total impulse (k,); NaN where no reference is known.
         penetration, residual: worst penetration and KKT residual of each run (k,).
-        reference: what the errors are measured against, in words.
+        reference: the motion that errors are measured against, in words.
         floor: the reference's own error by name ("position", "velocity", "impulse"), estimated, or the round-off of the runs where that is
             larger: an error below twice that says nothing, and no order is taken from it.
         naming: names and units of the problem.
@@ -78,20 +78,20 @@ class Convergence(Drawable):
 
     def _facts(self) -> list[tuple[str, str]]:
         found = [fact for fact in super()._facts() if fact[0] != "floor"]
-        if self._traced():
+        if self._is_traced():
             return found
         return [*found, ("orders", ", ".join(f"{name} {order:.2f}" for name, order in self.orders().items()))]
 
     def known(self, name: str) -> np.ndarray:
-        """Which errors of "position", "velocity" or "impulse" can be told from the reference's own (k,)."""
+        """Mask (k,) of the errors of "position", "velocity" or "impulse" that exceed the error of the reference itself."""
         return getattr(self, name) > TELL * self.floor[name]
 
     def orders(self) -> dict[str, float]:
-        """Least-squares slopes of log error over log h; NaN where fewer than two errors are known and positive."""
+        """Observed orders: least-squares slopes of log error over log h; NaN where fewer than two errors are known and positive."""
         return {name: slope(self.h, np.where(self.known(name), getattr(self, name), np.nan)) for name in MEASURES}
 
     def table(self) -> str:
-        """The sweep as text, with the observed orders below."""
+        """The errors as text, one line for each step count, with the observed orders below."""
         lines = [f"{'steps':>8} {'h':>10} {'position':>11} {'velocity L1':>11} {'impulse':>11} {'penetration':>11}"]
         for i, (steps, h) in enumerate(zip(self.steps, self.h, strict=True)):
             row = f"{steps:8d} {h:10.3e}"
@@ -123,9 +123,9 @@ def slope(h: np.ndarray, error: np.ndarray) -> float:
 
 
 def prime_steps(first: int = 100, last: int = 5000, count: int = 6) -> list[int]:
-    """Primes nearest above a geometric sequence from first to last.
+    """Step counts: primes just above a geometric sequence from first to last.
 
-    With a prime number of steps T/h shares no factor with impact times: aligned steps superconverge and fool the eye.
+    With a prime number of steps impact times do not fall on nodes, where errors would be misleadingly small.
     """
     check_counts(count=count)
     if not 1 <= real_number("first", first) <= real_number("last", last):
@@ -170,7 +170,7 @@ def convergence(
     args: Any = None,
     e: Any = None,
 ) -> Convergence:
-    """Run one motion with several step sizes and measure its errors and orders.
+    """Computes one motion with several step sizes, and measures its errors and orders.
 
     Args:
         problem, q0, v0, t0, t1, scheme, projection, args, e: as in `solve`.
@@ -220,7 +220,7 @@ def convergence(
         errors = []
         for n in band:
             solution = next(runs).raise_if_failed()
-            noise = _rounding(solution, n)
+            noise = _roundoff_errors(solution, n)
             floor = {name: max(floor[name], noise[name]) for name in MEASURES}
             errors.append((*_errors(solution, exact, impulse), float(solution.penetration), float(solution.residual)))
         rows.append(np.max(errors, axis=0))
@@ -231,13 +231,13 @@ def convergence(
 
 
 class Reference:
-    """A motion to measure errors against, from two runs of it; the difference of both is its error.
+    """A reference motion, from two runs of different step size; their difference estimates its error.
 
     Attributes:
         motion: t -> (q, v), as ``exact`` of `convergence`.
         impulse: total impulses (m,).
         floor: estimated error by name, as in `Convergence`.
-        words: what it is.
+        words: description of the reference.
     """
 
     def __init__(self, coarse: Solution, fine: Solution, words: str) -> None:
@@ -258,10 +258,10 @@ class Reference:
 
 
 def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Reference) -> Reference:
-    """The motion with its impacts located, by `EventCorrected` with more steps than any run; ``own`` where that is no reference.
+    """Reference by `EventCorrected`, which locates impacts, with more steps than any run; ``own`` if that motion cannot serve.
 
-    It is none where it fails, doubts itself (impacts at one instant) or knows itself less well, and where the scheme tends to
-    another motion (obtuse corners): there its runs come nearer to each other, but not to this one.
+    It cannot serve if it fails, is doubtful (impacts at one instant) or has the larger estimated error, nor if the scheme converges to
+    another motion (obtuse corners): the scheme's runs then approach each other, but not this one.
     """
     counts = [next_primes(factor * most, 1)[0] for factor in FINE]
     try:
@@ -294,7 +294,7 @@ def sweep(
     *,
     remarks: bool = True,
 ) -> Iterator[Solution]:
-    """Every step of one motion for each number of steps, one trace for all of them."""
+    """Yields the motion with every step saved, for each number of steps; one trace serves all."""
     for n in counts:
         known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
         motion = motion._replace(steps=np.asarray(n, np.int32))
@@ -305,15 +305,15 @@ def sweep(
         yield single_backend(trajectory, program, "auto", partial(_among, program.replace(rows=max(counts))))(motion)
 
 
-def _rounding(solution: Solution, n: int) -> dict[str, float]:
-    """What the rounding of a run of n steps makes of each error: a velocity is the difference of two rounded positions over each."""
+def _roundoff_errors(solution: Solution, n: int) -> dict[str, float]:
+    """Round-off error by name in a run of n steps; a velocity is the difference of two rounded positions over h."""
     eps = float(np.finfo(np.asarray(solution.q).dtype).eps)
     position, impulse = (eps * float(np.max(np.abs(x), initial=0.0)) for x in (solution.q, solution.impulse))
     return {"position": position, "velocity": n * position / 2, "impulse": impulse}
 
 
 def _among(program: Program, motion: Motion) -> Solution:
-    """One motion by a program with rows for more steps than it has, through XLA."""
+    """Runs one motion through XLA with a program that has rows for more steps, so that all runs share one compilation."""
     found, n, rows = one_lane(program, motion, task=trajectory), int(motion.steps), {}
     for name in ("t", "q", "v", "z", "impulse", "energy"):
         value = getattr(found, name)

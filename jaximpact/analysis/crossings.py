@@ -1,4 +1,4 @@
-"""Poincaré sections on a surface s(t, q, v, args) = 0: where computed motions pass through it, and motions run until they have."""
+"""Poincaré sections on a surface s(t, q, v, args) = 0: passages of computed motions, and motions run until they have passed often enough."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE = 4  # times as many periods as passages are asked for, after which no 
 
 @dataclass(frozen=True, repr=False)
 class Crossings(Drawable):
-    """Passages of one or many motions through a surface, in the order of lane and time.
+    """Passages of one or many motions through a surface, sorted by lane and time.
 
     Attributes:
         lane: which motion (n,).
@@ -75,11 +75,11 @@ def crossings(
     args: Any = None,
     args_axes: Any = None,
 ) -> Crossings:
-    """Where motions pass through a surface, between the rows of a solution that holds every step.
+    """Finds the passages of motions through a surface, between the rows of a solution that holds every step.
 
     A passage is a change of sign of s along the motion, located on the path between two rows: a cubic, broken where the step has an
-    impact. So it is of second order in h with `EventCorrected`, and of first order with the others, as the motion itself. What an impact
-    jumps over is none: a velocity that an impact reverses is not zero at any time. Two passages within one step are not seen.
+    impact. So it is of second order in h with `EventCorrected`, and of first order with the others, as the motion itself. A jump of s at
+    an impact is no passage: a velocity that an impact reverses is not zero at any time. Two passages within one step are not seen.
 
     Args:
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
@@ -91,7 +91,7 @@ def crossings(
         `Crossings`; a motion that starts on the surface does not pass it there, nor does one that stays on it.
 
     Raises:
-        ValueError, TypeError: the solution does not hold its steps, or a motion is not finite; the surface is none.
+        ValueError, TypeError: the solution does not hold every step, a motion is not finite, or the surface is not such a function.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
     check_direction(direction)
@@ -119,7 +119,7 @@ def check_direction(direction: Any) -> None:
 
 
 def find(solution: Solution, surface: Surface, direction: int, args: Any, args_axes: Any) -> Crossings:
-    """`crossings` of a batch, of arguments that were checked."""
+    """Passages of a batch through a surface, as `crossings` returns them, without checking the arguments."""
     lanes = [jax.tree.map(lambda x, i=i: np.asarray(x)[i], solution) for i in range(len(solution.t))]
     pieces = [curve(one).pieces() for one in lanes]
     lane = np.repeat(np.arange(len(lanes)), [len(piece[0]) for piece in pieces])
@@ -158,7 +158,7 @@ Pieces = tuple[Any, ...]
 
 
 def _state(piece: Pieces, s: Array) -> tuple[Array, Array, Array]:
-    """Time, position and velocity at a time s of the piece's own."""
+    """Time, position and velocity on one piece of a curve at its local time s."""
     origin, _, _, positions, velocities = piece
     q, v = (sum(x * s**i for i, x in enumerate(part)) for part in (positions, velocities))
     return origin + s, q, v
@@ -176,7 +176,7 @@ def _values(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structur
 
 @partial(jax.jit, static_argnames=("surface", "axes", "structure"))
 def _root(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure: Any) -> tuple[Array, Array, Array]:
-    """States where s changes its sign, by halving."""
+    """States at the sign changes of s, by bisection."""
 
     def one(piece: Pieces, leaves: tuple) -> tuple[Array, Array, Array]:
         args = jax.tree.unflatten(structure, leaves)
@@ -215,7 +215,7 @@ def poincare_section(
     projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> Section:
-    """The states of motions at their passages through a surface, the Poincaré map of autonomous systems and of forced ones.
+    """States of motions at their passages through a surface: the Poincaré map of autonomous or forced systems.
 
     Motions run until each has passed ``skip + cycles`` times, in runs of 32 periods of which every step is kept; see `crossings` for what
     a passage is. Where the surface is a time, t = phase * period + k period, this is `stroboscopic`, which keeps no other rows.
@@ -256,7 +256,7 @@ def passages(
     skip: int,
     progress: bool | None,
 ) -> Section:
-    """The section of motions that were checked."""
+    """The Poincaré section of motions whose arguments have been checked."""
     check_restarts(motions.scheme)
     one = motions.lanes.take(0)
     dtype = motions.lanes.motion.q0.dtype
@@ -282,7 +282,7 @@ def _passages(
     periods: int,
     progress: bool | None,
 ) -> Section:
-    """The section of the first ``live`` lanes of a group of them."""
+    """The Poincaré section of the first ``live`` lanes of a group of motions."""
     lanes, d = part.lanes.motion.q0.shape
     dtype = part.lanes.motion.q0.dtype
     wanted, count = skip + cycles, np.zeros(lanes, int)
@@ -318,7 +318,7 @@ def _passages(
 
 
 def section(surface: Surface | None, direction: int, problem: Problem, q0: Any, v0: Any, **options: Any) -> Section:
-    """`poincare_section`, or `stroboscopic` without a surface."""
+    """The section through ``surface``, or the stroboscopic one if ``surface`` is None."""
     if surface is None:
         if direction != 0:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Motions of one forced system, each with a period of its own: run over periods, and started again where they end."""
+"""Motions of one forced system, each lane with its own forcing period: run over whole periods, and restarted from their ends."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ LIFT = 4e3  # rounding units of gap at which a motion is started again: above wh
 
 @dataclass(frozen=True)
 class Forced:
-    """Checked motions of one forced system: starts q0, v0 (B, d), restitution and args in ``lanes``, the ``period`` (B,) of each.
+    """Checked motions of one forced system: starts q0, v0 (B, d), restitution and args in ``lanes``, and forcing periods (B,).
 
-    ``begins``: the number of periods after t = 0 at which they start, a phase and a whole number.
+    ``begins``: start time in periods, a phase plus a whole number.
     """
 
     problem: Problem
@@ -56,11 +56,11 @@ class Forced:
 
     @property
     def args_axes(self) -> Any:
-        """Which of them differ between lanes."""
+        """Lane axes of the parameters, as `ensemble` takes them."""
         return jax.tree.map(lambda mark: None if mark < 0 else mark, self.lanes.marks.args)
 
     def strobes(self, k: np.ndarray) -> np.ndarray:
-        """Times (B, n) of the states k (n,) periods after the start."""
+        """Times (B, n) at which k (n,) periods have passed since the start."""
         return (self.begins + k) * self.period[:, None]
 
     def constraints(self) -> int:
@@ -69,19 +69,19 @@ class Forced:
         return self.problem.count(0.0, jnp.asarray(one.q0), one.args)
 
     def restitution(self) -> np.ndarray:
-        """That of each lane (B, 1), or of each of its contacts (B, m) or (1, m)."""
+        """Restitution by lane (B, 1), or by lane and contact (B, m) or (1, m)."""
         own = self.lanes.motion.e
         e = np.asarray(self.problem.restitution if own is None else own, self.lanes.motion.q0.dtype)
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 
     def some(self, which: np.ndarray) -> Forced:
-        """The lanes ``which``."""
+        """Selects the lanes ``which``."""
         return replace(self, lanes=self.lanes.some(which), period=self.period[which])
 
     def parts(self, size: int) -> Iterator[tuple[Forced, int]]:
-        """Groups of lanes that fit memory at ``size`` bytes each, and how many of each count.
+        """Splits the lanes into groups that fit memory at ``size`` bytes a lane; yields each group with its number of real lanes.
 
-        All groups have the same number of lanes, the last one filled up, so that they share one compilation.
+        All groups have the same number of lanes, the last one padded, so that they share one compilation.
         """
         groups = -(-len(self) * size // MEMORY)
         count = -(-len(self) // groups)
@@ -90,7 +90,7 @@ class Forced:
             yield self.some(np.minimum(np.arange(first, first + count), len(self) - 1)), live
 
     def run(self, periods: int, steps: int, save: Any, progress: bool | None) -> Solution:
-        """All lanes over some periods."""
+        """Runs all lanes over a number of periods."""
         motion, dtype = self.lanes.motion, self.lanes.motion.q0.dtype
         times = (self.begins * self.period, (self.begins + periods) * self.period, self.period / steps)
         t0, t1, h = (x.astype(dtype) for x in times)
@@ -100,12 +100,12 @@ class Forced:
         )  # fmt: skip
 
     def after(self, solution: Solution) -> Forced:
-        """The lanes from where a solution ends; those that failed there start where they would have."""
+        """Restarts the lanes from the end of ``solution``; failed lanes keep their previous start."""
         q, v = (np.asarray(x[:, -1]) for x in (solution.q, solution.v))
         return self.restart(np.where(np.asarray(solution.failed)[:, None], np.nan, q), v)
 
     def restart(self, q: np.ndarray, v: np.ndarray) -> Forced:
-        """The lanes from other states (B, d); those that are not finite start where they would have."""
+        """Restarts the lanes from states (B, d); lanes with a state that is not finite keep their previous start."""
         motion = self.lanes.motion
         lost = ~np.all(np.isfinite(q) & np.isfinite(v), axis=1)
         q, v = (np.where(lost[:, None], old, new) for old, new in ((motion.q0, q), (motion.v0, v)))
@@ -119,9 +119,9 @@ class Forced:
 
 @partial(jax.jit, static_argnames=("axes",))
 def _admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> Array:
-    """Positions (B, d), those inside a wall, or on it and moving into it, moved just in front of it along M^-1 grad f.
+    """Admissible positions (B, d): contacts that are violated, or closed and approaching, are opened slightly along M^-1 grad f.
 
-    In front of it, not onto it: a motion that starts on a wall and moves into it loses its normal velocity.
+    The gap becomes positive, not zero: a motion that starts on a wall and moves into it would lose its normal velocity.
     """
 
     def one(t: Array, motion: Motion) -> Array:
@@ -150,7 +150,7 @@ def gather(
     projection: ContactSolver | None,
     phase: Any,
 ) -> Forced:
-    """Arguments of a section as motions: how many there are, and each with its start and its period."""
+    """Checks the arguments of a section and collects them as `Forced` motions, each lane with its start and period."""
     check_problem(problem)
     phase = share_of_period(phase)
     scheme, projection = choose_methods(EventCorrected() if scheme is None else scheme, projection)
@@ -183,7 +183,7 @@ def gather(
 
 
 def check_restarts(scheme: Scheme) -> None:
-    """Raise where a state (q, v) does not hold all that the scheme's next step needs."""
+    """Raises for a scheme whose next step needs more than a state (q, v)."""
     if Timing.of(scheme).rebounds:
         raise ValueError(
             f"scheme={type(scheme).__name__}: an impact in its last step rebounds in the next one, so that motions cannot "
@@ -192,7 +192,7 @@ def check_restarts(scheme: Scheme) -> None:
 
 
 def _restitution(problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict) -> Any:
-    """``e=``, a number, (1, m), (B, 1) or (B, m); as `solve` reads it where nothing else has lanes, else as `ensemble` does."""
+    """Restitution ``e`` as a number, (1, m), (B, 1) or (B, m): read as in `solve` if nothing else has lanes, else as in `ensemble`."""
     if e is None:
         return None
     e = known_numbers("restitution", e).astype(q0.dtype)

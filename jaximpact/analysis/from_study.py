@@ -1,5 +1,4 @@
-"""What diagrams, maps and basins are of a `Study`: the values that it varies are theirs, and its lanes their motions, computed anew or, without
-``steps``, as the study saved them."""
+"""Diagrams, maps and basins from the lanes of a `Study`: recomputed, or without ``steps`` from the rows that the study saved."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ METHODS = ("e", "scheme", "projection")
 def diagram_lanes(
     study: StudyLike, parameter: Any, sweep: str | None, surface: Any, direction: int, options: dict[str, Any]
 ) -> tuple[np.ndarray, int, Section]:
-    """The values of a quantity that a study varies, how many lanes have each, and the section of all lanes, those of one value
-    next to each other."""
+    """Distinct values of a varied quantity, the number of lanes for each, and the section of all lanes, grouped by value."""
     if sweep is not None:
         raise ValueError(
             f"sweep={sweep!r}: the lanes of a study start from states of their own; to follow an attractor give problem, q0, v0 and values"
@@ -46,7 +44,7 @@ def diagram_lanes(
 
 
 def some_lanes(section: Section, which: np.ndarray) -> Section:
-    """Those lanes of a section, in that order."""
+    """Selects lanes of a section, in the order of ``which``."""
     arrays = {
         field.name: getattr(section, field.name)[which]
         for field in fields(Section)
@@ -65,10 +63,10 @@ def saved_section(
     surface: Any = None,
     **rest: Any,
 ) -> Section:
-    """The states of all lanes once a forcing period, from the rows that the study saved; the last ``cycles``, or those behind ``skip``.
+    """States of all lanes once a forcing period, from the saved rows of a study: the last ``cycles``, or all after ``skip``.
 
     Raises:
-        ValueError: it has no row at such a time, or ends before. TypeError: something is asked that takes a new computation.
+        ValueError: a row is missing at one of these times. TypeError: an option requires a new computation.
     """
     beyond = sorted(rest) + ([] if surface is None else ["surface"])
     if beyond:
@@ -104,7 +102,7 @@ def saved_section(
 
 
 def map_arguments(study: StudyLike) -> dict[str, Any]:
-    """A study over a grid of two parameters as arguments of `two_parameter_map`."""
+    """Arguments of `two_parameter_map` from a study over a grid of two parameters."""
     keys, values = _pair(study, ("e", "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})")
     paths = tuple(key.path if key.root == "args" else ("e",) for key in keys)
     if any(key.component is not None for key in keys):
@@ -113,7 +111,7 @@ def map_arguments(study: StudyLike) -> dict[str, Any]:
 
 
 def basin_arguments(study: StudyLike) -> dict[str, Any]:
-    """A study over a grid of two initial numbers as arguments of `basins`."""
+    """Arguments of `basins` from a study over a grid of two initial numbers."""
     keys, values = _pair(study, ("q0", "v0"), "two initial numbers, Design.grid(**{'q0[0]': ..., 'v0[0]': ...})")
     if any(key.component is None for key in keys):
         raise ValueError("study: basins are over components of q0 and v0, named 'q0[0]', 'v0[0]'")
@@ -122,7 +120,7 @@ def basin_arguments(study: StudyLike) -> dict[str, Any]:
 
 
 def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[Any, ...], tuple[np.ndarray, ...]]:
-    """The two quantities that a study varies over a grid, and their values."""
+    """Names and values of the two quantities that a study varies over a grid."""
     design = study.design
     keys = design.keys
     if design.kind != "grid" or len(keys) != 2 or any(key.root not in roots for key in keys):
@@ -134,7 +132,7 @@ def _pair(study: StudyLike, roots: tuple[str, ...], what: str) -> tuple[tuple[An
 
 
 def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
-    """The arguments of one lane of a study, by its place in the order of the design, as `solve` takes them."""
+    """Arguments of `solve` for one lane of a study, given by its place in the design."""
     known = study.arguments([number])
     ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0}
     numbers = {
@@ -150,7 +148,7 @@ def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
 
 
 def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, Any]:
-    """One lane of a study as arguments of `continue_orbit`; the range of the parameter, where the study varies it, as bounds."""
+    """Arguments of `continue_orbit` from one lane of a study; if the study varies the parameter, its range gives the bounds."""
     if not isinstance(parameter, str):
         raise TypeError(f"parameter must be the name of one, 'args.NAME' or 'e', got {parameter!r}")
     if lane is None:
@@ -167,6 +165,6 @@ def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, A
 
 
 def _first(study: StudyLike) -> dict[str, Any]:
-    """The arguments of its first lane, which are those of all but for what is varied; sections have a phase in place of t0 and t1."""
+    """Arguments of a study's first lane, without t0 and t1, for which sections take a phase."""
     found = motion_arguments(study, 0)
     return {name: x for name, x in found.items() if name not in ("t0", "t1")}

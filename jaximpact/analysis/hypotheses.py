@@ -1,4 +1,4 @@
-"""Which hypotheses of the convergence theorems hold along a computed motion (reported, never assumed).
+"""Hypotheses of the convergence theorems, checked along a computed motion (reported, never assumed).
 
 - Active gradients must be linearly independent (Paoli 2010, H3).
 - For e > 0 they must be orthogonal in the metric M^-1 (Paoli 2010, H6): otherwise the exact motion does not depend
@@ -41,7 +41,7 @@ NEWTON = 80  # steps to a boundary: towards that of q^k the distance shrinks by 
 
 @dataclass(frozen=True, repr=False)
 class Hypotheses(Result):
-    """What was found at the rows of a motion where constraints are active.
+    """Findings at the rows of a motion where constraints are active.
 
     Attributes:
         active: whether each constraint is active in each row (k, m).
@@ -50,8 +50,8 @@ class Hypotheses(Result):
             two active constraints.
         worst: rows, pairs of constraints and cosines of the corners that fail, worst first: (row, a, b, cosine).
         failures: the hypotheses that fail, in words; empty where all hold.
-        pairs: of listed bodies, whose the m constraints are (m, 2), as in `Solution.pairs`: all that ever were on the list. Cosines are then
-            of contacts that share a body, and a cluster of more than 1000 contacts has its rank bounded by its coordinates.
+        pairs: with listed bodies, the bodies of each of the m constraints (m, 2), as in `Solution.pairs`: every pair that was on the list.
+            Cosines are then of contacts that share a body, and a cluster of more than 1000 contacts has its rank bounded by its coordinates.
     """
 
     active: np.ndarray
@@ -76,7 +76,7 @@ class Hypotheses(Result):
 def check_hypotheses(
     problem: Problem, solution: Solution, *, args: Any = None, e: Any = None, tolerance: float | None = None
 ) -> Hypotheses:
-    """Check the theorems' hypotheses along one motion and warn where one fails.
+    """Checks the hypotheses of the convergence theorems along one motion, and warns where one fails.
 
     Args:
         problem: the mechanical system.
@@ -89,7 +89,7 @@ def check_hypotheses(
         `Hypotheses`. A `JaximpactWarning` names the constraints of every kind of corner that fails.
 
     Raises:
-        ValueError, TypeError: the solution is a batch, or it is none of this problem with these args; tolerance is negative.
+        ValueError, TypeError: the solution is a batch, or not one of this problem with these args; tolerance is negative.
     """
     check_result("solution", solution, Solution, "solve")
     if np.ndim(solution.q) != 2:
@@ -146,8 +146,7 @@ def check_hypotheses(
 
 
 def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:
-    """Gaps at q, gaps at z, cosines between all gradients there, the diagonal of the Delassus matrix, and the size of what gaps are
-    made of, at each row."""
+    """For each row: gaps at q, gaps at z, cosines between all gradients, the Delassus diagonal, and the magnitude of the terms of each gap."""
 
     @jax.jit
     @jax.vmap
@@ -169,53 +168,58 @@ def _failures(
     e: float,
     ends: np.ndarray | None,
 ) -> list[str]:
-    """What fails, in words; ``opposed``: corners without an inside; ``corners``: those that the theorems exclude for this
-    restitution; ``ends``: of listed bodies, whose contacts they are."""
+    """Failed hypotheses in words.
 
-    def called(a: int) -> str:
+    ``opposed`` are corners without an interior, ``corners`` those that the theorems exclude for this restitution, ``ends`` the bodies of
+    each contact, with listed bodies.
+    """
+
+    def contact_label(a: int) -> str:
         if ends is not None:
             i, j = ends[a].tolist()
             return f"{i}-{j}" if j >= 0 else f"{i}-obstacle {-1 - j}"
         return f"{a} ({problem.contacts[a]!r})" if problem.contacts else str(a)
 
-    def listed(constraints: Iterable[int]) -> str:
-        first = [called(int(a)) for a in islice(constraints, MANY)]
+    def contact_labels(constraints: Iterable[int]) -> str:
+        first = [contact_label(int(a)) for a in islice(constraints, MANY)]
         return ", ".join(first) + (", ..." if len(first) == MANY else "")
 
-    def named(selected: list[tuple[int, int, int, float]]) -> str:
+    def pair_labels(selected: list[tuple[int, int, int, float]]) -> str:
         pairs = sorted({(a, b) for _, a, b, _ in selected})
-        return ", ".join(f"({listed(pair)})" for pair in pairs[:6]) + (", ..." if len(pairs) > 6 else "")
+        return ", ".join(f"({contact_labels(pair)})" for pair in pairs[:6]) + (", ..." if len(pairs) > 6 else "")
 
     failures = []
     if np.any(deficit > 0):
         row = int(np.argmax(deficit))
-        text = f"dependent active gradients (H3): constraints [{listed(np.flatnonzero(active[row]))}] at row {row}"
+        text = (
+            f"dependent active gradients (H3): constraints [{contact_labels(np.flatnonzero(active[row]))}] at row {row}"
+        )
         if opposed:
             text += (
-                f"; opposite gaps are closed together, constraints {named(opposed)}, and which of them pushes is not defined: eliminate "
+                f"; opposite gaps are closed together, constraints {pair_labels(opposed)}, and which of them pushes is not defined: eliminate "
                 "the coordinate that they hold"
             )
         failures.append(text)
     if flat:
         failures.append(
-            f"a gradient vanishes where its gap closes, constraints [{listed(flat)}]: the boundary is not regular there (a gap like q^2 or "
+            f"a gradient vanishes where its gap closes, constraints [{contact_labels(flat)}]: the boundary is not regular there (a gap like q^2 or "
             "q^3), and two schemes may find different motions; write the gap as a distance, q in place of q^2"
         )
     if e > 0 and corners:
         failures.append(
-            f"e > 0 and active gradients that are not orthogonal in M^-1 (H6), constraints {named(corners)}: the exact motion "
+            f"e > 0 and active gradients that are not orthogonal in M^-1 (H6), constraints {pair_labels(corners)}: the exact motion "
             "is not continuous in its data there; two schemes, or two step sizes, may find different motions"
         )
     if e == 0 and corners:
         failures.append(
-            f"e = 0 and an obtuse corner (positive product of active gradients in M^-1), constraints {named(corners)}: the "
+            f"e = 0 and an obtuse corner (positive product of active gradients in M^-1), constraints {pair_labels(corners)}: the "
             "velocity after it depends on the scheme and on its start"
         )
     return failures
 
 
 def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
-    """Number of active gradients minus their rank in each row (k,), and (row, a, b, cosine) of all active pairs."""
+    """Rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of every pair of active constraints."""
     deficit = np.zeros(len(active), int)
     corners = []
     for row in map(int, np.flatnonzero(active.sum(axis=1) > 1)):
@@ -233,9 +237,9 @@ def _corners(active: np.ndarray, cosines: np.ndarray) -> tuple[np.ndarray, list[
 def _flat(
     problem: Problem, args: Any, t: Array, z: Array, gap: np.ndarray, active: np.ndarray, diagonal: np.ndarray
 ) -> list[int]:
-    """Constraints whose gradient vanishes on their boundary, reached by Newton's method from the row nearest to it.
+    """Constraints whose gradient vanishes on their boundary, which Newton's method reaches from the nearest row.
 
-    It meets a regular boundary with a gradient of the same size; towards a flat one distance and gradient shrink for ever.
+    At a regular boundary the gradient keeps its size; at a flat one the distance and the gradient both shrink with every iteration.
     """
     nearest = np.argmin(np.where(active, np.abs(gap), np.inf), axis=0)
     largest = np.max(np.abs(diagonal), axis=0)

@@ -1,4 +1,4 @@
-"""The impacts of computed motions: when, how fast, how strong; where they accumulate, and where contact lasts.
+"""Impacts of computed motions: times, velocities and impulses; accumulation points and lasting contact.
 
 Runs of steps with an impulse (`runs`) are impacts where they are short; where they are long, contact lasts from the run's
 first step on. The time of an impact is that at which the motion before it, continued
@@ -36,13 +36,13 @@ REBOUNDS = 0.01  # of the speed of an impact: a contact that leaves slower than 
 
 @dataclass(frozen=True, repr=False)
 class Intervals(Result):
-    """Intervals of time in which something goes on at a contact.
+    """Time intervals of lasting contact or of accumulating impacts, by lane and contact.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
         start, end: times (n,) [s].
         impacts: number of impacts within, both ends included (n,).
-        pairs: of listed bodies, whose contact it is (n, 2), as in `Solution.pairs`.
+        pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`.
     """
 
     lane: np.ndarray
@@ -65,7 +65,7 @@ class Intervals(Result):
 
 @dataclass(frozen=True, repr=False)
 class Impacts(Drawable):
-    """Impacts of one or many motions, in the order of lane, contact and time.
+    """Impacts of one or many motions, sorted by lane, contact and time.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
@@ -75,10 +75,10 @@ class Impacts(Drawable):
         impulse: impulse of the impact, as far as the motion goes (n,).
         row: the solution's row at the end of the step in which the impulse begins (n,).
         lasting: lasting contact (`Intervals`), from the impact or the touch that begins it to where its force vanishes.
-        accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact: infinitely many, of
-            which the steps show those that are told apart.
+        accumulations: accumulating impacts (`Intervals`), from the first of ever shorter flights to lasting contact; of the infinitely
+            many impacts only those that the steps resolve are records.
         naming: names and units of the problem.
-        pairs: of listed bodies, whose the contacts are (n, 2), as in `Solution.pairs`; ``contact`` counts those that ever push.
+        pairs: with listed bodies, the two bodies in contact (n, 2), as in `Solution.pairs`; ``contact`` numbers the pairs that ever push.
     """
 
     lane: np.ndarray
@@ -107,12 +107,12 @@ class Impacts(Drawable):
 
     @property
     def sticking(self) -> Intervals:
-        """The old name of ``lasting``."""
+        """Deprecated name of ``lasting``."""
         return self._deprecated_name("sticking", "lasting")
 
     @property
     def chattering(self) -> Intervals:
-        """The old name of ``accumulations``."""
+        """Deprecated name of ``accumulations``."""
         return self._deprecated_name("chattering", "accumulations")
 
     def _deprecated_name(self, old: str, new: str) -> Intervals:
@@ -125,12 +125,12 @@ class Impacts(Drawable):
         return replace(_rebuilt(arrays), naming=self.naming)
 
     def moved(self, lanes: int) -> Impacts:
-        """The same with ``lanes`` added to every lane number."""
+        """Copy with ``lanes`` added to every lane number."""
         return _rebuilt(lambda part: _arrays(part(self)) | {"lane": part(self).lane + lanes})
 
     @classmethod
     def joined(cls, parts: Sequence[Impacts]) -> Impacts:
-        """The impacts of several batches, one after the other."""
+        """Concatenates the impacts of several batches."""
         return _rebuilt(
             lambda part: {k: np.concatenate([getattr(part(x), k) for x in parts]) for k in _arrays(part(parts[0]))}
         )
@@ -148,7 +148,7 @@ def impacts(
     scheme: Scheme | None = None,
     lanes: np.ndarray | None = None,
 ) -> Impacts:
-    """Records of all impacts in a solution that holds every step.
+    """Finds all impacts in a solution that holds every step.
 
     The time of an impact is of second order in h given the motion before it. So with `EventCorrected` times and
     velocities are of second order, and with the other schemes those of the first impact; behind it their motion itself
@@ -158,17 +158,17 @@ def impacts(
         problem: the mechanical system.
         solution: one motion or a batch, from `solve` with save="all" or `ensemble` with save=1.
         args, args_axes: as they were given to `ensemble` (or `solve`).
-        e: restitution, as it was given to `ensemble` (or `solve`). Where it is not given, contacts rebound that are seen to, and a rebound
-            too weak for the steps to show is none.
-        scheme: of a solution put together by hand, which does not know it (`Solution.timing`): schemes differ in the steps
-            that an impact takes and in the time to which a velocity belongs.
+        e: restitution, as it was given to `ensemble` (or `solve`). Without it a contact counts as elastic if a rebound is visible in
+            the rows.
+        scheme: needed for a solution put together by hand, which does not record it (`Solution.timing`): schemes differ in the
+            number of steps of an impact and in the time to which a velocity belongs.
         lanes: which lanes (B,) to look at, all by default; those of a failed motion may hold NaN.
 
     Returns:
         An `Impacts`.
 
     Raises:
-        ValueError: the solution does not hold its steps, is of another scheme, or a motion that is looked at is not finite.
+        ValueError: the solution does not hold every step, was made by another scheme, or one of the lanes to look at is not finite.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
     timing = timing_of(solution, scheme)
@@ -237,7 +237,7 @@ def impacts(
 
 
 def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
-    """Restitution of each contact of each lane (B, m), of impulses (B, k, m)."""
+    """Restitution by lane and contact (B, m), for impulses (B, k, m)."""
     e, (count, _, m) = real("e", e), shape
     try:
         return np.broadcast_to(e if single or e.ndim != 1 or len(e) == m != count else e[:, None], (count, m))
@@ -248,7 +248,7 @@ def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
-    """The mask of lanes (B,), all of which have finite impulses (B, k, m)."""
+    """Mask of the lanes to look at (B,); raises unless their impulses (B, k, m) are finite."""
     count = len(impulse)
     looked_at = np.ones(count, bool) if lanes is None else np.asarray(lanes)
     if looked_at.shape != (count,) or not np.all(np.isin(looked_at, (0, 1))):
@@ -263,7 +263,7 @@ def _looked_at(lanes: Any, impulse: np.ndarray) -> np.ndarray:
 
 
 def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
-    """The timing of the scheme that made a solution: the solution knows it, or ``scheme`` says it; both must agree."""
+    """Timing of the scheme that made a solution, from the solution or from ``scheme``; raises if the two disagree."""
     if scheme is None:
         if solution.timing is None:
             raise ValueError(
@@ -277,7 +277,7 @@ def timing_of(solution: Solution, scheme: Scheme | None) -> Timing:
 
 
 def _fall(gap: np.ndarray, gap_velocity: np.ndarray, gap_acceleration: np.ndarray, most: np.ndarray) -> np.ndarray:
-    """Time at which a gap of such derivatives falls through zero; where it only comes near, of its least value."""
+    """Time at which a gap with these derivatives reaches zero or, if it does not, its minimum."""
     root = np.sqrt(np.maximum(gap_velocity**2 - 2 * gap_acceleration * gap, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         lowest = np.where(gap_acceleration < 0, (gap_velocity + root) / -gap_acceleration, 0.0)
@@ -294,10 +294,10 @@ def _accumulations(
     lasting: Intervals,
     h: float,
 ) -> Intervals:
-    """Groups of impacts in ever shorter flights that a lasting contact ends: the limit points of infinitely many.
+    """Accumulations: groups of impacts in ever shorter flights that end in lasting contact, the limit of infinitely many.
 
-    How many of those before the limit are seen is a matter of h alone. Where contacts are ``sure`` to rebound, the one that begins lasting
-    contact is enough, else it takes another one that was seen to.
+    How many impacts are resolved before the limit depends on h alone. Where contacts are ``sure`` to rebound, the impact that begins
+    lasting contact suffices; otherwise an earlier impact with a visible rebound is required.
     """
     n = len(lane)
     if n == 0 or len(lasting) == 0:
@@ -336,9 +336,9 @@ def _accumulations(
 def _release_times(
     t: np.ndarray, impulse: np.ndarray, lane: np.ndarray, contact: np.ndarray, end: np.ndarray
 ) -> np.ndarray:
-    """When lasting contacts end whose last step with an impulse leads to the row ``end``: where the force vanishes within that step.
+    """Release times of lasting contacts: when the force vanishes within the last step with an impulse, which leads to row ``end``.
 
-    It is taken to be linear in time, through its means over the two steps before; a contact that lasts to the last row ends there.
+    The force is extrapolated linearly from its means over the two steps before; a contact that lasts to the last row ends there.
     """
     rows = impulse[lane[:, None], end[:, None] + np.arange(-3, 0), contact[:, None]]
     times = t[lane[:, None], end[:, None] + np.arange(-3, 1)]
@@ -364,7 +364,7 @@ def _gap_states(
     *,
     lag: float,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The gap of a contact, its rate and its free acceleration (n,) at rows of lanes, the rate as of the time of the row."""
+    """Gap of a contact, its rate and its free acceleration (n,) at given rows and lanes, the rate at the row's own time."""
     n = len(lane)
     if n == 0:
         return (np.zeros(0),) * 3
@@ -404,7 +404,7 @@ def _arrays(record: Impacts | Intervals) -> dict[str, np.ndarray]:
 
 
 def _rebuilt(arrays: Callable[[Callable], dict[str, np.ndarray]]) -> Impacts:
-    """Impacts from ``arrays(part)``, the fields of each of its three parts: the records and two kinds of intervals."""
+    """`Impacts` from ``arrays(part)``, which gives the fields of each part: the records, lasting contacts and accumulations."""
     lasting = Intervals(**arrays(lambda x: x.lasting))
     accumulations = Intervals(**arrays(lambda x: x.accumulations))
     records: dict[str, Any] = arrays(lambda x: x)

@@ -1,6 +1,6 @@
-"""Motions of listed bodies as the analyses see them: the pairs that matter as constraints that stay, and their corners.
+"""Motions of bodies with neighbour lists, as the analyses see them: relevant pairs as fixed constraints, and corners between them.
 
-Of pairs only those are looked at that ever push, or that ever were on the list; their number grows with that of the bodies.
+Relevant are pairs that push at some time, or that were on the list at some time; their number grows linearly with the number of bodies.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LARGEST = 1000  # contacts of a cluster up to which the rank of their gradients 
 
 
 class Chosen(NamedTuple):
-    """Some pairs of bodies as constraints.
+    """Selected pairs of bodies as fixed constraints.
 
-    ``problem``: with these pairs and all obstacles as its constraints; ``impulse`` (..., k, m): accumulated, as those of other problems
-    are; ``ends`` (m, 2): whose they are, as `Solution.pairs` says.
+    ``problem``: has these pairs and all obstacles as its constraints. ``impulse`` (..., k, m): accumulated, as in problems without
+    lists. ``ends`` (m, 2): the two bodies of each constraint, as in `Solution.pairs`.
     """
 
     problem: Problem
@@ -35,7 +35,7 @@ class Chosen(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem, solution: Solution, every: bool) -> Chosen:
-        """The pairs that ever push, or with ``every`` all that ever were on the list.
+        """Selects the pairs that push at some time, or with ``every`` all that were on the list at some time.
 
         Raises:
             ValueError: the solution is not one of the bodies.
@@ -70,19 +70,19 @@ class Chosen(NamedTuple):
         return cls(near, np.cumsum(pushed, axis=-2), ends)
 
     def solution(self, solution: Solution) -> Solution:
-        """A solution with these impulses in place of those of its rows."""
+        """Copy of a solution with these accumulated impulses in place of its rows' impulses of one step."""
         changed: Any = {"impulse": self.impulse, "pairs": None}
         return replace(solution, **changed)
 
 
 def is_listed(problem: Problem) -> bool:
-    """Whether it is a problem whose near pairs of bodies are listed; TypeError where it is none at all."""
+    """Whether a problem lists near pairs of bodies; TypeError if it is not a problem."""
     check_problem(problem)
     return problem.listed
 
 
 def check_pairs(problem: Problem, solution: Solution) -> None:
-    """ValueError where a solution can be none of these listed bodies."""
+    """Raises ValueError if a solution cannot belong to these bodies."""
     bodies: Any = problem.constraints
     q, pairs = np.asarray(solution.q), solution.pairs
     reason = "give the problem that the solution was computed with"
@@ -97,7 +97,7 @@ def check_pairs(problem: Problem, solution: Solution) -> None:
 
 
 def every_step(solution: Solution) -> None:
-    """ValueError where rows are not all steps: those of listed bodies hold the impulses of their last step alone."""
+    """Raises ValueError if rows are not all steps, since rows of listed bodies hold the impulses of one step alone."""
     if solution.origin.every_step is False:
         raise ValueError(
             "solution does not hold every step, and rows of listed bodies hold the impulses of one step alone: solve with save='all' "
@@ -106,15 +106,14 @@ def every_step(solution: Solution) -> None:
 
 
 def over_rows(problem: Problem, one: Any) -> Any:
-    """``one`` of many rows: together, or a few at a time of listed bodies."""
+    """Maps ``one`` over rows: all at once, or in small batches for listed bodies, whose arrays are large."""
     if not problem.is_local:
         return jax.vmap(one)
     return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=TOGETHER)
 
 
 class Row(NamedTuple):
-    """Of the constraints at one row: their gaps at q, and at z, and the diagonal of the Delassus matrix (m,); cosines between the gradients
-    of active ones, sparse (m, m)."""
+    """The constraints at one row: gaps at q and at z and the Delassus diagonal (m,); sparse gradients and their responses M^-1 grad f."""
 
     at_q: np.ndarray
     gap: np.ndarray
@@ -123,7 +122,7 @@ class Row(NamedTuple):
     responses: sparse.csr_array
 
     def cosines(self, active: np.ndarray) -> sparse.coo_array:
-        """Of the active constraints (a,), those that share a body (a, a)."""
+        """Cosines between the active constraints that share a body, sparse (a, a)."""
         scale = 1 / np.sqrt(np.maximum(self.diagonal[active], np.finfo(self.diagonal.dtype).tiny))
         product = (self.gradients[active] @ self.responses[active].T).tocoo()
         values = product.data * scale[product.row] * scale[product.col]
@@ -131,7 +130,7 @@ class Row(NamedTuple):
 
 
 def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[Row]:
-    """The constraints at each row."""
+    """The constraints at every row."""
 
     @jax.jit
     def look(t: Any, q: Any, z: Any) -> tuple:
@@ -157,7 +156,7 @@ def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[Row]:
 
 
 def corners(rows: list[Row], active: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
-    """Number of active gradients minus their rank in each row (k,), and (row, a, b, cosine) of active ones that share a body."""
+    """Rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of active pairs that share a body."""
     deficit, found = np.zeros(len(rows), int), []
     for k, row in enumerate(rows):
         chosen = np.flatnonzero(active[k])
@@ -175,7 +174,7 @@ def corners(rows: list[Row], active: np.ndarray) -> tuple[np.ndarray, list[tuple
 
 
 def _deficit(cosines: sparse.csr_array, gradients: sparse.csr_array) -> int:
-    """Gradients minus their rank, cluster by cluster; of a large one at least what there are more of than coordinates."""
+    """Rank deficit of the gradients, summed over clusters; for a large cluster the lower bound contacts - coordinates."""
     count, label = sparse.csgraph.connected_components(cosines, directed=False)
     total = 0
     for cluster in range(count):

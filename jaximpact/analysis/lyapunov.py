@@ -101,7 +101,7 @@ def lyapunov(
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
 ) -> Lyapunov:
-    """Lyapunov exponents of a motion, or of each motion of a batch, with a statistical error.
+    """Lyapunov exponents of one motion or of each motion of a batch, with a statistical error.
 
     Args:
         problem, q0, v0, t0, e, args, args_axes, projection: as in `ensemble`; without any lane axis it is one motion.
@@ -118,7 +118,7 @@ def lyapunov(
         `Lyapunov`.
 
     Raises:
-        ValueError, TypeError: as `ensemble`, or a count that makes no sense.
+        ValueError, TypeError: as `ensemble`, or a count is out of range.
     """
     check_counts(intervals=intervals, skip=skip, blocks=blocks)
     if blocks < 2 or intervals % blocks:
@@ -147,7 +147,7 @@ def lyapunov(
 
 @partial(jax.jit, static_argnames=("axes", "shares"), compiler_options=COMPILE)
 def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares: int) -> tuple[Array, ...]:
-    """Sums of log R over blocks of so ``many`` intervals (lanes, blocks, 2d), and the state at the end."""
+    """Sums of log R over blocks of intervals (lanes, blocks, 2d), and the final state."""
 
     def one(motion: Motion) -> tuple[Array, ...]:
         length = motion.t1 - motion.t0

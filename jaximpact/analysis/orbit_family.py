@@ -1,4 +1,4 @@
-"""The family of periodic orbits of one system over one parameter: what its equations are, and what its orbits touch."""
+"""Family of periodic orbits of one system over one parameter: its equations, and the contacts of its orbits."""
 
 from __future__ import annotations
 
@@ -27,9 +27,16 @@ RESTITUTION = "e"
 
 
 class OrbitContacts(NamedTuple):
-    """Impacts in a period that do not accumulate, their smallest speed, accumulations, the share of the period in which a contact
-    lasts, the smallest minimum of a gap in free flight; how far, as a share of the orbit, the nearest impulse is from the section, and
-    the step in the middle of the longest flight."""
+    """Contacts of one orbit.
+
+    Attributes:
+        impacts, speed: number of impacts in a period that do not accumulate, and their smallest speed.
+        accumulations: number of accumulations in a period.
+        lasting: share of the period in which a contact lasts.
+        clearance: smallest minimum of a gap in free flight.
+        room: distance from the section to the nearest impulse, as a share of the period.
+        middle: step in the middle of the longest flight.
+    """
 
     impacts: int
     speed: float
@@ -41,12 +48,12 @@ class OrbitContacts(NamedTuple):
 
     @property
     def pattern(self) -> tuple[int, int]:
-        """What changes along a branch by a grazing alone."""
+        """Numbers of contacts that change along a branch only at a grazing or the end of sticking."""
         return self.impacts, self.accumulations
 
 
 class Point(NamedTuple):
-    """A point of the branch: scaled unknowns z (n + 1,) and unit tangent; monodromy, contacts and rows (k, 2d) of its orbit."""
+    """A point of the branch: scaled unknowns z (n + 1,), unit tangent, and of its orbit monodromy, contacts and rows (k, 2d)."""
 
     z: np.ndarray
     tangent: np.ndarray
@@ -57,7 +64,7 @@ class Point(NamedTuple):
 
 
 class Family:
-    """The equations of `Closing` in scaled unknowns z = (y / scale, (p - low) / width), and what is asked of their roots."""
+    """The equations of `Closing` in scaled unknowns z = (y / scale, (p - low) / width), and properties of the orbits that solve them."""
 
     def __init__(
         self,
@@ -87,10 +94,11 @@ class Family:
         self.look = _observer(self.program.problem)
 
     def unknowns(self, y: np.ndarray, p: float) -> np.ndarray:
+        """Scaled unknowns z from y and the parameter p."""
         return np.append(y / self.scale, (p - self.low) / self.width).astype(self.dtype)
 
     def value(self, z: np.ndarray) -> float:
-        """The parameter."""
+        """Value of the parameter at z."""
         return float(self.low + self.width * z[-1])
 
     def args(self, p: float) -> Any:
@@ -108,7 +116,7 @@ class Family:
         return np.array([begin, begin + length])
 
     def at(self, z: np.ndarray) -> Lanes:
-        """The one motion from z."""
+        """The motion that starts from z, as a batch of one lane."""
         y = (z[:-1] * self.scale).astype(self.dtype)
         begin, end = self.times(z).astype(self.dtype)
         changes: dict[str, Any] = {"q0": y[None, : self.d], "v0": y[None, self.d : 2 * self.d], "t0": begin, "t1": end}
@@ -120,16 +128,16 @@ class Family:
             changes["args"] = self.lanes.motion.args | {self.parameter: number}
         return self.lanes.replace(**changes)
 
-    def allowed(self, z: np.ndarray) -> np.ndarray:
+    def can_start(self, z: np.ndarray) -> np.ndarray:
         # a little beyond the bounds, so that differences across them exist; restitution has none beyond
         inside = np.ones(len(z), bool) if self.parameter != RESTITUTION else (z[:, -1] >= 0) & (z[:, -1] <= 1)
         if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
             return np.zeros(len(z), bool)
         lanes = self.at(z[0])
-        return self.closing.allowed(lanes, self.closing.unknowns(lanes))
+        return self.closing.can_start(lanes, self.closing.unknowns(lanes))
 
     def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Scaled values (n,) of the equations, their Jacobian (n, n + 1), the status."""
+        """Scaled residuals (n,) of the equations, their Jacobian (n, n + 1), and the status."""
         lanes = self.at(z)
         own = "e" if self.parameter == RESTITUTION else "args"
         found = self.closing.evaluate(lanes, self.closing.unknowns(lanes), (own, "t0", "t1"))
@@ -154,7 +162,7 @@ class Family:
         return self.closing.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
 
     def rate(self, time: Any, p: float) -> float:
-        """Derivative of a time that may be a function of args."""
+        """Derivative with respect to the parameter of a time, which may be a function of args."""
         return float(jax.grad(lambda p: time(self.args(p)))(p)) if callable(time) else 0.0
 
     def rates(self, p: float) -> np.ndarray:
@@ -167,7 +175,7 @@ class Family:
         return np.array([begin, begin + length])
 
     def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> Point | None:
-        """The orbit on the plane through ``guess`` across ``normal``; its tangent points along ``along``."""
+        """Newton correction to the orbit on the plane through ``guess`` normal to ``normal``; its tangent is oriented along ``along``."""
 
         def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             value, jacobian, status = self.evaluate(z[0])
@@ -175,7 +183,7 @@ class Family:
             return np.append(value, plane)[None], np.vstack([jacobian, normal])[None], status
 
         z, full, status, _, used, done = damped_newton(
-            evaluate, self.allowed, guess[None].copy(), self.tol, CORRECTIONS
+            evaluate, self.can_start, guess[None].copy(), self.tol, CORRECTIONS
         )
         if not done[0] or int(status[0]) & int(FAILURES):
             return None
@@ -188,11 +196,11 @@ class Family:
         return Point(z, tangent, self.return_map(jacobian), used, *self.contacts(z))
 
     def home(self, point: Point) -> np.ndarray:
-        """State (2d,) at t0."""
+        """State (2d,) of the orbit at t0."""
         return point.rows[-self.shift % self.steps]
 
-    def moved(self, point: Point) -> Point | None:
-        """The point with the section in the middle of the longest flight; None, and the section as it was, if that fails."""
+    def move_section(self, point: Point) -> Point | None:
+        """Moves the section to the middle of the longest flight and corrects the point; None, with the section unchanged, if that fails."""
         before = self.shift
         z = np.append(point.rows[point.contacts.middle] / self.size, point.z[-1])
         self.shift = (before + point.contacts.middle) % self.steps
@@ -204,7 +212,7 @@ class Family:
         return found._replace(tangent=found.tangent * np.sign(found.tangent[-1] * point.tangent[-1]))
 
     def contacts(self, z: np.ndarray) -> tuple[OrbitContacts, np.ndarray]:
-        """OrbitContacts and rows of the orbit at z."""
+        """`OrbitContacts` and rows of the orbit at z."""
         program, data = self.program, self.at(z).take(0)
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.steps, args=data.args,
@@ -218,7 +226,7 @@ class Family:
 
 
 def _observer(problem: Problem) -> Callable[..., Any]:
-    """Gaps (k, m) and diagonals of the Delassus matrix (k, m) at the rows of a motion."""
+    """Compiled function for gaps (k, m) and Delassus diagonals (k, m) at the rows of a motion."""
 
     @jax.jit
     def look(t: Array, q: Array, args: Any) -> tuple[Array, Array]:
@@ -234,9 +242,9 @@ def _observer(problem: Problem) -> Callable[..., Any]:
 def _contacts(
     gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray, timing: Timing
 ) -> OrbitContacts:
-    """From gaps (k, m) at the nodes of a closed orbit and accumulated impulses (k + 1, m) at its rows.
+    """`OrbitContacts` from gaps (k, m) at the nodes of a closed orbit and accumulated impulses (k + 1, m) at its rows.
 
-    A minimum in free flight is that of the parabola through three nodes, no step between them having an impulse.
+    A minimum in free flight is taken from the parabola through three nodes without an impulse between them.
     """
     if gap.shape[1] == 0:
         return OrbitContacts(0, np.inf, 0, 0.0, np.inf, 1.0, 0)
@@ -262,10 +270,10 @@ def _contacts(
 
 
 def _isolated_impacts(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
-    """Which runs are impacts that do not accumulate, and how many accumulations there are in a periodic motion.
+    """Mask of the runs that are isolated impacts, and the number of accumulations in a periodic motion.
 
-    Where a contact rebounds, lasting contact that follows on impacts is the end of infinitely many, of all those since it last lasted; how
-    many are seen, and whether the last one is, is a matter of h.
+    For an elastic contact, lasting contact after impacts is the limit of infinitely many: all impacts since the previous lasting contact
+    accumulate. How many are resolved depends on h.
     """
     isolated, ends = found.impact.copy(), np.zeros(len(found), bool)
     for contact in np.unique(found.contact[found.lasting & (e[found.contact] > 0)]):
@@ -278,7 +286,7 @@ def _isolated_impacts(found: Runs, e: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _longest_flight(pushed: np.ndarray) -> tuple[float, int]:
-    """Distance of the nearest pushed step to the section, as a share of all, and the middle of the longest run without one."""
+    """Distance of the nearest step with an impulse from the section, as a share of the period, and the middle step of the longest flight."""
     n, at = len(pushed), np.flatnonzero(pushed)
     if at.size == 0:
         return 1.0, 0

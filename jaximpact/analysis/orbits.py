@@ -1,4 +1,4 @@
-"""Periodic orbits of motions with impacts, forced or autonomous, and their Floquet multipliers.
+"""Periodic orbits of forced or autonomous systems with impacts, and their Floquet multipliers.
 
 An orbit of a system with periodic forcing is a fixed point of the stroboscopic map P: (q, v) at t0 -> (q, v) at t0 + k T; one of
 an autonomous system is a fixed point of the map from a surface back to it, after a period T that is found with it. Newton's
@@ -40,7 +40,7 @@ class PeriodicOrbit(Drawable):
     Attributes:
         q, v: state at t0 (d,).
         t0: time of the section, () [s].
-        period: time after which the orbit closes, () [s]: cycles times the period of the forcing, or, through a surface, what was
+        period: time after which the orbit closes, () [s]: cycles times the forcing period, or with a surface the period that was
             found.
         multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,); of an orbit through a
             surface (2d - 1,), as the multiplier 1 along the orbit of an autonomous system is left out.
@@ -49,7 +49,7 @@ class PeriodicOrbit(Drawable):
         iterations: Newton iterations, damped ones included, ().
         converged: whether the residual met the tolerance, ().
         status: `Status` bits of the motion over one period, (); DERIVATIVE_AT_END: an impact lies within two steps of t0.
-        error: with ``extrapolate``, what extrapolation changed in the state at most, an estimate of the finest run's
+        error: with ``extrapolate``, the largest change that extrapolation made in the state, an estimate of the finest run's
             error, (); else None.
         order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", and of the "period" that was
             found, () each; else None.
@@ -96,7 +96,7 @@ class PeriodicOrbit(Drawable):
         return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
 
     def raise_if_failed(self) -> PeriodicOrbit:
-        """These orbits, or RuntimeError that says which were not found."""
+        """Returns these orbits, or raises RuntimeError saying which were not found."""
         bad = np.flatnonzero(~np.ravel(self.converged))
         if bad.size:
             worst = np.ravel(self.residual)[bad[0]]
@@ -130,7 +130,7 @@ def periodic_orbit(
     iterations: int = 40,
     extrapolate: bool = False,
 ) -> PeriodicOrbit:
-    """Periodic orbits near given states, by Newton's method on the map of a section, and their multipliers.
+    """Finds periodic orbits near given states, by Newton's method on the map of a section, and their multipliers.
 
     The section is the time t0, of a system with periodic forcing, or a ``surface`` in the state space of an autonomous system.
 
@@ -193,12 +193,12 @@ def periodic_orbit(
 
 
 def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> PeriodicOrbit:
-    """Orbits of all lanes with one step size."""
+    """Periodic orbits of all lanes at one step size."""
     problem = closing.program.problem
     count, d = lanes.motion.q0.shape
     y, matrix, status, residual, used, done = damped_newton(
         lambda y: closing.evaluate(lanes, y)[:3],
-        lambda y: closing.allowed(lanes, y),
+        lambda y: closing.can_start(lanes, y),
         closing.unknowns(lanes),
         tol,
         iterations,
@@ -215,15 +215,17 @@ def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> Perio
 
 
 def _without_remarks(orbit: PeriodicOrbit) -> np.ndarray:
-    """The status (B,), without remarks on derivatives where lasting contact in every direction leaves none: they are zero, and nothing
-    that lies before the contact takes part in that."""
+    """Status (B,) without remarks on derivatives for orbits with lasting contact in every direction.
+
+    Their derivatives are zero whatever lies before the contact.
+    """
     forgets = np.all(np.abs(orbit.monodromy) <= FORGOTTEN * np.finfo(orbit.monodromy.dtype).eps, axis=(1, 2))
     passed = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_ZENO | Status.DERIVATIVE_SIMULTANEOUS
     return np.where(forgets, orbit.status & ~int(passed), orbit.status)
 
 
 def _extrapolate(found: list[PeriodicOrbit], order: int, unknown: bool) -> PeriodicOrbit:
-    """Richardson's extrapolation of orbits with steps h, h/2, h/4, of periods that were ``unknown`` or given."""
+    """Richardson extrapolation of orbits with steps h, h/2, h/4, whose periods were ``unknown`` or given."""
     coarse, middle, fine = found
     factor = 1 / (2**order - 1)
 
@@ -254,7 +256,7 @@ def _extrapolate(found: list[PeriodicOrbit], order: int, unknown: bool) -> Perio
 
 
 def _first(orbit: PeriodicOrbit) -> PeriodicOrbit:
-    """The one lane without its axis."""
+    """The only lane, without its lane axis."""
     values = {
         name: value[0]
         for name, value in vars(orbit).items()

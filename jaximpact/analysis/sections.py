@@ -1,4 +1,4 @@
-"""Sections of motions: states once a forcing period, or on a surface (`crossings`), and impacts; many motions at once."""
+"""Stroboscopic and impact sections of many motions at once."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Section(Drawable):
 
     @property
     def states(self) -> np.ndarray:
-        """Positions, and velocities times period/2 pi, in one array (B, n, 2d) [unit of q]: distances make sense there."""
+        """Phase-space points (B, n, 2d): positions, and velocities times period/2 pi, all in the unit of q, so that distances make sense."""
         return np.concatenate([self.q, self.v * (self.period / (2 * np.pi))[:, None, None]], axis=-1)
 
     @classmethod
     def joined(cls, parts: Sequence[Section]) -> Section:
-        """The lanes of several sections, one after the other."""
+        """Concatenates the lanes of several sections."""
         fields = [name for name in vars(parts[0]) if name not in ("naming", "made")]
         joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in fields}
         return cls(**joined, naming=parts[0].naming)
@@ -82,7 +82,7 @@ class Section(Drawable):
 
 @dataclass(frozen=True, repr=False)
 class ImpactSection(Drawable):
-    """The impacts of B motions over some forcing periods.
+    """The impacts of B motions over a number of forcing periods, with their phases.
 
     Attributes:
         impacts: their records (n,), with the lane of each (`Impacts`).
@@ -104,7 +104,7 @@ class ImpactSection(Drawable):
 
     @property
     def per_period(self) -> np.ndarray:
-        """Mean number of impacts of each lane in a forcing period (B,): inf where they accumulate; NaN where the lane failed."""
+        """Mean number of impacts per forcing period of each lane (B,): inf where they accumulate, NaN where the lane failed."""
         lanes, cycles = self.section.t.shape
         count = np.bincount(self.impacts.lane, minlength=lanes) / cycles
         count[self.impacts.accumulations.lane] = np.inf
@@ -112,7 +112,7 @@ class ImpactSection(Drawable):
 
     @property
     def in_contact(self) -> np.ndarray:
-        """Share of the time that each contact of each lane lasts (B, m); NaN where the lane failed."""
+        """Share of time in lasting contact, by lane and contact (B, m); NaN where the lane failed."""
         held = self.impacts.lasting
         lanes, cycles = self.section.t.shape
         total = np.zeros((lanes, self.contacts))
@@ -195,9 +195,9 @@ def impact_section(
     projection: ContactSolver | None = None,
     progress: bool | None = None,
 ) -> ImpactSection:
-    """All impacts of the last ``cycles`` forcing periods, their phases, and the stroboscopic section of these periods.
+    """All impacts of the last ``cycles`` forcing periods with their phases, and the stroboscopic section of these periods.
 
-    After ``skip`` periods the motions are started again, to keep every step of the periods that count and none before.
+    The motions are restarted after ``skip`` periods, so that every step is saved only from then on.
 
     Args:
         scheme: `EventCorrected()` (default) or `MoreauJean()`: a state of theirs is all that the next step needs. With
@@ -242,7 +242,7 @@ def impact_section(
 
 
 def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
-    """The lanes behind their transient; in place of one that failed in it stands another, not to be looked at."""
+    """The lanes restarted after their transient; a lane that failed in it is replaced by another, whose results are to be ignored."""
     lost = np.asarray(transient.failed)
     if lost.all():
         return part
@@ -251,11 +251,11 @@ def _behind(part: Forced, transient: Solution, skip: int) -> Forced:
 
 
 def period_of(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
-    """Number of forcing periods, or of passages through a surface, after which each motion repeats (B,), from its section.
+    """Period of each motion, in forcing periods or passages through a surface (B,), from its section.
 
-    The smallest p with |x[k + p] - x[k]| <= tolerance for all states x (`Section.states`, largest component) kept, unless
-    these states still settle: how fast the changes over p periods, and over the divisors of p, die out tells how far the states
-    still are from where they go, and whether they go to a shorter period.
+    The smallest p with |x[k + p] - x[k]| <= tolerance for all states x kept (`Section.states`, largest component), unless the motion
+    still settles: the rate at which changes over p periods, and over the divisors of p, decay tells how far the states are from
+    their limit, and whether the limit has a shorter period.
 
     Args:
         section: at least two states of each lane; a period p is seen from 2p states on.
@@ -284,7 +284,7 @@ def period_of(section: Section, *, tolerance: float | None = None, most: int | N
 
 
 def repeats_after(section: Section, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
-    """`period_of` without a look at transients: never `NOT_SETTLED`."""
+    """Period of each motion as `period_of`, but without looking for transients: never `NOT_SETTLED`."""
     check_result("section", section, Section, "stroboscopic")
     lanes, n = section.t.shape
     most = n // 2 if most is None else most
@@ -301,12 +301,12 @@ def repeats_after(section: Section, *, tolerance: float | None = None, most: int
 
 
 def transient(states: np.ndarray, p: int, *, few: bool = True) -> tuple[np.ndarray, np.ndarray]:
-    """Whether states (B, n, c) visibly approach a motion of p periods (B,), and how far they end from it (B,).
+    """Whether states (B, n, c) visibly approach a motion of period p (B,), and their final distance from it (B,).
 
     Near that motion the changes u[k] = x[k + p] - x[k] obey u[k + 2p] = c1 u[k + p] + c0 u[k], with the same two numbers for all
-    phases and components once the two slowest modes are left (all there are with one coordinate). The roots of that recurrence
-    are the modes' multipliers mu; what is left is u/(1 - mu). Changes that obey none, rounding and chaos, approach nothing.
-    Where the period is known, ``few`` states may do, one mode if need be, u[k + p] = c1 u[k], and a coarser recurrence.
+    phases and components once only the two slowest modes remain (with one coordinate there are no others). The roots of that recurrence
+    are the modes' multipliers mu; the remaining distance is u/(1 - mu). Changes that obey no such recurrence are rounding or chaos.
+    If the period is known, ``few`` allows few states: one mode, u[k + p] = c1 u[k], and a looser fit of the recurrence.
     """
     lanes, n, c = states.shape
     u = states[:, p:] - states[:, :-p]
@@ -334,13 +334,13 @@ def transient(states: np.ndarray, p: int, *, few: bool = True) -> tuple[np.ndarr
 
 
 def default_tolerance(section: Section) -> float:
-    """PERIODIC of the largest finite state of a section."""
+    """Default tolerance of `period_of`: PERIODIC times the largest finite state of a section."""
     size = np.abs(section.states[~section.failed])
     return PERIODIC * float(np.max(size, initial=0.0, where=np.isfinite(size)))
 
 
 def repetition(section: Section, p: int) -> np.ndarray:
-    """Largest change of the states of each lane over p periods (B,)."""
+    """Largest change of each lane's states over p periods (B,)."""
     with np.errstate(invalid="ignore"):  # of failed lanes
         q = np.max(np.abs(section.q[:, p:] - section.q[:, :-p]), axis=(1, 2))
         v = np.max(np.abs(section.v[:, p:] - section.v[:, :-p]), axis=(1, 2))
@@ -348,5 +348,5 @@ def repetition(section: Section, p: int) -> np.ndarray:
 
 
 def state(t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
-    """What a section keeps of a row."""
+    """Save function that keeps the state (q, v)."""
     return q, v

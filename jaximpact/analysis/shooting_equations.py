@@ -1,4 +1,4 @@
-"""What closes a periodic orbit: a period that is known, or, of an autonomous system, a surface that fixes the phase of the unknown one.
+"""Shooting equations of a periodic orbit, whose period is known or, for an autonomous system, fixed by a surface.
 
 Unknowns y are the state x = (q, v) at the section, and the period T where a surface s(t, q, v, args) = 0 is given:
 
@@ -37,14 +37,14 @@ Surface = Callable[[Any, Array, Array, Any], Any]
 
 @dataclass(frozen=True)
 class Closing:
-    """The equations of closed orbits of the motions of a program, through a ``surface`` or once a period that is known."""
+    """The shooting equations: orbits of a program's motions that close after a known period, or on returning to ``surface``."""
 
     program: Program
     surface: Surface | None = None
 
     @classmethod
     def of(cls, program: Program, lanes: Lanes, surface: Any) -> Closing:
-        """Checked: a surface is one, and the system through it autonomous."""
+        """Checks that the surface is valid and the system autonomous, and makes the equations."""
         if surface is not None:
             one = lanes.take(0)
             check_surface(surface, jnp.asarray(one.t0, one.q0.dtype), one.q0, one.v0, one.args)
@@ -52,7 +52,7 @@ class Closing:
         return cls(program, surface)
 
     def unknowns(self, lanes: Lanes) -> np.ndarray:
-        """Those of the motions themselves (B, 2d), or (B, 2d + 1) with the period."""
+        """Unknowns of the given motions: states (B, 2d), or states and periods (B, 2d + 1)."""
         motion = lanes.motion
         parts = [motion.q0, motion.v0]
         if self.surface is not None:
@@ -60,7 +60,7 @@ class Closing:
         return np.concatenate(parts, axis=1)
 
     def at(self, lanes: Lanes, y: np.ndarray) -> Lanes:
-        """The motions with these unknowns."""
+        """The motions that start from given unknowns: states and, with a surface, periods."""
         d = lanes.motion.q0.shape[-1]
         numbers: dict[str, Any] = {"q0": y[:, :d], "v0": y[:, d : 2 * d]}
         if self.surface is not None:
@@ -68,8 +68,8 @@ class Closing:
             numbers |= {"t1": t0 + y[:, -1], "h": y[:, -1] / lanes.motion.steps.astype(y.dtype)}
         return lanes.replace(**numbers)
 
-    def allowed(self, lanes: Lanes, y: np.ndarray) -> np.ndarray:
-        """Whether a motion can start from each of the unknowns (B,), its period near the one in ``lanes``."""
+    def can_start(self, lanes: Lanes, y: np.ndarray) -> np.ndarray:
+        """Whether a motion can start from each vector of unknowns (B,), its period being near the one in ``lanes``."""
         d = lanes.motion.q0.shape[-1]
         inside = admissible(self.program.problem, lanes, y[:, : 2 * d])
         if self.surface is None:
@@ -78,8 +78,7 @@ class Closing:
         return inside & (y[:, -1] < NEAR * guess) & (y[:, -1] > guess / NEAR)
 
     def evaluate(self, lanes: Lanes, y: np.ndarray, wrt: tuple[str, ...] = ()) -> tuple[Any, ...]:
-        """Values (B, n) of the equations, their Jacobian (B, n, n), the status (B,), and the Jacobian of the flow by its inputs,
-        those named in ``wrt`` among them."""
+        """Residuals (B, n) of the equations, their Jacobian (B, n, n), statuses (B,), and the Jacobian of the flow by the inputs in ``wrt``."""
         moved = self.at(lanes, y)
         names = ("q0", "v0") if self.surface is None else ("q0", "v0", "t1")
         value, jacobian, status = jacobians(self.program, moved, tuple(dict.fromkeys((*names, *wrt))))
@@ -94,13 +93,13 @@ class Closing:
         return value, matrix, status, jacobian
 
     def distance(self, lanes: Lanes) -> tuple[np.ndarray, np.ndarray]:
-        """Distances (B,) of the starts from the surface, to first order, and its unit normals there (B, 2d)."""
+        """Signed distances (B,) of the starts from the surface, to first order, and unit normals (B, 2d) there."""
         starts = lanes.only("q0", "v0", "t0", "args")
         away, normal = _distance(self.surface, starts.motion, starts.axes)
         return np.asarray(away), np.asarray(normal)
 
     def slope(self, lanes: Lanes, parameter: str) -> float:
-        """Derivative of the distance of one motion from the surface with respect to a number of its args."""
+        """Derivative of one motion's distance from the surface with respect to a number in its args."""
         one = lanes.take(0)
 
         def away(number: Array) -> Array:
@@ -110,7 +109,7 @@ class Closing:
         return float(jax.grad(away)(jnp.asarray(one.args[parameter])))
 
     def return_map(self, matrix: np.ndarray) -> np.ndarray:
-        """The Jacobian (B, 2d, 2d) of the return map, from that of the equations."""
+        """Jacobian (B, 2d, 2d) of the return map, from the Jacobian of the equations."""
         size = matrix.shape[1] - (self.surface is not None)
         flow = matrix[:, :size, :size] + np.eye(size, dtype=matrix.dtype)
         if self.surface is None:
@@ -121,7 +120,7 @@ class Closing:
         return flow - rate[:, :, None] * delay[:, None]
 
     def crosses(self, matrix: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Whether the motion at each root moves at all, and across the surface (B,): not so at rest, or where it touches the surface."""
+        """Whether the orbit at each root crosses the surface transversally (B,): False for equilibria and for tangency."""
         if self.surface is None:
             return np.ones(len(y), bool)
         rate, normal = matrix[:, :-1, -1], matrix[:, -1, :-1]
@@ -130,7 +129,7 @@ class Closing:
         return moves & (np.abs(np.sum(normal * rate, axis=1)) > least * np.max(np.abs(rate), axis=1))
 
     def multipliers(self, monodromy: np.ndarray) -> np.ndarray:
-        """Floquet multipliers, by decreasing modulus: (B, 2d), or (B, 2d - 1) through a surface."""
+        """Floquet multipliers by decreasing modulus: (B, 2d), or (B, 2d - 1) with a surface."""
         found = eigenvalues(monodromy)
         return found if self.surface is None else found[:, :-1]
 
@@ -141,7 +140,7 @@ def _distance(surface: Surface, motion: Motion, axes: tuple) -> tuple[Array, Arr
 
 
 def _from_surface(surface: Any, motion: Motion) -> tuple[Array, Array]:
-    """The distance of a start from the surface, to first order, and the unit normal (2d,) there."""
+    """Signed distance of a start from the surface, to first order, and the unit normal (2d,) there."""
     d = motion.q0.shape[0]
     s = lambda x: jnp.asarray(surface(motion.t0, x[:d], x[d:], motion.args), x.dtype)
     value, normal = jax.value_and_grad(s)(jnp.concatenate([motion.q0, motion.v0]))
@@ -150,7 +149,7 @@ def _from_surface(surface: Any, motion: Motion) -> tuple[Array, Array]:
 
 
 def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
-    """Whether ``surface`` is a function of one state that gives one real number."""
+    """Raises unless ``surface`` is a function of one state that returns one real number."""
     if not callable(surface):
         raise TypeError(f"surface must be a function surface(t, q, v, args) -> (), got {type(surface).__name__}")
     try:
@@ -165,7 +164,7 @@ def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
 
 
 def check_autonomous(problem: Problem, lanes: Lanes) -> None:
-    """Raise where force or constraints depend on time: the period of an orbit is then that of the forcing, and not unknown."""
+    """Raises if force or constraints depend on time, since the period is then that of the forcing and no unknown."""
     one = lanes.take(0)
     state = tuple(jnp.asarray(x, one.q0.dtype) for x in (one.t0, one.q0, one.v0))
 

@@ -19,13 +19,13 @@ QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 @dataclass(frozen=True, repr=False)
 class Statistics(Drawable):
-    """Statistics of each saved row over the lanes; with groups every array has a leading axis G (after that of the quantiles).
+    """Statistics over lanes of each saved row; with groups every array has a leading axis G (after the axis of quantiles).
 
     Attributes:
         t: times of the rows (k,) [s].
         groups: the values that lanes are grouped by (G,), increasing; None without.
-        count: lanes that count, () or (G,).
-        failed: failed lanes, left out, () or (G,).
+        count: number of lanes used, () or (G,).
+        failed: number of failed lanes, which are left out, () or (G,).
         levels: the quantiles asked for (Q,).
         mean, std: by name ("q", "v", "impulse", "energy" and what was given), (k, ...); NaN where no lane counts. The
             standard deviation is that of the sample, NaN for one lane.
@@ -136,7 +136,7 @@ def statistics(
 
 
 def _arrays(solution: Solution, values: Mapping[str, Any] | None, lanes: int, rows: int) -> dict[str, np.ndarray]:
-    """What there are statistics of, by name: (B, k, ...)."""
+    """Arrays (B, k, ...) to take statistics of, by name."""
     names = [name for name in ("q", "v", "impulse", "energy") if getattr(solution, name) is not None]
     arrays = {name: np.asarray(getattr(solution, name)) for name in names}
     # with a save function the state is kept in the final row only

@@ -1,8 +1,8 @@
-"""The stroboscopic map of a motion with periodic forcing, with its Jacobian, for many lanes at once.
+"""Stroboscopic map of a periodically forced motion and its Jacobian, for many lanes at once.
 
 Shared by periodic orbits, continuation and Lyapunov exponents. A section is a time t0 + k T; a state (q, v) there is all
-that `EventCorrected` and `MoreauJean` need to go on, while `PaoliSchatzman` and `Maury` remember the step before: restarted,
-they are the same to O(h) only.
+that `EventCorrected` and `MoreauJean` need to go on, while `PaoliSchatzman` and `Maury` also use the previous step: a restart changes
+their motion by O(h).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def prepare_strobe(
     e: Any = None,
     name: str = "period",
 ) -> tuple[Program, Lanes, bool]:
-    """Checked motions over ``cycles`` periods of ``steps`` steps each, states with a lane axis; and whether it was one motion.
+    """Checked motions over ``cycles`` periods of ``steps`` steps each, with a lane axis, and whether a single motion was given.
 
-    ``name`` is what the caller calls the period.
+    ``name`` is the caller's name for the period, used in messages.
     """
     if period is None:
         raise ValueError(
@@ -84,7 +84,7 @@ def prepare_strobe(
 
 
 def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.ndarray, Any, np.ndarray]:
-    """States at the end of motions, and their Jacobians, in forward mode.
+    """Final states of motions and their Jacobians, in forward mode.
 
     Returns the states (B, 2d), the Jacobian as in `sensitivities`, and the status (B,).
     """
@@ -94,7 +94,7 @@ def jacobians(program: Program, lanes: Lanes, wrt: tuple[str, ...]) -> tuple[np.
 
 
 def blocks(jacobian: Any) -> np.ndarray:
-    """The Jacobian (B, 2d, 2d) with respect to the state."""
+    """State Jacobian (B, 2d, 2d), from the derivatives by q0 and v0."""
     return np.concatenate(
         [np.concatenate([jacobian[name]["q0"], jacobian[name]["v0"]], axis=2) for name in ("q", "v")], axis=1
     )
@@ -110,7 +110,7 @@ def _gaps(problem: Problem, motion: Motion, axes: tuple) -> tuple[Array, Array]:
 
 
 def gaps(problem: Problem, lanes: Lanes, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Gaps (B, m) of states x (B, 2d) at the section, and their rates."""
+    """Gaps (B, m) and their rates for states x (B, 2d) at the section."""
     d, x = x.shape[1] // 2, np.asarray(x, lanes.motion.q0.dtype)
     starts = lanes.replace(q0=x[:, :d], v0=x[:, d:]).only("q0", "v0", "t0", "args")
     found = _gaps(problem, starts.motion, starts.axes)
@@ -124,7 +124,7 @@ def admissible(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
 
 
 def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
-    """A length (B, 1) of each state's own: of its positions, and of what its velocities make in a thousand steps."""
+    """Length scale (B, 1) of each state: its largest position plus the distance travelled in a thousand steps."""
     q, v = np.split(np.abs(x), 2, axis=1)
     time = span(np.reshape(np.asarray(lanes.motion.h), (-1, 1)), x.dtype)
     with np.errstate(over="ignore"):
@@ -132,7 +132,7 @@ def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
 
 
 def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
-    """Whether an impact lies within two steps of the section, by gaps and their rates there: (B,)."""
+    """Mask (B,) of states with an impact within two steps of the section, judged by gaps and their rates there."""
     gap, rate = gaps(problem, lanes, x)
     h = np.reshape(np.asarray(lanes.motion.h), (-1, 1))
     noise = 1e3 * np.finfo(x.dtype).eps * _length(lanes, x) / span(h, x.dtype)
@@ -142,7 +142,7 @@ def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
 def damped_newton(
     evaluate: Callable, allowed: Callable, x: np.ndarray, tol: float, iterations: int
 ) -> tuple[np.ndarray, ...]:
-    """Roots by Newton's method, each lane with a damping of its own.
+    """Finds roots by Newton's method with a damping of each lane's own.
 
     A step is halved until its end is ``allowed(x) -> (B,)`` and has a smaller value than its start.
 
@@ -191,9 +191,9 @@ def damped_newton(
 
 
 def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> np.ndarray:
-    """The status (B,) with `Status.DERIVATIVE_NOT_FINITE` where a motion is sound and its derivative (B, ...) holds NaN.
+    """Adds `Status.DERIVATIVE_NOT_FINITE` to the status (B,) of sound motions whose derivative (B, ...) holds NaN.
 
-    A warning says so too: ``what`` is NaN there.
+    It also warns: ``what`` names the quantity that is NaN.
     """
     holds = np.isnan(derivative).reshape(len(derivative), -1).any(axis=1)
     lost = holds & ((status & int(FAILURES)) == 0)
@@ -209,12 +209,12 @@ def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> n
 
 
 def by_modulus(multipliers: np.ndarray) -> np.ndarray:
-    """Multipliers (..., n) by decreasing modulus."""
+    """Multipliers (..., n) sorted by decreasing modulus."""
     return np.take_along_axis(multipliers, np.argsort(-np.abs(multipliers), axis=-1, kind="stable"), axis=-1)
 
 
 def eigenvalues(matrix: np.ndarray) -> np.ndarray:
-    """Eigenvalues (B, n) of matrices (B, n, n), by decreasing modulus; NaN where a matrix is not finite."""
+    """Eigenvalues (B, n) of matrices (B, n, n), sorted by decreasing modulus; NaN for matrices that are not finite."""
     sound = np.all(np.isfinite(matrix), axis=(1, 2))
     found = np.linalg.eigvals(np.where(sound[:, None, None], matrix, 0)).astype(complex)
     return by_modulus(np.where(sound[:, None], found, complex(np.nan, np.nan)))

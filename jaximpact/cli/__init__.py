@@ -1,4 +1,4 @@
-"""The command line: list, show, run and converge the problems of the catalogue, and compute studies."""
+"""The command line: lists, shows, runs and converges catalogue problems, and computes studies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Exit status: 0 done, 1 a motion failed (the cause is printed), 2 wrong usage.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Runs the command line; returns the exit status."""
     if argv is None:
         # a process of our own: threads too compute in float64
         jax.config.update("jax_enable_x64", True)
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 
 @contextmanager
 def _brief_warnings() -> Iterator[None]:
-    """The library's remarks as one line each on stderr."""
+    """Context in which the library's warnings appear as one line each on stderr."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", JaximpactWarning)
         usual = warnings.showwarning

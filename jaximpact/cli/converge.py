@@ -1,4 +1,4 @@
-"""The command `converge`: errors and observed orders as h -> 0, beside those that theory predicts."""
+"""The command `converge`: errors and observed orders as h -> 0, compared with the orders that theory predicts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Prefer prime step counts: steps aligned with impact times are more accurate than
 
 
 def add_command(commands: Any) -> None:
-    """The parser of `converge`."""
+    """Adds the parser of `converge`."""
     command = commands.add_parser("converge", help="errors and orders as h -> 0", **shared.text(CONVERGE))
     shared.add_shared(command)
     command.add_argument(

@@ -1,4 +1,4 @@
-"""What the command line leaves: columns of numbers, files, and text on the terminal."""
+"""Output of the command line: columns of numbers, files, and text on the terminal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def write_json(path: Path, command: str, content: Mapping[str, Any]) -> None:
 
 @singledispatch
 def plain(value: Any) -> Any:
-    """Numbers, strings, lists and dicts only; what is not finite becomes null."""
+    """Value in terms of JSON: numbers, strings, lists and dicts; numbers that are not finite become null."""
     return str(value)
 
 
@@ -88,7 +88,7 @@ def _(value: bool | int | None) -> int | None:
 
 
 def shown(value: Any) -> str:
-    """A value in a table: a number with six digits, of many the first ones."""
+    """Text of a value in a table: numbers with six digits, of an array the first few."""
     if np.ndim(value):
         return ", ".join(map(shown, value[:8])) + (f", ... ({len(value)} in all)" if len(value) > 8 else "")
     return f"{value:.6g}" if isinstance(value, float | np.floating) else str(value)

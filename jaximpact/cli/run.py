@@ -43,7 +43,7 @@ examples:
 
 
 def add_command(commands: Any) -> None:
-    """The parser of `run`."""
+    """Adds the parser of `run`."""
     command = commands.add_parser("run", help="compute a motion or an ensemble", **shared.text(RUN))
     shared.add_shared(command)
     command.add_argument("--h", type=float, default=1e-3, help="step [s] (default %(default)g)")
@@ -132,7 +132,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> int:
-    """Print what was found; the exit status."""
+    """Prints the findings; returns the exit status."""
     failed = np.atleast_1d(np.asarray(solution.status)) & int(FAILURES)
     if np.any(failed):
         # the decoded status goes to stderr
@@ -189,7 +189,7 @@ def _ensemble_facts(solution: Solution) -> dict[str, Any]:
 def _perturbed_starts(
     entry: Entry, case: Case, q0: np.ndarray, v0: np.ndarray, options: argparse.Namespace
 ) -> tuple[tuple[np.ndarray, np.ndarray], dict[str, int]]:
-    """Initial data (N, d) around the case, positions admissible, and remarks on how they were kept so."""
+    """Random initial data (N, d) around the case, with admissible positions, and remarks on how they were made admissible."""
     random = np.random.default_rng(options.seed)
     lanes, d = options.ensemble, len(q0)
     # positions, velocities, perturbations and what they are tested with
@@ -224,7 +224,7 @@ def _perturbed_starts(
 
 
 def _time_runs(compute: Callable[[], Solution]) -> tuple[Solution, dict[str, float]]:
-    """The solution, and seconds of its compilation and of its run (a second one where that takes little)."""
+    """The solution, and seconds of compilation and of a run (repeated without compilation if short)."""
     compiling: list[float] = []
 
     def listen(event: str, duration_secs: float, **_: str | int) -> None:

@@ -1,4 +1,4 @@
-"""What the commands have in common: the problem, case and methods that the user names, and where results go."""
+"""Shared by all commands: problem, case and methods that the user names, and where results go."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ what to choose:
 
 
 class UsageError(Exception):
-    """What the user asked for cannot be done; the message says why."""
+    """A request of the user that cannot be met; the message says why."""
 
 
 def text(description: str) -> dict[str, Any]:
-    """What a parser says of itself, line by line as it stands."""
+    """Keyword arguments that give a parser this description, with its line breaks."""
     return {"formatter_class": argparse.RawDescriptionHelpFormatter, "description": description}
 
 
@@ -65,7 +65,7 @@ def find(name: str) -> Entry:
 
 
 class Motion(NamedTuple):
-    """Case name, case, final time, restitution, and exact motion and impulse where the case knows them."""
+    """Motion to compute: case name, case, final time, restitution, and exact motion and impulse if the case has them."""
 
     name: str
     case: Case
@@ -76,7 +76,7 @@ class Motion(NamedTuple):
 
 
 def motion_of(entry: Entry, options: argparse.Namespace) -> Motion:
-    """What the options ask for of a problem."""
+    """The motion that the command line's options describe."""
     name = options.case or next(iter(entry.cases))
     if name not in entry.cases:
         raise UsageError(f"{entry.name} has no case {name!r}; {suggestion(name, entry.cases)}")
@@ -104,7 +104,7 @@ def count_constraints(entry: Entry, case: Case) -> int:
 
 
 def expected_orders(case: Case, label: str) -> dict[str, str]:
-    """Predicted orders in words."""
+    """Orders predicted by theory, in words."""
     orders = case.orders.get(label)
     if orders is None:
         return dict.fromkeys(("position", "velocity", "impulse"), "-")
@@ -119,7 +119,7 @@ def folder(options: argparse.Namespace, entry: Entry) -> Path:
 
 
 def picture(draw: Callable[[], Path]) -> list[Path]:
-    """The picture's path in a list, or an empty one and a remark where matplotlib is missing."""
+    """The picture's path in a list; an empty list and a remark if matplotlib is missing."""
     try:
         return [draw()]
     except ImportError as error:

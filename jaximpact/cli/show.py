@@ -1,4 +1,4 @@
-"""The commands `list` and `show`: what the catalogue has, and what theory says of one problem."""
+"""The commands `list` and `show`: contents of the catalogue, and what theory says of one problem."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ examples:
 
 
 def add_commands(commands: Any) -> None:
-    """The parsers of `list` and `show`."""
+    """Adds the parsers of `list` and `show`."""
     command = commands.add_parser("list", help="list the problems", **text(LIST))
     command.add_argument("--verbose", action="store_true", help="one line for each case")
     command.set_defaults(command=_list)
@@ -85,7 +85,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _applicable(entry: Entry, case: Case) -> list[str]:
-    """Schemes that cover the case."""
+    """Names of the schemes that apply to the case."""
     fitting = []
     for label, make in SCHEMES.items():
         try:

@@ -1,4 +1,4 @@
-"""The commands of studies: compute one that a file describes, continue it, show it."""
+"""The commands `study` and `resume`: compute a study from a file, continue it, show it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ examples:
 
 
 def add_commands(commands: Any, text: Callable[[str], dict[str, Any]]) -> None:
-    """The parsers of `study` and `resume`."""
+    """Adds the parsers of `study` and `resume`."""
     command = commands.add_parser("study", help="compute a study from a file", **text(STUDY))
     command.add_argument("file", type=Path, help="TOML file")
     _options(command)
@@ -59,7 +59,7 @@ def _options(command: argparse.ArgumentParser) -> None:
 
 
 def _compute(study: Study, options: argparse.Namespace) -> int:
-    """Run a study to its end; 1 where lanes failed or it could not be finished, 130 after Ctrl-C."""
+    """Runs a study to its end; returns 1 if lanes failed or it could not be finished, 130 after Ctrl-C."""
     try:
         with ExitStack() as stack:
             executor = None
@@ -83,7 +83,7 @@ def is_study(path: str) -> bool:
 
 
 def show_study(path: str) -> int:
-    """Progress, definition, provenance and failed lanes of a study."""
+    """Shows progress, definition, provenance and failed lanes of a study."""
     study = Study.open(path)
     summary = study.summary()
     print(f"{study!r}\n")

@@ -1,4 +1,4 @@
-"""Pictures of results: `draw` knows one for each type of them; needs matplotlib."""
+"""Pictures of results: `draw` has one for each type of result; needs matplotlib."""
 
 from __future__ import annotations
 
@@ -60,9 +60,12 @@ __all__ = [
 
 
 class Picture(NamedTuple):
-    """How a result is drawn: with a size [inch] by ``function(result, ax, **options)`` on one axes, without one by
-    ``function(result, **options)`` on several of its own, which it returns; ``main(result, ax, **options)`` then draws the
-    first of its panels alone, on axes that are given. All return a remark for the heading."""
+    """How a result is drawn. All functions return a remark for the heading.
+
+    With a ``size`` [inch] the picture has one panel: ``function(result, ax, **options)``. Without, it has several:
+    ``function(result, **options)`` makes and returns their axes, and ``main(result, ax, **options)`` draws the first panel alone on given
+    axes.
+    """
 
     function: Callable[..., Any]
     size: tuple[float, float] | None = None
@@ -101,44 +104,44 @@ def draw(result: Any, path: None = None, *, ax: Any = None, title: str = "", **o
 @overload
 def draw(result: Any, path: str | Path, *, ax: Any = None, title: str = "", **options: Any) -> Path: ...
 def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: str = "", **options: Any) -> Any:
-    """Draw the picture that belongs to the type of a result.
+    """Draws the picture that belongs to the type of a result.
 
     ==================  ============================================================================================
     result              picture, and its options
     ==================  ============================================================================================
     `Solution`          one motion over time; ``exact``: t (k,) -> (q, v), drawn dashed; ``gaps``: (t, q) -> (k, m),
-                        in a panel of its own. Of a batch quantiles and impacts over time, and final positions;
-                        ``swept``: what differs between the lanes, arrays (B,) by label, drawn for d = 1
-    `Impacts`           speeds over time of one motion, times of impacts lane by lane of more
+                        in a panel of its own. For a batch quantiles and impacts over time, and final positions;
+                        ``swept``: quantities that differ between lanes, arrays (B,) by label, drawn for d = 1
+    `Impacts`           speeds over time; for several motions the times of impacts, lane by lane
     `Balance`           energies, and the residuals
     `Convergence`       errors over h, with observed orders and lines of slope 1 and 2
     `Statistics`        quantile bands of ``component`` of ``name``, over time or groups (``label``)
-    `Section`           velocity over position of one ``coordinate``; so of `Crossings`
+    `Section`           velocity over position of one ``coordinate``; the same for `Crossings`
     `ImpactSection`     velocity before each impact over its phase
     `Bifurcation`       positions of one ``coordinate``, and the period, over the parameter
     `ParameterMap`      period and impacts over the two parameters
     `Basins`            one colour for each attractor
     `PeriodicOrbit`     multipliers in the complex plane
     `Branch`            state, multipliers, impact speed and clearance over the parameter, and the events
-    `Sensitivities`     what one ``output`` owes to each input, ranked ``by`` "relative" or "absolute" derivatives
-    `Ranking`           the same of a ranking: ``output``
+    `Sensitivities`     derivatives of one ``output``, inputs ranked ``by`` "relative" or "absolute" derivatives
+    `Ranking`           derivatives of one ``output``, ranked
     `Covariance`        shares of the inputs in the variance of each output
     `Linearity`         samples of one ``output`` beside their linearisation
     `Indices`           indices of one ``output`` with confidence intervals
     `Report`            cases over simulators, of the conformance suite
-    `Lyapunov`          block means of one motion; of a batch exponents over ``parameter`` (B,), with its ``label``
+    `Lyapunov`          block means; for a batch exponents over ``parameter`` (B,), with its ``label``
     ==================  ============================================================================================
 
     Args:
-        result: one of these.
+        result: a result of one of these types.
         path: the picture to write; its suffix chooses the format (.png, .pdf, .svg).
-        ax: axes of matplotlib to draw on. Of a picture of several panels it then holds the first one alone: positions of
+        ax: axes of matplotlib to draw on. If the picture has several panels, only the first one is drawn: positions of
             a motion, quantiles of one ``component`` of a batch, energies, states.
         title: heading.
         options: of the picture, as above.
 
     Returns:
-        The path; without one the axes drawn on, an array of them where there are several.
+        The path; without a path the axes drawn on, an array of them for several panels.
 
     Raises:
         TypeError: a result without a picture, or an option that the picture does not know. ValueError: ``ax`` together
@@ -149,7 +152,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
         raise ValueError("path and ax exclude each other: draw on ax, then save its figure, ax.figure.savefig(path)")
     if ax is not None and not hasattr(ax, "plot"):
         raise TypeError(f"ax must be one Axes of matplotlib, got {type(ax).__name__}: of several give one, axes[0]")
-    if result._traced():
+    if result._is_traced():
         raise TypeError(
             f"result: a {type(result).__name__} that is traced has no numbers to draw: call it outside of jax's transformations"
         )
@@ -185,7 +188,7 @@ def _picture_of(result: Any) -> Picture:
 
 
 def __getattr__(name: str) -> Any:
-    """The names that `draw` has replaced, for one version more."""
+    """Deprecated names of pictures that `draw` has replaced."""
     if name in ("plot_motion", "plot_convergence", "plot_ensemble"):
         warnings.warn(f"plots.{name}(...) is plots.draw(...) now", DeprecationWarning, stacklevel=2)
         return draw

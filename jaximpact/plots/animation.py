@@ -1,4 +1,4 @@
-"""Motions of planar systems as moving pictures: a drawing function for each frame, and ready-made ones."""
+"""Animations of planar systems: a drawing function for each frame, and ready-made ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def animate(
     ax: Any = None,
     title: str = "",
 ) -> Any:
-    """A motion as a moving picture, its axes of equal scale and fixed limits that hold all of it.
+    """Animates a motion, on axes of equal scale whose fixed limits hold all of it.
 
     Args:
         solution: one motion with saved rows, between which positions are affine.
@@ -46,13 +46,13 @@ def animate(
         fps: frames per second of the picture.
         speed: seconds of the motion in a second of the picture: 0.1 for slow motion.
         ax: axes to draw on.
-        title: above the axes; the time stands behind it.
+        title: title above the axes; the time is appended.
 
     Returns:
         The path; without one a `matplotlib.animation.FuncAnimation` (``.to_jshtml()`` shows it in a notebook).
 
     Raises:
-        ValueError: a batch, no rows, or another suffix. ImportError: no matplotlib, pillow or ffmpeg; it says what to install.
+        ValueError: a batch, no rows, or another suffix. ImportError: matplotlib, pillow or ffmpeg is missing.
     """
     check_result("solution", solution, Solution, "solve or ensemble")
     drawings = (draw,) if callable(draw) else tuple(draw)
@@ -106,7 +106,7 @@ def animate(
 
 
 def particles(*, positions: Callable[[np.ndarray], Any] | None = None, size: float = 9.0) -> Drawing:
-    """Draws particles as dots of one ``size`` [points].
+    """Drawing function for particles as dots of one ``size`` [points].
 
     Args:
         positions: ``positions(q) -> (n, 2)``. By default q is (x0, y0, x1, y1, ...); of a single coordinate the height.
@@ -121,11 +121,11 @@ def particles(*, positions: Callable[[np.ndarray], Any] | None = None, size: flo
 
 
 def disks(radius: Any, *, positions: Callable[[np.ndarray], Any] | None = None) -> Drawing:
-    """Draws disks (balls) to scale.
+    """Drawing function for disks (balls) to scale.
 
     Args:
-        radius: one for all, or one each (n,) [unit of q].
-        positions: of their centres, as in `particles`.
+        radius: one radius for all, or one each (n,) [unit of q].
+        positions: positions of the centres, as in `particles`.
     """
     radii = real("radius", radius)
     if radii.ndim > 1 or np.any(radii <= 0):
@@ -146,12 +146,12 @@ def disks(radius: Any, *, positions: Callable[[np.ndarray], Any] | None = None) 
 def linkage(
     lengths: Any = None, *, joints: Callable[[np.ndarray], Any] | None = None, relative: bool = False
 ) -> Drawing:
-    """Draws a chain of rods, such as a pendulum of several links, from a pivot at the origin.
+    """Drawing function for a chain of rods, such as a pendulum of several links, from a pivot at the origin.
 
     Args:
-        lengths: of the rods (n,), q being their angles from the downward vertical.
-        joints: in place of lengths ``joints(q) -> (k, 2)``, the points that rods connect, the pivot among them.
-        relative: whether angles are those between a rod and the one before it.
+        lengths: lengths of the rods (n,); q holds their angles from the downward vertical.
+        joints: in place of lengths ``joints(q) -> (k, 2)``, the points that rods connect, including the pivot.
+        relative: whether q holds the angle of each rod from the one before it.
     """
     if (lengths is None) == (joints is None):
         raise TypeError("linkage: give either lengths, with angles as coordinates, or joints(q) -> (k, 2)")
@@ -191,7 +191,7 @@ def _points(q: np.ndarray, positions: Callable[[np.ndarray], Any] | None) -> np.
 
 
 def _limits(ax: Axes) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Limits that hold all that has been drawn, neither side much shorter than the other."""
+    """Axis limits that hold everything drawn, neither side much shorter than the other."""
     ax.autoscale_view()
     (left, right), (low, high) = ax.get_xlim(), ax.get_ylim()
     least = 0.35 * max(right - left, high - low)
@@ -200,7 +200,7 @@ def _limits(ax: Axes) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def _writer(path: Path, fps: float) -> Any:
-    """What writes files of that suffix."""
+    """Matplotlib's writer for files with that suffix."""
     if path.suffix not in WRITERS:
         raise ValueError(f"path: {path.name!r} must end in .gif or .mp4")
     try:

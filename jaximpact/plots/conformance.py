@@ -1,4 +1,4 @@
-"""The picture of the conformance suite: cases over simulators."""
+"""Picture of the conformance suite: cases over simulators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PASSES, FAILS = COLOURS[2], COLOURS[1]
 
 
 def draw_report(report: Report, ax: Axes) -> str:
-    """A field for each case and adapter: whether it passes, and the power of ten of its error; empty where it cannot be stated."""
+    """Draws a table of cases and adapters: pass or fail, and the power of ten of the error; empty where the adapter cannot state the case."""
     shown = [column for column in report.columns if column.cells]
     if not shown:
         raise ValueError("report: no adapter gave an answer: there is nothing to draw")

@@ -32,7 +32,7 @@ BANDS = "median, bands of 50 % and 90 %; below: share in contact"
 
 
 def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None = None) -> tuple[np.ndarray, str]:
-    """The motions of an ensemble: quantiles over the saved times, and where they end.
+    """Draws an ensemble: quantiles over the saved times, and final positions.
 
     Args:
         solution: what `ensemble` returned.
@@ -93,7 +93,7 @@ def draw_ensemble(solution: Solution, *, swept: Mapping[str, np.ndarray] | None 
 
 
 def draw_fan(solution: Solution, ax: Axes, *, component: int = 0) -> str:
-    """Quantiles of one coordinate of an ensemble over time, and its impacts; final positions where no other rows are saved."""
+    """Draws quantiles of one coordinate of an ensemble over time, and its impacts; final positions if no other rows are saved."""
     t, q, kept = _sound(solution)
     if not 0 <= component < q.shape[2]:
         raise ValueError(f"component={component}: there are {q.shape[2]} coordinates")
@@ -111,7 +111,7 @@ def draw_fan(solution: Solution, ax: Axes, *, component: int = 0) -> str:
 
 
 def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times and positions of the motions that did not fail, and which these are (B,)."""
+    """Times and positions of the motions that did not fail, and the mask (B,) of these motions."""
     q = np.asarray(solution.q)
     failed = (np.asarray(solution.status) & int(FAILURES)) != 0
     kept = ~failed & np.all(np.isfinite(q), axis=(1, 2))
@@ -121,7 +121,7 @@ def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _has_fan(t: np.ndarray, q: np.ndarray) -> bool:
-    """Whether there are rows of common times to draw quantiles over."""
+    """Whether all motions have rows at common times, so that quantiles can be drawn over time."""
     return q.shape[1] > 2 and bool(np.all(t == t[0]))
 
 
@@ -131,7 +131,7 @@ def _count_lost(kept: np.ndarray) -> list[str]:
 
 
 def _impact_shares(solution: Solution, kept: np.ndarray) -> dict[str, np.ndarray]:
-    """By contact the share of the motions that it pushes between two rows (k - 1,), over a few rows where they are many."""
+    """Share of the motions that each contact pushes between two rows (k - 1,), or over several rows if there are many."""
     impulse = np.asarray(solution.impulse)[kept]
     active = runs(impulse, solution.timing).active
     steps = active.shape[1]
@@ -145,7 +145,7 @@ def _impact_shares(solution: Solution, kept: np.ndarray) -> dict[str, np.ndarray
 
 
 def draw_convergence(result: Convergence, ax: Axes) -> str:
-    """The errors of a convergence sweep over h, log-log, with observed orders and guides of slope 1 and 2."""
+    """Draws errors over h, log-log, with observed orders and guides of slope 1 and 2."""
     labels = {"position": "position, sup norm", "velocity": "velocity, L1 norm", "impulse": "total impulse"}
     h, orders = np.asarray(result.h), result.orders()
     anchors: list[float] = []
@@ -181,7 +181,7 @@ def draw_convergence(result: Convergence, ax: Axes) -> str:
 
 
 def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: int = 0, label: str = "") -> str:
-    """Quantile bands of one component: over time, for some groups, or, of one row, over the groups."""
+    """Draws quantile bands of one component over time, for some groups, or for a single row over the groups."""
     if name not in found.quantile:
         raise ValueError(f"name={name!r}: there are statistics of {', '.join(map(repr, found.quantile))}")
     values = found.quantile[name]
@@ -217,7 +217,7 @@ def draw_statistics(found: Statistics, ax: Axes, *, name: str = "q", component: 
 
 
 def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float) -> None:
-    """Lines of slope 1 and 2 from ``anchor`` at the largest h."""
+    """Draws lines of slope 1 and 2 from ``anchor`` at the largest h."""
     low = min(0.5 * anchor * h.min() / h.max(), ax.get_ylim()[0])
     for order, style in ((1, ":"), (2, "-.")):
         left = max(h.min(), h.max() * (1.6 * low / anchor) ** (1 / order))
@@ -229,7 +229,7 @@ def _slope_guides(ax: Axes, h: np.ndarray, anchor: float, largest: float) -> Non
 
 
 def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[str, np.ndarray]) -> None:
-    """Median and central 50 % and 90 % of the lanes over time; in a strip below them the share of motions in contact."""
+    """Draws median and central 50 % and 90 % of the lanes over time, and in a strip below the share of motions in contact."""
     low, quarter, middle, three, high = np.quantile(q, (0.05, 0.25, 0.5, 0.75, 0.95), axis=0)
     ax.fill_between(t, low, high, color=colour, alpha=0.18, lw=0)
     ax.fill_between(t, quarter, three, color=colour, alpha=0.38, lw=0)
@@ -253,7 +253,7 @@ def _fan(ax: Axes, t: np.ndarray, q: np.ndarray, colour: str, shares: Mapping[st
 
 
 def _histogram(ax: Axes, q: np.ndarray, size: float, colour: str) -> None:
-    """Final positions with their 5, 50 and 95 % quantiles."""
+    """Draws a histogram of final positions with their 5, 50 and 95 % quantiles."""
     if np.ptp(q) > 1e-9 * size:
         span = (q.min(), q.max())
     else:
@@ -269,7 +269,7 @@ def _histogram(ax: Axes, q: np.ndarray, size: float, colour: str) -> None:
 
 
 def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float, labels: Labels) -> None:
-    """Final positions in the plane of the first two coordinates shown."""
+    """Draws final positions in the plane of the first two coordinates shown."""
     i, j = shown[:2]
     ax.plot(q[:, i], q[:, j], ".", ms=dot(len(q)), color=COLOURS[2], alpha=0.6, mew=0)
     limits(ax.set_xlim, q[:, i], size)
@@ -280,7 +280,7 @@ def _scatter(ax: Axes, q: np.ndarray, shown: list[int], when: str, size: float, 
 
 
 def _bands(ax: Axes, x: np.ndarray, values: np.ndarray, colour: str, label: str | None) -> None:
-    """Bands between the outermost quantiles (Q, k), the next ones, and so on; a line for one in the middle."""
+    """Draws nested bands between pairs of quantiles (Q, k), from the outermost inwards; a middle quantile is a line."""
     order = values.shape[0]
     for i in range(order // 2):
         ax.fill_between(x, values[i], values[order - 1 - i], color=colour, alpha=0.18 + 0.2 * i, lw=0)

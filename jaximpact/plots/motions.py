@@ -27,10 +27,10 @@ def draw_motion(
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     gaps: Callable[..., Any] | None = None,
 ) -> tuple[np.ndarray, str]:
-    """One motion over time: positions, velocities, accumulated impulses, and energy where the solution has it.
+    """Draws one motion over time: positions, velocities, accumulated impulses, and energy if the solution has it.
 
-    Impacts are the grey lines. A motion that failed and blew up is drawn up to there. Energies of rows in the middle of an
-    impact are left out: the velocity of a step that contains part of an impact is neither that before nor that after.
+    Impacts are grey lines. A motion that failed is drawn until it blows up. Energies of rows in the middle of an impact are left
+    out: the velocity of a step that contains part of an impact is neither the one before it nor the one after it.
 
     Args:
         solution: what `solve` returned.
@@ -87,7 +87,7 @@ def draw_motion(
 def draw_positions(
     solution: Solution, ax: Axes, *, exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None
 ) -> str:
-    """The positions of one motion over time, its impacts grey lines."""
+    """Draws the positions of one motion over time, with impacts as grey lines."""
     t, q, _, impulse = _sound(solution)
     failed_at = float(solution.failed_at)
     impacts, _ = _impacts(t, impulse, solution.timing)
@@ -110,7 +110,7 @@ def draw_positions(
 
 
 def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Times, positions, velocities and impulses of the rows of one motion, up to where a failed one blows up."""
+    """Times, positions, velocities and impulses of one motion's rows, up to where a failed motion blows up."""
     q = np.asarray(solution.q)
     if len(q) < 2:
         raise ValueError(
@@ -131,7 +131,7 @@ def plot_derivatives(
     impacts: Any = (),
     title: str = "",
 ) -> Any:
-    """Draw derivatives along a motion, tangents or adjoints: one panel for each, one curve for each way to compute it.
+    """Draws derivatives along a motion, tangents or adjoints: one panel for each derivative, one curve for each method.
 
     Args:
         t: times (k,) [s].
@@ -181,7 +181,7 @@ def plot_derivatives(
 
 
 def draw_impacts(found: Impacts, ax: Axes) -> str:
-    """The speeds of the impacts of one motion over time, or the times of impacts of several, lane by lane.
+    """Draws the speeds of the impacts of one motion over time, or the times of impacts of several motions, lane by lane.
 
     Lasting contact is a thick line, accumulating impacts are a band.
     """
@@ -214,7 +214,7 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
 
 
 def draw_balance(found: Balance) -> tuple[np.ndarray, str]:
-    """Kinetic energy, work, losses and driving work over time, and the residuals of energy and momentum."""
+    """Draws kinetic energy, work, losses and driving work over time, and the residuals of energy and momentum."""
     figure, cells = new_grid(8.0, 7.0, 3, 1)
     axes = cells[:, 0]
     draw_energies(found, axes[0])
@@ -242,7 +242,7 @@ def draw_balance(found: Balance) -> tuple[np.ndarray, str]:
 
 
 def draw_energies(found: Balance, ax: Axes) -> str:
-    """Kinetic energy, work, losses and driving work over time."""
+    """Draws kinetic energy, work, losses and driving work over time."""
     curves = {"kinetic energy": found.kinetic, "work of the forces": found.work, "lost in impacts": found.loss}
     if np.any(found.driven != 0):
         curves["work of moving constraints"] = found.driven
@@ -265,7 +265,7 @@ def _sound_rows(t: np.ndarray, q: np.ndarray, v: np.ndarray) -> int:
 
 
 def _largest(size: np.ndarray) -> list[int]:
-    """All indices, or the few of largest size, in order."""
+    """All indices, or the few with the largest size, in order."""
     if len(size) <= len(COLOURS):
         return list(range(len(size)))
     return sorted(int(i) for i in np.argsort(-size, kind="stable")[:SHOWN])
@@ -284,7 +284,7 @@ def _curves(
     fine: np.ndarray | None = None,
     **line: Any,
 ) -> None:
-    """The ``shown`` columns of ``values`` over time, and the exact ones dashed."""
+    """Draws the ``shown`` columns of ``values`` over time, and exact ones dashed."""
     many = values.shape[1]
     label = lambda i: names[i] if names else f"{symbol}[{i}]"
     for i, colour in zip(shown, COLOURS, strict=False):
@@ -300,13 +300,13 @@ def _curves(
 
 
 def _impacts(t: np.ndarray, impulse: np.ndarray, timing: Timing | None) -> tuple[np.ndarray, np.ndarray]:
-    """Times of impacts, at the end of the steps that they begin in, and which rows (k,) lie within one."""
+    """Times of impacts, at the end of their first step, and the mask (k,) of rows within an impact."""
     found = runs(impulse[None], timing)
     return np.unique(t[found.first[found.impact] + 1]), found.inside[0]
 
 
 def _mark(ax: Axes, impacts: np.ndarray) -> None:
-    """Grey lines at the impacts, ticks at the top where they are many."""
+    """Marks impacts by grey lines, or by ticks at the top if there are many."""
     many = len(impacts) > IMPACTS_DRAWN
     style: dict[str, Any] = {"lw": 0.4, "alpha": 0.9} if many else {"lw": 0.7, "alpha": 0.6}
     ax.vlines(impacts, 0.95 if many else 0.0, 1.0, transform=ax.get_xaxis_transform(), color=GREY, zorder=0, **style)

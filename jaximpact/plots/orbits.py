@@ -1,4 +1,4 @@
-"""Pictures of periodic orbits, branches of them, and Lyapunov exponents."""
+"""Pictures of periodic orbits, of branches and of Lyapunov exponents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FARTHEST = 3.0  # multipliers of larger modulus are named at the edge of the com
 
 
 def draw_multipliers(orbit: PeriodicOrbit, ax: Axes) -> str:
-    """Floquet multipliers in the complex plane, with the unit circle; stable orbits blue, others orange."""
+    """Draws Floquet multipliers in the complex plane, with the unit circle; stable orbits blue, others orange."""
     multipliers = np.atleast_2d(orbit.multipliers)
     stable, found = np.atleast_1d(orbit.stable), np.atleast_1d(orbit.converged)
     if not found.any():
@@ -55,7 +55,7 @@ def draw_multipliers(orbit: PeriodicOrbit, ax: Axes) -> str:
 
 
 def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
-    """A branch over its parameter: the state, the multipliers' moduli, impact speed and clearance, and the events."""
+    """Draws a branch over its parameter: state, moduli of the multipliers, impact speed and clearance, and events."""
     p = branch.parameter
     contact = {
         name: np.where(np.isfinite(x), x, np.nan)
@@ -93,7 +93,7 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
 
 
 def draw_states(branch: Branch, ax: Axes) -> str:
-    """The state at the section over the parameter, and the events."""
+    """Draws the state at the section over the parameter, and the events."""
     for i, colour in zip(evenly(branch.q.shape[1]), COLOURS, strict=False):
         name = branch.naming.coordinate(i, branch.q.shape[1])
         for stable, style in LINES.items():
@@ -115,7 +115,7 @@ def draw_states(branch: Branch, ax: Axes) -> str:
 
 
 def _pieces(branch: Branch, i: int, stable: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The stable or the unstable pieces of coordinate i over the parameter, from event to event, NaN between them."""
+    """Coordinate i over the parameter, restricted to stable or to unstable orbits, with NaN between pieces."""
     x, y = [], []
     last = len(branch.parameter) - 1
     for k in range(last + 1):
@@ -130,7 +130,7 @@ def _pieces(branch: Branch, i: int, stable: bool) -> tuple[np.ndarray, np.ndarra
 
 
 def draw_lyapunov(found: Lyapunov, ax: Axes, *, parameter: Any = None, label: str = "") -> str:
-    """Lyapunov exponents: of one motion its block means, of a batch their values over ``parameter`` (B,), with error bars."""
+    """Draws Lyapunov exponents with error bars: block means of one motion, or the values of a batch over ``parameter`` (B,)."""
     exponents = np.asarray(found.exponents)
     count = exponents.shape[-1]
     if exponents.ndim == 1:

@@ -1,4 +1,4 @@
-"""Pictures of what outputs owe to parameters: derivatives, shares of variance, linearity, global indices."""
+"""Pictures of the influence of parameters on outputs: derivatives, shares of variance, linearity, global indices."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ BARS = 12  # inputs that are drawn
 
 
 def draw_sensitivities(found: Sensitivities, ax: Axes, **options: Any) -> str:
-    """The ranking of one motion; ``by``, ``units`` and ``output`` as in `draw_ranking`."""
+    """Draws the ranking of one motion; ``by``, ``units`` and ``output`` as in `draw_ranking`."""
     ranked = {name: options.pop(name) for name in ("by", "units") if name in options}
     return draw_ranking(found.ranking(**ranked), ax, **options)
 
 
 def draw_ranking(found: Ranking, ax: Axes, *, output: str | None = None) -> str:
-    """What one output, the first by default, owes to each input: a bar for each, the longest on top."""
+    """Draws the derivatives of one output (by default the first) by each input as bars, the longest on top."""
     name = str(found.output[0]) if output is None else output
     _check_known("output", name, list(dict.fromkeys(map(str, found.output))))
     mine = found.output == name
@@ -47,7 +47,7 @@ def draw_ranking(found: Ranking, ax: Axes, *, output: str | None = None) -> str:
 
 
 def draw_covariance(found: Covariance, ax: Axes) -> str:
-    """Shares of the inputs in the variance of each output, a row of bars for each; the deviations beside the names."""
+    """Draws shares of the inputs in the variance of each output, a stacked bar per output, with standard deviations beside the names."""
     shown = list(range(len(found.outputs)))[:BARS]
     most = np.max(np.abs(np.nan_to_num(found.shares[shown])), axis=0)
     inputs = [i for i in np.argsort(-most, kind="stable")[: len(COLOURS)] if most[i] > 0]
@@ -69,7 +69,7 @@ def draw_covariance(found: Covariance, ax: Axes) -> str:
 
 
 def draw_linearity(found: Linearity, ax: Axes, *, output: str | None = None) -> str:
-    """Sampled values of one output, the first by default, over what the Jacobian says they are."""
+    """Draws sampled values of one output (by default the first) over its linearisation."""
     name = found.outputs[0] if output is None else output
     _check_known("output", name, list(found.outputs))
     i = found.outputs.index(name)
@@ -90,7 +90,7 @@ def draw_linearity(found: Linearity, ax: Axes, *, output: str | None = None) -> 
 
 
 def draw_indices(found: Indices, ax: Axes, *, output: str | None = None) -> str:
-    """Indices of one output, the first by default, with their confidence intervals."""
+    """Draws the indices of one output (by default the first) with their confidence intervals."""
     name = found.outputs[0] if output is None else output
     _check_known("output", name, list(found.outputs))
     k = found.outputs.index(name)

@@ -25,7 +25,7 @@ LIGHT = "#e8e8e8"
 
 
 def draw_section(section: Section | Crossings, ax: Axes, *, coordinate: int = 0) -> str:
-    """Velocity over position of one coordinate, all lanes together."""
+    """Draws velocity over position of one coordinate, all lanes together."""
     _points(ax, section.q[..., coordinate].ravel(), section.v[..., coordinate].ravel())
     labels = section.naming
     ax.set_xlabel(labels.axis(f"position {labels.coordinate(coordinate, 2)}", "q", coordinate))
@@ -34,7 +34,7 @@ def draw_section(section: Section | Crossings, ax: Axes, *, coordinate: int = 0)
 
 
 def draw_impact_section(found: ImpactSection, ax: Axes) -> str:
-    """The velocity before each impact over its phase, all lanes together."""
+    """Draws the velocity before each impact over its phase, all lanes together."""
     _points(ax, found.phase, found.impacts.before)
     ax.set_xlim(0, 1)
     ax.set_xlabel("phase of the forcing at the impact [periods]")
@@ -43,7 +43,7 @@ def draw_impact_section(found: ImpactSection, ax: Axes) -> str:
 
 
 def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.ndarray, str]:
-    """The sections of one coordinate over the parameter, and below the periods found."""
+    """Draws the sections of one coordinate over the parameter, and the periods below."""
     figure = new_figure(9.0, 6.0)
     top, below = figure.subplots(2, sharex=True, height_ratios=(4, 1))
     remark = draw_sections(found, top, coordinate=coordinate)
@@ -68,7 +68,7 @@ def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.nda
 
 
 def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
-    """The sections of one coordinate over the parameter."""
+    """Draws the sections of one coordinate over the parameter."""
     q = found.q[..., coordinate]
     _points(ax, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
     naming = found.section.naming
@@ -79,7 +79,7 @@ def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
 
 
 def draw_parameter_map(found: ParameterMap) -> tuple[np.ndarray, str]:
-    """Period and number of impacts over the two parameters."""
+    """Draws period and number of impacts over the two parameters."""
     from matplotlib import colormaps
 
     figure = new_figure(11.0, 4.8)
@@ -98,7 +98,7 @@ def draw_parameter_map(found: ParameterMap) -> tuple[np.ndarray, str]:
 
 
 def draw_periods(found: ParameterMap, ax: Axes) -> str:
-    """Period over the two parameters."""
+    """Draws the period over the two parameters."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
     names = ["not settled", "failed", "none", *map(str, range(1, PERIODS + 1)), f"> {PERIODS}"]
@@ -116,7 +116,7 @@ def draw_periods(found: ParameterMap, ax: Axes) -> str:
 
 
 def draw_basins(found: Basins, ax: Axes) -> str:
-    """The basins, one colour for each attractor, and the states of those attractors that lie in the picture."""
+    """Draws the basins, one colour for each attractor, and the attractors' states that lie in the picture."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
     from matplotlib.patches import Patch
 
@@ -150,7 +150,7 @@ def draw_basins(found: Basins, ax: Axes) -> str:
 
 
 def _points(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
-    """A scatter: pixels where there are many."""
+    """Draws a scatter, with pixels for dots if there are many."""
     many = len(x) > POINTS
     style: dict[str, Any] = (
         {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": dot(len(x)), "mew": 0, "alpha": 0.8}

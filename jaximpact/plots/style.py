@@ -1,4 +1,4 @@
-"""What all pictures share: figures, colours, axes without clutter, and limits that do not magnify round-off."""
+"""Style of all pictures: figures, colours, plain axes, and limits that do not magnify round-off."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHOWN = 4  # curves of a panel, where there are more than colours
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of matplotlib's object interface: no window, no global state."""
+    """Figure of matplotlib's object interface: no window, no global state."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -38,14 +38,14 @@ def new_grid(width: float, height: float, rows: int, columns: int) -> tuple[Figu
 
 
 def set_heading(figure: Figure, text: str) -> None:
-    """Lines of text over the panels, wrapped to the width of the figure."""
+    """Puts lines of text over the panels, wrapped to the width of the figure."""
     width = int(11 * figure.get_figwidth())
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, width)]
     figure.suptitle("\n".join(lines), fontsize=12)
 
 
 def tidy(ax: Axes) -> None:
-    """A light grid, and axes at the left and below only."""
+    """Leaves a light grid, and axes at the left and below only."""
     ax.grid(color="#e4e4e4", lw=0.7)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -54,7 +54,7 @@ def tidy(ax: Axes) -> None:
 
 
 def limits(set_limits: Callable[..., Any], values: np.ndarray, size: float, small: float = 1e-6) -> None:
-    """Limits that do not magnify round-off: where ``values`` vary by less than ``small`` of ``size``."""
+    """Sets axis limits that do not magnify round-off, when ``values`` vary by less than ``small`` times ``size``."""
     values = values[np.isfinite(values)]
     if values.size and np.ptp(values) <= small * size:
         margin = (0.1 if small > 1e-8 else 10 * small) * (size or 1.0)
@@ -62,12 +62,12 @@ def limits(set_limits: Callable[..., Any], values: np.ndarray, size: float, smal
 
 
 def evenly(count: int, most: int | None = None) -> list[int]:
-    """All of ``count`` coordinates, or a few evenly spread ones."""
+    """All of ``count`` indices, or a few evenly spread ones."""
     if count <= (most or len(COLOURS)):
         return list(range(count))
     return [int(i) for i in np.linspace(0, count - 1, most or SHOWN).round()]
 
 
 def dot(count: int) -> float:
-    """Size of the dots of a scatter of so many."""
+    """Size of a scatter's dots for ``count`` points."""
     return float(np.clip(100.0 / np.sqrt(max(1, count)), 3.0, 8.0))

@@ -1,4 +1,4 @@
-"""What computations give: one motion or many, and their derivatives, with all that a result can do."""
+"""Results: solutions, Jacobians and indices as objects that print, save, tabulate and draw themselves."""
 
 from .covariance import Covariance, Linearity
 from .ranking import Ranking

@@ -1,4 +1,4 @@
-"""Spreads of inputs carried on to outputs by a Jacobian, and what a small ensemble says of that."""
+"""Covariance of outputs from the covariance of inputs by a Jacobian (delta method), and its check against a small ensemble."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Covariance(Drawable):
 
     @property
     def correlation(self) -> np.ndarray:
-        """Correlations of the outputs (n, n); NaN for one that does not vary."""
+        """Correlations of the outputs (n, n); NaN for an output that does not vary."""
         scale = np.where(self.deviation > 0, self.deviation, np.nan)
         return self.matrix / scale / scale[:, None]
 
@@ -62,19 +62,19 @@ class Covariance(Drawable):
 
     @property
     def trusted(self) -> bool:
-        """Whether the motion succeeded, and nothing is known against its Jacobian."""
+        """Whether the motion succeeded and no status bit casts doubt on its Jacobian."""
         return not int(self.status) & int(FAILURES | DOUBTS)
 
     def check(self, samples: int = 100, seed: int = 0, tolerance: float = 0.2) -> Linearity:
-        """Hold the linear spread against a small ensemble of motions with normal inputs.
+        """Compares the linear spread with a small ensemble of motions whose inputs are normally distributed.
 
         Args:
-            samples: motions to compute, with their Jacobians: at some of them these may be doubtful.
+            samples: number of motions to compute; each with its Jacobian, which may be untrusted at some of them.
             seed: of the random inputs.
-            tolerance: the part of the standard deviation that the outputs may be off the tangent by (root mean square).
+            tolerance: root-mean-square deviation from the linearisation that still counts as linear, in standard deviations.
 
         Returns:
-            `Linearity`: by output how far off, and the samples, with what their statuses say.
+            `Linearity`: the samples with their statuses, and the deviation from the linearisation by output.
 
         Raises:
             ValueError: a count that is not at least 2, or nothing varies.
@@ -92,7 +92,7 @@ class Covariance(Drawable):
         return Linearity(self.outputs, self.inputs, x, y, linear, status, self.deviation, float(tolerance), self.units)
 
     def _facts(self) -> list[tuple[str, str]]:
-        if self._traced():
+        if self._is_traced():
             return super()._facts()
         lines = []
         for name, value, deviation, shares in list(
@@ -114,7 +114,7 @@ class Covariance(Drawable):
         return self._dimension_names() | fields | self._along("output input", "jacobian", "shares")
 
     def _dimension_names(self) -> Arrays:
-        """The names of what its dimensions run over."""
+        """Labels along the named dimensions of the arrays."""
         of = {"output": self.outputs, "output_": self.outputs, "input": self.inputs, "input_": self.inputs}
         return {name: ((name,), x) for name, x in of.items()}
 
@@ -126,13 +126,13 @@ class Covariance(Drawable):
 
 @dataclass(frozen=True, repr=False)
 class Linearity(Drawable):
-    """Sampled motions beside their linearisation: S samples, n outputs, N inputs.
+    """Sampled motions compared with their linearisation: S samples, n outputs, N inputs.
 
     Attributes:
         outputs, inputs: names.
         sample: inputs (S, N).
         value: outputs (S, n); NaN where a motion could not start.
-        linear: what the Jacobian says they are (S, n).
+        linear: outputs as the linearisation predicts them (S, n).
         status: `Status` bits of each sample (S,); START_NOT_ADMISSIBLE or INPUT_OUT_OF_RANGE for one that could not start.
         deviation: the linear standard deviations (n,).
         tolerance: how far off the tangent, in standard deviations, still counts as linear.
@@ -151,18 +151,20 @@ class Linearity(Drawable):
 
     @property
     def sound(self) -> np.ndarray:
-        """Samples that did not fail (S,)."""
+        """Mask of the samples that did not fail (S,)."""
         return ((self.status & int(FAILURES)) == 0) & np.all(np.isfinite(self.value), axis=1)
 
     @property
     def doubtful(self) -> np.ndarray:
-        """Sound samples whose own Jacobian is not to be trusted: grazing, an impact at the end, accumulation (S,)."""
+        """Mask (S,) of sound samples with an untrusted Jacobian: grazing, an impact at the end, or accumulating impacts."""
         return self.sound & ((self.status & int(DOUBTS)) != 0)
 
     @property
     def off(self) -> np.ndarray:
-        """How far each sample is off its linearisation, in linear standard deviations (S, n); 0 for an output that neither varies
-        nor is off, infinite for one that varies without a derivative."""
+        """Deviation of each sample from its linearisation, in linear standard deviations (S, n).
+
+        0 for an output that neither varies nor deviates; infinite for one that varies although its derivative is zero.
+        """
         apart, scale = np.abs(self.value - self.linear), np.broadcast_to(self.deviation, self.value.shape)
         noise = 1e-12 * (np.abs(self.linear) + np.abs(self.value))
         rest = np.where(apart > noise, np.inf, np.where(np.isnan(apart), np.nan, 0.0))
@@ -170,23 +172,23 @@ class Linearity(Drawable):
 
     @property
     def error(self) -> np.ndarray:
-        """Root mean square of ``off`` over the sound samples (n,); NaN where there is none."""
+        """Root mean square of ``off`` over the sound samples (n,); NaN without any sound sample."""
         kept = self.off[self.sound]
         return np.sqrt(np.mean(kept**2, axis=0)) if len(kept) else np.full(len(self.outputs), np.nan)
 
     @property
     def sampled(self) -> np.ndarray:
-        """Standard deviations of the sound samples (n,); NaN of fewer than two."""
+        """Standard deviations of the outputs over the sound samples (n,); NaN with fewer than two samples."""
         kept = self.value[self.sound]
         return kept.std(axis=0, ddof=1) if len(kept) > 1 else np.full(len(self.outputs), np.nan)
 
     @property
     def holds(self) -> np.ndarray:
-        """Whether linearising is right to the tolerance, for each output (n,): never where a sample failed."""
+        """Whether the linearisation holds to the tolerance, by output (n,); False for all where a sample failed."""
         return np.asarray((self.error <= self.tolerance) & bool(np.all(self.sound)))
 
     def _facts(self) -> list[tuple[str, str]]:
-        if self._traced():
+        if self._is_traced():
             return super()._facts()
         lines = []
         for i, name in list(enumerate(self.outputs))[:LINES]:
@@ -230,7 +232,7 @@ class Linearity(Drawable):
 
 
 def joint(given: Any, names: tuple[str, ...], groups: Mapping[str, list[int]]) -> np.ndarray:
-    """The covariance (N, N) of all inputs from what a user gives: see `Sensitivities.covariance`."""
+    """Joint covariance (N, N) of all inputs, from the forms that `Sensitivities.covariance` takes."""
     count = len(names)
     if not isinstance(given, Mapping):
         return _semidefinite("inputs", _numbers("inputs", given), count)

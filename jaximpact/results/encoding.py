@@ -1,7 +1,7 @@
-"""Results as numbers and a text: every class of result alike, by the names of its fields.
+"""Encoding of results as arrays and a JSON text, for every class of result by the names of its fields.
 
-A form is JSON: null, the name of an array, or a table with one entry that says what its content stands for. Nothing in it is run;
-the classes it may name are the results of this package.
+An encoded value (a "form") is JSON: null, the name of an array, or a dict with one entry whose key is the kind of its content. No code
+is run to decode it, and the only classes it may name are the results of this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Keep = Callable[[tuple[str, ...], np.ndarray], str]
 
 
 def registry() -> dict[str, type[Result]]:
-    """The classes of results that a file may name; a `Solution` has a form of its own."""
+    """Result classes that a file may name, by class name; `Solution` is not among them, since it has a format of its own."""
     return {cls.__name__: cls for cls in _below(Result) if dataclasses.is_dataclass(cls) and cls is not Solution}
 
 
@@ -36,7 +36,7 @@ def _below(cls: type[Result]) -> Iterator[type[Result]]:
 
 
 def pack(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The form of a result, and its arrays by name, those of results within it by dotted names."""
+    """Encodes a result: its form, and its arrays by name (nested results have dotted names)."""
     found: dict[str, np.ndarray] = {}
 
     def keep(where: tuple[str, ...], value: np.ndarray) -> str:
@@ -50,10 +50,10 @@ def pack(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 def encode_value(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
-    """The form of a value, the names that ``keep`` gives in place of its arrays.
+    """Encodes a value as a form; ``keep`` stores each array and returns the name that stands for it.
 
     Raises:
-        TypeError: what no file keeps; the message begins with the field.
+        TypeError: the value cannot be stored in a file; the message begins with its field.
     """
     inner = lambda x, key: encode_value(x, (*where, str(key)), keep)
     if value is None:
@@ -87,7 +87,7 @@ def encode_value(value: Any, where: tuple[str, ...], keep: Keep) -> Any:
 
 
 def saved_fields(result: Any) -> list[dataclasses.Field]:
-    """The fields that make a result what it is; it stands without those that are None by default and are not compared."""
+    """Fields of a result that are stored: all but those that default to None and do not take part in comparison."""
     return [f for f in dataclasses.fields(result) if f.compare or f.default is not None]
 
 
@@ -107,10 +107,10 @@ def _array(value: np.ndarray, where: tuple[str, ...], keep: Keep) -> Any:
 
 
 def decode_value(form: Any, numbers: Mapping[str, np.ndarray], made: tuple[tuple[str, str], ...] = ()) -> Any:
-    """The value of a form; ``made`` is with what its results were computed.
+    """Decodes a form; ``made`` is the provenance given to every result in it.
 
     Raises:
-        ValueError, TypeError, KeyError: it is no form.
+        ValueError, TypeError, KeyError: the form is malformed.
     """
     inner = lambda x: decode_value(x, numbers, made)
     if form is None:

@@ -1,7 +1,7 @@
-"""Results in files, all of each, and nothing in a file is ever run: .npz, NetCDF or Zarr.
+"""Files of results: .npz, NetCDF or Zarr. Every result can be saved whole, and no code in a file is ever run.
 
-Numbers are arrays; the rest, names of the scheme and of versions, the form of a result or of a save function's values, is a text of
-JSON. A digest over all numbers tells a damaged file. What a reader does not know it refuses.
+Numbers are stored as arrays; everything else (scheme, versions, structure of a result or of a save function's values) is one JSON text.
+A digest over all numbers detects damage. Entries that this version does not know are refused.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 
 def save(result: Result, path: str | Path) -> Path:
     """See `Result.save`."""
-    if result._traced():
+    if result._is_traced():
         raise TypeError("save(path) needs known numbers: call it outside of jax's transformations")
-    path = _known(path)
+    path = _check_ending(path)
     about, found = _parts_of_solution(result) if isinstance(result, Solution) else _parts(result)
     about |= {"format": FORMAT, "provenance": result.provenance}
     about["arrays"] = {name: [list(x.shape), x.dtype.name] for name, x in found.items()}
@@ -64,7 +64,7 @@ def save(result: Result, path: str | Path) -> Path:
 
 
 def _parts(result: Result) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The text and the arrays of a file."""
+    """The JSON text and the arrays of a file."""
     form, found = pack(result)
     return {"result": form, "digest": _digest(found, json.dumps(form))}, found
 
@@ -85,7 +85,7 @@ def _parts_of_solution(solution: Solution) -> tuple[dict[str, Any], dict[str, np
 
 
 def _dataset(result: Result, found: Mapping[str, np.ndarray]) -> xarray.Dataset:
-    """Its `to_xarray`, and as variables ``field.NAME`` those of its arrays that are not there bit for bit."""
+    """The dataset of `Result.to_xarray`, completed by variables ``field.NAME`` for arrays that it does not hold bit for bit."""
     data = named_dataset(result, any_result=True)
     data = data.drop_vars([name for name in data.variables if "/" in str(name)])  # a path in such files
 
@@ -97,7 +97,7 @@ def _dataset(result: Result, found: Mapping[str, np.ndarray]) -> xarray.Dataset:
     return data.assign({FIELD + name: ([f"{FIELD}{name}_{i}" for i in range(x.ndim)], x) for name, x in more.items()})
 
 
-def _known(path: str | Path) -> Path:
+def _check_ending(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix not in (".npz", *ENGINES):
         raise ValueError(f"path: {path.name!r} must end in .npz, .nc (NetCDF) or .zarr")
@@ -105,9 +105,9 @@ def _known(path: str | Path) -> Path:
 
 
 def load(path: str | Path) -> Any:
-    """The `Solution` or other result that ``result.save(path)`` wrote, its numbers and dtypes bit for bit, as numpy arrays.
+    """Reads the `Solution` or other result that ``result.save(path)`` wrote: the same numbers and dtypes, as numpy arrays.
 
-    Whoever made the file: it is numbers and a text, and nothing in it is run (no pickles).
+    Safe with files from others: a file holds numbers and a text, and no code in it is run (no pickles).
 
     Args:
         path: of a file in .npz or .nc (NetCDF, needs h5netcdf), or a directory in .zarr; extra ``jaximpact[data]``.
@@ -116,9 +116,9 @@ def load(path: str | Path) -> Any:
         The result, of the class that was saved; ``result.provenance`` tells what it was computed with.
 
     Raises:
-        FileNotFoundError: there is none. ValueError: it is damaged, or something else; the message names it.
+        FileNotFoundError: there is no such file. ValueError: the file is damaged or not a result; the message says which.
     """
-    path = _known(path)
+    path = _check_ending(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file {path}")
     try:
@@ -148,7 +148,7 @@ def load(path: str | Path) -> Any:
 
 
 def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: str = "") -> dict[str, np.ndarray]:
-    """The arrays that the text tells of; ValueError where they, or ``text``, are not those that were written."""
+    """Arrays listed in the JSON text, restored to their shapes and dtypes; ValueError if they or ``text`` do not match the digest."""
     numbers: dict[str, np.ndarray] = {}
     for name, (shape, dtype) in about["arrays"].items():
         dtype = np.dtype(dtype)
@@ -164,20 +164,20 @@ def _numbers(about: Mapping[str, Any], found: Mapping[str, np.ndarray], text: st
     return numbers
 
 
-def _made(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _provenance_of(about: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple((str(name), str(text)) for name, text in about["provenance"].items())
 
 
 def _result(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Result:
-    """From the text and the arrays, both as strange as they may be."""
-    result = decode_value(about["result"], _numbers(about, found, json.dumps(about["result"])), _made(about))
+    """Decodes a result from the text and the arrays of an untrusted file."""
+    result = decode_value(about["result"], _numbers(about, found, json.dumps(about["result"])), _provenance_of(about))
     if not isinstance(result, Result):
         raise ValueError(f"it holds a {type(result).__name__}")
     return result
 
 
 def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solution:
-    """From the text and the arrays, both as strange as they may be."""
+    """Decodes a `Solution` from the text and the arrays of an untrusted file."""
     numbers = _numbers(about, found)
     state = {name: numbers.get(name) for name in MEANING}
     missing = [name for name, x in state.items() if x is None and name not in ("energy", "pairs")]
@@ -190,11 +190,11 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
     solution = Solution(**state, values=decode_value(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
     known = {None: None, True: True, False: False}[about["every_step"]]
     labels = decode_value({"labels": about["labels"]}, numbers)
-    return replace(solution, origin=Origin(every_step=known, naming=labels, made=_made(about)))
+    return replace(solution, origin=Origin(every_step=known, naming=labels, made=_provenance_of(about)))
 
 
 def _digest(found: Mapping[str, np.ndarray], text: str = "") -> str:
-    """Of names, shapes, dtypes and numbers, and of a text."""
+    """SHA-256 over names, shapes, dtypes and numbers of the arrays, and over a text."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(found):
         value = np.ascontiguousarray(found[name])
@@ -234,7 +234,7 @@ def _read_dataset(path: Path) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def _is_result(path: Path) -> bool:
-    """Whether a directory holds a result, which may be written over."""
+    """Whether a directory holds a saved result, and so may be overwritten."""
     try:
         return ABOUT in json.loads((path / "zarr.json").read_text())["attributes"]
     except (OSError, ValueError, KeyError, TypeError):

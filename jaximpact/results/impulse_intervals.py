@@ -1,6 +1,6 @@
-"""Where a motion has impulses: runs of steps in which one contact pushes, told apart into impacts and lasting contact.
+"""Time intervals with impulses: runs of steps in which one contact pushes, classified as impacts or lasting contact.
 
-The one place that decides whether there is an impulse: tables, balances, branches and pictures all read it here.
+The only place that decides in which steps a contact has an impulse; tables, balances, branches and pictures use it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ REBOUND = 2  # steps of an impact where the scheme is not known: the most that o
 
 @dataclass(frozen=True, repr=False)
 class Runs(Result):
-    """Runs of steps with an impulse, by lane, contact and time; step k leads from row k to row k + 1.
+    """Runs of steps with an impulse, sorted by lane, contact and time; step k leads from row k to row k + 1.
 
     Attributes:
         lane, contact: which motion and which constraint (n,).
         first, last: first and last step (n,); of a periodic motion ``last`` may lie before ``first``.
         lasting: whether contact lasts (n,); else the run is an impact.
-        impact: whether the run begins with an impact (n,): one that is no more, or contact that lasts and whose first steps
-            push harder than the steady push behind them would.
+        impact: whether the run begins with an impact (n,): the run is an impact alone, or a lasting contact whose first steps
+            push harder than its steady force.
         active: which steps have an impulse (B, k - 1, m).
     """
 
@@ -56,7 +56,7 @@ class Runs(Result):
 
     @property
     def inside(self) -> np.ndarray:
-        """Rows (B, k) in the middle of an impact, whose velocity is neither that before nor that after it."""
+        """Mask (B, k) of rows in the middle of an impact, where the velocity is neither the one before it nor the one after it."""
         lanes, steps, _ = self.active.shape
         found = np.zeros((lanes, steps + 1), bool)
         for lane, first, length in zip(*(x[~self.lasting] for x in (self.lane, self.first, self.length)), strict=True):
@@ -65,7 +65,7 @@ class Runs(Result):
 
 
 def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = False) -> Runs:
-    """The runs of steps with an impulse.
+    """Finds the runs of steps with an impulse.
 
     A contact pushes in a step if its impulse there is above 1e-9 of its largest in a step, plus four units of rounding of
     the sum accumulated so far. The first part lies above what solvers leave where nothing pushes, with residuals of 1e-12,
@@ -83,7 +83,7 @@ def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = 
         periodic: whether the last step is followed by the first, so that runs go on across the seam.
 
     Returns:
-        `Runs`. A motion that is not finite has none behind its first such impulse.
+        `Runs`. A motion that is not finite has no runs from its first non-finite impulse on.
 
     Raises:
         ValueError: impulse has another shape.
@@ -111,7 +111,7 @@ def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = 
 
 
 def _edges(active: np.ndarray, periodic: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Lane, contact, first and last step of each run of the steps marked (B, k, m)."""
+    """Lane, contact, first and last step of each run in a mask of steps (B, k, m)."""
     marked = np.moveaxis(active, 1, -1)  # (B, m, k)
     if not marked.size:
         none = np.zeros(0, int)

@@ -1,4 +1,4 @@
-"""A motion between the rows of a solution that holds every step."""
+"""Interpolation of a motion between the rows of a solution that holds every step."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def at(solution: Solution, t: Any) -> Solution:
 
 
 def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
-    """The rows of one motion at other times."""
+    """Rows of one motion interpolated to other times, by field."""
     t, q, v, z, impulse = (np.asarray(x, np.float64) for x in (one.t, one.q, one.v, one.z, one.impulse))
     # the row at or after each time, and the part of its step that is still to come
     h = np.diff(t)
@@ -75,22 +75,22 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which times lie before the impact of their step, and which behind it."""
+    """Masks of the times before and after the impact within their step."""
     before = times - t[step] < kink[step]
     return before, ~before
 
 
 def _is_located(solution: Solution) -> bool:
-    """Whether rows hold velocities of their very time, impacts being located."""
+    """Whether impacts were located, so that each row holds the velocity at its own time (`EventCorrected`)."""
     return solution.timing == Timing.of(EventCorrected())
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A motion through the rows (n + 1) of a solution of every step: in each of its steps (n) polynomials of the time since a row.
+    """Piecewise polynomial motion through n + 1 rows of a solution: in each of the n steps, polynomials in the time since a row.
 
-    A step with an impact has two pieces that meet in it, ``kink`` after its start, inf where there is none; the first begins at
-    the row before, the second ends at the row behind. Coefficients by power, constants first: of positions (4, n, d), of velocities (3, n, d).
+    A step with an impact has two pieces that meet ``kink`` after its start (inf without an impact): ``before`` counts time from the row
+    at the start of the step, ``behind`` from the row at its end. Coefficients are ordered by power, constants first: positions (4, n, d), velocities (3, n, d).
     """
 
     t: np.ndarray
@@ -110,7 +110,7 @@ class Curve:
         return position, velocity
 
     def pieces(self) -> tuple[np.ndarray, ...]:
-        """All pieces (p,) in order of time: the time that theirs counts from, its values at their start and end, and coefficients."""
+        """All p pieces in order of time: origin of its local time, local start and end (p,), coefficients of position and velocity."""
         h, kinked = np.diff(self.t), np.isfinite(self.kink)
         cut = np.where(kinked, self.kink, h)
         order = np.argsort(np.append(np.arange(len(h)), np.flatnonzero(kinked)), kind="stable")
@@ -124,7 +124,7 @@ class Curve:
 
 
 def _power_sum(coefficients: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """Polynomials (n, d) with coefficients by power, constants first, at s (n,)."""
+    """Evaluates polynomials (n, d), given by coefficients in order of power, at s (n,)."""
     total = np.zeros_like(coefficients[0])
     for x in coefficients[::-1]:
         total = total * s[:, None] + x
@@ -132,10 +132,10 @@ def _power_sum(coefficients: np.ndarray, s: np.ndarray) -> np.ndarray:
 
 
 def curve(solution: Solution) -> Curve:
-    """The motion through the rows of a solution of every step.
+    """Piecewise polynomial motion through all rows of a solution that holds every step.
 
-    Affine between the rows of a scheme of first order, its velocity too but where an impact changes it. With impacts located, rows
-    hold velocities of their time: a cubic between them and, where a step holds an impact, two parabolas that meet in it.
+    For schemes of first order positions are affine in each step, and so is the velocity except where an impact changes it. With located
+    impacts rows hold velocities of their own time: a cubic in each step, or two parabolas that meet in the impact.
     """
     if _is_located(solution):
         return _smooth(solution)
@@ -156,8 +156,7 @@ def curve(solution: Solution) -> Curve:
 
 
 def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """The motion through the rows of a solution of every step, as a function of time; of a scheme of first order the velocity is that of
-    the chord."""
+    """Function of time that evaluates a solution of every step; for schemes of first order its velocity is the slope of the chord."""
     found = curve(solution)
     if _is_located(solution):
         return found
@@ -170,7 +169,7 @@ def interpolant(solution: Solution) -> Callable[[np.ndarray], tuple[np.ndarray, 
 
 
 def _smooth(solution: Solution) -> Curve:
-    """The motion through rows with velocities."""
+    """Curve through rows that hold position and velocity of the same time: a cubic in each step, two parabolas around an impact."""
     t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
     h = np.diff(t)[:, None]
     chord = np.diff(q, axis=0) / h

@@ -1,4 +1,4 @@
-"""Motions of bodies as files for ParaView: their positions as points, their contacts as lines, one file of each for every row."""
+"""ParaView files of motions of bodies: positions as points, contacts as lines, one file of each per row."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def write(solution: Solution, path: str | Path, dimension: int, radius: Any) -> 
 
 
 def _radii(solution: Solution, radius: Any, rows: int, number: int) -> np.ndarray:
-    """Of all bodies in all rows, (rows, number); ``radius``: a number, one for each body, or a function of t that gives one of these."""
+    """Radii of all bodies in all rows (rows, number), from a number, one number per body, or a function of t."""
     of = radius if callable(radius) else lambda t: radius
     found = [np.asarray(of(t), np.float64) for t in np.asarray(solution.t)]
     if any(x.shape not in ((), (number,)) for x in found):
@@ -65,7 +65,7 @@ def _radii(solution: Solution, radius: Any, rows: int, number: int) -> np.ndarra
 
 
 def _polydata(path: Path, points: np.ndarray, cells: np.ndarray, kind: str, of_points: dict, of_cells: dict) -> None:
-    """A file of points (n, 3) and of cells (k, ends), "SetVerts" or "SetLines", with numbers for each."""
+    """Writes a VTK file of points (n, 3) and cells (k, ends), of kind "SetVerts" or "SetLines", with data for points and cells."""
     from vtkmodules.util.numpy_support import numpy_to_vtk, numpy_to_vtkIdTypeArray
     from vtkmodules.vtkCommonCore import vtkPoints
     from vtkmodules.vtkCommonDataModel import vtkCellArray, vtkPolyData

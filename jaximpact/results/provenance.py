@@ -1,4 +1,4 @@
-"""With what numbers are computed: two computations of one provenance agree to the last bit, others to rounding."""
+"""Provenance: versions, device and processor. Computations of equal provenance agree to the last bit, others up to rounding."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _llvmlite() -> str:
 
 @cache
 def processor() -> str:
-    """The kind of CPU: compiled programs use the instructions that it has, and round accordingly."""
+    """Model and instruction set of the CPU, which compiled programs depend on and which determine their rounding."""
     try:
         lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
     except OSError:
@@ -64,29 +64,29 @@ def processor() -> str:
 
 
 def changes(old: Mapping[str, str], new: Mapping[str, str], names: tuple[str, ...] = MATTERS) -> list[str]:
-    """ "jax 0.9 → 0.10" for each entry that differs."""
+    """Differences between two provenances, each as "jax 0.9 → 0.10"."""
     both = [(name, old.get(name, "(not recorded)"), new.get(name, "(not recorded)")) for name in names]
     return [f"{name} {a} → {b}" for name, a, b in both if a != b]
 
 
 def label(facts: Mapping[str, str]) -> str:
-    """One line of what matters."""
+    """Provenance in one line, restricted to the entries that affect numbers."""
     return ", ".join(f"{name} {facts.get(name, '(not recorded)')}" for name in MATTERS)
 
 
 def now() -> str:
-    """The time in UTC."""
+    """Current time in UTC, as ISO text."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def settings_now(names: tuple[str, ...] = SETTINGS) -> dict[str, Any]:
-    """The settings of jax in this thread: of those that change numbers, or of others."""
+    """Current jax settings of this thread, by default those that change numbers."""
     return {name: getattr(jax.config, f"jax_{name}") for name in names}
 
 
 @contextmanager
 def settings_of(settings: Mapping[str, Any]) -> Iterator[None]:
-    """Compute under these settings of jax, in this thread, whatever those of the process are."""
+    """Context in which jax has the given settings, in this thread, whatever those of the process are."""
     with ExitStack() as stack:
         for name, value in settings.items():
             if getattr(jax.config, f"jax_{name}") != value:

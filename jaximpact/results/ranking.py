@@ -1,4 +1,4 @@
-"""What an output owes to each input: derivatives in order of size."""
+"""Rankings: derivatives of each output by the inputs, in order of size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINES = 14  # of a ranking that is printed
 
 @dataclass(frozen=True, repr=False)
 class Ranking(Drawable):
-    """Derivatives of outputs by inputs, those of one output together, the largest first; arrays (n,).
+    """Ranked derivatives of outputs by inputs, grouped by output, the largest first; arrays (n,).
 
     Attributes:
         output, value: name and value of the output.
@@ -49,7 +49,7 @@ class Ranking(Drawable):
         units: Mapping[str, str],
         status: int,
     ) -> Ranking:
-        """From outputs y (n,), inputs x (N,) and the Jacobian (n, N)."""
+        """Ranks inputs for each output, from outputs y (n,), inputs x (N,) and the Jacobian (n, N)."""
         if by not in ("relative", "absolute"):
             raise ValueError(f"by must be 'relative' or 'absolute', got {by!r}")
         known = (y[:, None] != 0) & (x != 0)
@@ -63,7 +63,7 @@ class Ranking(Drawable):
         return cls(names[0], y[i], names[1], x[j], jacobian[i, j], unit, relative[i, j], by, status)
 
     def _facts(self) -> list[tuple[str, str]]:
-        if self._traced():
+        if self._is_traced():
             return super()._facts()
         lines = []
         for k in range(min(len(self.output), LINES)):
@@ -85,7 +85,7 @@ class Ranking(Drawable):
 
 
 def quotient(over: str, under: str) -> str:
-    """The unit of a quotient; "" where one of the two is not known."""
+    """Unit of a quotient; "" if either unit is unknown."""
     if not over or not under:
         return ""
     if under == "1":

@@ -1,4 +1,4 @@
-"""What all results have in common: they print short, and become tables and pictures.
+"""Base class of all results: short printing, and conversion to tables, datasets, pictures and files.
 
 Methods that need a room above this one import it here, when they are called: there is no other way upwards.
 """
@@ -45,7 +45,7 @@ class Result:
     made: Any = field(default=None, kw_only=True, compare=False)
 
     def _facts(self) -> list[tuple[str, str]]:
-        """What there is to see at a glance: names and short descriptions."""
+        """Names and short descriptions for ``repr``."""
         fields = [(name, x) for name, x in vars(self).items() if x is not None and name != "made"]
         texts = [(name, _statuses(x) if name == "status" else describe_value(x)) for name, x in fields]
         return [(name, text) for name, text in texts if text]
@@ -56,7 +56,7 @@ class Result:
         return "\n".join([type(self).__name__, *(f"  {name:<{width}}  {text}" for name, text in facts)])
 
     def _brief(self) -> str:
-        """In a few words, among others of its kind."""
+        """Description in a few words, for use within another result's ``repr``."""
         first, *rest = repr(self).split("\n")
         return f"{first}, {', '.join(line.strip() for line in rest[:3])}" if rest else first
 
@@ -67,36 +67,36 @@ class Result:
         )
         return f"<table><caption style='text-align:left'><b>{type(self).__name__}</b></caption>{rows}</table>"
 
-    def _traced(self) -> bool:
-        """Whether its numbers are not known, inside a jax transformation."""
+    def _is_traced(self) -> bool:
+        """Whether its numbers are unknown because they are traced by a jax transformation."""
         return is_traced(vars(self))
 
-    def _marked(self, naming: Labels, every_step: bool | None) -> Self:
-        """The same, and the results within it, with names and units; a solution also knows whether its rows are all steps."""
-        inner = {name: x._marked(naming, None) for name, x in vars(self).items() if isinstance(x, Result)}
+    def _with_labels(self, naming: Labels, every_step: bool | None) -> Self:
+        """Copy with names and units set, also in nested results; a solution also records whether its rows are all steps."""
+        inner = {name: x._with_labels(naming, None) for name, x in vars(self).items() if isinstance(x, Result)}
         own = {"naming": naming} if "naming" in vars(self) else {}
         return replace(self, **inner, **own)
 
     def _columns(self) -> dict[str, np.ndarray] | None:
-        """The columns (n,) of its table; None where a result is none."""
+        """Columns (n,) of its table; None for a result without a table."""
         return None
 
     def _table(self, *names: str) -> dict[str, np.ndarray]:
-        """Columns of the fields (n, ...) of these names."""
+        """Columns from the fields (n, ...) with these names."""
         return {
             key: x for name in names for key, x in spread_columns(name, getattr(self, name), self._names(name)).items()
         }
 
     def _names(self, name: str) -> tuple[str, ...] | None:
-        """Names of the components of a field, where it has coordinates or constraints."""
+        """Names of the components of a field over coordinates or constraints."""
         labels = getattr(self, "naming", None)
         return labels.names(name) if labels is not None and name in QUANTITIES else None
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A table, as `pandas.DataFrame`; needs pandas.
+        """This result as a table (`pandas.DataFrame`); needs pandas.
 
         Raises:
-            TypeError: it is no table. ImportError: no pandas.
+            TypeError: this class has no table. ImportError: pandas is missing.
         """
         columns = self._columns()
         if columns is None:
@@ -106,26 +106,26 @@ class Result:
         return import_optional("pandas").DataFrame(columns)
 
     def _arrays(self) -> Arrays | None:
-        """Its arrays and the names of their dimensions; None where these have none."""
+        """Its arrays with the names of their dimensions; None if they have none."""
         return None
 
     def _along(self, dimensions: str, *names: str) -> Arrays:
-        """The fields of these names along dimensions."""
+        """The fields with these names, each with the given dimensions."""
         return {name: (tuple(dimensions.split()), getattr(self, name)) for name in names}
 
     def to_xarray(self) -> xarray.Dataset:
-        """Its arrays with named dimensions, as `xarray.Dataset`; needs xarray. Results within it have datasets of their own.
+        """This result as an `xarray.Dataset` with named dimensions; needs xarray. Nested results have datasets of their own.
 
         Raises:
-            TypeError: its arrays have none. ImportError: no xarray.
+            TypeError: its arrays have no named dimensions. ImportError: xarray is missing.
         """
         return named_dataset(self)
 
     def save(self, path: str | Path) -> Path:
         """Write everything to a file that `jaximpact.load` reads: .npz, .nc (NetCDF) or .zarr.
 
-        The last two are what `to_xarray` gives, which others read without jaximpact, and the rest beside it; they need the extra
-        ``jaximpact[data]``.
+        NetCDF and Zarr hold the dataset of `to_xarray`, readable without jaximpact, and what else is needed to restore the result; they
+        need the extra ``jaximpact[data]``.
 
         A function in a result, such as what `Covariance.check` computes new motions with, is left out.
 
@@ -133,7 +133,7 @@ class Result:
             The path.
 
         Raises:
-            ValueError: another ending. TypeError: numbers that are traced, or something in it that no file keeps.
+            ValueError: another ending. TypeError: its numbers are traced, or a field cannot be stored.
         """
         return files().save(self, path)
 
@@ -144,10 +144,10 @@ class Result:
 
 
 class Drawable(Result):
-    """A result that `jaximpact.plots.draw` has a picture of."""
+    """A result with a picture: `jaximpact.plots.draw` can draw it."""
 
     def plot(self, path: str | Path | None = None, **options: Any) -> Any:
-        """Draw the picture, to a file or on axes (``ax``), with a ``title``: see `jaximpact.plots.draw`; needs matplotlib.
+        """Draws the picture to a file or on axes (``ax``), with a ``title``: see `jaximpact.plots.draw`; needs matplotlib.
 
         Returns:
             The axes; with several panels an array of them; the path where one is given.
@@ -156,22 +156,22 @@ class Drawable(Result):
 
 
 def plots() -> Any:
-    """The package of the pictures."""
+    """The package `jaximpact.plots`, imported when called."""
     return UPPER["plots"]
 
 
 def analysis() -> Any:
-    """The package of what is measured on motions."""
+    """The package `jaximpact.analysis`, imported when called."""
     return UPPER["analysis"]
 
 
 def files() -> Any:
-    """The module that keeps results in files."""
+    """The module `results.files`, imported when called."""
     return UPPER["files"]
 
 
 def _statuses(value: Any) -> str:
-    """Status bits of motions in words, and how many of several have some."""
+    """Status bits of one or many motions in words, with the number of motions that have any."""
     if is_traced(value) or np.asarray(value).dtype.kind not in "iu":
         return describe_value(value)
     status = np.asarray(value)
@@ -181,7 +181,7 @@ def _statuses(value: Any) -> str:
 
 @singledispatch
 def describe_value(value: Any) -> str:
-    """A value in a line: of an array its shape and range, never its numbers."""
+    """Description of a value in one line: shape and range of an array, never its numbers."""
     return _short(str(value))
 
 

@@ -1,8 +1,7 @@
-"""Reading a directory that somebody else made: nothing in it is run, nothing outside of it is read or written.
+"""Reading of directories from untrusted sources: no code in them is run, and no file outside of them is read or written.
 
-A study is plain data: JSON, numbers in `design.npz`, Zarr arrays of numbers. What a study never contains is refused before
-anything of it is used: links and special files, codecs other than its own, numbers of unknown formats. Text is shown without
-what a terminal would obey.
+A study is plain data: JSON, numbers in `design.npz`, Zarr arrays of numbers. Anything else is refused before the study is used: links,
+special files, foreign codecs, numbers of unknown formats. Text is shown without control sequences.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ TYPES = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} |
 
 
 def printable(text: str) -> str:
-    """The text with everything that is not printable as an escape: what a terminal shows, and obeys nothing of."""
+    """The text with every character that is not printable escaped, so that a terminal executes no control sequence."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def check_tree(path: Path) -> None:
-    """Only plain files and directories, all the way down."""
+    """Raises unless a path holds only regular files and directories, at every depth."""
     folders = [os.fspath(path)]
     while folders:
         with os.scandir(folders.pop()) as entries:
@@ -44,7 +43,7 @@ def check_tree(path: Path) -> None:
 
 
 def read_json(path: Path, advice: str) -> Any:
-    """A JSON file of a study, its text printable; ValueError with ``advice`` where it is not one."""
+    """Reads a JSON file of a study with all text made printable; ValueError, ending with ``advice``, if it is not valid."""
     try:
         return printable_all(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecursionError) as error:
@@ -54,13 +53,13 @@ def read_json(path: Path, advice: str) -> Any:
 
 
 def printable_all(value: Any) -> Any:
-    """The same data, every text in it `printable`."""
+    """JSON data with every text made `printable`."""
     table = lambda found: {printable(key): x for key, x in found.items()}
     return rebuilt(value, table, lambda x: printable(x) if isinstance(x, str) else x)
 
 
 def rebuilt(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any] = lambda x: x) -> Any:
-    """JSON data from the inside out: what functions make of every table, and of what is neither table nor list."""
+    """Transforms JSON data bottom-up: ``table`` is applied to every dict, ``leaf`` to every value that is neither dict nor list."""
     if isinstance(value, list):
         return [rebuilt(x, table, leaf) for x in value]
     if isinstance(value, dict):
@@ -69,7 +68,7 @@ def rebuilt(value: Any, table: Callable[[dict], Any], leaf: Callable[[Any], Any]
 
 
 def wrong(value: Any, form: Any, where: str = "it") -> str | None:
-    """The first place where data are not of a form, in words; None where they are.
+    """First mismatch between data and an expected form, in words; None if they match.
 
     A form is a type; a list of one form; a dict of forms for the entries that must be there, or ``{str: form}`` for any.
     """
@@ -90,7 +89,7 @@ def wrong(value: Any, form: Any, where: str = "it") -> str | None:
 
 
 def check_arrays(path: Path) -> None:
-    """Zarr's description of the arrays: format 3, numbers, the codecs of a study."""
+    """Checks the metadata of Zarr arrays: format 3, numeric types, and the codecs that studies use."""
     for file in (path / "zarr.json", *path.glob("*/zarr.json")):
         if file.exists():
             try:
@@ -117,7 +116,7 @@ def _check_node(node: Mapping[str, Any]) -> None:
 
 
 def check_folder(record: Any, path: Path) -> None:
-    """A record names no folder of modules inside the study, nor one that depends on where it is read."""
+    """Raises if a record names a folder of modules inside the study, or a relative one, which depends on where it is read."""
     if wrong(record, {"folder": str}):
         return
     folder = record["folder"]

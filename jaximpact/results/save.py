@@ -1,4 +1,4 @@
-"""What is kept of a motion."""
+"""Which rows of a motion are saved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..jaxtools.argument_checks import check_counts, is_traced, known_numbers
 
 @dataclass(frozen=True)
 class Save:
-    """What `solve` keeps. The last row of a solution is always the state at t1.
+    """Rows that `solve` saves. The last row of a solution is always the state at t1.
 
     Attributes:
         every: every k-th step from the start, k >= 1; rows at t0, t0 + k h, ..., t1.
@@ -30,7 +30,7 @@ class Save:
 
     @classmethod
     def of(cls, save: Any) -> Save:
-        """Save from its short forms: "all", "final", a whole number k, an array of times, or a Save."""
+        """`Save` from its short forms: "all", "final", a whole number k, an array of times, or a `Save`."""
         if isinstance(save, cls):
             if save.function is not None and not callable(save.function):
                 raise TypeError(f"save: function must be a function(t, q, v, args) -> pytree, got {save.function!r}")

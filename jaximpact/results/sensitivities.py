@@ -34,12 +34,12 @@ class Sensitivities(Drawable):
         value: the outputs, a dict or other pytree.
         jacobian: for each output a dict: name in ``wrt`` -> derivative of shape (*output, *input); for "args" a pytree
             like args, None where a leaf is not a real number.
-        status: `Status` bits of each motion; those named DERIVATIVE_... say where not to trust the Jacobian.
+        status: `Status` bits of each motion; a bit DERIVATIVE_... says that its Jacobian is not to be trusted.
         mode: "forward" or "reverse".
-        inputs: the numbers that were differentiated by: name -> value.
+        inputs: values of the inputs in ``wrt``: name -> value.
         naming: names and units of the problem.
-        again: of one motion: inputs, each with a leading axis -> the `Sensitivities` of those that could start, and status bits of
-            the others.
+        again: for a single motion, a function that recomputes it: inputs with a leading sample axis -> `Sensitivities` of the samples
+            that could start, and status bits of all.
     """
 
     value: Any
@@ -54,7 +54,7 @@ class Sensitivities(Drawable):
 
     @property
     def trusted(self) -> np.ndarray:
-        """Whether the motion succeeded, its Jacobian is finite, and nothing is known against it."""
+        """Whether each motion succeeded, its Jacobian is finite and no status bit casts doubt on it."""
         return (self.status & int(FAILURES | DOUBTS)) == 0
 
     def describe_status(self) -> str:
@@ -62,7 +62,7 @@ class Sensitivities(Drawable):
         return describe(int(np.bitwise_or.reduce(np.ravel(self.status))))
 
     def __getitem__(self, which: Any) -> Sensitivities:
-        """Lanes of a batch, by number, slice or mask. TypeError where there is no lane axis."""
+        """Selects lanes of a batch by number, slice or mask; TypeError if there is no lane axis."""
         if np.ndim(self.status) == 0:
             raise TypeError("these sensitivities are those of one motion, and have no lane axis")
         arrays = (self.value, self.jacobian, self.status, self.inputs)
@@ -72,7 +72,7 @@ class Sensitivities(Drawable):
     # what an output owes to each input
 
     def ranking(self, by: str = "relative", units: Mapping[str, str] | None = None) -> Ranking:
-        """What each output owes to each input, the most first: derivatives with units, and relative ones, d ln|y| / d ln|p|.
+        """Ranks the inputs of each output: derivatives with units, and relative ones, d ln|y| / d ln|p|.
 
         Args:
             by: "relative": percent of the output for one percent of the input; "absolute": the derivatives, to be compared
@@ -96,7 +96,7 @@ class Sensitivities(Drawable):
         return Ranking.of(outputs, y[0], inputs, x[0], jacobian[0], by, known, int(self.status))
 
     def covariance(self, inputs: Any) -> Covariance:
-        """The spread of the outputs that follows from a spread of the inputs, by the delta method: C_y = J C_x J'.
+        """Covariance of the outputs that follows from a spread of the inputs, by the delta method: C_y = J C_x J'.
 
         Args:
             inputs: standard deviations by name, ``{"q0": 0.01, "e": 0.02, "args": {"g": 0.05}}``, each of the shape of the
@@ -122,7 +122,7 @@ class Sensitivities(Drawable):
         return Covariance(outputs, names, *numbers, self.status, units, again)
 
     def _resample(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Outputs (S, n), NaN where a motion cannot start, and statuses (S,) at inputs (S, N)."""
+        """Recomputes the motion for samples of the inputs (S, N): outputs (S, n), NaN where a motion cannot start, and statuses (S,)."""
         leaves, structure = jax.tree.flatten(self.inputs)
         ends = np.cumsum([np.size(leaf) for leaf in leaves])[:-1]
         parts = zip(np.split(x, ends, axis=1), leaves, strict=True)
@@ -136,7 +136,7 @@ class Sensitivities(Drawable):
         return y, status
 
     def _single(self, what: str) -> None:
-        if self._traced():
+        if self._is_traced():
             raise TypeError(f"{what} needs known numbers, and cannot be called inside a jax transformation")
         if np.ndim(self.status):
             raise ValueError(
@@ -158,7 +158,7 @@ class Sensitivities(Drawable):
         return outputs, y, inputs, x, np.concatenate(rows, axis=1)
 
     def _groups(self) -> dict[str, list[int]]:
-        """Places of the inputs that a name stands for: "q0", "args", "args.g" where it is an array."""
+        """Columns of the inputs that each name covers: "q0", "args", or "args.g" where g is an array."""
         found: dict[str, list[int]] = {}
         start = 0
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.inputs):
@@ -170,7 +170,7 @@ class Sensitivities(Drawable):
 
     def _facts(self) -> list[tuple[str, str]]:
         found = [fact for fact in super()._facts() if fact[0] not in ("status", "again")]
-        if self._traced():
+        if self._is_traced():
             return found
         bits = Status(int(np.bitwise_or.reduce(np.ravel(self.status))))
         return [*found, ("status", str(bits)), ("trusted", f"{int(np.sum(self.trusted))} of {np.size(self.status)}")]
@@ -185,7 +185,7 @@ class Sensitivities(Drawable):
         return names | fields | {"status": (lanes, self.status), "trusted": (lanes, self.trusted)}
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """One row for each pair of an output's and an input's component: lane, output, value, input, derivative, trusted."""
+        """One row for each pair of components of an output and an input: lane, output, value, input, derivative, trusted."""
         outputs, y, inputs, x, jacobian = self._flat()
         shape = jacobian.shape
         lane, output, of = (index.ravel() for index in np.indices(shape))
@@ -204,7 +204,7 @@ class Sensitivities(Drawable):
 
 
 def unit_of(name: str, naming: Labels) -> str:
-    """The unit of an output or an input, "" where it is not known."""
+    """Unit of an output or an input; "" if unknown."""
     root, _, index = name.partition("[")
     if root in UNITS:
         return UNITS[root]
@@ -216,7 +216,7 @@ def unit_of(name: str, naming: Labels) -> str:
 
 
 def components(tree: Any, batch: int, naming: Labels) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names (n,) and values (B, n) of the numbers of a pytree, which has a leading axis B where ``batch`` is 1."""
+    """Names (n,) and values (B, n) of all numbers in a pytree; its leaves have a leading axis B if ``batch`` is 1."""
     names, parts = [], []
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         array = np.asarray(leaf)
@@ -226,7 +226,7 @@ def components(tree: Any, batch: int, naming: Labels) -> tuple[tuple[str, ...], 
 
 
 def _name(path: tuple, index: tuple[int, ...], naming: Labels) -> str:
-    """Where a number stands in a pytree: q[0], args.k[1], or q[x] where coordinates have names; y where that is all."""
+    """Name of one number in a pytree: q[0], args.k[1], q[x] where coordinates have names, or y if the pytree is that number."""
     name, names = _path(path) or "y", naming.coordinates
     if names and name in COORDINATES and index and index[-1] < len(names):
         return f"{name}[{','.join([*map(str, index[:-1]), names[index[-1]]])}]"
@@ -238,7 +238,7 @@ def _path(path: tuple) -> str:
 
 
 class _Whole:
-    """What jax takes for a leaf: the Jacobian of one output, a dict by input."""
+    """Wrapper that makes jax treat the Jacobian of one output, a dict by input, as a leaf."""
 
     def __init__(self, jacobian: Any) -> None:
         self.jacobian = jacobian

@@ -1,4 +1,4 @@
-"""Global sensitivity indices, as `jaximpact.indices` finds them."""
+"""Global sensitivity indices as a result: values, confidence intervals, tables."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Indices(Drawable):
         method: "Sobol' indices", "elementary effects" or "derivative-based indices".
         outputs, inputs: names, with those of the coordinates where the problem has them.
         index: by kind (n, N); NaN for an output that does not vary. Kinds and their ``meaning`` are those of the method.
-        confidence: half widths of their confidence intervals, alike.
-        meaning: of each kind, in words.
+        confidence: half widths of the confidence intervals, in the same form.
+        meaning: what each kind measures, in words.
         shown: the kinds that are drawn.
         second: Sobol' indices of pairs of inputs (n, N, N), above the diagonal, or None.
-        variance: of each output over the lanes that count (n,).
-        blocks, used: groups of lanes that belong together, and how many of them count: one failed lane spoils its block.
-        causes: lanes by status bit, of those that do not count.
-        remarks: what is to be known of these numbers.
+        variance: variance of each output over the lanes used (n,).
+        blocks, used: number of groups of lanes that are evaluated together, and of those without a failed lane, which alone are used.
+        causes: number of lanes left out, by status bit.
+        remarks: reservations about these numbers, in words.
         level: of the confidence intervals.
         output_units, input_units: (n,) and (N,), "" where not known. Elementary effects have the unit of the output, nu that of
             (output/input) squared, the other kinds have none.
@@ -53,7 +53,7 @@ class Indices(Drawable):
     input_units: tuple[str, ...] = ()
 
     def unit(self, kind: str, output: int, input: int = 0) -> str:
-        """The unit of an index of output and input by their places: "1" where it is a share, "" where it is not known."""
+        """Unit of an index of one output and input, given by position: "1" for a share, "" if unknown."""
         if kind not in (*EFFECTS, "nu"):
             return "1"
         over = self.output_units[output] if self.output_units else ""
@@ -65,7 +65,7 @@ class Indices(Drawable):
         return f"({ratio})^2" if any(sign in ratio for sign in "/ *^") else f"{ratio}^2"
 
     def _facts(self) -> list[tuple[str, str]]:
-        if self._traced():
+        if self._is_traced():
             return super()._facts()
         lines = []
         for k, name in enumerate(self.outputs):
@@ -88,7 +88,7 @@ class Indices(Drawable):
         return names | fields | self._along("output", "variance")
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """One row for each output and input: every kind of index, and its confidence."""
+        """One row for each pair of output and input: every kind of index and its confidence."""
         n, count = len(self.outputs), len(self.inputs)
         table = {"output": np.repeat(self.outputs, count), "input": np.tile(self.inputs, n)}
         for kind, values in self.index.items():

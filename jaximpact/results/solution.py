@@ -1,4 +1,4 @@
-"""A computed motion, or many, as `solve` and `ensemble` return it."""
+"""`Solution`: one computed motion or a batch of them, as `solve` and `ensemble` return it."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ R = TypeVar("R", bound=Result)
 
 @dataclass(frozen=True)
 class Origin:
-    """What a solution knows of the call that made it, without any array.
+    """What a solution records of the call that made it; no arrays.
 
     Attributes:
-        every_step: whether its rows are all steps of the motion; None where that is not known.
+        every_step: whether its rows are all steps of the motion; None if unknown.
         naming: names and units of its problem.
         made: versions, device and processor that it was computed with, where it comes from a file.
     """
@@ -50,7 +50,7 @@ class Origin:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class Solution(Drawable):
-    """A computed motion; a batch adds leading axes.
+    """A computed motion, or a batch of motions with leading lane axes.
 
     ``solution[3]``, ``solution[2:5]`` and ``solution[mask]`` are lanes of a batch; iterating goes over them.
 
@@ -67,9 +67,9 @@ class Solution(Drawable):
         iterations: projection iterations of all steps, ().
         status: `Status` bits OR-ed over the steps, ().
         failed_at: time of the first failure, NaN where none, () [s].
-        timing: of which scheme these are, and to which times its velocities and impulses belong (`Timing`); static. None
-            in a solution put together by hand.
-        origin: what is known of the call that made it (`Origin`); static.
+        timing: the scheme, and the times to which its velocities and impulses belong (`Timing`); static. None in a solution
+            put together by hand.
+        origin: record of the call that made it (`Origin`); static.
         pairs: with `jaximpact.bodies`, where near pairs are listed, which contacts these are (k, m, 2): bodies i < j, or
             body i and obstacle a as (i, -1 - a); (N, N) where there is none. ``impulse`` is then that of the row's last step
             alone. Else None.
@@ -108,7 +108,7 @@ class Solution(Drawable):
         return f"Solution({', '.join(parts)})"
 
     def _facts(self) -> list[tuple[str, str]]:
-        if not is_array(self.status) or self._traced():
+        if not is_array(self.status) or self._is_traced():
             return super()._facts()
         found = [fact for fact in super()._facts() if fact[0] not in ("status", "timing", "origin")]
         status = Status(int(np.bitwise_or.reduce(np.ravel(self.status))))
@@ -116,14 +116,14 @@ class Solution(Drawable):
         scheme = [] if self.timing is None else [("scheme", self.timing.scheme)]
         return [*scheme, *found, ("status", f"{status}{lost}")]
 
-    def _marked(self, naming: Labels, every_step: bool | None) -> Solution:
+    def _with_labels(self, naming: Labels, every_step: bool | None) -> Solution:
         return replace(self, origin=replace(self.origin, naming=naming, every_step=every_step))
 
     # lanes
 
     @property
     def _lanes(self) -> tuple[int, ...]:
-        """The sizes of the lane axes, those before an array's own."""
+        """Shape of the leading lane axes."""
         return tuple(np.shape(self.penetration))
 
     def __len__(self) -> int:
@@ -134,7 +134,7 @@ class Solution(Drawable):
         return True  # one motion too, which has no length
 
     def __getitem__(self, which: Any) -> Solution:
-        """Lanes of a batch: one by its number, several by a slice, a mask (B,) or numbers.
+        """Selects lanes of a batch: one by its number, several by a slice, a mask (B,) or numbers.
 
         Raises:
             TypeError: there is no lane axis, or ``which`` is something else. IndexError: there is no such lane.
@@ -165,7 +165,7 @@ class Solution(Drawable):
     # other times
 
     def at(self, t: Any) -> Solution:
-        """The motion at other times than its rows', as ``save=t`` would have given it.
+        """Interpolates the motion to other times, as ``save=t`` would have given it.
 
         Positions are affine over each step, impulses are spread over it, v and z are those of the step that ends at or
         after t: to rounding what `solve` gives with ``save=t``. Of `EventCorrected`, whose rows hold velocities too, a
@@ -185,16 +185,16 @@ class Solution(Drawable):
         return interpolation.at(self, t)
 
     def impacts(self, problem: Any, **options: Any) -> Any:
-        """When, how fast and how strong: `jaximpact.analysis.impacts` of this solution; options as there, args among them."""
+        """Times, velocities and impulses of all impacts: `jaximpact.analysis.impacts` of this solution, with the same options (args included)."""
         return analysis().impacts(problem, self, **options)
 
     # other forms
 
     def to_xarray(self) -> xarray.Dataset:
-        """All arrays with named dimensions (lane, time, coordinate, constraint), units and meanings; needs xarray.
+        """All arrays as an `xarray.Dataset` with named dimensions (lane, time, coordinate, constraint), units and meanings; needs xarray.
 
-        Times are a coordinate where all lanes have the same ones, else the variable t. Of a save function's numbers
-        ``values_...``; q, v, z and impulse are then the state at t1.
+        Times are a coordinate if all lanes share them, else the variable t. Numbers of a save function are variables ``values_...``;
+        q, v, z and impulse are then the state at t1.
         """
         return to_dataset(self)
 
@@ -203,9 +203,10 @@ class Solution(Drawable):
         return to_table(self)
 
     def to_paraview(self, path: str | Path, *, dimension: int = 3, radius: Any = None) -> Path:
-        """One motion of bodies for ParaView: ``path``, which ends with .pvd, and beside it a folder of VTK files, for every row the
-        bodies as points with their velocity [and radius], and contacts that act, where near pairs are listed, as lines with
-        their impulse in the step. Needs vtk (`pip install 'jaximpact[paraview]'`).
+        """Writes one motion of bodies for ParaView: ``path``, ending in .pvd, and a folder of VTK files beside it.
+
+        In every row bodies are points with their velocity [and radius]; with listed near pairs, acting contacts are lines with their impulse
+        in the step. Needs vtk (`pip install 'jaximpact[paraview]'`).
 
         Args:
             dimension: coordinates of each body, 2 or 3.
@@ -221,7 +222,7 @@ class Solution(Drawable):
         return paraview.write(self, path, dimension, radius)
 
     def animate(self, path: str | Path | None = None, *, draw: Callable[..., Any], **options: Any) -> Any:
-        """The motion as a moving picture: `jaximpact.plots.animate` of this solution; needs matplotlib."""
+        """Animates the motion: `jaximpact.plots.animate` of this solution; needs matplotlib."""
         return plots().animate(self, path, draw=draw, **options)
 
     @property
@@ -231,13 +232,13 @@ class Solution(Drawable):
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Versions, device and processor it was computed with: of this process, or of the one that wrote its file."""
+        """Versions, device and processor of this process or, for a solution from a file, of the one that computed it."""
         return provenance() if self.origin.made is None else dict(self.origin.made)
 
     # status
 
     def raise_if_failed(self) -> Solution:
-        """This solution, or RuntimeError that says which trajectories failed, when, and the likely causes."""
+        """Returns this solution, or raises RuntimeError saying which motions failed, when, and the likely causes."""
         if np.any(np.asarray(self.status) & int(FAILURES)):
             raise RuntimeError(summarise(np.asarray(self.status).ravel(), np.asarray(self.failed_at).ravel()))
         return self
@@ -253,7 +254,7 @@ class Solution(Drawable):
 
 
 def with_names(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of a problem whose results know its names and units, and solutions whether their rows are all steps."""
+    """Decorates a function of a problem: its results get the problem's names and units, and solutions record whether they hold every step."""
     saves = inspect.signature(function).parameters.get("save")
 
     @functools.wraps(function)
@@ -264,6 +265,6 @@ def with_names(function: Callable[P, R]) -> Callable[P, R]:
             save = Save.of(kwargs.get("save", saves.default))
             every_step = save.every == 1 and save.function is None
         problem: Any = args[0] if args else kwargs["problem"]
-        return found._marked(problem.naming, every_step)
+        return found._with_labels(problem.naming, every_step)
 
     return call

@@ -1,4 +1,4 @@
-"""A `Solution` as an xarray dataset and as a pandas table."""
+"""Conversion of a `Solution` to an xarray dataset and a pandas table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STATE = ("q", "v", "z", "impulse", "energy", "pairs")  # of which a save functio
 
 
 def arrays(solution: Solution) -> dict[str, np.ndarray]:
-    """The arrays of a solution by name; a leaf of values as values_ and its path."""
+    """The arrays of a solution by name; leaves of ``values`` are named values_ and their path."""
     found = {name: np.asarray(getattr(solution, name)) for name in MEANING if getattr(solution, name) is not None}
     for path, leaf in jax.tree_util.tree_leaves_with_path(solution.values):
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
@@ -51,7 +51,7 @@ def arrays(solution: Solution) -> dict[str, np.ndarray]:
 
 
 def value_name(where: tuple[str, ...]) -> str:
-    """Of a leaf of values in files and datasets, where a slash would be a path."""
+    """Name of a leaf of ``values`` in files and datasets, without slashes, which would be paths there."""
     return "_".join(where).replace("/", "_")
 
 
@@ -94,7 +94,7 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
 
 
 def named_dataset(result: Result, any_result: bool = False) -> xarray.Dataset:
-    """See `Result.to_xarray`; of ``any_result`` also without arrays where these have no named dimensions."""
+    """The dataset of `Result.to_xarray`; with ``any_result`` a result without named dimensions gives one without arrays instead of TypeError."""
     found = result._arrays()
     if found is None and not any_result:
         raise TypeError(f"the arrays of a {type(result).__name__} have no named dimensions")
@@ -142,7 +142,7 @@ def to_table(solution: Solution) -> pandas.DataFrame:
 
 
 def spread_columns(name: str, values: Any, names: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
-    """An array (n, ...) as columns (n,): ``name``, or one for each component, with their ``names`` where they have some."""
+    """Columns (n,) from an array (n, ...): ``name`` itself, or one column per component, with ``names`` of the components if given."""
     array = np.asarray(values)
     if array.ndim <= 1:
         return {name: array}

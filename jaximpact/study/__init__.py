@@ -1,4 +1,4 @@
-"""Studies: ensembles that are computed chunk by chunk into a store, and continue where they were stopped."""
+"""Studies: ensembles computed chunk by chunk into a store, interruptible at any time and continued later."""
 
 from .design import Blocks, Design
 from .reading import Reading

@@ -1,4 +1,4 @@
-"""What a study varies: named quantities over a grid, a Latin hypercube or given points, in blocks of lanes."""
+"""Designs of studies: quantities varied over a grid, a Latin hypercube or given points, and their partition into blocks of lanes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORM = re.compile(r"(?P<root>[^.\[\]]+)(?P<path>(\.[^.\[\]]+)*)(?P<index>\[\d+(,
 
 
 class Key(NamedTuple):
-    """A quantity: an argument of `ensemble`, a path into args, and a component of an array, None for the whole."""
+    """Key of a varied quantity: an argument of `ensemble`, a path into args, and a component of an array (None for the whole)."""
 
     text: str
     root: str
@@ -28,7 +28,7 @@ class Key(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Key:
-        """The key written as "e", "q0[1]", "args.wall", "args.arm.length" or "args.stiffness[0]"."""
+        """Parses a key such as "e", "q0[1]", "args.wall", "args.arm.length" or "args.stiffness[0]"."""
         found = FORM.fullmatch(text)
         if found is None or found["root"] not in (*ROOTS, "args"):
             root = text.partition(".")[0].partition("[")[0]
@@ -46,7 +46,7 @@ class Key(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of its coordinate: "args.wall" is wall, "q0[0]" is q0_0."""
+        """Coordinate name: wall for "args.wall", q0_0 for "q0[0]"."""
         parts = self.path if self.root == "args" else (self.root,)
         return "_".join((*parts, *map(str, self.component or ())))
 
@@ -87,17 +87,17 @@ class Design:
 
     @classmethod
     def grid(cls, **values: Any) -> Design:
-        """Every combination of the values given for each quantity: dimensions in the order of the arguments."""
+        """Every combination of the values given for each quantity; dimensions in the order of the arguments."""
         return cls("grid", _columns(values), "grid")
 
     @classmethod
     def points(cls, **values: Any) -> Design:
-        """Lane i takes the i-th value of every quantity: arrays of one length, q0 and v0 (B, d)."""
+        """Given points: lane i takes the i-th value of every quantity; arrays of one length, q0 and v0 (B, d)."""
         return cls("points", _columns(values), "points")
 
     @classmethod
     def latin_hypercube(cls, count: int, *, seed: int = 0, **bounds: Any) -> Design:
-        """``count`` points, of which each of ``count`` equal slices of every quantity's (low, high) holds exactly one.
+        """Latin hypercube of ``count`` points: of ``count`` equal slices of every quantity's (low, high) each holds exactly one.
 
         Reference: M. D. McKay, R. J. Beckman, W. J. Conover, Technometrics 21 (1979) 239-245.
         """
@@ -114,7 +114,7 @@ class Design:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """The quantities that vary."""
+        """Keys of the quantities that vary."""
         return tuple(Key.of(text) for text in self.values)
 
     @property
@@ -128,14 +128,14 @@ class Design:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Names of the dimensions: those of the quantities of a grid, or "lane"."""
+        """Dimension names: the quantities of a grid, or "lane"."""
         if self.kind == "points":
             return ("lane",)
         return tuple(name if self.values[key].ndim == 1 else f"{name}_index" for key, name in self.names.items())
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Numbers of values along each dimension."""
+        """Number of values along each dimension."""
         sizes = [len(column) for column in self.values.values()]
         return tuple(sizes) if self.kind == "grid" else (sizes[0],)
 
@@ -145,7 +145,7 @@ class Design:
         return math.prod(self.shape)
 
     def at(self, where: tuple[slice, ...]) -> dict[str, np.ndarray]:
-        """The values of each quantity on the lanes of a product block, last dimension fastest: (B,) or (B, ...)."""
+        """Values of each quantity on the lanes of a block, last dimension fastest: (B,) or (B, ...)."""
         if self.kind == "points":
             return {key: column[where[0]] for key, column in self.values.items()}
         lengths = [len(range(*part.indices(n))) for part, n in zip(where, self.shape, strict=True)]
@@ -164,14 +164,14 @@ class Design:
 
 
 class Blocks(NamedTuple):
-    """The lanes of a design as product blocks, at most ``shape`` lanes along each dimension; numbered in C order."""
+    """Partition of a design into rectangular blocks of at most ``shape`` lanes along each dimension, numbered in C order."""
 
     whole: tuple[int, ...]
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, whole: tuple[int, ...], most: int) -> Blocks:
-        """Blocks of at most ``most`` lanes, whole dimensions from the last one on, of nearly equal sizes."""
+        """Partition into blocks of at most ``most`` lanes and nearly equal sizes, whole along the last dimensions."""
         shape: list[int] = []
         for n in reversed(whole):
             size = min(n, max(1, most // math.prod(shape)))
@@ -186,30 +186,30 @@ class Blocks(NamedTuple):
         return math.prod(self.counts)
 
     def position(self, number: int) -> tuple[int, ...]:
-        """Coordinates of a block among the blocks."""
+        """Index of a block along each dimension."""
         return tuple(int(i) for i in np.unravel_index(number, self.counts))
 
     def where(self, number: int) -> tuple[slice, ...]:
-        """The lanes of a block along each dimension."""
+        """Slices of the lanes in a block, by dimension."""
         position = self.position(number)
         return tuple(
             slice(i * b, min((i + 1) * b, n)) for i, b, n in zip(position, self.shape, self.whole, strict=True)
         )
 
     def sizes(self, number: int) -> tuple[int, ...]:
-        """Numbers of lanes of a block along each dimension."""
+        """Numbers of lanes in a block, by dimension."""
         return tuple(part.stop - part.start for part in self.where(number))
 
     def numbers(self) -> Iterator[int]:
         return iter(range(len(self)))
 
     def lanes(self, number: int) -> int:
-        """How many lanes a block has."""
+        """Number of lanes in a block."""
         return math.prod(self.sizes(number))
 
 
 def summarise(values: Any) -> str:
-    """An array in a few words."""
+    """Short text for an array of values."""
     values = np.asarray(values)
     if values.size <= 4:
         return str(values.tolist())

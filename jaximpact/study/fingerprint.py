@@ -1,8 +1,8 @@
-"""What the functions of a problem compute, as a hash: of the program that jax makes of them, not of their source.
+"""Fingerprints of a problem: a hash of the jaxpr of each of its functions, independent of their source.
 
-The program holds every number, whether it came from a global, a container, an attribute, a default or another module, and
-every operation, through whatever objects the function was called. Names and addresses are no part of it, so that copies
-of a function, and the same function in another process, have one hash.
+A jaxpr holds every number (from a global, a container, an attribute, a default or another module) and every operation, through
+whatever objects the function was called. Names and addresses are left out, so that copies of a function, and the same function in
+another process, have the same hash.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ORDERS = 2  # derivatives of the problem's functions that schemes take
 
 
 def fingerprint(system: System, values: Mapping[str, np.ndarray]) -> dict[str, str]:
-    """A hash of what each function computes for the shapes and dtypes of a study; a failure where it cannot be called.
+    """Hashes of the problem's functions for the shapes and dtypes of a study; a function that cannot be traced gets an entry saying so.
 
-    ``values`` are those of each quantity, of a design or of some of its lanes.
+    ``values`` holds the values of each quantity over the design or some of its lanes.
     """
     one = system.lane({key: column[0] for key, column in values.items()})
     q, v = canonical_state(one["q0"], one["v0"])
@@ -64,17 +64,17 @@ def fingerprint(system: System, values: Mapping[str, np.ndarray]) -> dict[str, s
 
 
 def of(function: Callable, operands: tuple) -> str:
-    """The hash of one function on abstract operands, the last of which, the parameters, is not differentiated by."""
+    """Hash of one function on abstract operands; derivatives are included by all operands except the last, the parameters."""
     program = _Program()
     try:
         # a new function each time: jax would answer with what it traced before
         program.trace(lambda *xs: function(*xs), operands)
-        derived: Callable = function
+        all_derivatives: Callable = function
         for _ in range(ORDERS):
             if not program.own_rules:
                 break
-            program.own_rules, derived = False, _derivative(derived)
-            program.trace(derived, operands)
+            program.own_rules, all_derivatives = False, _derivative(all_derivatives)
+            program.trace(all_derivatives, operands)
     except Exception as error:
         text = ADDRESS.sub("", str(error).partition("\n")[0])
         return f"fails with {type(error).__name__}: {text}"
@@ -82,9 +82,9 @@ def of(function: Callable, operands: tuple) -> str:
 
 
 def _derivative(function: Callable) -> Callable:
-    """All first derivatives by the float operands before the last, by forward or, where that has no rule, reverse mode."""
+    """Function giving all first derivatives by the float operands but the last: forward mode, or reverse mode where that has no rule."""
 
-    def derived(*operands: Any) -> Any:
+    def all_derivatives(*operands: Any) -> Any:
         inner, args = operands[:-1], operands[-1]
         found = lambda *xs: function(*xs, args)
         places = tuple(range(len(inner)))
@@ -93,11 +93,14 @@ def _derivative(function: Callable) -> Callable:
         except TypeError:
             return jax.jacrev(found, argnums=places)(*inner)
 
-    return derived
+    return all_derivatives
 
 
 class _Program:
-    """Hashes jaxprs; ``own_rules`` says that one held functions with derivatives of their own, which a jaxpr does not show."""
+    """Hash of jaxprs.
+
+    ``own_rules`` records whether one of them contains functions with custom derivatives, which a jaxpr does not show.
+    """
 
     def __init__(self) -> None:
         self.hash, self.own_rules = hashlib.sha256(), False
@@ -112,7 +115,7 @@ class _Program:
 
     @singledispatchmethod
     def value(self, x: Any) -> None:
-        """A parameter of an operation, or a constant."""
+        """Hashes a parameter of an operation, or a constant."""
         if callable(getattr(x, "callback_func", None)):
             self.say("callback", *_behind(x.callback_func))
         elif dataclasses.is_dataclass(x):
@@ -191,7 +194,7 @@ class _Program:
 
 
 def _behind(function: Any) -> list[str]:
-    """Source of a function that jax calls back, which jax wraps in its own."""
+    """Source of a callback, found inside the wrappers that jax puts around it."""
     if not (getattr(function, "__module__", None) or "").startswith("jax."):
         return texts_of(function, set())
     cells = [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
@@ -206,7 +209,7 @@ def _scrub(x: Any) -> str:
 
 
 def sources(problem: Problem) -> dict[str, Any]:
-    """What a problem computes: a hash of the source of each of its functions, and its numbers."""
+    """Source-based fingerprint of a problem: a hash of the source of each of its functions, and its numbers."""
     found: dict[str, Any] = {}
     for name in problem.__slots__:
         if name == "naming":  # names and units compute nothing
@@ -251,6 +254,6 @@ def texts_of(function: Any, seen: set[int]) -> list[str]:
 
 
 def _names(code: CodeType) -> set[str]:
-    """Global names in a piece of code and in the functions inside it."""
+    """Global names used in a code object and in those nested in it."""
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return set(code.co_names).union(*inner)

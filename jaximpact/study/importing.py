@@ -1,4 +1,4 @@
-"""Objects by name: what a study refers to stands in a module as "module:name", and is imported by whoever computes."""
+"""References to importable objects: "module:name", imported by each process that computes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIBRARY = __name__.partition(".")[0]
 
 
 def require(module: str, extra: str = "study") -> Any:
-    """The module, or ImportError that names the extra it comes with."""
+    """Imports a module, or raises ImportError naming the extra that provides it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -25,7 +25,7 @@ def require(module: str, extra: str = "study") -> Any:
 
 
 def reference(value: Any, what: str) -> str:
-    """ "module:name" of a function or class at the top of a module."""
+    """Reference "module:name" of a function or class defined at the top level of a module."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if module is None or name is None or "<" in name or module == "__main__":
         raise ValueError(
@@ -39,7 +39,7 @@ def reference(value: Any, what: str) -> str:
 
 
 def load(text: str, folder: str | None = None) -> Any:
-    """The object "module:name"; a module not found otherwise is looked for in ``folder``."""
+    """Imports the object "module:name"; ``folder`` is searched for modules that are not found otherwise."""
     module, _, name = text.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         raise ValueError(f"{text!r} is no name of something in a module: write 'module:name'")
@@ -71,7 +71,7 @@ def _import_module(module: str, folder: str | None) -> Any:
 
 
 def problem_name(problem: Any) -> str:
-    """The name of a problem: of the catalogue, or "module:name"; of a `Problem`, where it is found by identity."""
+    """Name of a problem: its catalogue name, or "module:name" of the module attribute that is this very object."""
     if isinstance(problem, str):
         return problem
     check_kind("problem", problem, Problem, "a Problem, a catalogue name or 'module:name'")
@@ -91,7 +91,7 @@ def problem_name(problem: Any) -> str:
 
 
 def load_problem(name: str, folder: str | None = None) -> Problem:
-    """The problem of that name."""
+    """Imports the problem with the given name."""
     if ":" not in name:
         try:
             return get(name).problem
@@ -108,7 +108,7 @@ def load_problem(name: str, folder: str | None = None) -> Problem:
 
 
 def folder_of(name: str) -> str | None:
-    """The folder from which the top package of "module:name" was imported; None for what is installed."""
+    """Folder from which the top package of "module:name" was imported; None for installed packages."""
     if ":" not in name:
         return None
     module = sys.modules[name.partition(":")[0].partition(".")[0]]
@@ -120,7 +120,7 @@ def folder_of(name: str) -> str | None:
 
 
 def origin(module: str, folder: str | None) -> str:
-    """The file from which a module would be imported, as far as that is known without importing anything."""
+    """File from which a module would be imported, determined without importing it."""
     top = module.partition(".")[0]
     spec = importlib.util.find_spec(top) or importlib.machinery.PathFinder.find_spec(top, [folder] if folder else [])
     return "nowhere" if spec is None else str(spec.origin)

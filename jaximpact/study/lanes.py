@@ -1,4 +1,4 @@
-"""The lanes of a study as one `Solution`."""
+"""Conversion of a study's results to one `Solution`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS = ("q", "v", "z", "impulse", "energy", "penetration", "residual", "iterat
 
 
 def as_solution(dataset: Any, record: Record, system: System) -> Solution:
-    """What is stored, lanes first, in the order of the design; a lane that could not start has the status that says so."""
+    """The stored results as a `Solution`, lanes in the order of the design; the status marks lanes that could not start."""
     design, count = record.spec.design, record.spec.design.size
     rank, names = len(design.shape), record.variables
     flat = {name: np.asarray(dataset[name].values) for name in (*names, DONE.name)}
@@ -49,7 +49,7 @@ def as_solution(dataset: Any, record: Record, system: System) -> Solution:
 
 
 def _values(system: System, design: Any, stored: dict[str, np.ndarray]) -> Any:
-    """What the save function returned, in its structure: leaves are stored in their order."""
+    """Stored values of the save function in its original pytree structure."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     state = (np.zeros(()), np.asarray(one["q0"]), np.asarray(one["v0"]))
     assert system.save.function is not None

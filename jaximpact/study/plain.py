@@ -1,4 +1,4 @@
-"""Plain data: numbers, containers, dataclasses and functions as JSON, without loss; what may be made of it is a closed list."""
+"""Lossless JSON encoding of numbers, containers, dataclasses and functions; only listed classes can be decoded."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ EARLIER = {
     "PaoliSchatzman": "schemes.paoli_schatzman",
     "Save": "save",
 }
-NAMED: dict[str, type] = {made.__qualname__: made for made in (*METHODS, Save)}
+NAMED: dict[str, type] = {from_table.__qualname__: from_table for from_table in (*METHODS, Save)}
 # The classes that a study may hold, besides those of the module of its problem, and schemes and contact solvers of one's own.
 CLASSES: dict[str, type] = (
-    {f"{made.__module__}:{name}": made for name, made in NAMED.items()}
-    | {f"jaximpact.{EARLIER[name]}:{name}": made for name, made in NAMED.items()}
+    {f"{from_table.__module__}:{name}": from_table for name, from_table in NAMED.items()}
+    | {f"jaximpact.{EARLIER[name]}:{name}": from_table for name, from_table in NAMED.items()}
     | {"jaximpact.integrate:Save": Save}
 )
 
 
 def encode(value: Any, what: str) -> Any:
-    """``value`` in terms of JSON, without loss; what is neither numbers nor importable is refused."""
+    """Encodes ``value`` in terms of JSON without loss; raises for anything that is neither numbers nor importable."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if is_array(value):
@@ -63,13 +63,13 @@ def encode(value: Any, what: str) -> Any:
 
 
 def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
-    """What `encode` was given.
+    """Inverse of `encode`.
 
-    Classes are those of `CLASSES`, dataclasses that are schemes or contact solvers, and, where the problem is "module:name", dataclasses of
-    its own package: whoever computes imports that anyway. Functions are looked up, not called; arrays hold numbers.
+    Allowed classes are those of `CLASSES`, dataclasses that are schemes or contact solvers, and, for a problem "module:name", dataclasses
+    of its package, which is imported anyway to compute. Functions are imported, not called; arrays hold numbers.
     """
 
-    def made(table: dict) -> Any:
+    def from_table(table: dict) -> Any:
         if "$array" in table:
             dtype = np.dtype(table["dtype"])
             if dtype.kind not in "biufV" or dtype.hasobject:
@@ -83,7 +83,7 @@ def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
             return load(table["$function"], folder)
         return _class(table["$dataclass"], problem, folder)(**table["$fields"]) if "$dataclass" in table else table
 
-    return rebuilt(value, made)
+    return rebuilt(value, from_table)
 
 
 def _class(name: str, problem: str, folder: str | None) -> type:
@@ -106,7 +106,7 @@ def _class(name: str, problem: str, folder: str | None) -> type:
 
 
 def names_in(value: Any) -> list[str]:
-    """The functions and classes that an encoded value names."""
+    """References to functions and classes in an encoded value."""
     found: list[str] = []
     rebuilt(value, lambda table: found.extend(str(table[key]) for key in ("$function", "$dataclass") if key in table))
     return found
@@ -127,7 +127,7 @@ def in_words(value: Any) -> str:
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """One line for each entry of two encoded values that differs: "h: 0.001 → 0.002"."""
+    """Differences between two encoded values, one line each: "h: 0.001 → 0.002"."""
     if isinstance(old, dict) and isinstance(new, dict) and _alike(old, new):
         lines = []
         for key in dict.fromkeys([*old, *new]):
@@ -141,7 +141,7 @@ def differences(old: Any, new: Any, where: str = "") -> list[str]:
 
 
 def _alike(old: dict, new: dict) -> bool:
-    """Whether two encoded values have parts to compare one by one."""
+    """Whether two encoded values can be compared entry by entry."""
     leaves = {"$array", "$function"} & (set(old) | set(new))
     return not leaves and old.get("$dataclass") == new.get("$dataclass")
 

@@ -1,4 +1,4 @@
-"""`Reading`: what can be done with a study that is computed, or begun."""
+"""`Reading`: a study that is complete or begun, and all that can be asked of it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FACTS = {"lanes": int, "failed": int, "bits": {str: int}, "refused": int, "steps
 
 
 def renamed_argument(old: str, new: str) -> Callable[[F], F]:
-    """A function whose argument ``old`` is called ``new`` now, and is taken with a warning."""
+    """Decorator: the argument ``new`` is also accepted under its old name ``old``, with a warning."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -59,7 +59,7 @@ def renamed_argument(old: str, new: str) -> Callable[[F], F]:
 
 
 def as_store(store: str | os.PathLike[str] | Store) -> Store:
-    """A `Store` as it is, a path as a `ZarrStore`."""
+    """A `ZarrStore` for a path; a `Store` is returned unchanged."""
     if isinstance(store, Store):
         return store
     check_kind("store", store, str | os.PathLike, "the path of a directory, or a Store")
@@ -67,12 +67,12 @@ def as_store(store: str | os.PathLike[str] | Store) -> Store:
 
 
 class Reading(StudyLike):
-    """A study in its store: what it is, what has been computed, single lanes.
+    """A study in its store: its definition, its results so far, and single lanes.
 
     Attributes:
-        store: where it is kept.
-        spec: what is computed, as plain data.
-        blocks: the chunks of its lanes.
+        store: the store that holds it.
+        spec: definition of the study, as plain data.
+        blocks: partition of its lanes into chunks.
     """
 
     store: Store
@@ -81,15 +81,15 @@ class Reading(StudyLike):
     @classmethod
     @renamed_argument("path", "store")
     def open(cls, store: str | os.PathLike[str] | Store) -> Self:
-        """The study in that store, with everything it was made of.
+        """Opens the study in a store, with everything that defines it.
 
-        Opening it, and `summary`, `failed`, `verify`, `describe`, `dataset`, run nothing and follow nothing out of the
-        directory, whoever made it. `run` and `lane` compute, and import for that the module of the problem that the study
-        names: they say which, and from where. Call them on studies of those only whose programs you would run.
+        Safe with studies from others: opening, `summary`, `failed`, `verify`, `describe` and `dataset` run no code of the study and read
+        nothing outside its directory. `run` and `lane` compute, and for that import the module of the problem that the study names,
+        telling which module and from where: call them only on studies whose authors you trust to run code.
 
         Raises:
-            FileNotFoundError: there is no study. ValueError: it is damaged, of another format, or holds what no study
-            contains (links, other kinds of arrays).
+            FileNotFoundError: there is no study. ValueError: it is damaged, of another format, or contains something that
+                no study contains (links, other kinds of arrays).
         """
         self = object.__new__(cls)
         self.store = as_store(store)
@@ -101,27 +101,27 @@ class Reading(StudyLike):
 
     def __repr__(self) -> str:
         size = " × ".join(f"{name} {n}" for name, n in zip(self.dims, self.shape, strict=True))
-        done = f"{len(self._finished())} of {len(self.blocks)} chunks finished"
+        done = f"{len(self._finished_chunks())} of {len(self.blocks)} chunks finished"
         return f"{type(self).__name__}({self.path!r}, {self.spec.problem!r}, {size}; {done})"
 
     @property
     def path(self) -> str:
-        """The name of the store: the path of one on disk."""
+        """Name of the store: its path if it is on disk."""
         return self.store.name
 
     @property
     def spec(self) -> Spec:
-        """What is computed, as plain data."""
+        """Definition of the study, as plain data."""
         return self._record.spec
 
     @property
     def design(self) -> Design:
-        """What varies."""
+        """The quantities that vary, and their values."""
         return self.spec.design
 
     @property
     def blocks(self) -> Blocks:
-        """The chunks of lanes."""
+        """Partition of the lanes into chunks."""
         return self._record.blocks
 
     @property
@@ -131,17 +131,17 @@ class Reading(StudyLike):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lanes along each dimension of the design."""
+        """Number of lanes along each dimension of the design."""
         return self.design.shape
 
     def describe(self) -> dict[str, str]:
-        """What the study is, in words."""
+        """Description of the study in words."""
         return self._record.describe()
 
     # results
 
     def dataset(self) -> xarray.Dataset:
-        """The results as an `xarray.Dataset`, of a store on disk read lazily."""
+        """Results so far as an `xarray.Dataset`, read lazily from a store on disk."""
         self._need_store()
         found = self.store.dataset()
         named = {"coordinate": "q", "constraint": "impulse"}
@@ -151,32 +151,32 @@ class Reading(StudyLike):
         return found.assign_coords({dim: list(given) for dim, given in names.items() if given})
 
     def summary(self) -> Summary:
-        """What has been computed so far, from the facts of the finished chunks."""
+        """Progress and statistics so far, from the records of the finished chunks."""
         self._need_store()
-        facts = [self._facts(block) for block in sorted(self._finished())]
+        facts = [self._facts(block) for block in sorted(self._finished_chunks())]
         return Summary.of(facts, self.design.size, len(self.blocks))
 
     def wall_time(self) -> np.ndarray:
-        """Seconds that each chunk took, in the order of the chunks, NaN where not finished."""
+        """Computing time of each chunk in seconds, in the order of the chunks; NaN for unfinished chunks."""
         self._need_store()
         seconds = np.full(len(self.blocks), np.nan)
-        for block in self._finished():
+        for block in self._finished_chunks():
             seconds[block] = self._facts(block)["seconds"]
         return seconds
 
     def verify(self) -> list[Damage]:
-        """Every file of the finished chunks that is missing, truncated or changed; empty where all is well."""
+        """Files of finished chunks that are missing, truncated or changed; empty for an intact study."""
         self._need_store()
-        return self.store.damaged(self._finished(), contents=True)
+        return self.store.damaged(self._finished_chunks(), contents=True)
 
     def failed(self) -> list[FailedLane]:
         """The failed lanes so far, in the order of the design."""
-        return sorted(self._failed(), key=lambda lane: lane.index)
+        return sorted(self._iter_failed(), key=lambda lane: lane.index)
 
-    def _failed(self) -> Iterator[FailedLane]:
+    def _iter_failed(self) -> Iterator[FailedLane]:
         self._need_store()
         self.store.check()
-        for block in sorted(self._finished()):
+        for block in sorted(self._finished_chunks()):
             facts = self._facts(block)
             if not facts["failed"]:
                 continue
@@ -210,16 +210,17 @@ class Reading(StudyLike):
 
     @property
     def problem(self) -> Problem:
-        """What is computed; imports the module that the study names, as `lane` does."""
+        """The problem; imports the module that the study names, as `lane` does."""
         return self._system.problem
 
     def settings(self) -> AbstractContextManager[None]:
-        """The settings of jax under which it is computed, in a ``with`` statement."""
+        """Context with the jax settings under which the study is computed."""
         return settings_of(self._record.settings)
 
     def arguments(self, which: Any = slice(None)) -> dict[str, Any]:
-        """What `ensemble` and `sensitivities` take after the problem, for all lanes in the order of the design, or for some:
-        ``ensemble(study.problem, **study.arguments())``. Imports as `lane` does.
+        """Arguments of `ensemble` and `sensitivities` for all or some lanes, in the order of the design.
+
+        Use: ``ensemble(study.problem, **study.arguments())``. Imports the problem as `lane` does.
 
         Args:
             which: lanes by number, slice or mask, counted in the order of the design, its last dimension fastest.
@@ -232,26 +233,26 @@ class Reading(StudyLike):
         return columns | {"args_axes": axes} | methods
 
     def number(self, index: int | tuple[int, ...] | Mapping[str, int]) -> int:
-        """The place of a lane in the order of the design, its last dimension fastest; ``index`` as in `lane`."""
+        """Number of a lane in the order of the design (last dimension fastest); ``index`` as in `lane`."""
         return int(np.ravel_multi_index(self._index(index), self.shape))
 
     def quantity(self, name: str) -> np.ndarray:
-        """The values of one quantity of the design, for each lane (B, ...), by its key or its short name."""
+        """Values (B, ...) of one quantity over all lanes, by its key or its short name."""
         keys = {short: key for key, short in self.design.names.items()} | {key: key for key in self.design.values}
         if name not in keys:
             raise ValueError(f"the study does not vary {name!r}; {suggestion(name, keys)}")
         return self.design.at(tuple(slice(0, n) for n in self.shape))[keys[name]]
 
     def solution(self) -> Solution:
-        """All lanes as `ensemble` would have returned them, in the order of the design, its last dimension fastest; in memory.
+        """All lanes as one in-memory `Solution`, as `ensemble` would have returned it, in the order of the design.
 
-        A lane that could not start has START_NOT_ADMISSIBLE in its status, and NaN. Imports as `lane` does.
+        A lane that could not start has START_NOT_ADMISSIBLE in its status, and NaN. Imports the problem as `lane` does.
 
         Raises:
             RuntimeError: not all lanes have been computed.
         """
         self._need_store()
-        missing = len(self.blocks) - len(self._finished())
+        missing = len(self.blocks) - len(self._finished_chunks())
         if missing:
             raise RuntimeError(f"{self.path}: {missing} of {len(self.blocks)} chunks are not computed yet; call run()")
         return as_solution(self.store.dataset(), self._record, self._system)
@@ -259,11 +260,11 @@ class Reading(StudyLike):
     # single lanes
 
     def lane(self, index: int | tuple[int, ...] | Mapping[str, int], save: Any = None) -> Solution:
-        """One lane computed alone by `solve`, with ``sensitivity="none"``.
+        """Computes one lane alone by `solve`, with ``sensitivity="none"``.
 
         Args:
-            index: its place along each dimension, as a tuple or by name; one number where there is one dimension.
-            save: as in `solve`; by default that of the study.
+            index: position along each dimension, as a tuple or by name; one number if there is one dimension.
+            save: as in `solve`; by default the study's own.
         """
         values = self._values(self._index(index))
         system = self._system
@@ -299,7 +300,7 @@ class Reading(StudyLike):
 
     @cached_property
     def _system(self) -> System:
-        """Imports the problem; says so where that runs a module which this program has not imported by itself."""
+        """Imports the problem, and warns if that runs a module which this program has not imported before."""
         for name in self.spec.modules():
             if name not in sys.modules:
                 where = printable(origin(name, self.spec.folder))
@@ -308,7 +309,7 @@ class Reading(StudyLike):
 
     # chunks
 
-    def _finished(self) -> set[int]:
+    def _finished_chunks(self) -> set[int]:
         return {block for block in self.store.finished() if block < len(self.blocks)}
 
     def _facts(self, block: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a store keeps of a study: its `Spec`, and what was found when it was made, by which a continuation is checked."""
+"""Stored record of a study: its `Spec`, and what was known when it was created, against which a continuation is checked."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ FORM = {
 
 @dataclass(frozen=True)
 class Record:
-    """A study as its store keeps it.
+    """Stored record of a study.
 
     Attributes:
-        spec: what is computed.
+        spec: definition of the study.
         chunk: lanes of a chunk along each dimension of the design.
-        source: a hash of the source of each function of the problem, and its numbers.
-        computes: a hash of what each function computes; None in a store of format 1.
-        settings: of jax, under which it is computed.
-        variables: names of the arrays of results.
-        common_times: whether rows of all lanes stand at the same times.
-        batch: lanes computed at once.
-        versions: `provenance`, and when it was made.
+        source: hash of the source of each function of the problem, and its numbers.
+        computes: hash of the jaxpr of each function; None in a store of format 1.
+        settings: jax settings under which it is computed.
+        variables: names of the result arrays.
+        common_times: whether the rows of all lanes have the same times.
+        batch: number of lanes computed at once.
+        versions: `provenance`, and the time of creation.
     """
 
     spec: Spec
@@ -54,7 +54,7 @@ class Record:
     versions: dict[str, str]
 
     def plain(self) -> dict[str, Any]:
-        """All but the values of the design, in terms of JSON; ``compared`` is what must be the same to continue."""
+        """The record in terms of JSON, without the values of the design; a continuation must agree in the entry ``compared``."""
         spec = self.spec
         compared = {
             **{name: getattr(spec, name) for name in ("problem", "scheme", "projection", "save")},
@@ -70,10 +70,10 @@ class Record:
 
     @classmethod
     def read(cls, plain: Any, columns: Mapping[str, np.ndarray], name: str) -> Record:
-        """From `plain` and the values of each quantity, of this format or an older one. Nothing is imported.
+        """Reads a record from `plain` and the values of each quantity, in this format or an older one. Nothing is imported.
 
         Raises:
-            ValueError: it is no record of a study, or of a newer format; ``name`` is that of the store.
+            ValueError: it is no record of a study, or has a newer format; ``name`` is the store's name in the message.
         """
         number = None if wrong(plain, {"format": int}) else plain["format"]
         if number is None or not 1 <= number <= FORMAT:
@@ -116,7 +116,7 @@ class Record:
 
     @property
     def blocks(self) -> Blocks:
-        """The chunks."""
+        """Partition of the lanes into chunks."""
         return Blocks(self.spec.design.shape, self.chunk)
 
     @property
@@ -130,11 +130,11 @@ class Record:
     # compared with what would be computed now
 
     def differences(self, new: Record) -> list[str]:
-        """One line for each difference to what ``new`` would compute; none where this study may be continued."""
+        """Differences to the study ``new``, one line each; a study may be continued if there are none."""
         return differences(self._flat(), new._flat()) + self._changed_functions(new)
 
     def _flat(self) -> dict[str, Any]:
-        """What is compared entry by entry, under the names that the user knows; of the problem its numbers."""
+        """Entries to compare, under the names that users know; the problem is represented by its numbers."""
         spec = self.spec
         parts = {name: getattr(spec, name) for name in ("problem", "scheme", "projection", "save")}
         numbers = {key: value for key, value in self.source.items() if not isinstance(value, str)}
@@ -142,10 +142,10 @@ class Record:
         return parts | rest | spec.base
 
     def _changed_functions(self, new: Record) -> list[str]:
-        """One line for each function that computes something else.
+        """Functions that compute something else than when the study was begun, one line each.
 
-        Other versions than those with which the study was begun may make another program of the same function; then, and
-        in a study that does not know its programs, the source has to do.
+        With other versions of jax the same function may have another jaxpr; then, and in a study that has no record of its
+        jaxprs, the sources are compared instead.
         """
         comparable = not changes(self.versions, new.versions, TRACED)
         lines = []
@@ -166,7 +166,7 @@ class Record:
         return lines
 
     def remarks(self, new: Record) -> list[str]:
-        """What differs, when this study is continued now, without making it another one."""
+        """Differences of the present process that do not make it another study, such as versions."""
         remarks = []
         changed = changes(self.versions, new.versions)
         if changed:
@@ -187,7 +187,7 @@ class Record:
         return remarks
 
     def describe(self) -> dict[str, str]:
-        """What the study is, in words."""
+        """Description of the study in words."""
         spec, design = self.spec, self.spec.design
         words = {"problem": spec.problem, "design": design.note}
         words |= {f"design {key}": text for key, text in self._design["$dict"]["quantities"].items()}
@@ -201,7 +201,7 @@ class Record:
 
 
 def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:
-    """Encoded parameters less those that a design replaces."""
+    """Encoded parameters without those that a design replaces."""
     if wrong(args, {"$dict": {str: object}}):
         return args
     inner = {

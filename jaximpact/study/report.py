@@ -1,4 +1,4 @@
-"""What a study tells of its lanes: those that failed, and all of them in numbers."""
+"""Reports on the lanes of a study: each failed lane, and a summary of all."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class FailedLane:
     """A lane that failed.
 
     Attributes:
-        index: its place along each dimension of the design.
-        values: its value of each quantity of the design.
-        status: the names of its status bits; START_NOT_ADMISSIBLE where it could not start.
+        index: position along each dimension of the design.
+        values: value of each quantity of the design.
+        status: names of its status bits; START_NOT_ADMISSIBLE if it could not start.
         failed_at: time of the first failure, NaN for a lane that could not start [s].
-        reason: for a lane that could not start, why.
+        reason: why the lane could not start.
         rerun: Python that computes this lane alone, with all its steps; it imports the problem.
     """
 
@@ -36,17 +36,17 @@ class FailedLane:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a study has computed so far.
+    """Progress and failures of a study so far.
 
     Attributes:
-        lanes, computed: lanes of the design, and those done.
+        lanes, computed: number of lanes in the design, and of those computed.
         failed: number of failed lanes; ``causes``: how many for each cause (a lane may have several).
-        remarks: lanes for each remark that is no failure.
+        remarks: number of lanes for each status bit that is no failure.
         steps: trajectory-steps computed.
         seconds: sum over the chunks of the time they took [s].
         chunks, finished: numbers of chunks.
-        origins: with which versions, device and processor how many chunks were computed; chunks of different ones go
-            on from each other to rounding, not to the last bit.
+        origins: number of chunks by versions, device and processor that computed them; chunks of different origin agree up to
+            rounding, not to the last bit.
     """
 
     lanes: int
@@ -75,7 +75,7 @@ class Summary:
 
     @classmethod
     def of(cls, facts: Sequence[Mapping[str, Any]], lanes: int, chunks: int) -> Summary:
-        """From what was written down of the finished chunks."""
+        """Summary from the stored facts of the finished chunks."""
         bits: Counter[str] = Counter()
         for fact in facts:
             bits.update(fact["bits"])

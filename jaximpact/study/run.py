@@ -1,4 +1,4 @@
-"""One long motion, row by row into a store of studies: it survives being stopped, and goes on from where it was."""
+"""One long motion, written row by row into a store; it can be interrupted at any time and continued."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STATE = ("q", "v", "z", "impulse", "energy", "pairs")
 
 
 class Rows(NamedTuple):
-    """What stands for a design in the store of one motion: its dimension is time."""
+    """Stands in for a design in the store of one motion: the dimension is time."""
 
     values: dict[str, np.ndarray]
     names: dict[str, str]
@@ -49,16 +49,16 @@ class Rows(NamedTuple):
 
 
 class Run:
-    """One motion whose rows are written to disk as they come, as a Zarr group that ``xarray.open_zarr`` reads meanwhile.
+    """One motion whose rows are written to disk as they are computed, in a Zarr group that ``xarray.open_zarr`` can read meanwhile.
 
-    A process that is killed loses the rows of a block at most: the same call goes on behind the last block that was written,
-    and comes to the same end, to the last bit, on processors of one kind.
+    A process that is killed loses at most one block of rows: the same call continues after the last block written, and on
+    processors of one kind reaches the same end to the last bit.
 
     Args:
-        path: a directory, e.g. "heap.zarr". Where a run exists there it is continued; it must be the same.
+        path: a directory, e.g. "heap.zarr". A run that exists there is continued; it must be the same.
         problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `jaximpact.solve`.
         save: every k-th step, or "all".
-        block: rows written together; by default what takes 16 MB.
+        block: number of rows written together; by default 16 MB of them.
 
     Raises:
         ValueError, TypeError: an argument is wrong, or the run on disk is another one; the message says what differs.
@@ -108,12 +108,12 @@ class Run:
             self._check()
 
     def run(self, progress: bool = False, unlock: bool = False, rows: slice = slice(None)) -> Solution:
-        """Compute what is not computed yet, and give the motion.
+        """Computes the remaining rows, and returns the motion.
 
         Args:
             progress: show a progress bar, of steps.
             unlock: take over the lock of a process on another host, known to have ended.
-            rows: those to give, ``slice(-1, None)`` for the last alone; by default all, which then have to fit memory.
+            rows: slice of rows to return, ``slice(-1, None)`` for the last alone; by default all, which must fit memory.
 
         Raises:
             RuntimeError: another process computes this run, or blocks are missing; OSError: one cannot be written.
@@ -127,10 +127,10 @@ class Run:
         return self.solution(rows)
 
     def solution(self, rows: slice = slice(None)) -> Solution:
-        """The motion as it is on disk, or some of its ``rows``: as numpy arrays.
+        """The motion on disk, or some of its ``rows``, as numpy arrays.
 
         Raises:
-            RuntimeError: it is not complete; ValueError: no such rows.
+            RuntimeError: the motion is not complete. ValueError: there are no such rows.
         """
         if len(self.store.finished()) < len(self.blocks):
             raise RuntimeError(
@@ -155,7 +155,7 @@ class Run:
         }
         missing: dict[str, Any] = dict.fromkeys({"energy", "pairs"} - set(arrays))
         found = Solution(**arrays, **missing, **account, values=None, timing=Timing.of(self._program.scheme))
-        return found._marked(self._naming, self._every == 1 and rows == slice(None))
+        return found._with_labels(self._naming, self._every == 1 and rows == slice(None))
 
     # the store
 
@@ -181,7 +181,7 @@ class Run:
         return Schema(rows, self.blocks, (*self._variables, DONE), None, words)
 
     def _record(self) -> dict[str, Any]:
-        """What the run is: hashes of its numbers and of what its functions compute, the methods in words."""
+        """Record that identifies the run: hashes of its numbers and of its functions' jaxprs, and the methods in words."""
         motion, problem = self._motion, self._stated
         operands = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), (motion.t0, motion.q0, motion.v0, motion.args)
@@ -205,7 +205,7 @@ class Run:
         }
 
     def _check(self) -> None:
-        """ValueError where the store holds another run."""
+        """Raises ValueError if the store holds another run."""
         stored, mine = self.store.record()[0].get("run"), self._record()["run"]
         if not isinstance(stored, dict):
             raise ValueError(f"{self.store.name} holds a study of many motions, no run: choose another path")
@@ -243,7 +243,7 @@ class Run:
                 self.store.keep(dict(self._carry_arrays(carry, block + 1)) | account)
 
     def _row(self, carry: Any, last: int) -> tuple[dict, dict, Any]:
-        """The row of a step, the account so far, and the carry there; with larger lists where they run out."""
+        """Advances to step ``last``: its row, the account so far and the carry; neighbour lists that overflow are enlarged."""
         while True:
             step = np.asarray(last, np.int32)
             found, account, new, full = listed_lane(self._program, self._motion, (carry, step), task=resume_until_step)
@@ -262,7 +262,7 @@ class Run:
             self._program = self._program.replace(problem=problem)
 
     def _carry_arrays(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
-        """A carry by names, with the room that its lists have, and the block behind it."""
+        """Named arrays of a carry, together with the capacity of its neighbour lists and the number of the next block."""
         yield "block", np.asarray(block)
         bodies = self._program.problem.constraints
         for name in ("pairs", "members"):
@@ -271,7 +271,7 @@ class Run:
             yield f"carry_{i}", np.asarray(x)
 
     def _resume_point(self) -> tuple[Any, int]:
-        """Where an earlier process has come to: the carry, and the next block."""
+        """Carry and number of the next block at which an earlier process stopped."""
         kept = self.store.kept()
         if not kept:
             return None, 0
@@ -295,7 +295,7 @@ _EMPTY = Solution(*[None] * 12)  # type: ignore[arg-type]
 
 
 def _hash(value: Any) -> str:
-    """Of numbers in a pytree, and its form."""
+    """Hash of the structure and the numbers of a pytree."""
     digest = hashlib.sha256(str(jax.tree.structure(value)).encode())
     for x in jax.tree.leaves(value):
         array = np.asarray(x)

@@ -1,4 +1,4 @@
-"""The arrays that a study keeps: what each is called, its dimensions behind those of the design, its meaning."""
+"""Arrays that a study stores: their names, dimensions (after those of the design) and meanings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PENDING, COMPUTED, REFUSED = 0, 1, 2
 
 
 class Variable(NamedTuple):
-    """An array of the store: its dimensions behind those of the design, their sizes, dtype, attributes."""
+    """A stored array: its dimensions after those of the design, their sizes, dtype and attributes."""
 
     name: str
     dims: tuple[str, ...]
@@ -34,7 +34,7 @@ class Variable(NamedTuple):
 
     @property
     def fill(self) -> Any:
-        """What stands where nothing has been computed."""
+        """Fill value for entries that have not been computed."""
         return np.nan if self.dtype.kind == "f" else 0
 
 
@@ -52,7 +52,7 @@ DONE = Variable(
 
 
 class Coordinate(NamedTuple):
-    """An array that is known from the beginning: values of a quantity, or the times of the rows."""
+    """An array known from the start: values of a quantity, or the times of the rows."""
 
     name: str
     dims: tuple[str, ...]
@@ -61,14 +61,14 @@ class Coordinate(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """All that a store is created for.
+    """Everything that a store needs to create its arrays.
 
     Attributes:
         design: the lanes, whose dimensions come first in each variable.
-        blocks: its chunks.
-        variables: what is computed, and ``done``.
-        times: the common times of the rows, None where lanes differ.
-        attributes: the study in words.
+        blocks: partition of the lanes into chunks.
+        variables: arrays of results, and ``done``.
+        times: common times of the rows, None if lanes differ.
+        attributes: description of the study.
     """
 
     design: Design
@@ -95,7 +95,7 @@ UNITS = {"e": PURE, "h": SECOND, "t0": SECOND, "t1": SECOND}
 
 
 def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
-    """The arrays of a `Solution` by name; rows of q, v, z and impulse dropped where they hold the final state only."""
+    """Arrays of a `Solution` by name, without q, v, z and impulse if these hold the final state only."""
     found: dict[str, Any] = {name: getattr(solution, name) for name in MEANING if getattr(solution, name) is not None}
     if common_times:
         del found["t"]
@@ -112,7 +112,7 @@ def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict
 
 
 def results(system: System, design: Design) -> tuple[tuple[Variable, ...], np.ndarray | None]:
-    """All variables, and the common times of their rows: from one lane, not computed; checks arguments as `solve` does."""
+    """All variables and the common times of their rows, from the abstract evaluation of one lane; checks arguments as `solve` does."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     save, roots = system.save, {key.root for key in design.keys}
     one["h"] = np.max(design.values.get("h", one["h"]))  # the one that limits how close saved times may be
@@ -143,7 +143,7 @@ def results(system: System, design: Design) -> tuple[tuple[Variable, ...], np.nd
 
 
 def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool, labels: Labels) -> Variable:
-    """The variable of one array of a lane."""
+    """`Variable` for one array of a lane."""
     dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
     if function and name in STATE:
         dims, meaning = dims[1:], f"{meaning}; at t1"
@@ -162,7 +162,7 @@ def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool, labels: Lab
 
 
 def check_names(design: Design, variables: tuple[Variable, ...]) -> None:
-    """No coordinate has the name of another, of a variable or of one of its dimensions."""
+    """Raises if a coordinate has the name of another one, of a variable or of a variable's dimension."""
     taken = {"time", "coordinate", "constraint", "lane", DONE.name} | set(MEANING) | {x.name for x in variables}
     taken |= {name for x in variables for name in x.dims}
     for key, name in design.names.items():

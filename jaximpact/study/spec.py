@@ -1,4 +1,4 @@
-"""What a study computes, as plain data: read alike from arguments, a TOML table, the record of a store and a task."""
+"""Definition of a study as plain data, from arguments, a TOML table, a stored record or a task."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ SPACINGS: dict[str, Callable[..., np.ndarray]] = {"linear": np.linspace, "log": 
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The lanes of a study and what they share: plain data that another process makes the same of.
+    """Definition of a study: its lanes and what they share, as plain data from which any process makes the same study.
 
     Attributes:
-        problem: its name, of the catalogue or "module:name".
-        design: what varies.
-        base: q0, v0, t0, t1, h, e and args where the design does not replace them, in terms of JSON.
-        scheme, projection, save: in terms of JSON.
-        folder: where the module of the problem is looked for if it is found nowhere else.
+        problem: catalogue name or "module:name".
+        design: the quantities that vary.
+        base: q0, v0, t0, t1, h, e and args where the design does not replace them, encoded as JSON.
+        scheme, projection, save: encoded as JSON.
+        folder: last folder searched for the problem's module.
     """
 
     problem: str
@@ -86,10 +86,10 @@ class Spec:
         t0: Any = 0.0,
         **base: Any,
     ) -> Spec:
-        """From the arguments of `Study`, checked as far as they can be one by one.
+        """Makes a `Spec` from the arguments of `Study`, each checked by itself.
 
         Raises:
-            ValueError, TypeError: one is wrong, or no other process could make it again.
+            ValueError, TypeError: an argument is wrong, or cannot be reproduced in another process.
         """
         check_kind("design", design, Design, "a Design, e.g. Design.grid(e=[0.5, 0.9])")
         name = problem_name(problem)
@@ -118,10 +118,10 @@ class Spec:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Spec:
-        """From a table as TOML gives it; see `EXAMPLE` for its entries.
+        """Makes a `Spec` from a table as TOML gives it; see `EXAMPLE` for its entries.
 
         Raises:
-            ValueError, TypeError: an entry is unknown, missing or wrong; the message names it, and the right one.
+            ValueError, TypeError: an entry is unknown, missing or wrong; the message names it, and suggests the right one.
         """
         check_entries("entry", table, ENTRIES)
         for needed in ("problem", "design"):
@@ -130,11 +130,11 @@ class Spec:
         return cls.of(**{key: READERS[key](value) if key in READERS else value for key, value in table.items()})
 
     def on(self, lanes: Mapping[str, np.ndarray]) -> Spec:
-        """The same for some of its lanes: for each quantity its values, lanes first."""
+        """Copy restricted to some lanes, given by their values of each quantity, lanes first."""
         return dataclasses.replace(self, design=Design("points", dict(lanes)))
 
     def modules(self) -> list[str]:
-        """The modules outside of the library that the study is made of."""
+        """Modules outside this library that the study needs."""
         names = [self.problem] if ":" in self.problem else []
         names += names_in([self.scheme, self.projection, self.save, list(self.base.values())])
         found = dict.fromkeys(name.partition(":")[0] for name in names)
@@ -142,7 +142,7 @@ class Spec:
 
 
 def check_entries(kind: str, table: Any, names: Iterable[str]) -> None:
-    """A table has no other entries than these; the error suggests the closest."""
+    """Raises for entries of a table that are not in ``names``, and suggests the closest."""
     check_kind(kind, table, Mapping, "a table")
     for key in table:
         if key not in names:
@@ -160,14 +160,14 @@ def _case(name: str, case: str | None) -> Case:
 
 
 def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
-    """Entries that are not given, and parameters, from a case of the catalogue."""
+    """Fills in entries and parameters that are not given from a case of the catalogue."""
     given = {"q0": case.q0, "v0": case.v0, "t1": case.t1, "e": case.restitution}
     base = base | {key: value for key, value in given.items() if base[key] is None}
     return base | {"args": case.parameters(base["args"])}
 
 
 def _canonical(base: dict[str, Any], design: Design) -> dict[str, Any]:
-    """Arrays for q0 and v0, numbers for the times; what neither the arguments nor the design give is an error."""
+    """Base values in canonical form: arrays for q0 and v0, numbers for times; raises for values that neither arguments nor design give."""
     varied = {key.text for key in design.keys}
     found = dict(base)
     for name in ROOTS:
@@ -194,7 +194,7 @@ def _canonical(base: dict[str, Any], design: Design) -> dict[str, Any]:
 
 
 def _method(kind: str, value: Any, from_name: Callable[[str], Any]) -> Any:
-    """A scheme or projection by name, or by a table of its name and attributes."""
+    """Scheme or projection from its name, or from a table of its name and attributes."""
     if isinstance(value, str):
         return from_name(value)
     if wrong(value, {"name": str}):
@@ -234,7 +234,7 @@ def _design(table: Any) -> Design:
 
 
 def _values(key: str, value: Any) -> Any:
-    """A list as it is, or the values of a range."""
+    """Values of a quantity in a table: a list, or a range."""
     if not isinstance(value, Mapping):
         return value
     if not value:

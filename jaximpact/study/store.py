@@ -1,4 +1,4 @@
-"""What keeps a study: the duties of a store, and one in memory."""
+"""Stores of studies: the interface, and a store in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Damage(NamedTuple):
-    """A finished chunk whose data are not what was written."""
+    """A finished chunk whose data differ from what was written."""
 
     block: int
     file: str
@@ -29,40 +29,40 @@ class Damage(NamedTuple):
 
 
 class Store(abc.ABC):
-    """Keeps one study. Chunks are numbered from 0; one process writes, holding the lock, and any number read.
+    """Interface of a store of one study. Chunks are numbered from 0; one process writes, holding the lock, and any number read.
 
-    A new store has these duties:
+    A store has to guarantee:
 
-    1. `create` makes place for a study, and `record` gives back what it was told; until it has ended nothing `exists`.
-    2. `write` puts the arrays and facts of a chunk where they survive, all or nothing: only then is it in `finished`.
-    3. `lock` lets one process at a time write.
-    4. `read` and `dataset` show what is there, fill values where nothing is.
-    5. Where it can, `damaged` finds what has changed since.
+    1. `create` is atomic: the study `exists` only once it has returned, and `record` returns what it was given.
+    2. `write` is atomic and durable: a chunk is in `finished` only once its arrays and facts would survive a crash.
+    3. `lock` admits one writing process at a time.
+    4. `read` and `dataset` return fill values for chunks that are not finished.
+    5. `damaged`, if implemented, finds chunks changed since they were written.
 
-    Errors are OSError for what the store cannot do now, ValueError for what is there and no study's.
+    Errors are OSError for an operation that fails now, ValueError for data that belong to no study.
     """
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """How messages call it."""
+        """Name of the store in messages."""
 
     @property
     @abc.abstractmethod
     def exists(self) -> bool:
-        """Whether there is a study."""
+        """Whether the store holds a study."""
 
     @abc.abstractmethod
     def create(self, record: dict[str, Any], schema: Schema) -> None:
-        """Make place for a study, without results; what an interrupted creation left is removed. For who holds the lock."""
+        """Creates an empty study, removing what an interrupted creation left. The caller holds the lock."""
 
     @abc.abstractmethod
     def record(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """The record that `create` was given, and the values of each quantity: data of which nothing is run or imported."""
+        """The record given to `create`, and the values of each quantity, as data; nothing is run or imported."""
 
     @abc.abstractmethod
     def lock(self, unlock: bool = False) -> AbstractContextManager[None]:
-        """Hold the study for this process, RuntimeError where another does; ``unlock`` takes over one that is lost."""
+        """Context that holds the study for this process; RuntimeError if another holds it, unless ``unlock`` takes over its lock."""
 
     @abc.abstractmethod
     def finished(self) -> set[int]:
@@ -70,19 +70,19 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def facts(self, chunk: int) -> dict[str, Any]:
-        """What was written with a finished chunk; ValueError where that is damaged."""
+        """Facts stored with a finished chunk; ValueError if they are damaged."""
 
     @abc.abstractmethod
     def blank(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Read-only fill values for variables of a chunk, (B, ...), of the dtypes that `write` takes."""
+        """Read-only fill values for variables of a chunk, (B, ...), in the dtypes that `write` takes."""
 
     @abc.abstractmethod
     def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        """Finish a chunk: arrays of `blank`'s shapes, in this order, last ``done``; then facts, in terms of JSON."""
+        """Finishes a chunk: arrays with the shapes of `blank`, in this order, ``done`` last; then facts, in terms of JSON."""
 
     @abc.abstractmethod
     def forget(self, chunk: int) -> None:
-        """Declare a chunk unfinished."""
+        """Declares a chunk unfinished."""
 
     @abc.abstractmethod
     def read(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
@@ -90,18 +90,18 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def dataset(self) -> xarray.Dataset:
-        """Everything, as an `xarray.Dataset`."""
+        """The whole study as an `xarray.Dataset`."""
 
     def check(self) -> None:  # noqa: B027
-        """Refuse what no study contains, before anything of it is used: ValueError. By default all is trusted."""
+        """Raises ValueError if the store contains anything that no study contains; called before its data are used. By default no check."""
 
     def damaged(self, chunks: Collection[int], contents: bool) -> list[Damage]:
-        """Of finished chunks what is missing or of another size or, with ``contents``, changed. By default nothing is."""
+        """Finished chunks with missing or truncated files or, with ``contents``, changed ones. By default none."""
         return []
 
 
 class MemoryStore(Store):
-    """A store in the memory of this process, gone with it: for tests and small studies."""
+    """A store in the memory of this process, for tests and small studies."""
 
     def __init__(self, name: str = "memory") -> None:
         self._name, self._lock = name, threading.Lock()
@@ -119,7 +119,7 @@ class MemoryStore(Store):
         return self._schema is not None
 
     @property
-    def _made(self) -> Schema:
+    def _known_schema(self) -> Schema:
         if self._schema is None:
             raise FileNotFoundError(f"{self.name} is no study: nothing has been created in it")
         return self._schema
@@ -130,7 +130,7 @@ class MemoryStore(Store):
         self._schema = schema
 
     def record(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return copy.deepcopy(self._record), dict(self._made.design.values)
+        return copy.deepcopy(self._record), dict(self._known_schema.design.values)
 
     @contextmanager
     def lock(self, unlock: bool = False) -> Iterator[None]:
@@ -148,15 +148,15 @@ class MemoryStore(Store):
         return copy.deepcopy(self._facts[chunk])
 
     def blank(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
-        lanes = self._made.blocks.lanes(chunk)
-        variables = {x.name: x for x in self._made.variables}
+        lanes = self._known_schema.blocks.lanes(chunk)
+        variables = {x.name: x for x in self._known_schema.variables}
         return {
             name: np.broadcast_to(np.array(x.fill, x.dtype), (lanes, *x.shape))
             for name, x in ((name, variables[name]) for name in names)
         }
 
     def write(self, chunk: int, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-        blocks = self._made.blocks
+        blocks = self._known_schema.blocks
         for name, values in arrays.items():
             self._arrays[name][blocks.where(chunk)] = values.reshape(blocks.sizes(chunk) + values.shape[1:])
         self._facts[chunk] = copy.deepcopy(dict(facts))
@@ -165,11 +165,11 @@ class MemoryStore(Store):
         self._facts.pop(chunk, None)
 
     def read(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
-        where = self._made.blocks.where(chunk)
+        where = self._known_schema.blocks.where(chunk)
         return {name: self._arrays[name][where].copy() for name in names}
 
     def dataset(self) -> xarray.Dataset:
-        schema, xr = self._made, require("xarray")
+        schema, xr = self._known_schema, require("xarray")
         dims = schema.design.dims
         variables = {x.name: (dims + x.dims, self._arrays[x.name].copy(), dict(x.attributes)) for x in schema.variables}
         coordinates = {x.name: (x.dims, x.values, x.attributes) for x in schema.coordinates()}
@@ -177,6 +177,6 @@ class MemoryStore(Store):
 
 
 def helpful_error(error: OSError, what: str, advice: str) -> OSError:
-    """The same error, in words that help."""
+    """An error of the same type with ``what`` failed and ``advice`` in its message."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     return OSError(error.errno or errno.EIO, f"{what}: {reason}; {advice}")

@@ -1,4 +1,4 @@
-"""`Study`: an ensemble over a design, computed chunk by chunk into a store that survives anything and can be continued."""
+"""`Study`: an ensemble over a design, computed chunk by chunk into a store that survives interruptions and can be continued."""
 
 from __future__ import annotations
 
@@ -52,16 +52,15 @@ class Study(Reading):
     many processes computed it, on processors of one kind.
 
     Args:
-        store: a directory, e.g. "study.zarr", or a `Store`. Where a study exists there it is continued; it must be the
-            same.
-        problem: a catalogue name, "module:name", or a `Problem` that stands under a name in a module.
+        store: a directory, e.g. "study.zarr", or a `Store`. A study that exists there is continued; it must be the same.
+        problem: a catalogue name, "module:name", or a `Problem` that is an attribute of a module.
         design: what varies.
         q0, v0, t1, h, t0, args, e, scheme, projection, save: as in `ensemble`, shared by all lanes where the design does not
             replace them. Every parameter has a value in args, also one that the design replaces. A Save function must
-            stand at the top of a module.
-        case: of a catalogue problem, the case that gives q0, v0, t1, args and e where they are not given; its first
-            by default.
-        chunk: lanes computed, written and lost together; by default 4096, or what keeps their results under 256 MB.
+            be defined at the top level of a module.
+        case: case of a catalogue problem that supplies q0, v0, t1, args and e where they are not given; by default the
+            first.
+        chunk: number of lanes computed and written together; by default 4096, or fewer to keep their results under 256 MB.
 
     A lane whose start is not admissible is marked and left out, not an error. Memory: about four chunks of results beyond what
     `ensemble` needs for one, and with an executor one more for each task handed out.
@@ -106,7 +105,7 @@ class Study(Reading):
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], store: str | os.PathLike[str] | Store | None = None) -> Self:
-        """The study that a table describes, as `from_file` reads it; in ``store`` where that is given.
+        """Makes the study that a table describes, in the form of `from_file`; in ``store`` if given.
 
         Raises:
             ValueError, TypeError: an entry is unknown, missing or wrong; the message names it.
@@ -124,9 +123,9 @@ class Study(Reading):
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """The study that a TOML file describes; ``jaximpact study --help`` shows its entries.
+        """Makes the study that a TOML file describes; ``jaximpact study --help`` shows its entries.
 
-        A module beside the file is found.
+        Modules in the folder of the file can be imported.
 
         Raises:
             ValueError, TypeError: an entry is unknown, missing or wrong; the message names the file and the entry.
@@ -187,14 +186,14 @@ class Study(Reading):
         unlock: bool = False,
         patience: float = 40.0,
     ) -> Summary:
-        """Compute what is not computed yet.
+        """Computes all unfinished chunks.
 
         Args:
             executor: computes the chunks, e.g. `concurrent.futures.ProcessPoolExecutor` with the "spawn" context or
                 ``client.get_executor()`` of a dask cluster; this process alone writes. By default this process computes.
             progress: show a bar and a summary; by default on a terminal.
             outstanding: chunks handed to the executor at a time; by default two for each of its workers.
-            repair: check all finished chunks first, and compute again what is damaged.
+            repair: check all finished chunks first, and recompute damaged ones.
             unlock: take over the lock of a process on another host, known to have ended.
             patience: how long the scheduler of a dask executor may be gone [s].
 
@@ -205,9 +204,9 @@ class Study(Reading):
             A `Summary` of the whole study.
 
         Raises:
-            KeyboardInterrupt: after Ctrl-C, when the chunk in work is finished; a second one stops at once.
-            RuntimeError: a chunk cannot be computed, is damaged, another process computes this study, or a dask scheduler is
-            gone for longer than ``patience``. OSError: a chunk cannot be written. Finished chunks are safe in every case.
+            KeyboardInterrupt: after Ctrl-C, once the current chunk is finished; a second one stops at once.
+            RuntimeError: a chunk is damaged or cannot be computed, another process computes this study, or a dask scheduler
+            has been gone for longer than ``patience``. OSError: a chunk cannot be written. Finished chunks are never lost.
         """
         if executor is not None and (isinstance(executor, type) or not callable(getattr(executor, "submit", None))):
             raise TypeError(
@@ -237,7 +236,7 @@ class Study(Reading):
         return summary
 
     def _begin(self, stack: ExitStack, repair: bool, unlock: bool) -> list[int]:
-        """Take the lock, make the store where there is none, and say which chunks this process has to compute."""
+        """Takes the lock, creates the store if necessary, and returns the chunks that this process has to compute."""
         if jax.process_count() == 1:
             return self._prepare(stack, repair, unlock)
         share, error = np.full(len(self.blocks), NEVER, np.uint8), None
@@ -261,7 +260,7 @@ class Study(Reading):
                 warnings.warn(f"{self.path} {'; it '.join(remarks)}", JaximpactWarning, stacklevel=4)
         else:
             self.store.create(self._record.plain(), self._schema())
-        finished = self._finished()
+        finished = self._finished_chunks()
         damaged = sorted({x.block for x in self.store.damaged(finished, contents=repair)})
         if damaged and not repair:
             raise RuntimeError(
@@ -273,14 +272,14 @@ class Study(Reading):
         return sorted(set(self.blocks.numbers()) - finished | set(damaged))
 
     def _now(self) -> Record:
-        """What this program would compute, by the study's own settings of jax."""
+        """Record of what this process would compute, under the study's own jax settings."""
         with settings_of(self._record.settings):
             computes = fingerprint(self._system, self.design.values)
         versions = provenance() | {"created": now()}
         return replace(self._record, source=sources(self._system.problem), computes=computes, versions=versions)
 
     def _adopt(self, new: Record) -> list[str]:
-        """Check that the study in the store is this one, and take what does not define it from there; remarks on it."""
+        """Checks that the stored study is this one, adopts its free choices (chunks, batch), and returns remarks on differences."""
         stored = self._stored_chunks()
         lines = stored.differences(new)
         if lines:
@@ -293,7 +292,7 @@ class Study(Reading):
         return stored.remarks(new)
 
     def _schema(self) -> Schema:
-        """What the store is created for."""
+        """Arrays and attributes with which the store is created."""
         if self._results is None:
             raise FileNotFoundError(f"{self.path} is gone since the study was opened")
         variables, times = self._results
@@ -329,7 +328,7 @@ class Study(Reading):
         return Task(block, spec, record.batch, record.common_times, settings, (self._computes, provenance()))
 
     def _write(self, result: Result) -> None:
-        """Results of a chunk and what is to be known of it without reading them."""
+        """Writes the results of a chunk, with facts that summaries need without reading the arrays."""
         blank = self.store.blank(result.number, self._record.variables)
         arrays = dict(blank if result.arrays is None else result.arrays)
         found, expected = ({name: (x.shape, x.dtype) for name, x in some.items()} for some in (arrays, blank))
@@ -368,19 +367,19 @@ class Study(Reading):
 
 
 def _automatic_chunk(variables: tuple[Variable, ...]) -> int:
-    """Lanes of a chunk whose results fit MEMORY."""
+    """Number of lanes whose results fit MEMORY."""
     lane = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in variables)
     return int(np.clip(MEMORY // lane, 1, CHUNK))
 
 
 def _batch(blocks: Blocks) -> int:
-    """Lanes computed at once: on a CPU as many batches a chunk as it has cores, on an accelerator the whole chunk."""
+    """Lanes computed at once: on a CPU a chunk has as many batches as cores, on an accelerator one."""
     lanes = int(np.prod(blocks.shape))
     return -(-lanes // core_count()) if jax.default_backend() == "cpu" else lanes
 
 
 def _agree(value: np.ndarray) -> np.ndarray:
-    """The value of process 0, in all processes; none goes on before all have come here."""
+    """Broadcasts the value of process 0; also a barrier of all processes."""
     from jax.experimental import multihost_utils
 
     return np.asarray(multihost_utils.broadcast_one_to_all(value))

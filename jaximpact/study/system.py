@@ -1,4 +1,4 @@
-"""What all lanes of a study share, ready to compute, and the numbers of its lanes."""
+"""The shared, ready-to-run part of a study, and the arguments of its lanes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .spec import Spec
 
 @dataclass(frozen=True)
 class System:
-    """What all lanes of a study share, ready to compute: see `Study` for the entries of ``base``."""
+    """Everything that the lanes of a study share, ready to compute: see `Study` for the entries of ``base``."""
 
     problem: Problem
     scheme: Any
@@ -34,13 +34,13 @@ class System:
 
     @classmethod
     def of(cls, spec: Spec) -> System:
-        """From plain data, importing the problem by its name."""
+        """Makes a `System` from plain data, importing the problem by its name."""
         problem = load_problem(spec.problem, spec.folder)
         parts = (spec.scheme, spec.projection, spec.save, {"$dict": spec.base})
         return cls(problem, *(decode(part, spec.problem, spec.folder) for part in parts))
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
-        """Arguments of `ensemble` for lanes of a design, and which leaves of args vary; q0 always has a lane axis."""
+        """Arguments of `ensemble` for some lanes, and which leaves of args vary; q0 always has a lane axis."""
         count = len(next(iter(lanes.values())))
         values = dict(self.base)
         dtype = self.base["q0"].dtype if self.base["q0"] is not None else jnp.result_type(float)
@@ -61,7 +61,7 @@ class System:
         return values | {"args": with_leaves(values["args"], args.values())}, varies
 
     def lane(self, values: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Arguments of `solve` for one lane, from its value of each quantity."""
+        """Arguments of `solve` for one lane, from its values of each quantity."""
         columns, varies = self.columns({key: np.asarray(value)[None] for key, value in values.items()})
         swept = {Key.of(key).root for key in values} | {"q0"}
         chosen = {name: columns[name][0] if name in swept else columns[name] for name in ROOTS}
@@ -69,7 +69,7 @@ class System:
         return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
 
     def check(self, design: Design) -> None:
-        """Every quantity of a design is one of this system, and of its shape; restitution and times are possible."""
+        """Raises unless every quantity of a design exists here with its shape, and restitution and times are valid."""
         for key in design.keys:
             self._check_shape(key, design.values[key.text].shape[1:])
             if key.root == "e":
@@ -82,7 +82,7 @@ class System:
                     self.scheme.check(self.problem, extreme, values.shape[1] if values.ndim == 2 else 0)
 
     def check_times(self, lanes: Mapping[str, np.ndarray]) -> None:
-        """t0 < t1 and 0 < h <= t1 - t0 on every lane."""
+        """Raises unless t0 < t1 and 0 < h <= t1 - t0 on every lane."""
         columns, _ = self.columns(lanes)
         check_times(*(np.asarray(columns[name], np.float64) for name in ("t0", "t1", "h")))
 
@@ -116,7 +116,7 @@ class System:
 
 
 def _replace_component(old: Any, key: Key, column: np.ndarray, varies: bool) -> np.ndarray:
-    """The value of a quantity with a lane axis; of which a component may be replaced."""
+    """The value of a quantity with a lane axis, after replacing it or one of its components by the column."""
     if key.component is None:
         return column
     # a component that was replaced before has brought the lane axis

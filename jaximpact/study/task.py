@@ -1,4 +1,4 @@
-"""The work on one chunk of lanes: plain data in, numpy arrays out, in this process or in another."""
+"""The task of computing one chunk of lanes: plain data in, numpy arrays out, in any process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REASONS = 100  # refused lanes of a chunk whose reasons are kept
 
 
 def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
-    """Facts about the start of each lane."""
+    """Start reports of all lanes: facts that decide whether each may start."""
     columns, varies = system.columns(lanes)
     q0 = np.asarray(columns["q0"])
     dtype = np.result_type(q0.dtype, np.asarray(columns["v0"]).dtype)
@@ -48,7 +48,7 @@ def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
 
 
 def why_refused(report: Report, bad: np.ndarray) -> dict[str, str]:
-    """What is wrong with the starts of the first lanes that are refused, by their number in the chunk."""
+    """Reasons why the first refused lanes of a chunk cannot start, by lane number."""
     found = {}
     for lane in np.flatnonzero(bad)[:REASONS].tolist():
         try:
@@ -63,11 +63,11 @@ def why_refused(report: Report, bad: np.ndarray) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Task:
-    """One chunk, without the store: the study of its lanes.
+    """One chunk as a study of its own, independent of the store.
 
-    ``batch``: lanes computed at once, which is fixed for a study, so that its numbers do not depend on the machine's
-    cores. ``physics``: what the functions compute where the study is run, and its provenance. ``attempt``: how often it was
-    lost before.
+    ``batch``: number of lanes computed at once, fixed for a study so that its numbers do not depend on the machine's
+    cores. ``physics``: fingerprint and provenance of the process that runs the study. ``attempt``: how often a worker was lost
+    with this chunk.
     """
 
     number: int
@@ -81,9 +81,9 @@ class Task:
 
 @dataclass(frozen=True)
 class Result:
-    """Arrays of a chunk, lanes first; None where no lane could start. ``refused`` marks lanes that could not.
+    """Results of a chunk: arrays, lanes first, or None if no lane could start; ``refused`` marks the lanes that could not.
 
-    ``reasons``: why, for the first of them; ``origin``: the `provenance` of the process that computed.
+    ``reasons``: reasons for the first refused lanes; ``origin``: `provenance` of the process that computed the chunk.
     """
 
     number: int
@@ -97,7 +97,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of the computation itself, as text: no repetition helps."""
+    """An error of the computation itself, as text; repeating it would not help."""
 
     number: int
     message: str
@@ -105,7 +105,7 @@ class Failure:
 
 
 def compute(task: Task) -> Result | Failure:
-    """Compute a chunk. Errors come back as a `Failure`: what is raised instead is the loss of a worker."""
+    """Computes a chunk. Errors are returned as a `Failure`; an exception means that the worker was lost."""
     try:
         # remarks on single lanes are in their status
         with settings_of(task.settings), without_remarks():
@@ -118,7 +118,7 @@ _checked: list[tuple[Any, ...]] = []  # what this process has found to be as it 
 
 
 def check_physics(system: System, task: Task) -> None:
-    """The functions compute here what they do where the study is run: a worker may have other files, or older ones."""
+    """Raises unless the functions have the same fingerprint here as where the study is run: a worker may have other or older files."""
     computes, elsewhere = task.physics
     key = (system.problem, system.save.function, task.physics, task.settings)
     if changes(elsewhere, provenance(), TRACED) or key in _checked:

@@ -1,4 +1,4 @@
-"""Driving the chunks of a study: here or through an executor, with a bar, until done, interrupted or at an error."""
+"""Scheduling of a study's chunks: in this process or through an executor, with progress, until done, interrupted or failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAFE = "the finished chunks are safe; run the study again to continue"
 
 
 class Interrupt:
-    """Ctrl-C as a question: ``asked`` until the work can stop; a second one stops at once."""
+    """Ctrl-C as a request: ``asked`` is set and work stops at the next chunk; a second one raises at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -52,9 +52,9 @@ def drive(
     interrupt: Interrupt,
     patience: float,
 ) -> None:
-    """Compute every task and ``keep`` its result; returns early where an interrupt was asked for.
+    """Computes every task and passes its result to ``keep``; returns early if an interrupt was requested.
 
-    ``patience``: seconds that the scheduler of a dask executor may be gone.
+    ``patience``: seconds that the scheduler of a dask executor may be unreachable.
     """
     if executor is not None:
         link = Link(executor, patience)
@@ -68,7 +68,7 @@ def drive(
 
 
 def workers(executor: Executor) -> int:
-    """How many tasks an executor computes at once, as far as it tells."""
+    """Number of tasks that an executor computes at once, as far as it is known."""
     client = getattr(executor, "_client", None)  # of dask
     if client is not None:
         return max(1, sum(client.nthreads().values()))
@@ -76,11 +76,11 @@ def workers(executor: Executor) -> int:
 
 
 class Gone(RuntimeError):
-    """There is nobody any more to compute."""
+    """The executor has lost its scheduler for good."""
 
 
 class Link:
-    """The connection of a dask client to its scheduler; of other executors, which have none, never lost."""
+    """Connection of a dask client to its scheduler; executors without one are never lost."""
 
     def __init__(self, executor: Executor, patience: float) -> None:
         self.patience, self.poll = patience, min(POLL, patience / 20)
@@ -90,11 +90,11 @@ class Link:
 
     @property
     def pause(self) -> float | None:
-        """Seconds to wait for results before one looks at the connection again."""
+        """Seconds to wait for results before checking the connection again."""
         return None if self.client is None else self.poll
 
     def is_lost(self) -> bool:
-        """Whether there is no scheduler now; `Gone` where the client gives up, or has none for too long."""
+        """Whether the scheduler is unreachable now; raises `Gone` if the client gave up or ``patience`` ran out."""
         if self.client is None or self.client.status == "running":
             self.since = None
             return False
@@ -115,7 +115,7 @@ def _through(
     interrupt: Interrupt,
     link: Link,
 ) -> None:
-    """At most ``outstanding`` tasks are handed out at a time: their results are all that memory has to hold."""
+    """Runs tasks through an executor, at most ``outstanding`` at a time, which bounds the memory for results."""
     flying: dict[Future, Task] = {}
     try:
         while todo or flying:

@@ -1,7 +1,7 @@
-"""A study on disk: a Zarr group that xarray reads, and beside it what makes it safe to stop at any instant.
+"""Store on disk: a Zarr group that xarray reads, and files beside it that make interruption safe at any instant.
 
-A chunk of lanes is one chunk of every variable. Its data are written and flushed to the disk first; then one small file,
-put in place by one atomic renaming, declares it finished and carries the checksums of the data.
+A chunk of lanes is one chunk of every variable. Its data are written and flushed to the disk first; then one small file with their
+checksums, put in place by an atomic rename, declares the chunk finished.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ RESTORE = "restore it from a copy; the arrays are still read by xarray"
 
 
 class ZarrStore(Store):
-    """A directory with a Zarr group, which ``xarray.open_zarr`` reads, also while it is written.
+    """A directory with a Zarr group, which ``xarray.open_zarr`` can read even while it is written.
 
-    Reading it runs nothing and follows nothing out of it, whoever made it: links, pickles and codecs that no study has
-    are refused.
+    Safe with directories from others: reading runs no code of theirs and opens nothing outside; links, pickles and foreign
+    codecs are refused.
 
     Args:
         path: the directory.
-        flush: called with the descriptor of each file and directory that what follows relies on; it raises OSError
-            where that is not on the disk. By default `os.fsync`.
+        flush: called with the descriptor of each file and directory that must be on disk before the next operation; raises
+            OSError on failure. By default `os.fsync`.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, flush: Callable[[int], None] = os.fsync) -> None:
@@ -89,7 +89,7 @@ class ZarrStore(Store):
             ) from error
 
     def _clear(self) -> None:
-        """Remove arrays and marks: without a record they belong to no study."""
+        """Removes arrays and marks that have no record, and so belong to no study."""
         self._open.clear()
         for array in self.path.glob("*/zarr.json"):
             shutil.rmtree(array.parent)
@@ -127,9 +127,9 @@ class ZarrStore(Store):
         self._consolidate()
 
     def _consolidate(self) -> None:
-        """The descriptions of all arrays in that of the group, so that a reader opens one file.
+        """Writes the consolidated metadata of the group, so that a reader opens one file.
 
-        By hand: Zarr's own function warns, and to silence it would change the filters of all threads.
+        Not by Zarr's own function, which warns; silencing it would change the warning filters of all threads.
         """
         about = json.loads((self.path / "zarr.json").read_text())
         nodes = {file.parent.name: json.loads(file.read_text()) for file in sorted(self.path.glob("*/zarr.json"))}
@@ -164,7 +164,7 @@ class ZarrStore(Store):
     # one process at a time
 
     def _prepare(self) -> None:
-        """The directory itself; refuses one that holds something else."""
+        """Creates the directory; raises if it holds something else than a study."""
         if self.path.is_dir():
             self.check()
         if self.path.exists() and not self._home.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
@@ -177,7 +177,7 @@ class ZarrStore(Store):
             ) from error
 
     def _tidy(self) -> None:
-        """Remove what killed processes left half written."""
+        """Removes the incomplete files of killed processes."""
         for directory in (self.path, self._home, self._marks):
             for pattern in ("*/*.partial", "*.partial"):
                 for file in directory.glob(pattern):
@@ -185,10 +185,10 @@ class ZarrStore(Store):
 
     @contextmanager
     def lock(self, unlock: bool = False) -> Iterator[None]:
-        """Hold the study for this process, its directory made and tidy; the lock of a dead process is taken over.
+        """Context that holds the study for this process, with its directory created and cleaned; takes over the lock of a dead process.
 
-        The operating system keeps the lock and drops it when the process ends, however it ends; the file says who holds
-        it. Of a process on another host nothing is known: ``unlock`` takes its lock over.
+        The lock belongs to the operating system, which drops it when the process ends for whatever reason; the file names its
+        holder. Whether a process on another host is alive cannot be known: ``unlock`` takes over its lock.
         """
         import fcntl
 
@@ -197,7 +197,7 @@ class ZarrStore(Store):
         try:
             file = os.open(self._home / "lock", LOCKED_BY, 0o644)
         except OSError as error:
-            raise self._locking(error) from error
+            raise self._write_error(error) from error
         try:
             about = os.fstat(file)
             if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
@@ -220,7 +220,7 @@ class ZarrStore(Store):
             try:
                 _rewrite(file, json.dumps({"pid": os.getpid(), "host": host}))
             except OSError as error:
-                raise self._locking(error) from error
+                raise self._write_error(error) from error
             try:
                 self._tidy()
                 yield
@@ -229,7 +229,7 @@ class ZarrStore(Store):
         finally:
             os.close(file)
 
-    def _locking(self, error: OSError) -> OSError:
+    def _write_error(self, error: OSError) -> OSError:
         return helpful_error(
             error, f"the study {self.path} cannot be written", "free space or permit writing, or copy it elsewhere"
         )
@@ -271,7 +271,7 @@ class ZarrStore(Store):
         self._replace(self._mark(chunk), json.dumps({**facts, "files": files}))
 
     def keep(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Numbers that another process goes on from, in place of those kept before, in one atomic act."""
+        """Stores the numbers from which another process continues, replacing earlier ones atomically."""
         new, path = self._home / "carry.partial", self._home / "carry.npz"
         with open(new, "wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -280,7 +280,7 @@ class ZarrStore(Store):
         self._synchronise(self._home)
 
     def kept(self) -> dict[str, np.ndarray]:
-        """What `keep` was told last; nothing where it never was."""
+        """Numbers last stored by `keep`; empty if there are none."""
         path = self._home / "carry.npz"
         if not path.exists():
             return {}
@@ -321,7 +321,7 @@ class ZarrStore(Store):
         return found
 
     def _array(self, name: str) -> Any:
-        """An array to be written, opened once."""
+        """An array opened for writing, opened once."""
         if name not in self._open:
             try:
                 # chunks of fill values are data too; said to each array, for Zarr's settings are those of all threads
@@ -342,7 +342,7 @@ class ZarrStore(Store):
     # the disk
 
     def _replace(self, path: Path, text: str) -> None:
-        """A file in one atomic act, on the disk when this returns."""
+        """Writes a file atomically; it is on disk on return."""
         new = path.with_suffix(".partial")
         with open(new, "w") as file:
             file.write(text)
@@ -355,7 +355,7 @@ class ZarrStore(Store):
         self._flush(file.fileno())
 
     def _synchronise(self, path: str | os.PathLike[str]) -> None:
-        """Flush a file, or the entries of a directory, to the disk."""
+        """Flushes a file or the entries of a directory to the disk."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
             self._flush(descriptor)
@@ -384,7 +384,7 @@ def _checksum(path: Path) -> str:
 
 
 def _holder(lock: int) -> dict[str, str]:
-    """Who holds the lock; nobody where a killed process left half a line."""
+    """Holder of the lock; empty if a killed process left an incomplete line."""
     try:
         found = json.loads(os.pread(lock, 4096, 0) or b"{}")
     except (ValueError, RecursionError):
