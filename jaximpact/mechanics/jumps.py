@@ -90,7 +90,7 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
     """Whether there is an impact in a step, (), and which contacts (m,) touch in it, from what schemes know."""
     touching = impulse > 0
     if hasattr(after, "closed"):  # of a scheme that locates impacts
-        return after.latest == after.n, touching | before.closed | after.closed
+        return after.latest > before.latest, touching | before.closed | after.closed
     if not hasattr(after, "last"):
         return jnp.zeros((), bool), touching
     struck = jnp.any((after.last == IMPACT) | (after.last == REBOUND))

@@ -213,7 +213,7 @@ class MotionLoop:
         """At the end: with remarks on derivatives, or without."""
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
-            status = end(near, self.scheme.traits, self.ended, self.moving.steps, state)
+            status = end(near, self.scheme, self.ended, self.moving.steps, state)
             return account._replace(status=account.status | status)
         unasked = 0 if self.tells_jumps and not self.tells else int(DERIVATIVES)
         return account._replace(status=account.status & ~unasked) if self.locates else account

@@ -33,7 +33,7 @@ NAMED: dict[str, type] = {made.__qualname__: made for made in (*METHODS, Save)}
 # The classes that a study may hold, besides those of the module of its problem, and schemes and contact solvers of one's own.
 CLASSES: dict[str, type] = (
     {f"{made.__module__}:{name}": made for name, made in NAMED.items()}
-    | {f"jaximpact.{EARLIER[name]}:{name}": made for name, made in NAMED.items()}
+    | {f"jaximpact.{EARLIER[name]}:{name}": made for name, made in NAMED.items() if name in EARLIER}
     | {"jaximpact.integrate:Save": Save}
 )
 

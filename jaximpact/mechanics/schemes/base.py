@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from ...jaxtools.argument_checks import is_traced
 from ..contact.laws import ContactLaw, Open, Reaction
@@ -108,7 +108,8 @@ class Traits(NamedTuple):
         delay: ``delay(e)``, by how many steps after an impact with restitution e the scheme may be ahead of the motion, and how many behind.
         lag: by how many steps a velocity lags behind the end of its step.
         locates: whether impacts are located within a step. Its plain derivative is then that of the motion, `Scheme.step` and
-            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the step of the ``latest`` impact.
+            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the time of the ``latest`` impact,
+            to the scheme's `resolution`.
         order: of positions, across impacts.
         restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
         explicit: the share of the force that is explicit in q, by which a step has a bound of stability; 0 for none.
@@ -155,6 +156,10 @@ class Scheme(abc.ABC):
         """What is to be known before a step is made."""
         return Traits()
 
+    def resolution(self, motion: Motion) -> Array:
+        """By what time () impacts may be off, where they are located: a derivative is not to be trusted at t1 as near to one."""
+        return motion.h
+
     def check(self, problem: Problem, e: Any, m: int) -> None:
         """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong.
 
@@ -185,6 +190,9 @@ class Wrapping(Scheme):
     def traits(self) -> Traits:
         return self.scheme.traits
 
+    def resolution(self, motion: Motion) -> Array:
+        return self.scheme.resolution(motion)
+
 
 class Timing(NamedTuple):
     """What tells impacts from a scheme's rows: its name, by how many steps a velocity lags behind its row, and whether an
@@ -203,6 +211,11 @@ class Timing(NamedTuple):
     def steps(self) -> int:
         """Steps that an impact takes."""
         return 2 if self.rebounds else 1
+
+
+def before(motion: Motion) -> Array:
+    """A time before any impact of a motion, ()."""
+    return lax.stop_gradient(motion.t0 - 3 * motion.h)
 
 
 def finite(state: State) -> Array:

@@ -29,13 +29,13 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import Info, Scheme, Traits, add_compensated, gradient_status, mass_status, zero_remainder
+from .base import Info, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
 from .events import View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
 
 
 class EventState(NamedTuple):
     """Step number n (t = t0 + n h), position q (d,), velocity v (d,) at t, lasting contacts closed (m,) bool, and the
-    number of the step of the latest impact, -3 before any."""
+    time of the latest impact, to a step; three steps before t0 where there was none."""
 
     n: Array
     q: Array
@@ -117,7 +117,7 @@ class EventCorrected(Scheme):
         a = acceleration(problem, metric, t0, q0, v0, args)
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, motion.h, a)
         zero = jnp.zeros((), jnp.int32)
-        state = EventState(zero, q0, v0, at.closed & ~at.outward, zero - 3, zero_remainder(q0))
+        state = EventState(zero, q0, v0, at.closed & ~at.outward, before(motion), zero_remainder(q0))
         return state, Info.none(q0, v0, len(at.closed))
 
     def step(
@@ -140,7 +140,7 @@ class EventCorrected(Scheme):
         count = self.impacts if m else 0
         found = lax.scan(advance, (progress, none + count), None, length=count + 1)[0][0]
         _, q_new, low, v, closed, impulse, residual, events, met, status = found
-        latest = jnp.where(jnp.any(met), n + 1, latest)
+        latest = jnp.where(jnp.any(met), lax.stop_gradient(motion.time(n) + r), latest)
         info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status)
         return EventState(n + 1, q_new, v, closed, latest, low), info
 
