@@ -42,6 +42,7 @@ WITHOUT_END = 1 << 20  # events that may still be located
 TERMS = 1e-3  # of a substep: the step whose span it is
 SETTLED = 1e-13  # of a substep: what a search for a release may still move
 SPREAD = 1e3  # of the tolerance: by what part of a motion's time its impacts may be off
+NOTHING = 1e-3  # of the tolerance: gaps, and what pushes move in a substep, that are as good as zero
 SHORT = 16  # roundings of time, below which no substep is taken
 APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a gap
 
@@ -163,7 +164,9 @@ class EventDriven(Scheme):
         m, start = closed.shape[0], motion.time(n)
         zero, none, of_none = jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32), jnp.zeros(m, q.dtype)
         substep = frozen(jnp.minimum(substep, whole))
-        base, failure = _settled(problem, law, start, zero, q, v, closed, jnp.zeros_like(closed), substep, motion.args)
+        base, failure = _settled(
+            problem, law, start, zero, q, v, closed, jnp.zeros_like(closed), substep, self.atol, motion.args
+        )
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, none)
         told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure)
 
@@ -201,7 +204,7 @@ class EventDriven(Scheme):
 
         def accept() -> Course:
             event = jnp.any(verdict.impact | verdict.loosed)
-            flown = Base(base.elapsed + s, *found[:3], base.closed, found.force, found.push, base.allowed)
+            flown = Base(base.elapsed + s, *found[:3], base.closed, found.force, found.push, base.allowed, base.slack)
             after, more = flown, told._replace(impulse=told.impulse + found.impulse)
             if base.closed.shape[0]:
                 arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
@@ -253,7 +256,17 @@ class EventDriven(Scheme):
         moved = APPROACH * frozen(flown.q - base.q)
         status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
         after, failure = _settled(
-            problem, law, t, flown.elapsed + delay, found.q, found.v, found.closed, verdict.loosed, substep, args
+            problem,
+            law,
+            t,
+            flown.elapsed + delay,
+            found.q,
+            found.v,
+            found.closed,
+            verdict.loosed,
+            substep,
+            self.atol,
+            args,
         )
         return after, Told(
             told.impulse + found.impulse,
@@ -273,7 +286,7 @@ def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any
 
     def along(s: Array) -> tuple[Array, Array]:
         half = 0.5 * s
-        middle = held(problem, t + half, q + half * v, v + half * a, flown.closed, args)[0]
+        middle = held(problem, t + half, q + half * v, v + half * a, flown.closed, flown.slack, args)[0]
         return q + s * (v + half * a), v + s * middle
 
     def newton(s: Array) -> Array:
@@ -294,21 +307,22 @@ def _settled(
     closed: Array,
     loosed: Array,
     substep: Array,
+    atol: float,
     args: Any,
 ) -> tuple[Base, Array]:
     """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""
     if closed.shape[0] == 0:
-        a, force, push = held(problem, t, q, v, closed, args)
-        return Base(elapsed, q, v, a, closed, force, push, force), jnp.zeros((), jnp.int32)
+        a, force, push = held(problem, t, q, v, closed, elapsed, args)
+        return Base(elapsed, q, v, a, closed, force, push, force, frozen(elapsed)), jnp.zeros((), jnp.int32)
     view = View.at(problem, t, q, v, args)
     contacts = view.contacts
-    allowed = _rounding(contacts, q, v, view, substep)
+    allowed, slack = _rounding(contacts, q, v, view, substep) + NOTHING * atol, NOTHING * atol / substep**2
     still = jnp.abs(view.gap_velocity) <= noise(contacts, v, view.gap_velocity)
     touching = frozen((contacts.gap <= allowed) & still) & ~loosed
-    _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching)
+    _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
     # all that stay are held, those without a force too: one that becomes negative later is seen as such
-    a, force, push = hold(view, stays)
-    return Base(elapsed, q, v, a, stays, force, push, allowed), status
+    a, force, push = hold(view, stays, slack)
+    return Base(elapsed, q, v, a, stays, force, push, allowed, slack), status
 
 
 def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
@@ -388,6 +402,7 @@ def _newton(
     inside = (found >= low - spare) & (found <= high + spare)
     following = jnp.where(inside, jnp.clip(found, low, high), 0.5 * (low + high))
     small = (jnp.abs(least) <= CLOSE * search.substep) | (high - low <= shortest) | (search.turns >= TURNS)
+    small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # none is to be told from zero
     contact = which & (jnp.arange(len(which)) == jnp.argmin(jnp.where(which, correction, jnp.inf)))
     return (search.sought == IMPACT) & small, contact, _Newton(following, low, high)
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
 from ..contact.laws import ContactLaw
@@ -190,15 +191,16 @@ def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -
 
 
 def persisting(
-    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array
+    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array, slack: ArrayLike = 0.0
 ) -> tuple[Array, Array, Array, Array]:
     """Contact forces of the closed contacts at the level of accelerations.
 
-    Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status.
+    Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status. One that opens with no more
+    than the acceleration ``slack`` stays.
     """
     normal = contacts.velocity(free) + gap_acceleration
     push, pushing, status = reaction(law, contacts, normal, closed)
-    opening = normal + contacts.delassus() @ push > noise(contacts, free, gap_acceleration)
+    opening = normal + contacts.delassus() @ push > noise(contacts, free, gap_acceleration) + slack
     return push, pushing, closed & (pushing | ~opening), status
 
 

@@ -25,7 +25,8 @@ NEAREST = 1e-6  # of a trial's length: a least gap as near as that to its ends i
 
 class Base(NamedTuple):
     """Where trials begin: time ``elapsed`` since the step began, q, v and acceleration a (d,); of contacts (m,) which are ``closed``, the
-    ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; round-off ``allowed`` of gaps."""
+    ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; what is ``allowed`` of negative gaps,
+    and the ``slack`` () of pushes, in which they are as good as zero."""
 
     elapsed: Array
     q: Array
@@ -35,6 +36,7 @@ class Base(NamedTuple):
     force: Array
     push: Array
     allowed: Array
+    slack: Array
 
 
 class Tolerance(NamedTuple):
@@ -108,8 +110,10 @@ def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tupl
     return jax.jvp(gaps, (zero,), (jnp.ones_like(zero),))
 
 
-def held(problem: Problem, t: Array, q: Array, v: Array, closed: Array, args: Any) -> tuple[Array, Array, Array]:
-    """Acceleration (d,) with the closed contacts held, their forces (m,), and these in units of acceleration, round-off added."""
+def held(
+    problem: Problem, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
+) -> tuple[Array, Array, Array]:
+    """Acceleration (d,) with the closed contacts held, their forces (m,), and these in units of acceleration, ``slack`` () added."""
     metric = Metric.at(problem, q, args)
     free = acceleration(problem, metric, t, q, v, args)
     none = jnp.zeros(closed.shape, q.dtype)
@@ -118,7 +122,7 @@ def held(problem: Problem, t: Array, q: Array, v: Array, closed: Array, args: An
 
     def bound() -> tuple[Array, Array, Array]:
         view = View(linearise(problem, metric, t, q, args), free, *_turning(problem, t, q, v, args))
-        return hold(view, closed)
+        return hold(view, closed, slack)
 
     return lax.cond(jnp.any(closed), bound, lambda: (free, none, none))
 
@@ -128,12 +132,12 @@ def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple
     return jax.jvp(rate, (jnp.zeros_like(t),), (jnp.ones_like(t),))
 
 
-def hold(view: View, closed: Array) -> tuple[Array, Array, Array]:
+def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array]:
     """As `held`, at a state whose contacts are known."""
     contacts = view.contacts
     normal = contacts.velocity(view.free) + view.gap_acceleration
     force = impulses_of(contacts, -normal, closed)
-    push = contacts.diagonal() * force + noise(contacts, view.free, view.gap_acceleration)
+    push = contacts.diagonal() * force + noise(contacts, view.free, view.gap_acceleration) + slack
     return view.free + contacts.jump(force), force, frozen(jnp.where(closed, push, 0))
 
 
@@ -155,7 +159,7 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
         kept, *_, seen = carry
         x = q + s * (row.node * v + s * (row.position @ kept))
         y = v + s * (row.velocity @ kept)
-        a, force, push = held(problem, t + row.node * s, x, y, closed, args)
+        a, force, push = held(problem, t + row.node * s, x, y, closed, base.slack, args)
         if m:
             gap, rate = gap_rates(problem, steady[0] + row.node * steady[1], *frozen((x, y)), steady[3])
             below = jnp.any(~closed & (gap < -base.allowed)) | jnp.any(push < 0)
