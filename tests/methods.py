@@ -39,6 +39,7 @@ SCHEMES = {
     "maury-half-kick": SchemeRow(ji.Maury(half_kick=True), inelastic=True),
     "moreau-jean": SchemeRow(ji.MoreauJean()),
     "event-corrected": SchemeRow(ji.EventCorrected(), order=2),
+    "event-driven": SchemeRow(ji.EventDriven(), order=8),
     "symplectic-euler": SchemeRow(SymplecticEuler()),
 }
 SOLVERS = {

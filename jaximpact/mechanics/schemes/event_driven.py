@@ -42,7 +42,7 @@ WITHOUT_END = 1 << 20  # events that may still be located
 TERMS = 1e-3  # of a substep: the step whose span it is
 SETTLED = 1e-13  # of a substep: what a search for a release may still move
 SPREAD = 1e3  # of the tolerance: by what part of a motion's time its impacts may be off
-NOTHING = 1e-3  # of the tolerance: gaps, and what pushes move in a substep, that are as good as zero
+NOTHING = 1e-3  # of the tolerance: gaps, and what pushes move or speed up in a substep, that are as good as zero
 SHORT = 16  # roundings of time, below which no substep is taken
 APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a gap
 
@@ -316,7 +316,10 @@ def _settled(
         return Base(elapsed, q, v, a, closed, force, push, force, frozen(elapsed)), jnp.zeros((), jnp.int32)
     view = View.at(problem, t, q, v, args)
     contacts = view.contacts
-    allowed, slack = _rounding(contacts, q, v, view, substep) + NOTHING * atol, NOTHING * atol / substep**2
+    allowed, slack = (
+        _rounding(contacts, q, v, view, substep) + NOTHING * atol,
+        NOTHING * atol / jnp.maximum(substep, substep**2),
+    )
     still = jnp.abs(view.gap_velocity) <= noise(contacts, v, view.gap_velocity)
     touching = frozen((contacts.gap <= allowed) & still) & ~loosed
     _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)

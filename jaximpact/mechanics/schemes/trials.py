@@ -147,10 +147,9 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
     q, v, closed = base.q, base.v, base.closed
     steady, m = frozen((t, s, base, args)), len(base.closed)
     before = gap_rates(problem, steady[0], steady[2].q, steady[2].v, steady[3])
-    first = lambda weights, x: jnp.asarray(weights, q.dtype)[:, None] * x
-    weights = tableau.errors[:, 0]
+    weights = jnp.asarray(tableau.errors[:, 0], q.dtype)
     seen = Seen(
-        *before, jnp.ones((), q.dtype), first(weights, before[1]), first(weights, base.push),
+        *before, jnp.ones((), q.dtype), jnp.outer(weights, before[1]), jnp.outer(weights, base.push),
         float(tableau.velocity[-1, 0]) * base.force,
     )  # fmt: skip
     accelerations = jnp.zeros((len(tableau.nodes), len(q)), q.dtype).at[0].set(base.a)
@@ -165,8 +164,8 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
             below = jnp.any(~closed & (gap < -base.allowed)) | jnp.any(push < 0)
             negative = jnp.where(below & (row.node < 1), jnp.minimum(seen.negative, row.node), seen.negative)
             sums = (
-                seen.of_rate + row.errors[:, None] * rate,
-                seen.of_push + row.errors[:, None] * push,
+                seen.of_rate + jnp.outer(row.errors, rate),
+                seen.of_push + jnp.outer(row.errors, push),
                 seen.of_force + row.weight * force,
             )
             seen = Seen(gap, rate, negative, *sums)
@@ -197,9 +196,9 @@ def _error(
     of_q, of_v = tolerance.of(base.q, q), tolerance.of(base.v, v)
     to_v, to_q = s * (turned(tableau.errors) @ kept), s * s * (turned(tableau.position_errors) @ kept)
     of_gap = tolerance.of(gap, seen.gap)
-    squares = jnp.sum((to_q / of_q) ** 2, axis=1) + jnp.sum((to_v / of_v) ** 2, axis=1)
+    squares = jnp.sum((to_q / of_q[None]) ** 2, axis=1) + jnp.sum((to_v / of_v[None]) ** 2, axis=1)
     if len(base.closed):
-        open_ = jnp.where(base.closed, 0, s * seen.of_rate / of_gap)
+        open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
         squares += jnp.sum(open_**2, axis=1) + jnp.sum((s * seen.of_push / tolerance.absolute) ** 2, axis=1)
     squares = squares / (2 * len(q))
     error = jnp.sqrt(squares[0])
