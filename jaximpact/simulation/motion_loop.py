@@ -176,10 +176,13 @@ class MotionLoop:
             return found
         before, impulse = row.before
         inside = back > ALIGNED * h
-        part = PartialStep(self.scheme, jnp.where(inside, h - back, h))
-        new, info = self.step(part, before)
-        exact = self.row_of(new, info, row._replace(impulse=impulse), before)
-        return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
+
+        def again() -> Row:
+            part = PartialStep(self.scheme, jnp.where(inside, h - back, h))
+            new, info = self.step(part, before)
+            return self.row_of(new, info, row._replace(impulse=impulse), before)._replace(before=None)
+
+        return lax.cond(inside, again, lambda: found._replace(before=None))
 
     def value(self, t: Array, row: Row) -> Any:
         """What the save function keeps of a row."""

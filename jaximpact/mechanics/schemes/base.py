@@ -110,11 +110,12 @@ class Traits(NamedTuple):
         locates: whether impacts are located within a step. Its plain derivative is then that of the motion, `Scheme.step` and
             `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the time of the ``latest`` impact,
             to the scheme's `resolution`.
-        order: of positions, across impacts.
+        order: of positions, across impacts; None where a tolerance sets their error, and h only where rows are.
         restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
         explicit: the share of the force that is explicit in q, by which a step has a bound of stability; 0 for none.
         damping: whether the force is explicit in the velocity too.
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
+        reverse: whether reverse mode goes through a step.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
             is as near the motion's and costs less. By default itself.
     """
@@ -124,11 +125,12 @@ class Traits(NamedTuple):
     delay: Callable[[Any], tuple[Any, Any]] = lambda e: (1.0, 2.0)
     lag: float = 0.0
     locates: bool = False
-    order: int = 1
+    order: int | None = 1
     restitution: str = "each"
     explicit: float = 1.0
     damping: bool = True
     lists: bool = False
+    reverse: bool = True
     tangent: Scheme | None = None
 
 

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
 from ..linearisation import Contacts, Metric, acceleration, closure, lengths, linearise
 from ..motion import Motion
@@ -38,6 +39,11 @@ STEPPING, IMPACT, RELEASE = 0, 1, 2  # what a trial is for
 TURNS = 60  # of a search, which halves at worst
 CLOSE = 1e-5  # of a substep: what is left to an impact when one last correction is enough
 TOGETHER = 1e-9  # of a substep: impacts within that time are at once
+SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
+NO_REVERSE = (
+    f"reverse mode through EventDriven asks for a fixed number of trials in a step: give EventDriven(trials=...) of at most {SCANNED}, with "
+    "as many steps as make do with that (16 to 64 trials each, else the status says TRIALS_EXHAUSTED); or forward mode, jax.jvp or jax.jacfwd"
+)
 WITHOUT_END = 1 << 20  # events that may still be located
 TERMS = 1e-3  # of a substep: the step whose span it is
 SETTLED = 1e-13  # of a substep: what a search for a release may still move
@@ -115,7 +121,7 @@ class EventDriven(Scheme):
     Attributes:
         rtol, atol: error of a substep in positions, velocities, gaps and impulses x: atol + rtol |x|, of the numbers as they are stated.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), which is compiled sooner.
-        trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED.
+        trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
     """
 
     rtol: float = field(default=1e-9, metadata={"static": True})
@@ -125,7 +131,7 @@ class EventDriven(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(locates=True, order=self.order, explicit=0.0, damping=False)
+        return Traits(locates=True, order=None, explicit=0.0, damping=False, reverse=self.trials <= SCANNED)
 
     def resolution(self, motion: Motion) -> Array:
         return frozen(SPREAD * self._tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
@@ -175,7 +181,12 @@ class EventDriven(Scheme):
             return (p.base.elapsed < whole) & (p.told.trials < self.trials) & sound
 
         turn = lambda p: self._turn(problem, law, motion, start, whole, p)
-        base, search, told = lax.while_loop(continues, turn, Course(base, search, told))
+        begin = Course(base, search, told)
+        if self.trials > SCANNED:
+            base, search, told = forward_only(lax.while_loop(continues, turn, begin), NO_REVERSE)
+        else:
+            part = lambda p, _: (lax.cond(continues(p), turn, lambda p: p, p), None)
+            base, search, told = lax.scan(part, begin, None, length=self.trials)[0]
         status = told.status | mass_status(Metric.at(problem, base.q, motion.args))
         short = (base.elapsed < whole) & (told.trials >= self.trials)
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
