@@ -7,7 +7,8 @@ import pytest
 from scipy.integrate import DOP853, RK45
 
 import jaximpact as ji
-from jaximpact import catalogue
+from jaximpact import Status, analysis, catalogue
+from jaximpact.catalogue import oscillators
 
 SCHEME = ji.EventDriven()
 FACTOR = 30  # of the tolerance: errors of substeps add up, and impacts make more of them
@@ -189,3 +190,185 @@ def test_release_has_the_exact_jacobian():
     np.testing.assert_allclose(run(c), [(2 - c) ** 3 / 6, (2 - c) ** 2 / 2, c**2 / 2], rtol=0, atol=1e-11)
     slopes = [-((2 - c) ** 2) / 2, -(2 - c), c]
     np.testing.assert_allclose(jax.jit(jax.jacfwd(run))(c), slopes, rtol=0, atol=1e-10)
+
+
+ONCE = {"args": {"w": 2.0, "wall": 0.3}, "e": 0.8, "scheme": SCHEME, "t1": 1.2}
+MEETS = np.arccos(0.3) / 2
+
+
+def spring(t):
+    """The motion of SPRING from rest at 1 with ONCE: one impact at MEETS."""
+    left, speed = t - MEETS, 0.8 * 2 * np.sqrt(1 - 0.3**2)
+    return np.where(t < MEETS, np.cos(2 * t), 0.3 * np.cos(2 * left) + speed / 2 * np.sin(2 * left))
+
+
+TIMES = np.array([0.123, 0.3, MEETS - 1e-3, MEETS + 1e-3, 0.777, 1.0123])
+
+
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("save", "rows"), [("final", 1), ("all", 201), (TIMES, 7)], ids=["final", "all", "times"])
+def test_rows_without_steps(save, rows, execution):
+    """Rows say how often the motion is looked at; each is as accurate as the motion, just before and behind the impact too."""
+    found = ji.solve(SPRING, [1.0], [0.0], save=save, execution=execution, **ONCE)
+    assert len(found.t) == rows and found.t[-1] == 1.2
+    np.testing.assert_allclose(found.q[:, 0], spring(np.asarray(found.t)), rtol=0, atol=FACTOR * 1e-9)
+
+
+def test_many_motions_without_steps():
+    many = ji.ensemble(SPRING, [[1.0], [0.9]], [0.0], **ONCE)
+    assert many.q[0, -1, 0] == pytest.approx(spring(1.2), abs=FACTOR * 1e-9)
+    one = ji.sensitivities(SPRING, [1.0], [0.0], wrt=["t1", "e"], **ONCE)
+    speed = 1e6 * (spring(1.2 + 5e-7) - spring(1.2 - 5e-7))  # differences of 1e-6: to 1e-9
+    assert one.jacobian["q"]["t1"] == pytest.approx(speed, abs=1e-7) and one.status == 0
+    left = 1.2 - MEETS
+    assert one.jacobian["q"]["e"] == pytest.approx(np.sqrt(1 - 0.3**2) * np.sin(2 * left), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scheme": ji.EventCorrected()}, "give either h, the step, or steps"),
+        ({"save": 3}, "keeps every k-th step: give h or steps"),
+        ({"scheme": ji.EventDriven(rtol=0.0)}, "rtol and atol above 0"),
+        ({"scheme": ji.EventDriven(order=6)}, r"order=\.\.\.\) must be 5 or 8, got 6"),
+    ],
+    ids=["another scheme", "every third", "no tolerance", "order"],
+)
+def test_what_cannot_be_is_said(options, words):
+    with pytest.raises(ValueError, match=words):
+        ji.solve(SPRING, [1.0], [0.0], **ONCE | options)
+
+
+def test_what_goes_by_powers_of_h_is_refused():
+    with pytest.raises(ValueError, match="does not depend on it"):
+        ji.convergence(SPRING, [1.0], [0.0], **ONCE)
+    with pytest.raises(ValueError, match="smaller rtol"):
+        analysis.periodic_orbit(
+            BALL, [1.0], [0.0], period=1.0, steps=2, args={"g": 1.0}, scheme=SCHEME, extrapolate=True
+        )
+
+
+def test_stiff_motion_and_events_without_end_are_told():
+    """A rate of 1e4 asks for substeps of 3e-4 whatever the tolerance: more than the trials that are left to a step."""
+    stiff = ji.Problem(lambda t, q, v, args: -1e8 * q - 1e4 * v + jnp.sin(t))
+    found = ji.solve(stiff, [0.0], [0.0], t1=10.0, steps=2, scheme=ji.EventDriven(trials=1000), save="final")
+    assert Status(int(found.status)) == Status.TRIALS_EXHAUSTED and found.failed
+    with pytest.raises(RuntimeError, match="MoreauJean for a stiff force"):
+        found.raise_if_failed()
+
+
+def test_an_impact_near_the_end_is_told_within_its_own_time():
+    """Not within steps, which are of any length: a thousandth after it the derivative is trusted, at it not."""
+    for after, told in ((1e-3, False), (1e-10, True)):
+        options = ONCE | {"t1": MEETS + after}
+        found = ji.solve(SPRING, [1.0], [0.0], steps=1, sensitivity="corrected", save="final", **options)
+        assert bool(int(found.status) & int(Status.DERIVATIVE_AT_END)) == told
+
+
+def test_float32_has_the_tolerance_of_its_rounding():
+    found = ji.solve(SPRING, np.float32([1.0]), np.float32([0.0]), **ONCE)
+    assert found.q.dtype == np.float32 and not found.failed
+    np.testing.assert_allclose(
+        found.q[:, 0], spring(np.asarray(found.t, float)), rtol=0, atol=FACTOR * 4e-6
+    )  # 32 roundings
+
+
+# orders of derivatives, and reverse mode
+
+MANY = ji.Problem(lambda t, q, v, args: -(args[0] ** 2) * q + jnp.sum(args[1:]), lambda t, q, args: q - 0.3)
+
+
+def last(args, trials=20_000):
+    scheme = ji.EventDriven(trials=trials)
+    return ji.solve(MANY, [1.0], [0.0], t1=1.2, e=0.8, args=args, scheme=scheme, save="final").q[-1, 0]
+
+
+def test_reverse_mode_of_many_numbers_asks_for_a_bound():
+    with pytest.raises(ValueError, match=r"give EventDriven\(trials=\.\.\.\) of at most 100"):
+        jax.grad(last)(jnp.zeros(40).at[0].set(2.0))
+
+
+@pytest.mark.slow
+def test_reverse_mode_is_forward_mode():
+    args = jnp.zeros(40).at[0].set(2.0)
+    gradient = jax.grad(lambda args: last(args, 32))(args)
+    along = jnp.arange(1.0, 41.0)
+    assert gradient @ along == pytest.approx(float(jax.jvp(last, (args,), (along,))[1]), rel=1e-12)
+
+
+@pytest.mark.slow
+def test_second_derivatives():
+    """By the stiffness, across the impact; of the closed form."""
+
+    def exact(w):
+        left = 1.2 - jnp.arccos(0.3) / w
+        return 0.3 * jnp.cos(w * left) + 0.8 * jnp.sqrt(1 - 0.3**2) * jnp.sin(w * left)
+
+    found = jax.jacfwd(jax.jacfwd(lambda w: last(jnp.stack([w]))))(2.0)
+    assert found == pytest.approx(float(jax.grad(jax.grad(exact))(2.0)), abs=1e-6)
+
+
+# analyses: the orbit of the impact oscillator is known
+
+DAMPED = catalogue.get("shaw-holmes").case("damped")
+PERIOD = 2 * np.pi / DAMPED.args["frequency"]
+
+
+def section(after=0.3):
+    """Parameters whose orbit has its impact a time before t = 0, and the state there."""
+    damping, frequency, wall = (DAMPED.args[name] for name in ("damping", "frequency", "wall"))
+    orbit, shift, _ = oscillators.periodic_orbit(damping, frequency, wall, DAMPED.restitution)
+    q, v = orbit(np.array([after]))
+    return DAMPED.args | {"shift": shift + after}, q[0], v[0]
+
+
+def test_orbit_to_ten_digits():
+    """State, and the product of the multipliers, e^2 exp(-2 d T), to a hundred tolerances; nothing said of an impact at the end."""
+    args, q, v = section()
+    found = analysis.periodic_orbit(
+        catalogue.get("shaw-holmes").problem, q + 0.01, v, period=PERIOD, steps=1, args=args, e=DAMPED.restitution,
+        scheme=ji.EventDriven(1e-12, 1e-12),
+    )  # fmt: skip
+    assert found.converged and found.status == 0
+    np.testing.assert_allclose([found.q, found.v], [q, v], rtol=0, atol=1e-10)
+    product = DAMPED.restitution**2 * np.exp(-2 * DAMPED.args["damping"] * PERIOD)
+    assert np.prod(found.multipliers).real == pytest.approx(product, abs=1e-10)
+
+
+@pytest.mark.slow
+def test_exponents_add_up_to_the_trace():
+    """-2 d, and the logarithm of e^2 in each period."""
+    args, q, v = section()
+    found = analysis.lyapunov(
+        catalogue.get("shaw-holmes").problem, q + 0.01, v, interval=PERIOD, steps=1, intervals=50, args=args,
+        e=DAMPED.restitution, scheme=ji.EventDriven(1e-12, 1e-12),
+    )  # fmt: skip
+    total = -2 * DAMPED.args["damping"] + 2 * np.log(DAMPED.restitution) / PERIOD
+    assert np.sum(found.exponents) == pytest.approx(total, abs=1e-10)
+
+
+@pytest.mark.slow
+def test_sections_of_a_sweep():
+    """Each value of restitution has its orbit, of which a section has the state."""
+    values, problem = np.array([0.7, 0.8]), catalogue.get("shaw-holmes").problem
+    args, q, v = section()
+    found = analysis.bifurcation(
+        problem,
+        q,
+        v,
+        parameter="e",
+        values=values,
+        period=PERIOD,
+        steps=1,
+        cycles=400,
+        skip=399,
+        args=args,
+        scheme=SCHEME,
+    ).section
+    # transients have died out by e^400
+    np.testing.assert_allclose(found.q[1, -1], q, rtol=0, atol=1e-7)
+    basins = analysis.basins(
+        problem, x=[q[0], q[0] + 0.01], y=[v[0]], period=PERIOD, steps=1, cycles=200, skip=190, args=args,
+        e=DAMPED.restitution, scheme=SCHEME,
+    )  # fmt: skip
+    assert len(basins.attractors) == 1
