@@ -67,7 +67,7 @@ class DrivenState(NamedTuple):
 
 class Search(NamedTuple):
     """The next trial: its length s, what it is ``sought`` for, of which contacts (m,), between which times, with which values
-    there, in how many turns so far; and the ``substep`` that the tolerance allows."""
+    there, whether all ``pushed`` at the last trial, in how many turns so far; and the ``substep`` that the tolerance allows."""
 
     s: Array
     substep: Array
@@ -77,6 +77,7 @@ class Search(NamedTuple):
     high: Array
     at_low: Array
     at_high: Array
+    pushed: Array
     turns: Array
 
 
@@ -173,7 +174,7 @@ class EventDriven(Scheme):
         base, failure = _settled(
             problem, law, start, zero, q, v, closed, jnp.zeros_like(closed), substep, self.atol, motion.args
         )
-        search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, none)
+        search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
         told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure)
 
         def continues(p: Course) -> Array:
@@ -252,10 +253,9 @@ class EventDriven(Scheme):
         speed = contacts.gap_velocity(v)
         substep = verdict.search.substep
         near = frozen(contacts.gap <= flown.allowed + TOGETHER * substep * jnp.abs(speed))
-        closed = base.closed & ~verdict.loosed
         kinks = Kinks.at(problem, began, base.q, args)
-        idle = jnp.zeros_like(closed)
-        closed, struck = lasting_at_end(kinks, idle, contacts, *frozen((t, q, v, speed)), closed, args)
+        idle = jnp.zeros_like(base.closed)
+        closed, struck = lasting_at_end(kinks, idle, contacts, *frozen((t, q, v, speed)), base.closed, args)
         candidates, near = impact | struck, near | struck
         left = jnp.full((), WITHOUT_END, jnp.int32)
         atol = self.atol
@@ -273,7 +273,7 @@ class EventDriven(Scheme):
             flown.elapsed + delay,
             found.q,
             found.v,
-            found.closed,
+            found.closed & ~verdict.loosed,
             verdict.loosed,
             substep,
             self.atol,
@@ -385,6 +385,7 @@ def _judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array,
         high=pick(s, improved.high, falsi.high),
         at_low=jnp.where(begins, falsi.start, falsi.at_low),
         at_high=jnp.where(begins, falsi.least, falsi.at_high),
+        pushed=falsi.least >= 0,
         turns=jnp.where(begins | split, 0, search.turns + 1),
     )
     impact = contact & settled & accepted
@@ -444,7 +445,10 @@ def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[A
     start = jnp.where(jnp.isfinite(start), start, 0)
     pushes = least >= 0
     low, high = jnp.where(pushes, s, search.low), jnp.where(pushes, search.high, s)
-    at_low, at_high = jnp.where(pushes, least, 0.5 * search.at_low), jnp.where(pushes, 0.5 * search.at_high, least)
+    # an end that stays twice counts half
+    again = jnp.where(pushes == search.pushed, 0.5, 1.0)
+    at_low = jnp.where(pushes, least, again * search.at_low)
+    at_high = jnp.where(pushes, again * search.at_high, least)
     ratio = lambda low, high: low / jnp.where(low > high, low - high, 1)
     following = low + (high - low) * ratio(at_low, at_high)
     small = (jnp.abs(following - s) <= SETTLED * search.substep) | (search.turns >= TURNS)
