@@ -179,7 +179,7 @@ class EventDriven(Scheme):
 
         def continues(p: Course) -> Array:
             sound = jnp.all(jnp.isfinite(p.base.q)) & jnp.all(jnp.isfinite(p.base.v))
-            return (p.base.elapsed < whole) & (p.told.trials < self.trials) & sound
+            return (p.base.elapsed < whole) & (p.told.trials < self.trials) & sound & (p.search.substep > 0)
 
         turn = lambda p: self._turn(problem, law, motion, start, whole, p)
         begin = Course(base, search, told)
@@ -189,12 +189,13 @@ class EventDriven(Scheme):
             part = lambda p, _: (lax.cond(continues(p), turn, lambda p: p, p), None)
             base, search, told = lax.scan(part, begin, None, length=self.trials)[0]
         status = told.status | mass_status(Metric.at(problem, base.q, motion.args))
-        short = (base.elapsed < whole) & (told.trials >= self.trials)
+        short = (base.elapsed < whole) & ((told.trials >= self.trials) | (substep <= 0))
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
+        ending = jnp.where(short, 0, search.substep)  # nothing is tried again behind a failure
         info = Info(
             base.q, (base.q - q) / whole, told.impulse, jnp.any(told.impulse > 0), told.residual, told.trials, status
         )
-        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, search.substep, low), info
+        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, low), info
 
     def _tolerance(self, dtype: Any) -> Tolerance:
         """No smaller than what rounding leaves of it."""
@@ -216,7 +217,9 @@ class EventDriven(Scheme):
 
         def accept() -> Course:
             event = jnp.any(verdict.impact | verdict.loosed)
-            flown = Base(base.elapsed + s, *found[:3], base.closed, found.force, found.push, base.allowed, base.slack)
+            flown = Base(
+                base.elapsed + s, *found[:3], base.closed, found.force, found.push, base.allowed, base.still, base.slack
+            )
             after, more = flown, told._replace(impulse=told.impulse + found.impulse)
             if base.closed.shape[0]:
                 arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
@@ -324,19 +327,19 @@ def _settled(
     """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""
     if closed.shape[0] == 0:
         a, force, push = held(problem, t, q, v, closed, elapsed, args)
-        return Base(elapsed, q, v, a, closed, force, push, force, frozen(elapsed)), jnp.zeros((), jnp.int32)
+        return Base(elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed)), jnp.zeros((), jnp.int32)
     view = View.at(problem, t, q, v, args)
     contacts = view.contacts
     allowed, slack = (
         _rounding(contacts, q, v, view, substep) + NOTHING * atol,
         NOTHING * atol / jnp.maximum(substep, substep**2),
     )
-    still = jnp.abs(view.gap_velocity) <= noise(contacts, v, view.gap_velocity)
-    touching = frozen((contacts.gap <= allowed) & still) & ~loosed
+    still = frozen(noise(contacts, v, view.gap_velocity))
+    touching = frozen((contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
     _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
     # all that stay are held, those without a force too: one that becomes negative later is seen as such
     a, force, push = hold(view, stays, slack)
-    return Base(elapsed, q, v, a, stays, force, push, allowed, slack), status
+    return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack), status
 
 
 def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
@@ -370,7 +373,7 @@ def _judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array,
     accepted = ends & ~split
 
     begins = for_impact | for_release
-    first = s * jnp.where(for_impact, jnp.min(jnp.where(negative, first_roots(trial, s), 1)), falsi.first)
+    first = s * jnp.where(for_impact, jnp.min(jnp.where(negative, first_roots(base, trial, s), 1)), falsi.first)
     following = jnp.where(
         search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, search.substep)
     )

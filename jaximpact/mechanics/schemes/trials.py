@@ -26,7 +26,7 @@ NEAREST = 1e-6  # of a trial's length: a least gap as near as that to its ends i
 class Base(NamedTuple):
     """Where trials begin: time ``elapsed`` since the step began, q, v and acceleration a (d,); of contacts (m,) which are ``closed``, the
     ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; what is ``allowed`` of negative gaps,
-    and the ``slack`` () of pushes, in which they are as good as zero."""
+    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero."""
 
     elapsed: Array
     q: Array
@@ -36,6 +36,7 @@ class Base(NamedTuple):
     force: Array
     push: Array
     allowed: Array
+    still: Array
     slack: Array
 
 
@@ -230,14 +231,21 @@ def least_gaps(trial: Trial, s: Array) -> tuple[Array, Array]:
     return jnp.where(maybe, x, 1), maybe
 
 
-def first_roots(trial: Trial, s: Array) -> Array:
-    """Where in [0, 1] gaps (m,) that are negative at the end of a trial of length s seem to have become so."""
+def first_roots(base: Base, trial: Trial, s: Array) -> Array:
+    """Where in [0, 1] gaps (m,) that are negative at the end of a trial of length s seem to have become so.
+
+    What touches at the base, and has not been closed there, opens at first.
+    """
     c0, c1, c2, c3 = _cubic(trial, s)
     bent = trial.after[0] - c0 - c1
     root = jnp.sqrt(jnp.maximum(c1 * c1 - 4 * bent * c0, 0))
     inward, falls = c1 < 0, (c1 >= 0) & (bent < 0)
     x = jnp.where(inward, 2 * c0 / jnp.where(inward, root - c1, 1), (c1 + root) / jnp.where(falls, -2 * bent, 1))
     x = jnp.clip(x, 0, 1)
+    gap, rate = trial.before
+    touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)
+    turns = (c2 > 0) & (c3 < 0) & (c2 < -c3)
+    behind = jnp.where(turns, -c2 / jnp.where(turns, c3, -1), 0.5)
 
     def improve(_: Any, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         x, low, high = bracket
@@ -247,4 +255,5 @@ def first_roots(trial: Trial, s: Array) -> Array:
         sound = (slope < 0) & (newton >= low) & (newton <= high)
         return jnp.where(sound, newton, 0.5 * (low + high)), low, high
 
-    return lax.fori_loop(0, 4, improve, (x, jnp.zeros_like(x), jnp.ones_like(x)))[0]
+    x = lax.fori_loop(0, 4, improve, (x, jnp.zeros_like(x), jnp.ones_like(x)))[0]
+    return jnp.where(touches, behind, x)
