@@ -33,7 +33,7 @@ from ..switches import Kinks
 from .base import Info, Scheme, Traits, before, gradient_status, mass_status
 from .events import View, collide, lasting_at_end, noise, persisting
 from .tableau import TABLEAUS
-from .trials import NEAREST, Base, Tolerance, Trial, attempt, first_roots, frozen, gap_rates, held, hold, least_gaps
+from .trials import NEAREST, Base, Tolerance, Trial, attempt, first_roots, frozen, held, hold, least_gaps
 
 STEPPING, IMPACT, RELEASE = 0, 1, 2  # what a trial is for
 TURNS = 60  # of a search, which halves at worst
@@ -297,18 +297,17 @@ def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any
     of second order: next to nothing in value."""
     q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
     of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
-
-    def along(s: Array) -> tuple[Array, Array]:
-        half = 0.5 * s
-        middle = held(problem, t + half, q + half * v, v + half * a, flown.closed, flown.slack, args)[0]
-        return q + s * (v + half * a), v + s * middle
+    place = lambda s: q + s * (v + 0.5 * s * a)
 
     def newton(s: Array) -> Array:
-        gap, rate = map(of_contact, gap_rates(problem, t + s, *along(s), args))
+        path = lambda s: problem.gaps(t + s, place(s), args)
+        gap, rate = map(of_contact, jax.jvp(path, (s,), (jnp.ones_like(s),)))
         return s - jnp.where(some & (rate < 0), gap / jnp.where(rate < 0, rate, -1), 0)
 
     delay = newton(newton(jnp.zeros_like(t)))
-    return delay, *along(delay)
+    half = 0.5 * delay
+    middle = held(problem, t + half, q + half * v, v + half * a, flown.closed, flown.slack, args)[0]
+    return delay, place(delay), v + delay * middle
 
 
 def _settled(
