@@ -79,6 +79,7 @@ class MotionLoop:
         self.scheme: Any = Corrected(program.scheme) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
+        self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if self.listed:
             self.scheme = Listing(self.scheme)
@@ -146,7 +147,7 @@ class MotionLoop:
 
     def crossed(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """With a remark on derivatives where something jumped in a step, from a state and its row to others."""
-        if not self.tells_jumps:
+        if not self.tells_jumps or (self.scheme.traits.tells_jumps and not self.program.clock):
             return account
         (old, old_row), (new, row) = before, after
         impulses = old_row.impulse, row.impulse

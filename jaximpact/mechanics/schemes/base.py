@@ -116,6 +116,7 @@ class Traits(NamedTuple):
         damping: whether the force is explicit in the velocity too.
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
         reverse: whether reverse mode goes through a step.
+        tells_jumps: whether a step tells of DERIVATIVE_JUMP itself, but for jumps at times that no number of the motion moves.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
             is as near the motion's and costs less. By default itself.
     """
@@ -131,6 +132,7 @@ class Traits(NamedTuple):
     damping: bool = True
     lists: bool = False
     reverse: bool = True
+    tells_jumps: bool = False
     tangent: Scheme | None = None
 
 
@@ -161,6 +163,10 @@ class Scheme(abc.ABC):
     def resolution(self, motion: Motion) -> Array:
         """By what time () impacts may be off, where they are located: a derivative is not to be trusted at t1 as near to one."""
         return motion.h
+
+    def for_values(self) -> Scheme:
+        """The same, where no derivative is asked for and no remark on one: of the same values, by fewer operations."""
+        return self
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
         """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong.

@@ -16,7 +16,7 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +25,7 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
+from ..jump_search import path_jumped
 from ..linearisation import Contacts, Metric, acceleration, closure, lengths, linearise
 from ..motion import Motion
 from ..problem import Problem
@@ -123,16 +124,22 @@ class EventDriven(Scheme):
         rtol, atol: error of a substep in positions, velocities, gaps and impulses x: atol + rtol |x|, of the numbers as they are stated.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), which is compiled sooner.
         trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
+        jumps: whether substeps look for jumps of the force, of which the status of derivatives tells; runs for values alone never do.
     """
 
     rtol: float = field(default=1e-9, metadata={"static": True})
     atol: float = field(default=1e-9, metadata={"static": True})
     order: int = field(default=8, metadata={"static": True})
     trials: int = field(default=20_000, metadata={"static": True})
+    jumps: bool = field(default=True, metadata={"static": True})
 
     @property
     def traits(self) -> Traits:
-        return Traits(locates=True, order=None, explicit=0.0, damping=False, reverse=self.trials <= SCANNED)
+        reverse = self.trials <= SCANNED
+        return Traits(locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=self.jumps)
+
+    def for_values(self) -> EventDriven:
+        return replace(self, jumps=False)
 
     def resolution(self, motion: Motion) -> Array:
         return frozen(SPREAD * self._tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
@@ -220,7 +227,10 @@ class EventDriven(Scheme):
             flown = Base(
                 base.elapsed + s, *found[:3], base.closed, found.force, found.push, base.allowed, base.still, base.slack
             )
-            after, more = flown, told._replace(impulse=told.impulse + found.impulse)
+            path = (t, base.q, base.v), (t + s, found.q, found.v)
+            jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
+            status = told.status if jumps is None else told.status | as_status(jumps, Status.DERIVATIVE_JUMP)
+            after, more = flown, told._replace(impulse=told.impulse + found.impulse, status=status)
             if base.closed.shape[0]:
                 arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
                 after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
