@@ -7,7 +7,7 @@ from .jaxtools.warnings import JaximpactWarning
 from .mechanics.contact import ADMM, ActiveSet, ProjectedGradient
 from .mechanics.from_sympy import from_sympy
 from .mechanics.problem import Problem
-from .mechanics.schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman
+from .mechanics.schemes import EventCorrected, EventDriven, Maury, MoreauJean, PaoliSchatzman
 from .mechanics.status import Status
 from .results import Sensitivities, Solution, with_names
 from .results.files import load
@@ -28,6 +28,7 @@ __all__ = [
     "Convergence",
     "Design",
     "EventCorrected",
+    "EventDriven",
     "Hypotheses",
     "JaximpactWarning",
     "Maury",

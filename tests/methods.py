@@ -11,12 +11,12 @@ from jaximpact.extend import ContactSolver, Scheme
 class SchemeRow(NamedTuple):
     """What a scheme promises.
 
-    ``order``: of the positions, across impacts; ``inelastic``: it covers e = 0 alone; ``lag``: steps by which its
+    ``order``: of the positions, across impacts, None for one whose error does not depend on h; ``inelastic``: it covers e = 0 alone; ``lag``: steps by which its
     velocities and impulses are late.
     """
 
     scheme: Scheme
-    order: int = 1
+    order: int | None = 1
     inelastic: bool = False
     lag: int = 0
 
@@ -39,6 +39,7 @@ SCHEMES = {
     "maury-half-kick": SchemeRow(ji.Maury(half_kick=True), inelastic=True),
     "moreau-jean": SchemeRow(ji.MoreauJean()),
     "event-corrected": SchemeRow(ji.EventCorrected(), order=2),
+    "event-driven": SchemeRow(ji.EventDriven(), order=None),
     "symplectic-euler": SchemeRow(SymplecticEuler()),
 }
 SOLVERS = {

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import jaximpact
-from jaximpact import EventCorrected, Maury, MoreauJean, PaoliSchatzman
+from jaximpact import EventCorrected, EventDriven, Maury, MoreauJean, PaoliSchatzman
 from jaximpact.catalogue import entries, get
 from jaximpact.cli import main
 from jaximpact.mechanics.method_names import METHODS, PROJECTIONS, SCHEMES, projection_from_name, scheme_from_name
@@ -52,6 +52,7 @@ def test_names_make_schemes_and_projections():
         "maury": Maury,
         "moreau-jean": MoreauJean,
         "event-corrected": EventCorrected,
+        "event-driven": EventDriven,
     }
     for name, make in SCHEMES.items():
         assert isinstance(make(), next(kind for stem, kind in kinds.items() if name.startswith(stem)))

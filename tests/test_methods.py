@@ -1,6 +1,6 @@
 """What every scheme and every contact solver owes, a property a test: a new one is a row of `methods`."""
 
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -50,10 +50,15 @@ def test_order_of_convergence(name):
     row = SCHEMES[name]
     entry = catalogue.get("polar-particle")
     case = entry.case("e=0" if row.inelastic else "e=0.9")
-    found = ji.convergence(
-        entry.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, exact=case.exact,
+    measured = partial(
+        ji.convergence, entry.problem, case.q0, case.v0, t1=case.t1, args=case.args, e=case.restitution, exact=case.exact,
         scheme=row.scheme, phases=4,
     )  # fmt: skip
+    if row.order is None:
+        with pytest.raises(ValueError, match="does not depend on it"):
+            measured()
+        return
+    found = measured()
     assert found.orders()["position"] == pytest.approx(row.order, abs=0.15), found.table()
 
 

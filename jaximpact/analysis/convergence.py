@@ -200,6 +200,11 @@ def convergence(
         raise TypeError(f"exact must be a function t -> (q, v), got {type(exact).__name__}")
     impulse = None if impulse is None else real("impulse", impulse)
     scheme, projection = choose_methods(scheme, projection, problem)
+    if scheme.traits.order is None:
+        raise ValueError(
+            f"convergence sweeps h, and the error of {type(scheme).__name__} does not depend on it: compare solve(..., "
+            f"scheme={type(scheme).__name__}(rtol=..., atol=...)) at several tolerances"
+        )
     bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
     run = partial(sweep, problem, q0, v0, t0, t1, projection=projection, args=args, e=e)
     runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)

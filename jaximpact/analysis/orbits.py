@@ -165,6 +165,11 @@ def periodic_orbit(
     common: dict[str, Any] = {"args": args, "args_axes": args_axes, "e": e, "scheme": scheme, "projection": projection}
     common |= {"period": period, "t0": t0, "cycles": cycles}
     program, lanes, single = prepare_strobe(problem, q0, v0, steps=steps, **common)
+    if extrapolate and program.scheme.traits.order is None:
+        raise ValueError(
+            f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not depend: leave it out, "
+            "and give smaller rtol and atol"
+        )
     closing = Closing.of(program, lanes, surface)
     dtype = np.dtype(lanes.motion.q0.dtype)
     tol = float(np.finfo(dtype).eps) ** (2 / 3) if tol is None else tol
@@ -183,7 +188,7 @@ def periodic_orbit(
         found.append(_solve(closing, smaller, tol, iterations))
     orbit = found[-1]
     if extrapolate:
-        orbit = _extrapolate(found, program.scheme.traits.order, surface is not None)
+        orbit = _extrapolate(found, program.scheme.traits.order or 1, surface is not None)
     orbit = replace(orbit, status=lost_derivatives("the monodromy", orbit.status, orbit.monodromy))
     orbit = replace(orbit, status=_without_remarks(orbit))
     lost = ~orbit.converged
@@ -204,7 +209,7 @@ def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> Perio
         iterations,
     )
     x, motion = y[:, : 2 * d], closing.at(lanes, y).motion
-    near = near_impact(problem, closing.at(lanes, y), x)
+    near = near_impact(problem, closing.at(lanes, y), x, closing.program.scheme.resolution(motion))
     status = status | np.where(near, int(Status.DERIVATIVE_AT_END), 0).astype(status.dtype)
     done = done & ((status & int(FAILURES)) == 0) & closing.crosses(matrix, y)
     t0, end = (np.broadcast_to(np.asarray(t), (count,)) for t in (motion.t0, motion.t1))

@@ -131,12 +131,12 @@ def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
         return np.max(q, axis=1, keepdims=True) + time * np.max(v, axis=1, keepdims=True)
 
 
-def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
-    """Mask (B,) of states with an impact within two steps of the section, judged by gaps and their rates there."""
+def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray, resolution: ArrayLike) -> np.ndarray:
+    """Mask (B,) of states with an impact within twice the ``resolution`` of impacts in time, judged by gaps and their rates there."""
     gap, rate = gaps(problem, lanes, x)
-    h = np.reshape(np.asarray(lanes.motion.h), (-1, 1))
+    h, time = (np.reshape(np.asarray(x), (-1, 1)) for x in (lanes.motion.h, resolution))
     noise = 1e3 * np.finfo(x.dtype).eps * _length(lanes, x) / span(h, x.dtype)
-    return np.any((np.abs(rate) > noise) & (gap <= 2 * h * np.abs(rate)), axis=1)
+    return np.any((np.abs(rate) > noise) & (gap <= 2 * time * np.abs(rate)), axis=1)
 
 
 def damped_newton(

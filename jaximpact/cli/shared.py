@@ -22,6 +22,8 @@ what to choose:
            maury                     velocity level, e = 0 only: positions stay admissible for convex constraints
            maury-half-kick           the same, second order in lasting contact
            moreau-jean               velocity level, every e: the scheme of most engineering codes
+           event-corrected           impacts are located: second order, with derivatives
+           event-driven              substeps of order 8 by a tolerance, impacts are located: the most digits
   --projection active-set            exact, for few constraints: the default
                projected-gradient    first order, for many constraints
                admm                  for ill-conditioned contacts

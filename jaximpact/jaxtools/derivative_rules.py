@@ -45,6 +45,20 @@ batching.primitive_batchers[guard_p] = lambda operands, axes, *, why: (guard_p.b
 mlir.register_lowering(guard_p, mlir.lower_fun(lambda value, anchor, *, why: value, multiple_results=False))
 
 
+forward_only_p = Primitive("forward_only")  # value -> value; an error where it is transposed
+
+
+def _no_transpose(cotangent: Any, value: Any, *, why: str) -> Any:
+    raise ValueError(why)
+
+
+forward_only_p.def_impl(lambda value, *, why: value)
+forward_only_p.def_abstract_eval(lambda value, *, why: value)
+ad.deflinear2(forward_only_p, _no_transpose)
+batching.defvectorized(forward_only_p)
+mlir.register_lowering(forward_only_p, mlir.lower_fun(lambda value, *, why: value, multiple_results=False))
+
+
 def _over_reals(function: Callable, tree: Any, *others: Any) -> Any:
     """``function`` of every floating leaf of pytrees."""
     real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
@@ -91,6 +105,11 @@ def graft_tree(value: Any, surrogate: Any) -> Any:
 def guard_derivative(tree: Any, why: str = REVERSE_INSIDE) -> Any:
     """The same; differentiating it is an error."""
     return _over_reals(lambda x: guard_p.bind(x, x, why=why), tree)
+
+
+def forward_only(tree: Any, why: str) -> Any:
+    """The same; differentiating it in reverse mode is an error."""
+    return _over_reals(lambda x: forward_only_p.bind(x, why=why), tree)
 
 
 def forward_first(tree: Any) -> Any:

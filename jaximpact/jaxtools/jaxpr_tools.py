@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from .argument_checks import is_traced
 
-IDENTITIES = {"guard", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
+IDENTITIES = {"guard", "forward_only", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
          "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call", "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
 _JAXPRS, _LISTS = (ClosedJaxpr, Jaxpr), (tuple, list)

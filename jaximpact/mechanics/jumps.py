@@ -7,25 +7,21 @@ jaxpr (`switches`), so that a problem without any pays nothing; that something j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
 from ..jaxtools.jaxpr_tools import depends
-from .linearisation import Metric, acceleration, drift, jacobian, linearise
+from .jump_search import TouchingRates, jumped, size_of_terms, size_of_values
+from .linearisation import Metric, acceleration, linearise
 from .motion import Motion
 from .problem import Problem
 from .schemes.base import Traits
 from .schemes.corrected import FREE, IMPACT, REBOUND
 from .status import Status, as_status
 from .switches import (
-    Crossing,
-    Sides,
     Switches,
-    crossing,
     depends_on_data,
     depends_on_path,
     differ,
@@ -34,8 +30,6 @@ from .switches import (
 )
 
 TURNED = 3.5  # 2 h times the damping rate: beyond it a force that asks for the velocity is a jump to this step; unstable from 4 on
-NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
-SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were fitted together, matters to no derivative
 
 
 def jump_status(
@@ -63,9 +57,9 @@ def jump_status(
         passed = end
         if hasattr(after, "closed") and depends(problem.generalised_force, somewhere, (2,)):
             passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
-        found = found | _jumped(of_force, start, passed, (args,), _size)
+        found = found | jumped(of_force, start, passed, (args,), size_of_values)
     if of_gaps is not None:
-        found = found | _jumped(_Rates(of_gaps, touching), start, end, (args,), _terms(problem, args))
+        found = found | jumped(TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args))
     return as_status(found, Status.DERIVATIVE_JUMP)
 
 
@@ -90,7 +84,7 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
     """Whether there is an impact in a step, (), and which contacts (m,) touch in it, from what schemes know."""
     touching = impulse > 0
     if hasattr(after, "closed"):  # of a scheme that locates impacts
-        return after.latest == after.n, touching | before.closed | after.closed
+        return after.latest > before.latest, touching | before.closed | after.closed
     if not hasattr(after, "last"):
         return jnp.zeros((), bool), touching
     struck = jnp.any((after.last == IMPACT) | (after.last == REBOUND))
@@ -115,63 +109,3 @@ def _led_to(
     stays = struck | differ(force.sides(*start, args), force.sides(*end, args))
     velocity = v + jnp.where(jnp.abs(free + jump) > noise, free + jump, 0)
     return (*end[:2], jnp.where(stays, end[2], velocity))
-
-
-class _Rates:
-    """Gaps and their rates along the motion, of the contacts that touch (m,), as a function of (t, q, v, args) with the switches of
-    the gaps."""
-
-    def __init__(self, gaps: Switches, touching: Array) -> None:
-        self.gaps, self.touching = gaps, touching
-
-    def sides(self, t: Array, q: Array, v: Array, args: Any) -> Sides:
-        return self.gaps.sides(t, q, args)
-
-    def both(self, t: Array, q: Array, v: Array, args: Any) -> tuple[Any, Sides]:
-        sides = self.sides(t, q, v, args)
-        return self.frozen(sides, t, q, v, args), sides
-
-    def frozen(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Any:
-        gaps = lambda t, q: self.gaps.frozen(sides, t, q, args)
-        found = jax.jvp(gaps, (t, q), (jnp.ones_like(t), v))
-        return [jnp.where(self.touching, x, 0) for x in found]
-
-
-def _jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
-    """Whether a function with switches jumps between two points, by the values that it has where its sides change.
-
-    Across a kink it changes by no more than its slopes on both sides, over the width of the bracket: by the mean value theorem, a
-    sixteenth of what either side's own continuation changes over sixteen widths. What is below ``SLIGHT`` of its size is no jump.
-    """
-
-    def searched() -> Array:
-        found = crossing(function, start, end, fixed)
-        back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
-        on = tuple(y + NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
-        behind = function.frozen(found.sides_before, *back, *fixed)
-        ahead = function.frozen(found.sides_after, *on, *fixed)
-        jumps = [
-            jnp.any(jnp.abs(y - x) > jnp.maximum(jnp.abs(x - a), jnp.abs(b - y)) + SLIGHT * s)
-            for x, y, a, b, s in zip(found.value_before, found.value_after, behind, ahead, size(found), strict=True)
-        ]
-        return jnp.any(jnp.stack(jumps))
-
-    some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
-    return lax.cond(some, searched, lambda: jnp.zeros((), bool))
-
-
-def _size(found: Crossing) -> Any:
-    """Of values by themselves."""
-    return [jnp.abs(x) + jnp.abs(y) for x, y in zip(found.value_before, found.value_after, strict=True)]
-
-
-def _terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
-    """Of gaps and rates by what they are made of: in contact they are zero."""
-
-    def size(found: Crossing) -> Any:
-        t, q, v = found.before
-        gap, matrix = jacobian(problem, t, q, args)
-        matrix = jnp.abs(matrix)
-        return [jnp.abs(gap) + matrix @ jnp.abs(q), matrix @ jnp.abs(v) + jnp.abs(drift(problem, t, q, args))]
-
-    return size

@@ -12,7 +12,7 @@ from typing import Any
 
 from .contact import ADMM, ActiveSet, ContactSolver, ProjectedGradient
 from .contact.conjugate_gradients import ConjugateGradients
-from .schemes import EventCorrected, Maury, MoreauJean, PaoliSchatzman, Scheme
+from .schemes import EventCorrected, EventDriven, Maury, MoreauJean, PaoliSchatzman, Scheme
 
 SCHEMES: dict[str, Callable[[], Scheme]] = {
     "paoli-schatzman": lambda: PaoliSchatzman(),
@@ -21,6 +21,7 @@ SCHEMES: dict[str, Callable[[], Scheme]] = {
     "maury-half-kick": lambda: Maury(half_kick=True),
     "moreau-jean": lambda: MoreauJean(),
     "event-corrected": lambda: EventCorrected(),
+    "event-driven": lambda: EventDriven(),
 }
 PROJECTIONS: dict[str, Callable[[], ContactSolver]] = {
     "active-set": lambda: ActiveSet(),
@@ -35,6 +36,7 @@ METHODS: tuple[type, ...] = (
     ConjugateGradients,
     ProjectedGradient,
     EventCorrected,
+    EventDriven,
     Maury,
     MoreauJean,
     PaoliSchatzman,

@@ -36,6 +36,7 @@ class Status(enum.IntFlag):
     NEIGHBOURS_OUTRUN = 1 << 20
     DERIVATIVE_JUMP = 1 << 21
     GAP_UNRESOLVED = 1 << 22
+    TRIALS_EXHAUSTED = 1 << 23
     PENETRATION_DEEP = 1 << 24
 
     def __str__(self) -> str:
@@ -81,6 +82,9 @@ CAUSES = {
     Status.NEIGHBOURS_OUTRUN: "a body moved further in one step than a quarter of the skin of the list of near pairs, past which contacts may be "
     "missed, or the reach is no number, or too short for the bodies as they are at t0 or t1: take a smaller h or a larger Bodies(skin=...), "
     "or a Bodies(reach=...) that is long enough at all times",
+    Status.TRIALS_EXHAUSTED: "EventDriven made as many trials in one step as it may and did not reach the end of it: events follow each other "
+    "without end, or the force is stiff or jumps too often for the tolerance; take larger rtol and atol, EventDriven(trials=...), smaller steps h, "
+    "or MoreauJean for a stiff force",
     Status.PENETRATION_DEEP: "a body penetrated so deep that h does not resolve the motion: past another contact that faces the first, "
     "as a light body does that bounces ever faster before a heavy one, or by a tenth of the radius of a curved surface that it slides "
     "along (MoreauJean drifts by O(h)): take a smaller h, or EventCorrected or PaoliSchatzman",
@@ -109,6 +113,7 @@ FAILURES = (
     | Status.MASS_NOT_SYMMETRIC
     | Status.NEIGHBOURS_LOST
     | Status.NEIGHBOURS_OUTRUN
+    | Status.TRIALS_EXHAUSTED
     | Status.PENETRATION_DEEP
     | Status.GAP_UNRESOLVED
 )

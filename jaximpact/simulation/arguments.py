@@ -54,6 +54,8 @@ from .lanes import Lanes
 from .program import Program
 from .validation import Report, check_functions, check_problem, is_fine, raise_or_warn, start_report
 
+LOOKS = 10  # steps of a motion of which one state is kept, by a scheme that chooses its own
+ROWS = 200  # of such a motion, where all are kept
 NODES = 1000  # of a Gauss-Legendre rule
 
 
@@ -131,9 +133,27 @@ def canonical(
 
 def _check_step(h: Any, steps: Any) -> None:
     if (h is None) == (steps is None):
-        raise ValueError("give either h, the step, or steps, the number of steps")
+        raise ValueError(
+            "give either h, the step, or steps, the number of steps (EventDriven(), which chooses its own by a tolerance, needs neither)"
+        )
     if steps is not None:
         check_counts(steps=steps)
+
+
+def choose_grid(scheme: Scheme, save: Save, h: Any, steps: Any, t0: Any, t1: Any) -> Any:
+    """The number of steps between which a scheme that chooses its own is looked at, where neither h nor steps is given: as the rows ask."""
+    if h is not None or steps is not None or scheme.traits.order is not None:
+        return steps
+    if save.every is not None:
+        if save.every > 1:
+            raise ValueError("save=k keeps every k-th step: give h or steps too, or times")
+        return ROWS
+    if save.times is None:
+        return LOOKS
+    if save.function is None or is_traced(save.times, t0, t1):
+        return max(LOOKS, np.size(save.times))
+    near = np.min(np.diff(np.asarray(save.times)), initial=np.inf)  # rows of a function are a step apart
+    return max(LOOKS, int(np.ceil(np.max(np.asarray(t1) - np.asarray(t0)) / near * (1 + 1e-12))))
 
 
 @PersistentJit
@@ -205,6 +225,7 @@ def for_lanes(
     refuse_traced((problem, q0, v0, t0, t1, h, e, args))
     save = Save.of(save)
     scheme, projection = choose_methods(scheme, projection, problem)
+    steps = choose_grid(scheme, save, h, steps, t0, t1)
     _check_step(h, steps)
     if steps is not None:
         h = (np.asarray(real_array("t1", t1)) - np.asarray(real_array("t0", t0))) / steps

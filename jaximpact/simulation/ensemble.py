@@ -50,7 +50,7 @@ def ensemble(
 
     Args:
         problem, q0, v0, t1, h, t0, scheme, projection, args, e: as in `solve`, or with a lane axis.
-        steps: in place of h, the number of steps of every lane.
+        steps: in place of h, the number of steps of every lane; `EventDriven` needs neither.
         args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
             pytree prefix of args of 0 and None.
         save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".

@@ -81,6 +81,7 @@ class MotionLoop:
         self.scheme: Any = Corrected(program.scheme) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
+        self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if self.listed:
             self.scheme = Listing(self.scheme)
@@ -175,7 +176,7 @@ class MotionLoop:
 
     def crossed(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """With a remark on derivatives where something jumped in a step, from a state and its row to others."""
-        if not self.tells_jumps:
+        if not self.tells_jumps or (self.scheme.traits.tells_jumps and not self.program.clock):
             return account
         (old, old_row), (new, row) = before, after
         impulses = old_row.impulse, row.impulse
@@ -205,10 +206,13 @@ class MotionLoop:
             return found
         before, impulse = row.before
         inside = back > ALIGNED * h
-        part = PartialStep(self.scheme, jnp.where(inside, h - back, h))
-        new, info = self.step(part, before)
-        exact = self.row_of(new, info, row._replace(impulse=impulse), before)
-        return jax.tree.map(lambda x, y: jnp.where(inside, x, y), exact, found)._replace(before=None)
+
+        def again() -> Row:
+            part = PartialStep(self.scheme, jnp.where(inside, h - back, h))
+            new, info = self.step(part, before)
+            return self.row_of(new, info, row._replace(impulse=impulse), before)._replace(before=None)
+
+        return lax.cond(inside, again, lambda: found._replace(before=None))
 
     def value(self, t: Array, row: Row) -> Any:
         """What the save function keeps of a row."""
@@ -242,7 +246,7 @@ class MotionLoop:
         """At the end: with remarks on derivatives, or without."""
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
-            status = end(near, self.scheme.traits, self.ended, self.moving.steps, state)
+            status = end(near, self.scheme, self.ended, self.moving.steps, state)
             return account._replace(status=account.status | status)
         unasked = 0 if self.tells_jumps and not self.tells else int(DERIVATIVES)
         return account._replace(status=account.status & ~unasked) if self.locates else account

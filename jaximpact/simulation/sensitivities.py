@@ -175,6 +175,8 @@ class Again:
 
 def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, execution: str) -> str:
     """The mode that costs less: forward where inputs do not outnumber outputs, and where native code takes few of them."""
+    if not program.scheme.traits.reverse:
+        return "forward"
     inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]
     count, size = sum(x.size for x in inputs), max(one.q0.size, program.problem.count(one.t0, one.q0, one.args))
     native = execution in ("auto", "native") and jax.default_backend() == "cpu" and row_by_row(program, output)

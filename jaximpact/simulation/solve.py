@@ -25,7 +25,7 @@ from ..mechanics.status import Status
 from ..mechanics.user_functions import differentiable
 from ..results import Solution
 from ..results.save import Save
-from .arguments import canonical, check_start, choose_methods
+from .arguments import canonical, check_start, choose_grid, choose_methods
 from .backends import EXECUTIONS, listed_lane, one_lane, single_backend
 from .canonical_arrays import count_steps
 from .chunked_runs import FEWER_ROWS
@@ -71,8 +71,9 @@ def solve(
         q0: initial position (d,), admissible: every gap >= 0. Its dtype (float64 or float32) is that of the run.
         v0: initial velocity (d,); where it points out of the admissible set it is projected, with a warning.
         t1: final time > t0 [s].
-        h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps.
-        scheme: `PaoliSchatzman()` (default), `Maury()`, `MoreauJean()` or `EventCorrected()`.
+        h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps. `EventDriven` needs neither: its
+            steps are then as many as the rows that ``save`` asks for, 200 for "all".
+        scheme: `PaoliSchatzman()` (default), `Maury()`, `MoreauJean()`, `EventCorrected()` or `EventDriven()`.
         projection: `ActiveSet()` (default), `ProjectedGradient()` or `ADMM()`.
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.
@@ -82,7 +83,7 @@ def solve(
             across impacts, whatever h); "none", differentiation raises. The values are the same in all three. By default
             "corrected" under a transformation of jax, and where none is under way "none": who does not differentiate does
             not pay, and the status has no remarks on derivatives. Second
-            derivatives, with forward mode inside: of the motion with `EventCorrected`, of the discrete map with
+            derivatives, with forward mode inside: of the motion with `EventCorrected` and `EventDriven`, of the discrete map with
             "discrete"; others raise.
         progress: show a progress bar, of a motion whose numbers are known: not under a transformation of jax.
         execution: "xla", compiled by XLA anew for every number of steps; "native", as native code of a CPU, compiled once for
@@ -99,13 +100,15 @@ def solve(
     """
     refuse_fork()
     scheme, projection = choose_methods(scheme, projection, problem)
+    save = Save.of(save)
+    steps = choose_grid(scheme, save, h, steps, t0, t1)
     problem, motion = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme)
     problem, outward = check_start(problem, motion)
     if outward:
         remark(outward, stacklevel=2)
     number = int(steps) if steps is not None else _count(motion)
     motion = motion._replace(steps=np.asarray(number, np.int32))
-    program = Program.of(problem, scheme, projection, Save.of(save), motion)
+    program = Program.of(problem, scheme, projection, save, motion)
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
     check_choice("execution", execution, EXECUTIONS)
     concrete = is_concrete()

@@ -29,11 +29,11 @@ EARLIER = {
     "PaoliSchatzman": "schemes.paoli_schatzman",
     "Save": "save",
 }
-NAMED: dict[str, type] = {from_table.__qualname__: from_table for from_table in (*METHODS, Save)}
+NAMED: dict[str, type] = {method.__qualname__: method for method in (*METHODS, Save)}
 # The classes that a study may hold, besides those of the module of its problem, and schemes and contact solvers of one's own.
 CLASSES: dict[str, type] = (
-    {f"{from_table.__module__}:{name}": from_table for name, from_table in NAMED.items()}
-    | {f"jaximpact.{EARLIER[name]}:{name}": from_table for name, from_table in NAMED.items()}
+    {f"{method.__module__}:{name}": method for name, method in NAMED.items()}
+    | {f"jaximpact.{EARLIER[name]}:{name}": method for name, method in NAMED.items() if name in EARLIER}
     | {"jaximpact.integrate:Save": Save}
 )
 
@@ -69,7 +69,7 @@ def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
     of its package, which is imported anyway to compute. Functions are imported, not called; arrays hold numbers.
     """
 
-    def from_table(table: dict) -> Any:
+    def method(table: dict) -> Any:
         if "$array" in table:
             dtype = np.dtype(table["dtype"])
             if dtype.kind not in "biufV" or dtype.hasobject:
@@ -83,7 +83,7 @@ def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
             return load(table["$function"], folder)
         return _class(table["$dataclass"], problem, folder)(**table["$fields"]) if "$dataclass" in table else table
 
-    return rebuilt(value, from_table)
+    return rebuilt(value, method)
 
 
 def _class(name: str, problem: str, folder: str | None) -> type:

@@ -2,8 +2,9 @@
 
 from .base import Info, Scheme, State
 from .event_corrected import EventCorrected
+from .event_driven import EventDriven
 from .maury import Maury
 from .moreau_jean import MoreauJean
 from .paoli_schatzman import PaoliSchatzman
 
-__all__ = ["EventCorrected", "Info", "Maury", "MoreauJean", "PaoliSchatzman", "Scheme", "State"]
+__all__ = ["EventCorrected", "EventDriven", "Info", "Maury", "MoreauJean", "PaoliSchatzman", "Scheme", "State"]

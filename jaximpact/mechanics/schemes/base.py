@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 from ...jaxtools.argument_checks import is_traced
 from ..contact.laws import ContactLaw, Open, Reaction
@@ -108,12 +108,15 @@ class Traits(NamedTuple):
         delay: ``delay(e)``, by how many steps after an impact with restitution e the scheme may be ahead of the motion, and how many behind.
         lag: by how many steps a velocity lags behind the end of its step.
         locates: whether impacts are located within a step. Its plain derivative is then that of the motion, `Scheme.step` and
-            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the step of the ``latest`` impact.
-        order: of positions, across impacts.
+            `Scheme.free_step` take a time ``length`` in (0, h] after which to end, and the state tells the time of the ``latest`` impact,
+            to the scheme's `resolution`.
+        order: of positions, across impacts; None where a tolerance sets their error, and h only where rows are.
         restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
         explicit: the share of the force that is explicit in q, by which a step has a bound of stability; 0 for none.
         damping: whether the force is explicit in the velocity too.
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
+        reverse: whether reverse mode goes through a step.
+        tells_jumps: whether a step tells of DERIVATIVE_JUMP itself, but for jumps at times that no number of the motion moves.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
             is as near the motion's and costs less. By default itself.
     """
@@ -123,11 +126,13 @@ class Traits(NamedTuple):
     delay: Callable[[Any], tuple[Any, Any]] = lambda e: (1.0, 2.0)
     lag: float = 0.0
     locates: bool = False
-    order: int = 1
+    order: int | None = 1
     restitution: str = "each"
     explicit: float = 1.0
     damping: bool = True
     lists: bool = False
+    reverse: bool = True
+    tells_jumps: bool = False
     tangent: Scheme | None = None
 
 
@@ -154,6 +159,14 @@ class Scheme(abc.ABC):
     def traits(self) -> Traits:
         """What is to be known before a step is made."""
         return Traits()
+
+    def resolution(self, motion: Motion) -> Array:
+        """By what time () impacts may be off, where they are located: a derivative is not to be trusted at t1 as near to one."""
+        return motion.h
+
+    def for_values(self) -> Scheme:
+        """The same, where no derivative is asked for and no remark on one: of the same values, by fewer operations."""
+        return self
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
         """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong.
@@ -185,6 +198,9 @@ class Wrapping(Scheme):
     def traits(self) -> Traits:
         return self.scheme.traits
 
+    def resolution(self, motion: Motion) -> Array:
+        return self.scheme.resolution(motion)
+
 
 class Timing(NamedTuple):
     """What tells impacts from a scheme's rows: its name, by how many steps a velocity lags behind its row, and whether an
@@ -203,6 +219,11 @@ class Timing(NamedTuple):
     def steps(self) -> int:
         """Steps that an impact takes."""
         return 2 if self.rebounds else 1
+
+
+def before(motion: Motion) -> Array:
+    """A time before any impact of a motion, ()."""
+    return lax.stop_gradient(motion.t0 - 3 * motion.h)
 
 
 def finite(state: State) -> Array:

@@ -185,20 +185,22 @@ def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Arr
     return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
 
 
-def end(problem: Problem, traits: Traits, motion: Motion, steps: Any, state: Any) -> Array:
+def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
     """Status bits: whether an impact may lie within a step or two of the end, seen by the scheme or not yet.
 
-    Impacts of a scheme that locates none come early or late, and the more so the more there were.
+    Impacts of a scheme that locates none come early or late, and the more so the more there were; of one that does, as near as it tells.
     """
-    h = motion.h
+    traits, h = scheme.traits, scheme.resolution(motion)
     here = observe(problem, h, motion.time(state.n), state.q, state.v, motion.args)
     fall = jnp.minimum(here.gap_acceleration, 0)
     # at which a contact closes that goes on like this
     square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
     speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
-    since = elapsed(h, state.latest, steps)
     early, reach = jnp.zeros_like(h), h
-    if isinstance(state, Tracked):
+    if not isinstance(state, Tracked):
+        since = motion.time(steps) - state.latest
+    else:
+        since = elapsed(h, state.latest, steps)
         flight = jnp.where(state.latest >= 0, since, 0)
         early, reach = state.early, h + state.late + swings(traits, speed, here.threshold, flight)
     left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)

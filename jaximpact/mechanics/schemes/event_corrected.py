@@ -24,19 +24,18 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
 from ..contact.laws import ContactLaw
-from ..contact.solver import complementarity
-from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, lengths, linearise, span
+from ..linearisation import Metric, acceleration, closure, linearise, span
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import Info, Scheme, Traits, add_compensated, gradient_status, mass_status, zero_remainder
-from .events import behind, impulses_of, lasting, met_together, noise, persisting, reaction, returning, shared
+from .base import Info, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
+from .events import View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
 
 
 class EventState(NamedTuple):
     """Step number n (t = t0 + n h), position q (d,), velocity v (d,) at t, lasting contacts closed (m,) bool, and the
-    number of the step of the latest impact, -3 before any."""
+    time of the latest impact, to a step; three steps before t0 where there was none."""
 
     n: Array
     q: Array
@@ -61,32 +60,6 @@ class _Progress(NamedTuple):
     status: Array
 
 
-class _View(NamedTuple):
-    """One state: contacts, free acceleration (d,), gap velocities and gap accelerations (m,) at constant velocity."""
-
-    contacts: Contacts
-    free: Array
-    gap_velocity: Array
-    gap_acceleration: Array
-
-    @classmethod
-    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> _View:
-        metric = Metric.at(problem, q, args)
-        free = acceleration(problem, metric, t, q, v, args)
-        return cls(linearise(problem, metric, t, q, args), free, *gap_derivatives(problem, t, q, v, args))
-
-    def taylor(self, a: Array) -> tuple[Array, Array, Array]:
-        """Coefficients (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
-        return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
-
-    def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
-        """Round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
-        bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
-        # a path is bent within a step alone: over a span of many, float32 would overlook whole impacts
-        bent = bent * (h / span(h, q.dtype))
-        return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
-
-
 class _Path(NamedTuple):
     """The path from (q, v) at t over a time r, along which the acceleration goes linearly from a to a + change."""
 
@@ -100,7 +73,7 @@ class _Path(NamedTuple):
 
     def along(self, s: Array) -> tuple[Array, Array]:
         """Displacement and velocity (d,) at time s of the path."""
-        ratio = s / _nonzero(self.r)
+        ratio = s / nonzero(self.r)
         shift = s * (self.v + s * (0.5 * self.a + (ratio / 6) * self.change))
         return shift, self.v + s * (self.a + (0.5 * ratio) * self.change)
 
@@ -108,57 +81,6 @@ class _Path(NamedTuple):
         """Gaps and gap velocities (m,) at time s of the path."""
         gaps = lambda s: problem.gaps(self.t + s, self.q + self.along(s)[0], self.args)
         return jax.jvp(gaps, (s,), (jnp.ones_like(s),))
-
-
-class _Blow(NamedTuple):
-    """The impact law at an event, and what comes of contacts (m,): which ``lands`` to last, which is ``back`` at once, and which has
-    ``opened``; the gap velocity up to which it is too ``slow`` for h, ``percussion``, the impulse that holds what came to ``rest``, and
-    the law's ``error``; status ()."""
-
-    lands: Array
-    back: Array
-    opened: Array
-    slow: Array
-    percussion: Array
-    rest: Array
-    error: Array
-    status: Array
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        law: ContactLaw,
-        motion: Motion,
-        t: Array,
-        q: Array,
-        v: Array,
-        metric: Metric,
-        contacts: Contacts,
-        speed: Array,
-        closed: Array,
-        impact: Array,
-        beside: Array,
-    ) -> _Blow:
-        """At (t, q, v), of the contacts of an ``impact`` and those ``beside`` them, with those that are ``closed``."""
-        involved = (closed | impact | beside) & jnp.any(impact)
-        before = lax.stop_gradient((t, q, v, metric, contacts, speed))
-        stays, slow, free, gap_acceleration = lasting(problem, law, motion, *before, involved)
-        lands = (impact | beside) & stays
-        # a contact beside that opens and counted as inelastic would gain energy from the others
-        elastic = (impact | beside) & ~lands
-        offset = speed * (1 + jnp.where(elastic, motion.e, 0))
-        percussion, _, status = reaction(law, contacts, offset, involved)
-        after = speed + contacts.delassus() @ percussion
-        opened = involved & (after > noise(contacts, v + contacts.jump(percussion), speed))
-        flight = lax.stop_gradient((contacts, free, gap_acceleration, motion.h, after))
-        back = returning(law, *flight, opened, involved)
-        opened = opened & ~back
-        kept = back | (involved & (closed | lands) & ~opened)
-        rest = lax.cond(jnp.any(back), lambda: impulses_of(contacts, -after, kept), lambda: jnp.zeros_like(after))
-        defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
-        error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
-        return cls(lands, back, opened, slow, percussion, rest, error, status)
 
 
 @jax.tree_util.register_dataclass
@@ -195,7 +117,7 @@ class EventCorrected(Scheme):
         a = acceleration(problem, metric, t0, q0, v0, args)
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, motion.h, a)
         zero = jnp.zeros((), jnp.int32)
-        state = EventState(zero, q0, v0, at.closed & ~at.outward, zero - 3, zero_remainder(q0))
+        state = EventState(zero, q0, v0, at.closed & ~at.outward, before(motion), zero_remainder(q0))
         return state, Info.none(q0, v0, len(at.closed))
 
     def step(
@@ -218,7 +140,7 @@ class EventCorrected(Scheme):
         count = self.impacts if m else 0
         found = lax.scan(advance, (progress, none + count), None, length=count + 1)[0][0]
         _, q_new, low, v, closed, impulse, residual, events, met, status = found
-        latest = jnp.where(jnp.any(met), n + 1, latest)
+        latest = jnp.where(jnp.any(met), lax.stop_gradient(motion.time(n) + r), latest)
         info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status)
         return EventState(n + 1, q_new, v, closed, latest, low), info
 
@@ -228,9 +150,9 @@ class EventCorrected(Scheme):
         r = h if length is None else length
         n, q, v, closed, latest, low = state
         t = motion.time(n)
-        here = _View.at(problem, t, q, v, args)
+        here = View.at(problem, t, q, v, args)
         a = here.free
-        change = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
+        change = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
         shift, v_new = _Path(t, r, q, v, a, change, args).along(r)
         q_new, low = add_compensated(q, shift, low)
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
@@ -257,11 +179,11 @@ class EventCorrected(Scheme):
         kinks = Kinks.at(problem, t, q, args)
 
         # the path: accelerations at its two ends with the reaction of the contacts that push at its start
-        here = _View.at(problem, t, q, v, args)
+        here = View.at(problem, t, q, v, args)
         push, pushing, stays, failure = persisting(law, here.contacts, here.free, here.gap_acceleration, closed)
         closed = closed & stays
         a = here.free + here.contacts.jump(push)
-        there = _View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
+        there = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
         push_end = impulses_of(there.contacts, -(there.contacts.velocity(there.free) + there.gap_acceleration), pushing)
         path = _Path(t, r, q, v, a, there.free + there.contacts.jump(push_end) - a, args)
 
@@ -279,7 +201,7 @@ class EventCorrected(Scheme):
         s = jnp.where(impact, impact_time, jnp.where(releases, release_time, r))
         shift, v = path.along(s)
         arrived, low = add_compensated(q, shift, low)
-        impulse = impulse + s * (push + (0.5 * (s / _nonzero(r))) * (push_end - push))
+        impulse = impulse + s * (push + (0.5 * (s / nonzero(r))) * (push_end - push))
 
         events = events + (impact | releases).astype(jnp.int32)
         elapsed = jnp.where(impact | releases, elapsed + s, length)
@@ -321,7 +243,7 @@ class EventCorrected(Scheme):
         speed = contacts.gap_velocity(v)
         near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
         open_now = idle & (contacts.gap > allowed)
-        closed, struck = _lasting_at_end(kinks, open_now, contacts, *lax.stop_gradient((t, q, v, speed)), closed, args)
+        closed, struck = lasting_at_end(kinks, open_now, contacts, *lax.stop_gradient((t, q, v, speed)), closed, args)
         candidates, near = candidates | struck, near | struck
         candidates = candidates & (near | last)
         pulled = closed | candidates
@@ -331,36 +253,14 @@ class EventCorrected(Scheme):
             pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
             candidates = candidates | (pulled & ~closed)
             status |= as_status(past, Status.PENETRATION_DEEP)
-        impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
-        others = impact & ~candidates
-        delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
-        gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
-        q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
-        tangent = impulses_of(contacts, -speed, closed)
-        v = v + contacts.jump(tangent)
-        speed = speed + contacts.delassus() @ tangent
-        blow = _Blow.of(problem, law, motion, t, q, v, metric, contacts, speed, closed, impact, beside)
-        lands, back, slow, percussion = blow.lands, blow.back, blow.slow, blow.percussion
-        v = v + contacts.jump(percussion) + contacts.jump(blow.rest)
-        # the others are met at times of their own, the same in value
-        q = q - contacts.jump(percussion * delay)
-        # what derivatives, and the order of the step, suffer from
-        zeno = impact & lands & (e > 0)
-        grazing = impact & ~zeno & (speed >= -slow)
-        pairs = oblique & impact[:, None] & (impact | met)[None, :]
-        through = shared(contacts, oblique, impact & ~lands, closed | impact | beside, closed, percussion, e)
-        status |= (
-            blow.status
-            | mass_status(metric)
-            | as_status(last & jnp.any(impact & ~zeno & (speed < -slow)), Status.EVENTS_UNRESOLVED)
-            | as_status(jnp.any(zeno | back), Status.DERIVATIVE_ZENO)
-            | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-            | as_status(through, Status.IMPULSES_COUPLED)
-            | as_status(jnp.any(pairs) | through | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
+        slowest = lambda normal: 2 * h * normal
+        found = collide(
+            problem, law, motion, slowest, t, q, v, metric, contacts, speed, closed, candidates, near, pulled, met, left
         )
-        residual = jnp.maximum(residual, jnp.max(blow.error, initial=0.0))
-        closed, impulse = (closed | lands | back) & ~blow.opened, impulse + (tangent + percussion + blow.rest)
-        return _Progress(elapsed, q, low, v, closed, impulse, residual, events, met | impact, status), impact
+        residual = jnp.maximum(residual, jnp.max(found.error, initial=0.0))
+        impulse, met, status = impulse + found.impulse, met | found.impact, status | found.status
+        progress = _Progress(elapsed, found.q, low, found.v, found.closed, impulse, residual, events, met, status)
+        return progress, found.impact
 
     def _impact(
         self,
@@ -433,32 +333,3 @@ def _near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed
     those that do meet at a speed below 2 h 2 a."""
     c, b, a = taylor
     return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r >= 0) & (jnp.abs(c * a - 0.25 * b * b) <= (2 * h * a) ** 2)
-
-
-def _nonzero(x: Array) -> Array:
-    """x, or 1 where it is zero."""
-    return jnp.where(x == 0, 1, x)
-
-
-def _lasting_at_end(
-    kinks: Kinks | None,
-    idle: Array,
-    contacts: Contacts,
-    t: Array,
-    q: Array,
-    v: Array,
-    speed: Array,
-    closed: Array,
-    args: Any,
-) -> tuple[Array, Array]:
-    """Which of the closed contacts (m,) last at the end of a path, and which its surface has struck at a kink.
-
-    Of those without a force that are open by now, ``idle``, neither the gap nor its velocity is to be taken back.
-    """
-    closed = closed & ~(idle & (speed > noise(contacts, v, speed)))
-    if kinks is None:
-        return closed, jnp.zeros_like(closed)
-    before = kinks.rate(t, q, v, lax.stop_gradient(args))
-    kinked = closed & (jnp.abs(speed - before) > noise(contacts, v, jnp.abs(speed) + jnp.abs(before)))
-    # a surface that turned away does not pull, one that turned towards the body strikes it
-    return closed & ~kinked, kinked & (speed < 0)

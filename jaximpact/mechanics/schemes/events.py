@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from ...jaxtools import linalg
 from ..contact.laws import ContactLaw
-from ..linearisation import Contacts, Metric, acceleration, gap_derivatives
+from ..contact.solver import complementarity
+from ..linearisation import Contacts, Metric, acceleration, gap_derivatives, lengths, linearise, span
 from ..motion import Motion
 from ..problem import Problem
-from .base import FACING
+from ..status import Status, as_status
+from ..switches import Kinks
+from .base import FACING, mass_status
 
 MANY = 8  # impacts left out of a step, at one pair of contacts, from which on it is not resolved
 LOSES = 0.7  # restitution up to which a few impacts take the energy
+
+
+# of sizes of gap accelerations: the slowest gap velocity of an impact that is resolved
+Speed = Callable[[Array], Array]
+
+
+class View(NamedTuple):
+    """One state: contacts, free acceleration (d,), gap velocities and gap accelerations (m,) at constant velocity."""
+
+    contacts: Contacts
+    free: Array
+    gap_velocity: Array
+    gap_acceleration: Array
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> View:
+        metric = Metric.at(problem, q, args)
+        free = acceleration(problem, metric, t, q, v, args)
+        return cls(linearise(problem, metric, t, q, args), free, *gap_derivatives(problem, t, q, v, args))
+
+    def taylor(self, a: Array) -> tuple[Array, Array, Array]:
+        """Coefficients (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
+        return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
+
+    def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
+        """Round-off (m,) of gaps on a path that begins at (q, v) with an acceleration a (d,)."""
+        bent = jnp.abs(self.contacts.velocity(a)) + jnp.abs(self.gap_acceleration)
+        # a path is bent within a step alone: over a span of many, float32 would overlook whole impacts
+        bent = bent * (h / span(h, q.dtype))
+        return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
 
 
 def met_together(
@@ -51,6 +88,7 @@ def lasting(
     problem: Problem,
     law: ContactLaw,
     motion: Motion,
+    slowest: Speed,
     t: Array,
     q: Array,
     v: Array,
@@ -59,16 +97,16 @@ def lasting(
     speed: Array,
     involved: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """Whether contacts (m,) last after an inelastic impact, and the elastic one is too slow to be resolved by h.
+    """Whether contacts (m,) last after an inelastic impact, and the elastic one is too slow to be resolved.
 
-    Returns that and the gap velocity (m,) below which h resolves none; free acceleration (d,) and gap acceleration (m,) then.
+    Returns that and the gap velocity (m,) below which none is resolved; free acceleration (d,) and gap acceleration (m,) then.
     """
     motion = lax.stop_gradient(motion)
-    h, e, args = motion.h, motion.e, motion.args
+    e, args = motion.e, motion.args
     v = v + contacts.jump(reaction(law, contacts, speed, involved)[0])
     free = acceleration(problem, metric, t, q, v, args)
     gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]
-    slow = 2 * h * (jnp.abs(contacts.velocity(free)) + jnp.abs(gap_acceleration))
+    slow = slowest(jnp.abs(contacts.velocity(free)) + jnp.abs(gap_acceleration))
     lasts = persisting(law, contacts, free, gap_acceleration, involved)[2]
     return (e * jnp.abs(speed) <= slow) & lasts, slow, free, gap_acceleration
 
@@ -78,12 +116,12 @@ def returning(
     contacts: Contacts,
     free: Array,
     gap_acceleration: Array,
-    h: Array,
+    slowest: Speed,
     after: Array,
     opened: Array,
     involved: Array,
 ) -> Array:
-    """Which contacts (m,) an impact opens so slowly, at gap velocities ``after``, that they are back before h resolves their flight.
+    """Which contacts (m,) an impact opens so slowly, at gap velocities ``after``, that they are back before their flight is resolved.
 
     A body rocks between two contacts like this, with less at each impact, and comes to rest on both.
     """
@@ -93,10 +131,10 @@ def returning(
     def falling() -> Array:
         push = persisting(law, contacts, free, gap_acceleration, involved & ~opened)[0]
         normal = contacts.velocity(free) + gap_acceleration + contacts.delassus() @ push
-        return opened & (normal < -noise(contacts, free, gap_acceleration)) & (after <= 2 * h * jnp.abs(normal))
+        return opened & (normal < -noise(contacts, free, gap_acceleration)) & (after <= slowest(jnp.abs(normal)))
 
     return lax.cond(
-        jnp.any(opened & (after <= 2 * h * jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free)))),
+        jnp.any(opened & (after <= slowest(jnp.max(jnp.abs(gap_acceleration) + contacts.velocity_terms(free))))),
         falling,
         lambda: jnp.zeros_like(opened),
     )
@@ -153,13 +191,161 @@ def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -
 
 
 def persisting(
-    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array
+    law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array, slack: ArrayLike = 0.0
 ) -> tuple[Array, Array, Array, Array]:
     """Contact forces of the closed contacts at the level of accelerations.
 
-    Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status.
+    Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status. One that opens with no more
+    than the acceleration ``slack`` stays.
     """
     normal = contacts.velocity(free) + gap_acceleration
     push, pushing, status = reaction(law, contacts, normal, closed)
-    opening = normal + contacts.delassus() @ push > noise(contacts, free, gap_acceleration)
+    opening = normal + contacts.delassus() @ push > noise(contacts, free, gap_acceleration) + slack
     return push, pushing, closed & (pushing | ~opening), status
+
+
+class Blow(NamedTuple):
+    """The impact law at an event, and what comes of contacts (m,): which ``lands`` to last, which is ``back`` at once, and which has
+    ``opened``; the gap velocity up to which it is too ``slow`` to be resolved, ``percussion``, the impulse that holds what came to ``rest``, and
+    the law's ``error``; status ()."""
+
+    lands: Array
+    back: Array
+    opened: Array
+    slow: Array
+    percussion: Array
+    rest: Array
+    error: Array
+    status: Array
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        slowest: Speed,
+        t: Array,
+        q: Array,
+        v: Array,
+        metric: Metric,
+        contacts: Contacts,
+        speed: Array,
+        closed: Array,
+        impact: Array,
+        beside: Array,
+    ) -> Blow:
+        """At (t, q, v), of the contacts of an ``impact`` and those ``beside`` them, with those that are ``closed``."""
+        involved = (closed | impact | beside) & jnp.any(impact)
+        before = lax.stop_gradient((t, q, v, metric, contacts, speed))
+        stays, slow, free, gap_acceleration = lasting(problem, law, motion, slowest, *before, involved)
+        lands = (impact | beside) & stays
+        # a contact beside that opens and counted as inelastic would gain energy from the others
+        elastic = (impact | beside) & ~lands
+        offset = speed * (1 + jnp.where(elastic, motion.e, 0))
+        percussion, _, status = reaction(law, contacts, offset, involved)
+        after = speed + contacts.delassus() @ percussion
+        opened = involved & (after > noise(contacts, v + contacts.jump(percussion), speed))
+        flight = lax.stop_gradient((contacts, free, gap_acceleration))
+        back = returning(law, *flight, slowest, lax.stop_gradient(after), opened, involved)
+        opened = opened & ~back
+        kept = back | (involved & (closed | lands) & ~opened)
+        rest = lax.cond(jnp.any(back), lambda: impulses_of(contacts, -after, kept), lambda: jnp.zeros_like(after))
+        defect = lax.stop_gradient(jnp.where(involved, after - speed + offset, 0))
+        error = complementarity(defect, lax.stop_gradient(percussion), contacts.diagonal())
+        return cls(lands, back, opened, slow, percussion, rest, error, status)
+
+
+class Collision(NamedTuple):
+    """What came of contacts (m,) that met: state q, v (d,) behind it, which are ``closed`` then, the ``impulse`` of the event, which had an
+    ``impact``, the law's ``error`` and status ()."""
+
+    q: Array
+    v: Array
+    closed: Array
+    impulse: Array
+    impact: Array
+    error: Array
+    status: Array
+
+
+def collide(
+    problem: Problem,
+    law: ContactLaw,
+    motion: Motion,
+    slowest: Speed,
+    t: Array,
+    q: Array,
+    v: Array,
+    metric: Metric,
+    contacts: Contacts,
+    speed: Array,
+    closed: Array,
+    candidates: Array,
+    near: Array,
+    pulled: Array,
+    met: Array,
+    left: Array,
+) -> Collision:
+    """Lasting contacts back onto their surface, with what else is ``pulled`` there, and the impact law for the candidates.
+
+    Those ``near`` that meet at once take part; ``left`` events may still be located, this one included, before the motion goes on.
+    """
+    e, last = motion.e, left == 0
+    impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
+    others = impact & ~candidates
+    delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
+    gap = jnp.where(others, lax.stop_gradient(contacts.gap), contacts.gap)
+    q = q + contacts.jump(impulses_of(contacts, -gap, pulled | (impact & ~last)))
+    tangent = impulses_of(contacts, -speed, closed)
+    v = v + contacts.jump(tangent)
+    speed = speed + contacts.delassus() @ tangent
+    blow = Blow.of(problem, law, motion, slowest, t, q, v, metric, contacts, speed, closed, impact, beside)
+    v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
+    # the others are met at times of their own, the same in value
+    q = q - contacts.jump(blow.percussion * delay)
+    # what derivatives, and the order of the step, suffer from
+    zeno = impact & blow.lands & (e > 0)
+    grazing = impact & ~zeno & (speed >= -blow.slow)
+    pairs = oblique & impact[:, None] & (impact | met)[None, :]
+    through = shared(contacts, oblique, impact & ~blow.lands, closed | impact | beside, closed, blow.percussion, e)
+    status = (
+        blow.status
+        | mass_status(metric)
+        | as_status(last & jnp.any(impact & ~zeno & (speed < -blow.slow)), Status.EVENTS_UNRESOLVED)
+        | as_status(jnp.any(zeno | blow.back), Status.DERIVATIVE_ZENO)
+        | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
+        | as_status(through, Status.IMPULSES_COUPLED)
+        | as_status(jnp.any(pairs) | through | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
+    )
+    closed = (closed | blow.lands | blow.back) & ~blow.opened
+    return Collision(q, v, closed, tangent + blow.percussion + blow.rest, impact, blow.error, status)
+
+
+def lasting_at_end(
+    kinks: Kinks | None,
+    idle: Array,
+    contacts: Contacts,
+    t: Array,
+    q: Array,
+    v: Array,
+    speed: Array,
+    closed: Array,
+    args: Any,
+) -> tuple[Array, Array]:
+    """Which of the closed contacts (m,) last at the end of a path, and which its surface has struck at a kink.
+
+    Of those without a force that are open by now, ``idle``, neither the gap nor its velocity is to be taken back.
+    """
+    closed = closed & ~(idle & (speed > noise(contacts, v, speed)))
+    if kinks is None:
+        return closed, jnp.zeros_like(closed)
+    before = kinks.rate(t, q, v, lax.stop_gradient(args))
+    kinked = closed & (jnp.abs(speed - before) > noise(contacts, v, jnp.abs(speed) + jnp.abs(before)))
+    # a surface that turned away does not pull, one that turned towards the body strikes it
+    return closed & ~kinked, kinked & (speed < 0)
+
+
+def nonzero(x: Array) -> Array:
+    """x, or 1 where it is zero."""
+    return jnp.where(x == 0, 1, x)

@@ -1,0 +1,95 @@
+"""Whether a function jumps between two points: found by its switches, and seen in its values on both sides of one.
+
+Shared by what looks at whole steps (`jumps`) and by schemes that look at their substeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .linearisation import drift, jacobian
+from .problem import Problem
+from .switches import Crossing, Sides, Switches, crossing, differ, force_switches, gap_switches
+
+NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
+SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were fitted together, matters to no derivative
+
+
+def path_jumped(
+    problem: Problem, touching: Array, start: tuple[Array, Array, Array], end: tuple[Array, Array, Array], args: Any
+) -> Array | None:
+    """Whether the force, the mass, or the rate of a gap that is ``touching`` (m,) jumps on a straight way between two (t, q, v), at a
+    place that depends on data, (); None where nothing can."""
+    t, q, v = start
+    of_force, of_gaps = force_switches(problem, t, q, v, args), gap_switches(problem, t, q, args)
+    found = []
+    if of_force is not None:
+        found.append(jumped(of_force, start, end, (args,), size_of_values))
+    if of_gaps is not None:
+        found.append(jumped(TouchingRates(of_gaps, touching), start, end, (args,), size_of_terms(problem, args)))
+    return jnp.any(jnp.stack(found)) if found else None
+
+
+class TouchingRates:
+    """Gaps and their rates along the motion, of the contacts that touch (m,), as a function of (t, q, v, args) with the switches of
+    the gaps."""
+
+    def __init__(self, gaps: Switches, touching: Array) -> None:
+        self.gaps, self.touching = gaps, touching
+
+    def sides(self, t: Array, q: Array, v: Array, args: Any) -> Sides:
+        return self.gaps.sides(t, q, args)
+
+    def both(self, t: Array, q: Array, v: Array, args: Any) -> tuple[Any, Sides]:
+        sides = self.sides(t, q, v, args)
+        return self.frozen(sides, t, q, v, args), sides
+
+    def frozen(self, sides: Sides, t: Array, q: Array, v: Array, args: Any) -> Any:
+        gaps = lambda t, q: self.gaps.frozen(sides, t, q, args)
+        found = jax.jvp(gaps, (t, q), (jnp.ones_like(t), v))
+        return [jnp.where(self.touching, x, 0) for x in found]
+
+
+def jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
+    """Whether a function with switches jumps between two points, by the values that it has where its sides change.
+
+    Across a kink it changes by no more than its slopes on both sides, over the width of the bracket: by the mean value theorem, a
+    sixteenth of what either side's own continuation changes over sixteen widths. What is below ``SLIGHT`` of its size is no jump.
+    """
+
+    def searched() -> Array:
+        found = crossing(function, start, end, fixed)
+        back = tuple(x - NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
+        on = tuple(y + NEAR * (y - x) for x, y in zip(found.before, found.after, strict=True))
+        behind = function.frozen(found.sides_before, *back, *fixed)
+        ahead = function.frozen(found.sides_after, *on, *fixed)
+        jumps = [
+            jnp.any(jnp.abs(y - x) > jnp.maximum(jnp.abs(x - a), jnp.abs(b - y)) + SLIGHT * s)
+            for x, y, a, b, s in zip(found.value_before, found.value_after, behind, ahead, size(found), strict=True)
+        ]
+        return jnp.any(jnp.stack(jumps))
+
+    some = differ(function.sides(*start, *fixed), function.sides(*end, *fixed))
+    return lax.cond(some, searched, lambda: jnp.zeros((), bool))
+
+
+def size_of_values(found: Crossing) -> Any:
+    """Of values by themselves."""
+    return [jnp.abs(x) + jnp.abs(y) for x, y in zip(found.value_before, found.value_after, strict=True)]
+
+
+def size_of_terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
+    """Of gaps and rates by what they are made of: in contact they are zero."""
+
+    def size(found: Crossing) -> Any:
+        t, q, v = found.before
+        gap, matrix = jacobian(problem, t, q, args)
+        matrix = jnp.abs(matrix)
+        return [jnp.abs(gap) + matrix @ jnp.abs(q), matrix @ jnp.abs(v) + jnp.abs(drift(problem, t, q, args))]
+
+    return size

@@ -1,0 +1,479 @@
+"""An event-driven scheme of high order: substeps by a tolerance, which end where contacts meet or leave.
+
+A step is a loop of trials, each one Runge-Kutta step from where the last accepted one ended. A trial is accepted; or made shorter,
+because its error is too large, or because there is an event in it, whose time is then sought: of an impact by Newton's method on gap and
+gap rate, of a release by regula falsi on the push of the contact that lets go. Each turn of a search is again a trial from the same
+base: events are found to the order of the method, the method is written once, and lanes of a vector do not wait for each
+other's searches.
+
+The lengths of trials are constants for differentiation; where an impact is found, one last correction by Newton, zero in value but for
+what the search has left, carries the derivative of its time: first and second derivatives are those of the motion.
+
+References:
+    E. Hairer, S. P. Norsett, G. Wanner, Solving Ordinary Differential Equations I, Springer (1993), II.4 and II.6.
+    M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.derivative_rules import forward_only
+from ..contact.laws import ContactLaw
+from ..jump_search import path_jumped
+from ..linearisation import Contacts, Metric, acceleration, closure, lengths, linearise
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from ..switches import Kinks
+from .base import Info, Scheme, Traits, before, gradient_status, mass_status
+from .events import View, collide, lasting_at_end, noise, persisting
+from .tableau import TABLEAUS
+from .trials import NEAREST, Base, Tolerance, Trial, attempt, first_roots, frozen, held, hold, least_gaps
+
+STEPPING, IMPACT, RELEASE = 0, 1, 2  # what a trial is for
+TURNS = 60  # of a search, which halves at worst
+CLOSE = 1e-5  # of a substep: what is left to an impact when one last correction is enough
+TOGETHER = 1e-9  # of a substep: impacts within that time are at once
+SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
+NO_REVERSE = (
+    f"reverse mode through EventDriven asks for a fixed number of trials in a step: give EventDriven(trials=...) of at most {SCANNED}, with "
+    "as many steps as make do with that (16 to 64 trials each, else the status says TRIALS_EXHAUSTED); or forward mode, jax.jvp or jax.jacfwd"
+)
+WITHOUT_END = 1 << 20  # events that may still be located
+TERMS = 1e-3  # of a substep: the step whose span it is
+SETTLED = 1e-13  # of a substep: what a search for a release may still move
+SPREAD = 1e3  # of the tolerance: by what part of a motion's time its impacts may be off
+NOTHING = 1e-3  # of the tolerance: gaps, and what pushes move or speed up in a substep, that are as good as zero
+SHORT = 16  # roundings of time, below which no substep is taken
+APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a gap
+
+
+class DrivenState(NamedTuple):
+    """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with."""
+
+    n: Array
+    q: Array
+    v: Array
+    closed: Array
+    latest: Array
+    substep: Array
+    low: Array | None = None
+
+
+class Search(NamedTuple):
+    """The next trial: its length s, what it is ``sought`` for, of which contacts (m,), between which times, with which values
+    there, whether all ``pushed`` at the last trial, in how many turns so far; and the ``substep`` that the tolerance allows."""
+
+    s: Array
+    substep: Array
+    sought: Array
+    which: Array
+    low: Array
+    high: Array
+    at_low: Array
+    at_high: Array
+    pushed: Array
+    turns: Array
+
+
+class Told(NamedTuple):
+    """What is reported of the trials of a step: impulses (m,), contacts that have ``met`` (m,), the law's error, time of the ``latest``
+    impact, the number of ``trials`` and the status."""
+
+    impulse: Array
+    met: Array
+    residual: Array
+    latest: Array
+    trials: Array
+    status: Array
+
+
+class Course(NamedTuple):
+    """What the loop of trials carries."""
+
+    base: Base
+    search: Search
+    told: Told
+
+
+class Verdict(NamedTuple):
+    """Of a trial: whether it is ``accepted``, the contact whose impact ends it (m,), those that let go at its end (m,), whether one
+    of the gaps grazes zero, and the next trial if it is not accepted."""
+
+    accepted: Array
+    impact: Array
+    loosed: Array
+    search: Search
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class EventDriven(Scheme):
+    """Substeps of order 8 that a tolerance chooses, and events located to the same order; h is only the grid of the rows.
+
+    Isolated impacts, lasting contacts and releases, and their derivatives, are as accurate as the motion between them. An impact
+    after which a contact would be nearer than ``atol`` until the next one lasts.
+
+    Attributes:
+        rtol, atol: error of a substep in positions, velocities, gaps and impulses x: atol + rtol |x|, of the numbers as they are stated.
+        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), which is compiled sooner.
+        trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
+        jumps: whether substeps look for jumps of the force, of which the status of derivatives tells; runs for values alone never do.
+    """
+
+    rtol: float = field(default=1e-9, metadata={"static": True})
+    atol: float = field(default=1e-9, metadata={"static": True})
+    order: int = field(default=8, metadata={"static": True})
+    trials: int = field(default=20_000, metadata={"static": True})
+    jumps: bool = field(default=True, metadata={"static": True})
+
+    @property
+    def traits(self) -> Traits:
+        reverse = self.trials <= SCANNED
+        return Traits(locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=self.jumps)
+
+    def for_values(self) -> EventDriven:
+        return replace(self, jumps=False)
+
+    def resolution(self, motion: Motion) -> Array:
+        return frozen(SPREAD * self._tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
+
+    def check(self, problem: Problem, e: Any, m: int) -> None:
+        super().check(problem, e, m)
+        if self.order not in TABLEAUS:
+            raise ValueError(f"EventDriven(order=...) must be 5 or 8, got {self.order}")
+        if not (self.rtol > 0 and self.atol > 0):
+            raise ValueError(
+                f"EventDriven needs rtol and atol above 0, got {self.rtol:g} and {self.atol:g}: 1e-12 is near what float64 can hold"
+            )
+
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+        q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
+        metric = Metric.at(problem, q0, args)
+        contacts = linearise(problem, metric, t0, q0, args)
+        a = acceleration(problem, metric, t0, q0, v0, args)
+        at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, TERMS * motion.h, a)
+        zero = jnp.zeros((), jnp.int32)
+        substep = frozen(motion.h + 0 * q0[0])
+        state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep)
+        return state, Info.none(q0, v0, len(at.closed))
+
+    def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
+        """None of its own: whether a contact acts is known when the trials have been made."""
+        info = Info.none(state.q, state.v, state.closed.shape[0])
+        return state._replace(n=state.n + 1), info._replace(acts=jnp.array(True))
+
+    def step(
+        self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
+    ) -> tuple[Any, Info]:
+        """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
+        whole = motion.h if length is None else length
+        n, q, v, closed, latest, substep, low = state
+        m, start = closed.shape[0], motion.time(n)
+        zero, none, of_none = jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32), jnp.zeros(m, q.dtype)
+        substep = frozen(jnp.minimum(substep, whole))
+        base, failure = _settled(
+            problem, law, start, zero, q, v, closed, jnp.zeros_like(closed), substep, self.atol, motion.args
+        )
+        search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
+        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure)
+
+        def continues(p: Course) -> Array:
+            sound = jnp.all(jnp.isfinite(p.base.q)) & jnp.all(jnp.isfinite(p.base.v))
+            return (p.base.elapsed < whole) & (p.told.trials < self.trials) & sound & (p.search.substep > 0)
+
+        turn = lambda p: self._turn(problem, law, motion, start, whole, p)
+        begin = Course(base, search, told)
+        if self.trials > SCANNED:
+            base, search, told = forward_only(lax.while_loop(continues, turn, begin), NO_REVERSE)
+        else:
+            part = lambda p, _: (lax.cond(continues(p), turn, lambda p: p, p), None)
+            base, search, told = lax.scan(part, begin, None, length=self.trials)[0]
+        status = told.status | mass_status(Metric.at(problem, base.q, motion.args))
+        short = (base.elapsed < whole) & ((told.trials >= self.trials) | (substep <= 0))
+        status |= as_status(short, Status.TRIALS_EXHAUSTED)
+        ending = jnp.where(short, 0, search.substep)  # nothing is tried again behind a failure
+        info = Info(
+            base.q, (base.q - q) / whole, told.impulse, jnp.any(told.impulse > 0), told.residual, told.trials, status
+        )
+        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, low), info
+
+    def _tolerance(self, dtype: Any) -> Tolerance:
+        """No smaller than what rounding leaves of it."""
+        rounding = 32 * float(jnp.finfo(dtype).eps)
+        return Tolerance(max(self.rtol, rounding), self.atol)
+
+    def _turn(self, problem: Problem, law: ContactLaw, motion: Motion, start: Array, whole: Array, p: Course) -> Course:
+        """One trial, and what follows from it."""
+        base, search, told = p
+        args, t = motion.args, start + base.elapsed
+        rest = whole - base.elapsed
+        covers = search.s >= frozen(rest) * (1 - 1e-10)
+        s = jnp.where(covers, rest, search.s)
+        tolerance = self._tolerance(base.q.dtype)
+        found = attempt(problem, self.order, t, base, s, tolerance, args)
+        shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
+        verdict = _judged(base, search, jax.tree.map(frozen, found), frozen(s), shortest, TABLEAUS[self.order].halvings)
+        told = told._replace(trials=told.trials + 1)
+
+        def accept() -> Course:
+            event = jnp.any(verdict.impact | verdict.loosed)
+            flown = Base(
+                base.elapsed + s, *found[:3], base.closed, found.force, found.push, base.allowed, base.still, base.slack
+            )
+            path = (t, base.q, base.v), (t + s, found.q, found.v)
+            jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
+            status = told.status if jumps is None else told.status | as_status(jumps, Status.DERIVATIVE_JUMP)
+            after, more = flown, told._replace(impulse=told.impulse + found.impulse, status=status)
+            if base.closed.shape[0]:
+                arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
+                after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
+            ended = covers & ~jnp.any(verdict.impact)
+            after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
+            left = frozen(whole - after.elapsed)
+            following = verdict.search._replace(
+                s=jnp.minimum(verdict.search.substep, left), sought=search.sought * 0, turns=search.turns * 0
+            )
+            return Course(after, following, more)
+
+        return lax.cond(verdict.accepted, accept, lambda: Course(base, verdict.search, told))
+
+    def _arrive(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        began: Array,
+        base: Base,
+        flown: Base,
+        verdict: Verdict,
+        told: Told,
+    ) -> tuple[Base, Told]:
+        """At an event, or where a trial that ``began`` at a base ends with closed contacts: they go back onto their surfaces."""
+        args, impact = motion.args, verdict.impact
+        t = began + (flown.elapsed - base.elapsed)
+        some = jnp.any(impact)
+        delay, q, v = _corrected(problem, t, flown, impact, args)
+        t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
+        metric = Metric.at(problem, q, args)
+        contacts = linearise(problem, metric, t, q, args)
+        speed = contacts.gap_velocity(v)
+        substep = verdict.search.substep
+        near = frozen(contacts.gap <= flown.allowed + TOGETHER * substep * jnp.abs(speed))
+        kinks = Kinks.at(problem, began, base.q, args)
+        idle = jnp.zeros_like(base.closed)
+        closed, struck = lasting_at_end(kinks, idle, contacts, *frozen((t, q, v, speed)), base.closed, args)
+        candidates, near = impact | struck, near | struck
+        left = jnp.full((), WITHOUT_END, jnp.int32)
+        atol = self.atol
+        slowest = lambda normal: jnp.sqrt(2 * atol * normal)
+        found = collide(
+            problem, law, motion, slowest, t, q, v, metric, contacts, speed, closed, candidates, near,
+            closed | candidates, jnp.zeros_like(closed), left,
+        )  # fmt: skip
+        moved = APPROACH * frozen(flown.q - base.q)
+        status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
+        after, failure = _settled(
+            problem,
+            law,
+            t,
+            flown.elapsed + delay,
+            found.q,
+            found.v,
+            found.closed & ~verdict.loosed,
+            verdict.loosed,
+            substep,
+            self.atol,
+            args,
+        )
+        return after, Told(
+            told.impulse + found.impulse,
+            told.met | found.impact,
+            jnp.maximum(told.residual, jnp.max(found.error, initial=0.0)),
+            jnp.where(jnp.any(found.impact), frozen(t), told.latest),
+            told.trials,
+            told.status | status | failure,
+        )
+
+
+def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any) -> tuple[Array, Array, Array]:
+    """How much later than t the gap of the contact of an ``impact`` (m,) is zero, (), with its derivative, and q and v then, by a flow
+    of second order: next to nothing in value."""
+    q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
+    of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
+    place = lambda s: q + s * (v + 0.5 * s * a)
+
+    def newton(s: Array) -> Array:
+        path = lambda s: problem.gaps(t + s, place(s), args)
+        gap, rate = map(of_contact, jax.jvp(path, (s,), (jnp.ones_like(s),)))
+        return s - jnp.where(some & (rate < 0), gap / jnp.where(rate < 0, rate, -1), 0)
+
+    delay = newton(newton(jnp.zeros_like(t)))
+    half = 0.5 * delay
+    middle = held(problem, t + half, q + half * v, v + half * a, flown.closed, flown.slack, args)[0]
+    return delay, place(delay), v + delay * middle
+
+
+def _settled(
+    problem: Problem,
+    law: ContactLaw,
+    t: Array,
+    elapsed: Array,
+    q: Array,
+    v: Array,
+    closed: Array,
+    loosed: Array,
+    substep: Array,
+    atol: float,
+    args: Any,
+) -> tuple[Base, Array]:
+    """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""
+    if closed.shape[0] == 0:
+        a, force, push = held(problem, t, q, v, closed, elapsed, args)
+        return Base(elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed)), jnp.zeros((), jnp.int32)
+    view = View.at(problem, t, q, v, args)
+    contacts = view.contacts
+    allowed, slack = (
+        _rounding(contacts, q, v, view, substep) + NOTHING * atol,
+        NOTHING * atol / jnp.maximum(substep, substep**2),
+    )
+    still = frozen(noise(contacts, v, view.gap_velocity))
+    touching = frozen((contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
+    _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
+    # all that stay are held, those without a force too: one that becomes negative later is seen as such
+    a, force, push = hold(view, stays, slack)
+    return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack), status
+
+
+def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
+    """Round-off (m,) of gaps within a substep."""
+    bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
+    found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)
+    return frozen(jnp.maximum(found, -2 * contacts.gap))
+
+
+def _judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, halvings: int) -> Verdict:
+    """What follows from a trial of length s; all numbers are constants for differentiation."""
+    stepping = search.sought == STEPPING
+    fine = (trial.error <= 1) | ~stepping | (s <= shortest)
+    search = search._replace(substep=_proposed(search, trial.error, s, fine & stepping, stepping, halvings))
+    if base.closed.shape[0] == 0:
+        nothing = jnp.zeros_like(base.closed)
+        return Verdict(fine, nothing, nothing, search._replace(s=search.substep))
+    gap, _ = trial.after
+    negative, pulling = ~base.closed & (gap < -base.allowed), base.closed & (trial.push < 0)
+    settled, contact, improved = _newton(base, search, trial, s, negative, shortest)
+    released, falsi = _regula_falsi(base, search, trial, s)
+
+    # a release is sought before an impact, whose trial it ends; both before what a stage has seen
+    for_impact = ((stepping & fine) | released) & jnp.any(negative)
+    for_release = (jnp.where(stepping, fine & ~for_impact, settled)) & jnp.any(pulling)
+    found = (settled & ~for_release) | (released & ~for_impact)
+    x, dips = least_gaps(trial, s)
+    part = jnp.minimum(jnp.min(jnp.where(dips & ~base.closed & ~negative, x, 1)), trial.negative)
+    ends = (stepping & fine & ~for_impact & ~for_release) | found
+    split = ends & (part < 1)
+    accepted = ends & ~split
+
+    begins = for_impact | for_release
+    first = s * jnp.where(for_impact, jnp.min(jnp.where(negative, first_roots(base, trial, s), 1)), falsi.first)
+    following = jnp.where(
+        search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, search.substep)
+    )
+    sought = jnp.where(for_impact, IMPACT, jnp.where(for_release, RELEASE, jnp.where(split, STEPPING, search.sought)))
+    pick = lambda new, impact, release: jnp.where(begins, new, jnp.where(search.sought == IMPACT, impact, release))
+    zero = jnp.zeros_like(s)
+    search = search._replace(
+        s=jnp.where(begins, first, jnp.where(split, s * part, following)),
+        sought=sought.astype(jnp.int32),
+        which=jnp.where(begins, negative, search.which | negative),
+        low=pick(zero, improved.low, falsi.low),
+        high=pick(s, improved.high, falsi.high),
+        at_low=jnp.where(begins, falsi.start, falsi.at_low),
+        at_high=jnp.where(begins, falsi.least, falsi.at_high),
+        pushed=falsi.least >= 0,
+        turns=jnp.where(begins | split, 0, search.turns + 1),
+    )
+    impact = contact & settled & accepted
+    loosed = base.closed & (trial.push <= jnp.maximum(falsi.least, 0)) & released & accepted
+    return Verdict(accepted, impact, loosed, search)
+
+
+class _Newton(NamedTuple):
+    """The next length of a search for an impact, and its bracket."""
+
+    s: Array
+    low: Array
+    high: Array
+
+
+def _newton(
+    base: Base, search: Search, trial: Trial, s: Array, negative: Array, shortest: Array
+) -> tuple[Array, Array, _Newton]:
+    """Of a search for the first impact: whether it has settled, which contact (m,) has it, and how it goes on."""
+    (_, began), (gap, rate) = trial.before, trial.after
+    which = search.which | negative
+    meets = which & (rate < 0)
+    correction = jnp.where(meets, -gap / jnp.where(meets, rate, -1), jnp.inf)
+    least = jnp.min(correction)
+    beyond = jnp.any(which & ((gap < 0) | ((began < 0) & (rate >= 0))))
+    low, high = jnp.where(beyond, search.low, s), jnp.where(beyond, s, search.high)
+    found, spare = s + least, NEAREST * search.high
+    # a correction may leave the bracket by rounding: that is no reason to halve it
+    inside = (found >= low - spare) & (found <= high + spare)
+    following = jnp.where(inside, jnp.clip(found, low, high), 0.5 * (low + high))
+    small = (jnp.abs(least) <= CLOSE * search.substep) | (high - low <= shortest) | (search.turns >= TURNS)
+    small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # none is to be told from zero
+    contact = which & (jnp.arange(len(which)) == jnp.argmin(jnp.where(which, correction, jnp.inf)))
+    return (search.sought == IMPACT) & small, contact, _Newton(following, low, high)
+
+
+class _Falsi(NamedTuple):
+    """The next length of a search for a release, its bracket and the pushes there; the ``first`` part of a trial that it tries, from the
+    least push at its ``start``, and the ``least`` at the end."""
+
+    s: Array
+    low: Array
+    high: Array
+    at_low: Array
+    at_high: Array
+    first: Array
+    start: Array
+    least: Array
+
+
+def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[Array, _Falsi]:
+    """Of a search for the first release, by the Illinois rule on the least push: whether it has settled, and how it goes on."""
+    of_least = lambda push: jnp.min(jnp.where(base.closed, push, jnp.inf), initial=jnp.inf)
+    least = of_least(trial.push)
+    least = jnp.where(jnp.isfinite(least), least, 0)
+    start = jnp.maximum(of_least(jnp.where(trial.push < 0, base.push, jnp.inf)), 0)
+    start = jnp.where(jnp.isfinite(start), start, 0)
+    pushes = least >= 0
+    low, high = jnp.where(pushes, s, search.low), jnp.where(pushes, search.high, s)
+    # an end that stays twice counts half
+    again = jnp.where(pushes == search.pushed, 0.5, 1.0)
+    at_low = jnp.where(pushes, least, again * search.at_low)
+    at_high = jnp.where(pushes, again * search.at_high, least)
+    ratio = lambda low, high: low / jnp.where(low > high, low - high, 1)
+    following = low + (high - low) * ratio(at_low, at_high)
+    small = (jnp.abs(following - s) <= SETTLED * search.substep) | (search.turns >= TURNS)
+    falsi = _Falsi(following, low, high, at_low, at_high, ratio(start, least), start, least)
+    return (search.sought == RELEASE) & small, falsi
+
+
+def _proposed(search: Search, error: Array, s: Array, fine: Array, stepping: Array, halvings: int) -> Array:
+    """The substep that the error of a trial of length s allows; what one was shortened to for an event says nothing of it."""
+    root = jnp.maximum(error, 1e-12)
+    for _ in range(halvings):
+        root = jnp.sqrt(root)
+    factor = jnp.where(jnp.isfinite(root), jnp.clip(0.9 / root, 0.2, 6.0), 0.2)
+    shortened = fine & (s < 0.9 * search.substep)
+    found = jnp.where(shortened, jnp.maximum(search.substep, s * factor), s * factor)
+    return jnp.where(stepping, found, search.substep)

@@ -1,0 +1,259 @@
+"""A trial: one Runge-Kutta step of any length, its error, and what gaps and contact forces did on the way.
+
+The stages are the turns of one loop, so that force and contacts are written once, whatever the method; of what it multiplies the last
+accelerations are kept, the newest first.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ..linearisation import Metric, acceleration, linearise
+from ..problem import Problem
+from .events import View, impulses_of, noise
+from .tableau import TABLEAUS, Tableau
+
+frozen = lax.stop_gradient
+NEAREST = 1e-6  # of a trial's length: a least gap as near as that to its ends is that of an end
+
+
+class Base(NamedTuple):
+    """Where trials begin: time ``elapsed`` since the step began, q, v and acceleration a (d,); of contacts (m,) which are ``closed``, the
+    ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; what is ``allowed`` of negative gaps,
+    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero."""
+
+    elapsed: Array
+    q: Array
+    v: Array
+    a: Array
+    closed: Array
+    force: Array
+    push: Array
+    allowed: Array
+    still: Array
+    slack: Array
+
+
+class Tolerance(NamedTuple):
+    """What errors are compared with: of a position or a velocity x, absolute + relative |x|."""
+
+    relative: float
+    absolute: float
+
+    def of(self, x: Array, y: Array) -> Array:
+        """Of what goes from x to y."""
+        return self.absolute + self.relative * jnp.maximum(jnp.abs(x), jnp.abs(y))
+
+
+class Seen(NamedTuple):
+    """What stages have seen: gaps and their rates (m,) at the last one, the part of the trial after which a gap or a push was ``negative``
+    first, 1 for none; sums of rates and pushes (n, m) by the weights of the error, and of forces (m,) by those of the step."""
+
+    gap: Array
+    rate: Array
+    negative: Array
+    of_rate: Array
+    of_push: Array
+    of_force: Array
+
+
+class Trial(NamedTuple):
+    """What a trial led to: q, v, acceleration (d,), ``force`` and ``push`` of closed contacts (m,), their ``impulse``; gaps and rates (m,)
+    at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`."""
+
+    q: Array
+    v: Array
+    a: Array
+    force: Array
+    push: Array
+    impulse: Array
+    before: tuple[Array, Array]
+    after: tuple[Array, Array]
+    error: Array
+    negative: Array
+
+
+class _Rows(NamedTuple):
+    """A tableau as sequences over the stages behind the first, coefficients of the newest acceleration first."""
+
+    node: np.ndarray
+    velocity: np.ndarray
+    position: np.ndarray
+    errors: np.ndarray
+    weight: np.ndarray
+
+
+@cache
+def _rows(order: int) -> tuple[_Rows, Tableau]:
+    tableau = TABLEAUS[order]
+    count = len(tableau.nodes)
+    turned = lambda matrix: np.array([[*matrix[i, :i][::-1], *np.zeros(count - i)] for i in range(1, count)])
+    rows = _Rows(
+        tableau.nodes[1:],
+        turned(tableau.velocity),
+        turned(tableau.position),
+        tableau.errors.T[1:],
+        np.append(tableau.velocity[-1], 0.0)[1:count],
+    )
+    return rows, tableau
+
+
+def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    """Gaps and their rates (m,) along the motion."""
+    gaps = lambda s: problem.gaps(t + s, q + s * v, args)
+    zero = jnp.zeros_like(t)
+    return jax.jvp(gaps, (zero,), (jnp.ones_like(zero),))
+
+
+def held(
+    problem: Problem, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
+) -> tuple[Array, Array, Array]:
+    """Acceleration (d,) with the closed contacts held, their forces (m,), and these in units of acceleration, ``slack`` () added."""
+    metric = Metric.at(problem, q, args)
+    free = acceleration(problem, metric, t, q, v, args)
+    none = jnp.zeros(closed.shape, q.dtype)
+    if len(closed) == 0:
+        return free, none, none
+
+    def bound() -> tuple[Array, Array, Array]:
+        view = View(linearise(problem, metric, t, q, args), free, *_turning(problem, t, q, v, args))
+        return hold(view, closed, slack)
+
+    return lax.cond(jnp.any(closed), bound, lambda: (free, none, none))
+
+
+def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    rate = lambda s: gap_rates(problem, t + s, q + s * v, v, args)[1]
+    return jax.jvp(rate, (jnp.zeros_like(t),), (jnp.ones_like(t),))
+
+
+def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array]:
+    """As `held`, at a state whose contacts are known."""
+    contacts = view.contacts
+    normal = contacts.velocity(view.free) + view.gap_acceleration
+    force = impulses_of(contacts, -normal, closed)
+    push = contacts.diagonal() * force + noise(contacts, view.free, view.gap_acceleration) + slack
+    return view.free + contacts.jump(force), force, frozen(jnp.where(closed, push, 0))
+
+
+def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolerance: Tolerance, args: Any) -> Trial:
+    """The Runge-Kutta step of length s from a base at time t."""
+    rows, tableau = _rows(order)
+    q, v, closed = base.q, base.v, base.closed
+    steady, m = frozen((t, s, base, args)), len(base.closed)
+    before = gap_rates(problem, steady[0], steady[2].q, steady[2].v, steady[3])
+    weights = jnp.asarray(tableau.errors[:, 0], q.dtype)
+    seen = Seen(
+        *before, jnp.ones((), q.dtype), jnp.outer(weights, before[1]), jnp.outer(weights, base.push),
+        float(tableau.velocity[-1, 0]) * base.force,
+    )  # fmt: skip
+    accelerations = jnp.zeros((len(tableau.nodes), len(q)), q.dtype).at[0].set(base.a)
+
+    def stage(carry: tuple, row: _Rows) -> tuple[tuple, None]:
+        kept, *_, seen = carry
+        x = q + s * (row.node * v + s * (row.position @ kept))
+        y = v + s * (row.velocity @ kept)
+        a, force, push = held(problem, t + row.node * s, x, y, closed, base.slack, args)
+        if m:
+            gap, rate = gap_rates(problem, steady[0] + row.node * steady[1], *frozen((x, y)), steady[3])
+            below = jnp.any(~closed & (gap < -base.allowed)) | jnp.any(push < 0)
+            negative = jnp.where(below & (row.node < 1), jnp.minimum(seen.negative, row.node), seen.negative)
+            sums = (
+                seen.of_rate + jnp.outer(row.errors, rate),
+                seen.of_push + jnp.outer(row.errors, push),
+                seen.of_force + row.weight * force,
+            )
+            seen = Seen(gap, rate, negative, *sums)
+        kept = jnp.concatenate([a[None], kept[:-1]])
+        return (kept, x, y, force, push, seen), None
+
+    rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
+    start = (accelerations, q, v, base.force, base.push, seen)
+    kept, x, y, force, push, seen = lax.scan(stage, start, rows)[0]
+    error = frozen(_error(tableau, base, kept, x, y, s, seen, before[0], tolerance))
+    return Trial(x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative)
+
+
+def _error(
+    tableau: Tableau,
+    base: Base,
+    kept: Array,
+    q: Array,
+    v: Array,
+    s: Array,
+    seen: Seen,
+    gap: Array,
+    tolerance: Tolerance,
+) -> Array:
+    """Of a trial from a base to (q, v), whose gaps began with ``gap`` (m,), in units of the tolerance: of the state, of what gaps and pushes
+    add up to, and of the gaps that should have stayed closed."""
+    turned = lambda weights: jnp.asarray(weights[:, ::-1].copy(), q.dtype)
+    of_q, of_v = tolerance.of(base.q, q), tolerance.of(base.v, v)
+    to_v, to_q = s * (turned(tableau.errors) @ kept), s * s * (turned(tableau.position_errors) @ kept)
+    of_gap = tolerance.of(gap, seen.gap)
+    squares = jnp.sum((to_q / of_q[None]) ** 2, axis=1) + jnp.sum((to_v / of_v[None]) ** 2, axis=1)
+    if len(base.closed):
+        open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
+        squares += jnp.sum(open_**2, axis=1) + jnp.sum((s * seen.of_push / tolerance.absolute) ** 2, axis=1)
+    squares = squares / (2 * len(q))
+    error = jnp.sqrt(squares[0])
+    if len(tableau.errors) > 1:
+        both = squares[0] + 0.01 * squares[1]
+        error = squares[0] / jnp.sqrt(jnp.where(both == 0, 1, both))
+    drift = jnp.where(base.closed, jnp.abs(seen.gap - gap) / of_gap, 0)
+    return jnp.maximum(error, jnp.max(drift, initial=0))
+
+
+def _cubic(trial: Trial, s: Array) -> tuple[Array, Array, Array, Array]:
+    """Coefficients (m,) of the cubics over [0, 1] with the gaps and rates of a trial of length s at its ends."""
+    (g0, r0), (g1, r1) = trial.before, trial.after
+    g0, b0, b1 = jnp.maximum(g0, 0), s * r0, s * r1
+    return g0, b0, 3 * (g1 - g0) - 2 * b0 - b1, 2 * (g0 - g1) + b0 + b1
+
+
+def least_gaps(trial: Trial, s: Array) -> tuple[Array, Array]:
+    """Where in [0, 1] gaps (m,) seem to have been least between the ends of a trial of length s, 1 where they were not, and whether they
+    may have been negative there."""
+    c0, c1, c2, c3 = _cubic(trial, s)
+    c4 = s * trial.after[1]
+    turns = (c1 < 0) & (c4 > 0)
+    below = c2 + jnp.sqrt(jnp.maximum(c2 * c2 - 3 * c1 * c3, 0))
+    x = jnp.where(turns, -c1 / jnp.where(turns, below, 1), 1)
+    value = c0 + x * (c1 + x * (c2 + x * c3))
+    # the cubic may be wrong by a part of what the gap moves
+    maybe = turns & (value < 0.02 * jnp.maximum(-c1, c4)) & (x > NEAREST) & (x < 1 - NEAREST)
+    return jnp.where(maybe, x, 1), maybe
+
+
+def first_roots(base: Base, trial: Trial, s: Array) -> Array:
+    """Where in [0, 1] gaps (m,) that are negative at the end of a trial of length s seem to have become so.
+
+    What touches at the base, and has not been closed there, opens at first.
+    """
+    c0, c1, c2, c3 = _cubic(trial, s)
+    bent = trial.after[0] - c0 - c1
+    root = jnp.sqrt(jnp.maximum(c1 * c1 - 4 * bent * c0, 0))
+    inward, falls = c1 < 0, (c1 >= 0) & (bent < 0)
+    x = jnp.where(inward, 2 * c0 / jnp.where(inward, root - c1, 1), (c1 + root) / jnp.where(falls, -2 * bent, 1))
+    x = jnp.clip(x, 0, 1)
+    gap, rate = trial.before
+    touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)
+    turns = (c2 > 0) & (c3 < 0) & (c2 < -c3)
+    behind = jnp.where(turns, -c2 / jnp.where(turns, c3, -1), 0.5)
+
+    def improve(_: Any, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        x, low, high = bracket
+        value, slope = c0 + x * (c1 + x * (c2 + x * c3)), c1 + x * (2 * c2 + 3 * x * c3)
+        low, high = jnp.where(value > 0, x, low), jnp.where(value > 0, high, x)
+        newton = x - value / jnp.where(slope < 0, slope, -1)
+        sound = (slope < 0) & (newton >= low) & (newton <= high)
+        return jnp.where(sound, newton, 0.5 * (low + high)), low, high
+
+    x = lax.fori_loop(0, 4, improve, (x, jnp.zeros_like(x), jnp.ones_like(x)))[0]
+    return jnp.where(touches, behind, x)

@@ -1,0 +1,394 @@
+"""`EventDriven`: as accurate as its tolerance, in positions and derivatives, across impacts, rest, releases and grazing."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import DOP853, RK45
+
+import jaximpact as ji
+from jaximpact import Status, analysis, catalogue
+from jaximpact.catalogue import oscillators
+
+SCHEME = ji.EventDriven()
+FACTOR = 30  # of the tolerance: errors of substeps add up, and impacts make more of them
+
+fall = lambda t, q, v, args: jnp.full_like(q, -args["g"])
+BALL = ji.Problem(fall, lambda t, q, args: q)
+SPRING = ji.Problem(lambda t, q, v, args: -(args["w"] ** 2) * q, lambda t, q, args: q - args["wall"])
+
+
+def cases(names):
+    return [(name, case) for name in names for case in catalogue.get(name).cases]
+
+
+FEW = ("bouncing-ball", "shaw-holmes", "lift-off", "adly-thieu", "groove")
+# chains and boxes of a hundred bodies go through XLA, and take minutes
+LARGE = {("skew-balls", "d=40"), ("hypercube", "d=100"), ("inelastic-chain", "N=100"), ("inelastic-chain", "N=8")}
+OTHERS = [
+    (name, case)
+    for name, case in cases(catalogue.names())
+    if name not in (*FEW, "non-uniqueness")
+    and catalogue.get(name).case(case).exact is not None
+    and (name, case) not in LARGE
+]
+
+
+# values
+
+
+@pytest.mark.parametrize("order", [5, 8])
+def test_a_substep_is_that_of_the_method(order):
+    """One step of a pendulum with friction, as scipy makes it; rounding of a dozen stages."""
+    force = lambda t, q, v, args: jnp.sin(t) - jnp.sin(q) - 0.3 * v
+    f = lambda t, y: np.array([y[1], np.sin(t) - np.sin(y[0]) - 0.3 * y[1]])
+    other = {8: DOP853, 5: RK45}[order](f, 0.2, [0.5, -0.4], 0.9, first_step=0.7, rtol=1e3, atol=1e3)
+    other.step()
+    assert other.t == pytest.approx(0.9, abs=1e-15)
+    scheme = ji.EventDriven(rtol=1e3, atol=1e3, order=order)
+    found = ji.solve(ji.Problem(force), [0.5], [-0.4], t0=0.2, t1=0.9, steps=1, scheme=scheme, save="final")
+    np.testing.assert_allclose([found.q[-1, 0], found.v[-1, 0]], other.y, rtol=0, atol=4e-15)
+
+
+@pytest.mark.parametrize(("order", "steps"), [(5, [24, 96]), (8, [12, 36])])
+def test_order_of_substeps(order, steps):
+    """An anharmonic spring that keeps its energy, by one substep a step; the slope is that of the order, less a third of one."""
+    scheme = ji.EventDriven(rtol=1e9, atol=1e9, order=order)
+    problem = ji.Problem(lambda t, q, v, args: -(q**3))
+    run = lambda n: ji.solve(problem, [1.0], [0.0], t1=6.0, steps=n, scheme=scheme, save="final").q[-1, 0]
+    exact = ji.solve(problem, [1.0], [0.0], t1=6.0, steps=4, scheme=ji.EventDriven(1e-14, 1e-14), save="final").q[-1, 0]
+    error = [abs(run(n) - exact) for n in steps]
+    assert np.log(error[0] / error[1]) / np.log(steps[1] / steps[0]) > order - 1 / 3, error
+
+
+def check_catalogue(name, label):
+    entry = catalogue.get(name)
+    case = entry.case(label)
+    rtol = 1e-10
+    found = ji.ensemble(
+        entry.problem, case.q0, case.v0, t1=np.array([case.t1]), h=case.t1 / 16, e=case.restitution, args=case.args,
+        scheme=ji.EventDriven(rtol, rtol), save=1,
+    )  # fmt: skip
+    q, _ = case.exact(np.asarray(found.t[0]))
+    assert not np.any(found.failed)
+    np.testing.assert_allclose(found.q[0], q, rtol=0, atol=FACTOR * rtol * max(1, np.max(np.abs(q))))
+    if case.impulse is not None:
+        np.testing.assert_allclose(found.impulse[0, -1], case.impulse, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize(("name", "label"), cases(FEW))
+def test_catalogue(name, label):
+    """Positions to thirty tolerances where the exact motion is known: flight, rest, releases, accumulation, two walls."""
+    check_catalogue(name, label)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "label"), OTHERS)
+def test_whole_catalogue(name, label):
+    """The same of everything else: M(q), curved and moving walls, grazing, balls that meet at once, stiff bars."""
+    check_catalogue(name, label)
+
+
+def test_release_while_nothing_moves():
+    """q'' = sin t - 1/2, e = 0: at rest the state has no error, whatever the substep; the force must be watched.
+
+    Released at pi/6; q = t/2 ... integrated: with s = t - pi/6, v = cos(pi/6) - cos t - s/2.
+    """
+    problem = ji.Problem(lambda t, q, v, args: jnp.sin(t)[None] - 0.5, lambda t, q, args: q)
+    for steps, t1 in ((1, 3.0), (4, 3.0)):
+        found = ji.solve(problem, [0.0], [0.0], t1=t1, steps=steps, scheme=SCHEME, save="final")
+        s, c = t1 - np.pi / 6, np.cos(np.pi / 6)
+        assert found.q[-1, 0] == pytest.approx(c * s - (np.sin(t1) - 0.5) - s**2 / 4, abs=FACTOR * 1e-9)
+    # released, landed, released again; the time of landing by bisection of the closed form
+    again = ji.solve(problem, [0.0], [0.0], t1=9.0, steps=4, scheme=SCHEME, save="final")
+    assert again.q[-1, 0] == pytest.approx(_second_flight(9.0), abs=FACTOR * 1e-9)
+
+
+def _second_flight(t):
+    """Of q'' = sin t - 1/2 from its second release at pi/6 + 2 pi, which comes after the first landing."""
+    s = t - 2 * np.pi - np.pi / 6
+    first = lambda t: np.cos(np.pi / 6) * (t - np.pi / 6) - (np.sin(t) - 0.5) - (t - np.pi / 6) ** 2 / 4
+    assert first(6.0) < 0 and s > 0  # it has landed before
+    return np.cos(np.pi / 6) * s - (np.sin(t) - 0.5) - s**2 / 4
+
+
+def test_table_that_shakes_below_a_flight():
+    """A ball above a table .46 sin 60 t: a flight is exact whatever the substep, so that gaps must be watched."""
+    problem = ji.Problem(fall, lambda t, q, args: q - 0.46 * jnp.sin(60 * t), restitution=0.5)
+    options = {"t1": 1.0, "args": {"g": 9.81}, "save": "final"}
+    found, finer = (
+        ji.solve(problem, [3.0], [0.0], steps=steps, scheme=ji.EventDriven(tol, tol), **options)
+        for steps, tol in ((1, 1e-9), (7, 1e-12))
+    )
+    assert not found.failed and found.impulse[-1, 0] > 0
+    # impacts multiply errors by 60 or more each
+    np.testing.assert_allclose(found.q[-1], finer.q[-1], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("depth", [1e-2, 1e-5, 1e-8])
+def test_dips_are_seen(depth):
+    """(t - 1)^2 (per 2) above a wall that it enters by ``depth`` between two rows: it rebounds from there."""
+    problem = ji.Problem(lambda t, q, v, args: jnp.ones(1), lambda t, q, args: q, restitution=1.0)
+    found = ji.solve(problem, [0.5 - depth], [-1.0], t1=2.0, steps=1, scheme=SCHEME, save="final")
+    speed = np.sqrt(2 * depth)  # of the impact, at 1 - speed
+    left = 1 + speed
+    assert found.q[-1, 0] == pytest.approx(speed * left + left**2 / 2, abs=FACTOR * 1e-9 / speed**0.5)
+
+
+# derivatives
+
+
+def test_ball_has_the_exact_jacobian():
+    """After two bounces, of initial data, restitution and gravity; round-off, as paths are polynomials."""
+
+    def exact(x):
+        y, v, e, g = x
+        speed = jnp.sqrt(v * v + 2 * g * y)
+        left = 1.2 - (v + speed + 2 * speed * e) / g
+        up = e**2 * speed
+        return jnp.stack([up * left - 0.5 * g * left**2, up - g * left])
+
+    def run(x):
+        s = ji.solve(BALL, x[:1], x[1:2], t1=1.2, steps=3, args={"g": x[3]}, e=x[2], scheme=SCHEME, save="final")
+        return jnp.concatenate([s.q[-1], s.v[-1]])
+
+    x = jnp.array([1.0, -0.4, 0.7, 9.81])
+    np.testing.assert_allclose(run(x), exact(x), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(run))(x), jax.jacfwd(exact)(x), rtol=0, atol=1e-11)
+
+
+def test_oscillator_has_the_exact_jacobian():
+    """One impact against a wall that is off centre; the Jacobian's error is up to a hundred times the value's."""
+
+    def exact(x):
+        q, v, e, w, wall = x
+        amplitude, phase = jnp.sqrt(q**2 + (v / w) ** 2), jnp.arctan2(v / w, q)
+        left = 1.7 - (jnp.arccos(wall / amplitude) + phase) / w
+        speed = e * w * jnp.sqrt(amplitude**2 - wall**2)
+        c, s = jnp.cos(w * left), jnp.sin(w * left)
+        return jnp.stack([wall * c + speed / w * s, speed * c - wall * w * s])
+
+    def run(x):
+        args = {"w": x[3], "wall": x[4]}
+        s = ji.solve(SPRING, x[:1], x[1:2], t1=1.7, steps=1, args=args, e=x[2], scheme=SCHEME, save="final")
+        return jnp.concatenate([s.q[-1], s.v[-1]])
+
+    x = jnp.array([1.0, 0.0, 0.8, 2.0, 0.3])
+    np.testing.assert_allclose(run(x), exact(x), rtol=0, atol=FACTOR * 1e-9)
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(run))(x), jax.jacfwd(exact)(x), rtol=0, atol=100 * FACTOR * 1e-9)
+
+
+def test_release_has_the_exact_jacobian():
+    """A force t - c holds a resting ball until t = c: q = (t - c)^3 / 6; round-off, and what the search leaves of the time."""
+    problem = ji.Problem(lambda t, q, v, args: jnp.stack([t - args]), lambda t, q, args: q, restitution=0.5)
+
+    def run(c):
+        s = ji.solve(problem, [0.0], [0.0], t1=2.0, steps=3, args=c, scheme=SCHEME, save="final")
+        return jnp.stack([s.q[-1, 0], s.v[-1, 0], s.impulse[-1, 0]])
+
+    c = 0.83
+    np.testing.assert_allclose(run(c), [(2 - c) ** 3 / 6, (2 - c) ** 2 / 2, c**2 / 2], rtol=0, atol=1e-11)
+    slopes = [-((2 - c) ** 2) / 2, -(2 - c), c]
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(run))(c), slopes, rtol=0, atol=1e-10)
+
+
+ONCE = {"args": {"w": 2.0, "wall": 0.3}, "e": 0.8, "scheme": SCHEME, "t1": 1.2}
+MEETS = np.arccos(0.3) / 2
+
+
+def spring(t):
+    """The motion of SPRING from rest at 1 with ONCE: one impact at MEETS."""
+    left, speed = t - MEETS, 0.8 * 2 * np.sqrt(1 - 0.3**2)
+    return np.where(t < MEETS, np.cos(2 * t), 0.3 * np.cos(2 * left) + speed / 2 * np.sin(2 * left))
+
+
+TIMES = np.array([0.123, 0.3, MEETS - 1e-3, MEETS + 1e-3, 0.777, 1.0123])
+
+
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("save", "rows"), [("final", 1), ("all", 201), (TIMES, 7)], ids=["final", "all", "times"])
+def test_rows_without_steps(save, rows, execution):
+    """Rows say how often the motion is looked at; each is as accurate as the motion, just before and behind the impact too."""
+    found = ji.solve(SPRING, [1.0], [0.0], save=save, execution=execution, **ONCE)
+    assert len(found.t) == rows and found.t[-1] == 1.2
+    np.testing.assert_allclose(found.q[:, 0], spring(np.asarray(found.t)), rtol=0, atol=FACTOR * 1e-9)
+
+
+def test_many_motions_without_steps():
+    many = ji.ensemble(SPRING, [[1.0], [0.9]], [0.0], **ONCE)
+    assert many.q[0, -1, 0] == pytest.approx(spring(1.2), abs=FACTOR * 1e-9)
+    one = ji.sensitivities(SPRING, [1.0], [0.0], wrt=["t1", "e"], **ONCE)
+    speed = 1e6 * (spring(1.2 + 5e-7) - spring(1.2 - 5e-7))  # differences of 1e-6: to 1e-9
+    assert one.jacobian["q"]["t1"] == pytest.approx(speed, abs=1e-7) and one.status == 0
+    left = 1.2 - MEETS
+    assert one.jacobian["q"]["e"] == pytest.approx(np.sqrt(1 - 0.3**2) * np.sin(2 * left), abs=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scheme": ji.EventCorrected()}, "give either h, the step, or steps"),
+        ({"save": 3}, "keeps every k-th step: give h or steps"),
+        ({"scheme": ji.EventDriven(rtol=0.0)}, "rtol and atol above 0"),
+        ({"scheme": ji.EventDriven(order=6)}, r"order=\.\.\.\) must be 5 or 8, got 6"),
+    ],
+    ids=["another scheme", "every third", "no tolerance", "order"],
+)
+def test_what_cannot_be_is_said(options, words):
+    with pytest.raises(ValueError, match=words):
+        ji.solve(SPRING, [1.0], [0.0], **ONCE | options)
+
+
+def test_what_goes_by_powers_of_h_is_refused():
+    with pytest.raises(ValueError, match="does not depend on it"):
+        ji.convergence(SPRING, [1.0], [0.0], **ONCE)
+    with pytest.raises(ValueError, match="smaller rtol"):
+        analysis.periodic_orbit(
+            BALL, [1.0], [0.0], period=1.0, steps=2, args={"g": 1.0}, scheme=SCHEME, extrapolate=True
+        )
+
+
+def test_stiff_motion_and_events_without_end_are_told():
+    """A rate of 1e4 asks for substeps of 3e-4 whatever the tolerance: more than the trials that are left to a step."""
+    stiff = ji.Problem(lambda t, q, v, args: -1e8 * q - 1e4 * v + jnp.sin(t))
+    found = ji.solve(stiff, [0.0], [0.0], t1=10.0, steps=2, scheme=ji.EventDriven(trials=1000), save="final")
+    assert Status(int(found.status)) == Status.TRIALS_EXHAUSTED and found.failed
+    with pytest.raises(RuntimeError, match="MoreauJean for a stiff force"):
+        found.raise_if_failed()
+
+
+def test_an_impact_near_the_end_is_told_within_its_own_time():
+    """Not within steps, which are of any length: a thousandth after it the derivative is trusted, at it not."""
+    for after, told in ((1e-3, False), (1e-10, True)):
+        options = ONCE | {"t1": MEETS + after}
+        found = ji.solve(SPRING, [1.0], [0.0], steps=1, sensitivity="corrected", save="final", **options)
+        assert bool(int(found.status) & int(Status.DERIVATIVE_AT_END)) == told
+
+
+def test_float32_has_the_tolerance_of_its_rounding():
+    found = ji.solve(SPRING, np.float32([1.0]), np.float32([0.0]), **ONCE)
+    assert found.q.dtype == np.float32 and not found.failed
+    np.testing.assert_allclose(
+        found.q[:, 0], spring(np.asarray(found.t, float)), rtol=0, atol=FACTOR * 4e-6
+    )  # 32 roundings
+
+
+# orders of derivatives, and reverse mode
+
+MANY = ji.Problem(lambda t, q, v, args: -(args[0] ** 2) * q + jnp.sum(args[1:]), lambda t, q, args: q - 0.3)
+
+
+def last(args, trials=20_000):
+    scheme = ji.EventDriven(trials=trials)
+    return ji.solve(MANY, [1.0], [0.0], t1=1.2, e=0.8, args=args, scheme=scheme, save="final").q[-1, 0]
+
+
+def test_reverse_mode_of_many_numbers_asks_for_a_bound():
+    with pytest.raises(ValueError, match=r"give EventDriven\(trials=\.\.\.\) of at most 100"):
+        jax.grad(last)(jnp.zeros(40).at[0].set(2.0))
+
+
+@pytest.mark.slow
+def test_reverse_mode_is_forward_mode():
+    args = jnp.zeros(40).at[0].set(2.0)
+    gradient = jax.grad(lambda args: last(args, 32))(args)
+    along = jnp.arange(1.0, 41.0)
+    assert gradient @ along == pytest.approx(float(jax.jvp(last, (args,), (along,))[1]), rel=1e-12)
+
+
+@pytest.mark.slow
+def test_second_derivatives():
+    """By the stiffness, across the impact; of the closed form."""
+
+    def exact(w):
+        left = 1.2 - jnp.arccos(0.3) / w
+        return 0.3 * jnp.cos(w * left) + 0.8 * jnp.sqrt(1 - 0.3**2) * jnp.sin(w * left)
+
+    found = jax.jacfwd(jax.jacfwd(lambda w: last(jnp.stack([w]))))(2.0)
+    assert found == pytest.approx(float(jax.grad(jax.grad(exact))(2.0)), abs=1e-6)
+
+
+# analyses: the orbit of the impact oscillator is known
+
+DAMPED = catalogue.get("shaw-holmes").case("damped")
+PERIOD = 2 * np.pi / DAMPED.args["frequency"]
+
+
+def section(after=0.3):
+    """Parameters whose orbit has its impact a time before t = 0, and the state there."""
+    damping, frequency, wall = (DAMPED.args[name] for name in ("damping", "frequency", "wall"))
+    orbit, shift, _ = oscillators.periodic_orbit(damping, frequency, wall, DAMPED.restitution)
+    q, v = orbit(np.array([after]))
+    return DAMPED.args | {"shift": shift + after}, q[0], v[0]
+
+
+def test_orbit_to_ten_digits():
+    """State, and the product of the multipliers, e^2 exp(-2 d T), to a hundred tolerances; nothing said of an impact at the end."""
+    args, q, v = section()
+    found = analysis.periodic_orbit(
+        catalogue.get("shaw-holmes").problem, q + 0.01, v, period=PERIOD, steps=1, args=args, e=DAMPED.restitution,
+        scheme=ji.EventDriven(1e-12, 1e-12),
+    )  # fmt: skip
+    assert found.converged and found.status == 0
+    np.testing.assert_allclose([found.q, found.v], [q, v], rtol=0, atol=1e-10)
+    product = DAMPED.restitution**2 * np.exp(-2 * DAMPED.args["damping"] * PERIOD)
+    assert np.prod(found.multipliers).real == pytest.approx(product, abs=1e-10)
+
+
+@pytest.mark.slow
+def test_exponents_add_up_to_the_trace():
+    """-2 d, and the logarithm of e^2 in each period."""
+    args, q, v = section()
+    found = analysis.lyapunov(
+        catalogue.get("shaw-holmes").problem, q + 0.01, v, interval=PERIOD, steps=1, intervals=50, args=args,
+        e=DAMPED.restitution, scheme=ji.EventDriven(1e-12, 1e-12),
+    )  # fmt: skip
+    total = -2 * DAMPED.args["damping"] + 2 * np.log(DAMPED.restitution) / PERIOD
+    assert np.sum(found.exponents) == pytest.approx(total, abs=1e-10)
+
+
+@pytest.mark.slow
+def test_sections_of_a_sweep():
+    """Each value of restitution has its orbit, of which a section has the state."""
+    values, problem = np.array([0.7, 0.8]), catalogue.get("shaw-holmes").problem
+    args, q, v = section()
+    found = analysis.bifurcation(
+        problem,
+        q,
+        v,
+        parameter="e",
+        values=values,
+        period=PERIOD,
+        steps=1,
+        cycles=400,
+        skip=399,
+        args=args,
+        scheme=SCHEME,
+    ).section
+    # transients have died out by e^400
+    np.testing.assert_allclose(found.q[1, -1], q, rtol=0, atol=1e-7)
+    basins = analysis.basins(
+        problem, x=[q[0], q[0] + 0.01], y=[v[0]], period=PERIOD, steps=1, cycles=200, skip=190, args=args,
+        e=DAMPED.restitution, scheme=SCHEME,
+    )  # fmt: skip
+    assert len(basins.attractors) == 1
+
+
+@pytest.mark.parametrize(
+    ("force", "told"),
+    [
+        (lambda q, v: jnp.where(jnp.abs(q) < 0.5, 1.0, 0.0), True),
+        (lambda q, v: jnp.maximum(0.5 - jnp.abs(q), 0.0), False),
+    ],
+    ids=["jump", "kink"],
+)
+def test_forces_that_jump_between_two_rows_are_told(force, told):
+    """In again and out again: a step from row to row sees neither, the substeps do; a force with a kink is none that jumps."""
+    problem = ji.Problem(lambda t, q, v, args: force(q, v))
+    options = {"t1": 3.0, "steps": 1, "scheme": SCHEME, "save": "final"}
+    found = ji.solve(problem, [-1.0], [1.0], sensitivity="corrected", **options)
+    assert bool(int(found.status) & int(Status.DERIVATIVE_JUMP)) == told
+    # on [-1/2, 1/2] the force does the work 1, or 1/4
+    speed = np.sqrt(1 + 2 * (1.0 if told else 0.25))
+    assert found.v[-1, 0] == pytest.approx(speed, abs=1e-6)
+    assert ji.solve(problem, [-1.0], [1.0], **options).status == 0
