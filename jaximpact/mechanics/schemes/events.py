@@ -10,7 +10,6 @@ from ..contact.laws import ContactLaw
 from ..linearisation import Contacts, Metric, acceleration, gap_derivatives
 from ..motion import Motion
 from ..problem import Problem
-from .base import FACING
 
 MANY = 8  # impacts left out of a step, at one pair of contacts, from which on it is not resolved
 LOSES = 0.7  # restitution up to which a few impacts take the energy
@@ -32,18 +31,13 @@ def met_together(
     return jnp.where(together, group, candidates), reached & ~group, together, oblique
 
 
-def shared(
-    contacts: Contacts, oblique: Array, elastic: Array, touching: Array, closed: Array, percussion: Array, e: Array
-) -> Array:
+def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percussion: Array, e: Array) -> Array:
     """Whether an ``elastic`` impact (m,) sends a percussion through a contact that touched already, ().
 
-    Opened by ever so little that one would have had an impact of its own, and the motion would be another. Two closed contacts that
-    face each other are the sides of a joint, which cannot open.
+    Opened by ever so little that one would have had an impact of its own, and the motion would be another. The ``sides`` (m,) of a
+    joint cannot open. ``oblique`` (m, m): which pairs have gradients that are not orthogonal.
     """
-    if len(elastic) < 2:
-        return jnp.zeros((), bool)
-    sides = closed[:, None] & closed[None, :] & (contacts.angles() < FACING)
-    takes = touching & ~jnp.any(sides, axis=1) & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
+    takes = touching & ~sides & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
     return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
 
 
