@@ -263,6 +263,11 @@ def test_clean_is_right(name):
     check_values(name, some(8))
 
 
+def test_a_body_that_slides_into_a_concave_edge_is_not_thrown():
+    """By `Maury` it entered the next side by a part of h |v| and left it at |v| in the next step: off by .47 in place of .32."""
+    check_values("maury", [(1, 4), (1, 32)])
+
+
 def test_trusted_is_right():
     check_derivatives("event-corrected", some(5, range(RODS)))
 

@@ -12,11 +12,17 @@ from jaximpact import catalogue
 UNITS = [(-60, 0, 0), (-30, 0, 0), (60, 0, 0), (0, -60, 0), (0, 60, 0), (0, 0, -60), (0, 0, 60), (-30, 30, 30)]
 # below, derivatives that contacts have put out lie beside the smallest numbers
 PUT_OUT = 1e-250
-SCHEMES = {"paoli-schatzman": ji.PaoliSchatzman(), "moreau-jean": ji.MoreauJean(), "maury": ji.Maury()}
+SCHEMES = {
+    "paoli-schatzman": ji.PaoliSchatzman(),
+    "moreau-jean": ji.MoreauJean(),
+    "maury": ji.Maury(),
+    "event-corrected": ji.EventCorrected(),
+}
 # one of each kind: one contact, a moving one, a curved one, many
 KINDS = [
     ("bouncing-ball", "paoli-schatzman"),
     ("bouncing-ball", "moreau-jean"),
+    ("bouncing-ball", "event-corrected"),
     ("lift-off", "maury"),
     ("bowl", "maury"),
 ]

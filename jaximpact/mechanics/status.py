@@ -57,8 +57,8 @@ CAUSES = {
     "MoreauJean) did not converge: take a smaller h or more iterations; a motion that blows up in finite time ends like this",
     Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint and was projected onto "
     "the admissible velocities (as an inelastic impact at t0)",
-    Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed at a normal velocity too small, for this h, to be told from "
-    "none: near grazing the derivative diverges; take a smaller h, or trust no derivative of this motion",
+    Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed, or was only just missed, at a normal velocity too small, for this h, "
+    "to be told from none: near grazing the derivative diverges; take a smaller h, or trust no derivative of this motion",
     Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) contacts that are not orthogonal, or more than are followed one by one, "
     "struck within one step: at a simultaneous impact the motion is not differentiable; a smaller h tells whether they coincide",
     Status.DERIVATIVE_AT_END: "(derivatives only) an impact lies within a step or two of t0 or t1, or as near t1 as h and the impacts "

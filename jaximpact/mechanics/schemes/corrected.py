@@ -28,11 +28,12 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ..contact.laws import ContactLaw, Held
-from ..linearisation import Metric, acceleration, closure, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import Info, Scheme, Traits, Wrapping
+from .events import shared
 from .saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
 
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
@@ -41,7 +42,7 @@ FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REB
 class Tracked(NamedTuple):
     """A scheme's state, whose n, q and v are its own, and what each contact (m,) did in the ``last`` step, whether it ever
     had an impact (``met``), the number () of the ``latest`` impact's step, and by what times () the motion's own impacts
-    may come before (``late``) and after (``early``) those of the scheme."""
+    may come before (``late``) and after (``early``) those of the scheme; the gaps (m,) where the last step began, and their ``change`` in the step before."""
 
     state: Any
     last: Array
@@ -49,13 +50,16 @@ class Tracked(NamedTuple):
     latest: Array
     early: Array
     late: Array
+    gap: Array
+    change: Array
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
 
     def relisted(self, moved: Callable) -> Tracked:
         """See `State.relisted`."""
-        return self._replace(state=self.state.relisted(moved), last=moved(self.last), met=moved(self.met))
+        of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change")}
+        return self._replace(state=self.state.relisted(moved), **of_contacts)
 
 
 @jax.tree_util.register_dataclass
@@ -78,11 +82,13 @@ class Corrected(Wrapping):
         closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
         last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
         zero = jnp.zeros((), q0.dtype)
-        return Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32), zero, zero), info
+        gap = lax.stop_gradient(contacts.gap)
+        never = jnp.full((), -3, jnp.int32)
+        return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, jnp.zeros_like(gap)), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
-        before, last, met, latest, early, late = state
+        before, last, met, latest, early, late, *_ = state
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, e, args = motion.h, motion.e, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
@@ -123,38 +129,64 @@ class Corrected(Wrapping):
         surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
+        since = flight(h, state)
+        missed, gap, change = near_misses(problem, traits, motion, state)
         zeno = lasting & ~lasted & met & (e > 0)
+        touched = (
+            (reacting & (last == FREE) & ~zeno) | weak_impacts(traits, here, impact, met, since) | (missed & ~active)
+        )
+        # of a joint one side takes over from the other, or stays
+        grazing = touched & ~beside_in_joints(here.contacts, q, active | lasted)
+        acting = jnp.where(active, info.impulse, 0)
+        status = info.status | derivative_status(here, q, e, impact, grazing, zeno, acting)
         # an impact of two steps that the first step is part of is not resolved
-        at_start = jnp.any(impact) & (before.n == 0) & (traits.steps > 1)
-        status = info.status | derivative_status(here, impact, reacting & (last == FREE) & ~zeno, zeno)
+        at_start = crossed & (before.n == 0) & (traits.steps > 1)
         status = status | as_status(at_start, Status.DERIVATIVE_AT_END)
         ahead, behind = lax.stop_gradient(traits.delay(e))
-        flight = jnp.where(latest >= 0, elapsed(h, latest, before.n), 0)
-        swing = swings(traits, jnp.where(impact, -here.gap_velocity, 0), here.threshold, flight)
+        swing = swings(traits, jnp.where(impact, -here.gap_velocity, 0), here.threshold, since)
         swing = jnp.max(swing, initial=0.0)
         early, late = (x + jnp.where(crossed, h * steps + swing, 0) for x, steps in ((early, ahead), (late, behind)))
         last = jnp.where(impact, IMPACT, jnp.where(rebound, REBOUND, jnp.where(lasting, LASTING, FREE)))
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
-        tracked = Tracked(new, last.astype(jnp.int32), met | impact, latest, *lax.stop_gradient((early, late)))
+        # what an impulse turns is no miss
+        gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
+        early, late = lax.stop_gradient((early, late))
+        tracked = Tracked(new, last.astype(jnp.int32), met | impact, latest, early, late, gap, change)
         return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
+        """The scheme's, with its own derivative; a lasting contact acts, if only by opening, and one that is only just missed."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
         surrogate = self.tangent.free_step(problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state)
         new, info = graft_tree((new, info), surrogate)
-        acts = info.acts | jnp.any(state.last == LASTING)
-        return state._replace(state=new, last=jnp.full_like(state.last, FREE)), info._replace(acts=acts)
+        missed, gap, change = near_misses(problem, self.traits, motion, state)
+        acts = info.acts | jnp.any(state.last == LASTING) | jnp.any(missed)
+        state = state._replace(state=new, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
+        return state, info._replace(acts=acts)
 
 
-def derivative_status(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
-    """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), or what might be one."""
+def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
+    """Which contacts (m,) are the other side of a joint at q (d,) that one of the ``sides`` (m,) belongs to."""
+    if not contacts.dense or len(sides) < 2:
+        return jnp.zeros_like(sides)
+    return jnp.any(contacts.joined(q)[1] & sides[None, :], axis=1)
+
+
+def derivative_status(
+    here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array
+) -> Array:
+    """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), what might be one, all that act by an
+    ``impulse`` (m,)."""
     oblique = here.contacts.coupled(impact)
     count = jnp.sum(impact)
+    together = (count > 1) & (oblique | (count > IMPACTS))
+    if here.contacts.dense and len(impulse) > 1:
+        joints = beside_in_joints(here.contacts, q, jnp.ones_like(impact))
+        together |= shared(here.contacts.oblique(), impact, impulse > 0, joints, impulse, e)
     return (
         as_status(jnp.any(zeno), Status.DERIVATIVE_ZENO)
         | as_status(jnp.any(grazing), Status.DERIVATIVE_GRAZING)
-        | as_status((count > 1) & (oblique | (count > IMPACTS)), Status.DERIVATIVE_SIMULTANEOUS)
+        | as_status(together, Status.DERIVATIVE_SIMULTANEOUS)
     )
 
 
@@ -171,6 +203,11 @@ def velocity_at_row_time(
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
 
 
+def flight(h: Array, state: Tracked) -> Array:
+    """The time () since the latest impact, 0 before any."""
+    return jnp.where(state.latest >= 0, elapsed(h, state.latest, state.n), 0)
+
+
 def elapsed(h: Array, first: Array, last: Any) -> Array:
     """The time from a step to another."""
     return h * (last - first).astype(h.dtype)
@@ -183,6 +220,39 @@ def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Arr
     of the threshold (m,) for impacts.
     """
     return jnp.where(speed > threshold, 0.125 * traits.steps * flight * threshold / jnp.where(speed > 0, speed, 1), 0)
+
+
+def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
+    """By what gaps (m,) may be off after a ``flight`` () since an impact, with the ``threshold`` (m,) of their velocities.
+
+    Measured, at worst: the velocity is off by h times the acceleration behind an impact of two steps, by a quarter of it behind one of
+    one. Before the first impact it is of second order.
+    """
+    return 0.125 * traits.steps**2 * flight * threshold
+
+
+def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array) -> Array:
+    """Which impacts (m,) are so slow that the error of the gap after a ``flight`` () since the impact before may have made them.
+
+    Not of a contact that ``met`` (m,) that one and comes back from it: its impact is late or early alone.
+    """
+    speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
+    weak = impact & (speed**2 <= 2 * pull * gap_errors(traits, flight, here.threshold))
+    return weak & ~(met & (flight * pull <= 2 * (speed + here.threshold)))
+
+
+def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> tuple[Array, Array, Array]:
+    """Which gaps (m,) were least a step ago, so near zero that h cannot tell whether they close: those that do would meet at a speed
+    below the threshold for impacts, or by the error of a gap since the impact before. Returns gaps, and their changes in a step, too."""
+    t, q, args = lax.stop_gradient((motion.time(state.n), state.q, motion.args))
+    gap = problem.gaps(t, q, args)
+    change = gap - state.gap
+    # the threshold, 2 h times the acceleration, over h
+    turn = 2 * (change - state.change)
+    steps = jnp.where(state.latest >= 0, state.n - state.latest, 0).astype(gap.dtype)
+    near = state.gap <= turn + gap_errors(traits, steps, turn)
+    missed = (state.change < 0) & (change >= 0) & near
+    return missed, gap, change
 
 
 def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any) -> Array:
@@ -201,8 +271,7 @@ def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any
         since = motion.time(steps) - state.latest
     else:
         since = elapsed(h, state.latest, steps)
-        flight = jnp.where(state.latest >= 0, since, 0)
-        early, reach = state.early, h + state.late + swings(traits, speed, here.threshold, flight)
+        early, reach = state.early, h + state.late + swings(traits, speed, here.threshold, flight(h, state))
     left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
     soon = (speed > here.threshold) & (left < 0)
     return as_status(jnp.any(soon) | (since < 1.5 * h + early), Status.DERIVATIVE_AT_END)

@@ -157,7 +157,7 @@ class EventCorrected(Scheme):
         q_new, low = add_compensated(q, shift, low)
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
         event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _double_crossing(taylor, r, closed, allowed)
-        event |= _near_grazing(taylor, r, h, closed)
+        event |= _near_grazing(taylor, r, h, closed, allowed)
         info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
         info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)))
         return EventState(n + 1, q_new, v_new, closed, latest, low), info
@@ -213,7 +213,7 @@ class EventCorrected(Scheme):
         progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks, idle)
         metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
-        status |= as_status(jnp.any(_near_grazing(taylor, r, h, closed | met)), Status.DERIVATIVE_GRAZING)
+        status |= as_status(jnp.any(_near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
         return progress._replace(closed=progress.closed & ~released, status=status)
 
@@ -328,8 +328,14 @@ def _double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array
     return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
 
 
-def _near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array) -> Array:
+def _near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array, allowed: Array) -> Array:
     """Gaps (m,) c + b s + a s^2 with a minimum within a path of length r, so near zero that h cannot tell whether they close:
-    those that do meet at a speed below 2 h 2 a."""
+    those that do meet at a speed below 2 h 2 a. One that opens, to the round-off of gap velocities, has none."""
     c, b, a = taylor
-    return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r >= 0) & (jnp.abs(c * a - 0.25 * b * b) <= (2 * h * a) ** 2)
+    return (
+        ~closed
+        & (b < -16 * allowed / span(h, c.dtype))
+        & (a > 0)
+        & (b + 2 * a * r >= 0)
+        & (jnp.abs(c * a - 0.25 * b * b) <= (2 * h * a) ** 2)
+    )

@@ -12,15 +12,18 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 from ..contact.laws import ContactLaw
-from ..linearisation import Metric, acceleration, linearise
+from ..linearisation import Contacts, Metric, acceleration, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
+from ..switches import Kinks
 from .base import Info, Scheme, State, Traits, gradient_status, mean_acceleration
 
 
@@ -64,10 +67,33 @@ class Maury(Scheme):
         else:
             free = u + h * mean_acceleration(problem, metric, t, h, q, u, args, self.nodes)
         t_new = motion.time(n + 1)
-        contacts = linearise(problem, metric, t_new, q, args)
+        here = linearise(problem, metric, t_new, q, args)
+        contacts = ahead_of_kinks(problem, metric, t_new, q, h * free, here, args)
         found = law.velocity(contacts, contacts.gap / h + contacts.velocity(free))
         u = free + found.jump
         new = state.moved(h * u, u)
         info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))
-        status = gradient_status(law, problem, metric, contacts, t_new, q, h * free, found.acts, args)
+        status = gradient_status(law, problem, metric, here, t_new, q, h * free, found.acts, args)
         return new, info._replace(status=info.status | status)
+
+
+def ahead_of_kinks(
+    problem: Problem, metric: Metric, t: Array, q: Array, shift: Array, contacts: Contacts, args: Any
+) -> Contacts:
+    """The contacts at (t, q) with gaps that a ``shift`` (d,) leads into a concave edge as they are behind it.
+
+    A gap that is the lesser of two is linearised there as the one that closes; with the other the body would enter the surface by a part of
+    h times its speed, and be thrown out at that speed in the next step.
+    """
+    kinks = Kinks.at(problem, t, q + shift, args)
+    if kinks is None:
+        return contacts
+    gaps = lambda t, q: kinks.gaps.frozen(kinks.begins, t, q, args)
+    rows, gap = jax.jacfwd(lambda x: (gaps(t, x),) * 2, has_aux=True)(q)
+    concave = gap > contacts.gap + 1e3 * jnp.finfo(q.dtype).eps * contacts.velocity_terms(q)
+    drift = contacts.drift
+    if drift is not None:
+        rate = jax.jvp(lambda s: gaps(s, q), (t,), (jnp.ones_like(t),))[1]
+        drift = jnp.where(concave, rate, drift)
+    rows = jnp.where(concave[:, None], rows, contacts.jacobian)
+    return Contacts(jnp.where(concave, gap, contacts.gap), rows, metric.solve(rows.T), drift)
