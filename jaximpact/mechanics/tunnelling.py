@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .linearisation import Metric, is_flat
+from .linearisation import Metric, is_flat, jacobian
 from .problem import Problem
 
 STEEP = 0.125  # of what its normal could change a gap over the step: along a surface, or past an edge, a step changes it by less
@@ -25,7 +25,11 @@ Way = tuple[Array, Array, Array, Array, Any]  # time, length, start (d,) and dis
 def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> bool:
     """Whether a straight step could close and open a gap: not where all gaps are affine. Not asked of listed bodies, which have a bound
     on how far they move in a step."""
-    return problem.constraints is not None and not problem.is_local and not is_flat(problem, t, q, args)
+    return (
+        problem.constraints is not None
+        and not (problem.is_local or problem.listed)
+        and not is_flat(problem, t, q, args)
+    )
 
 
 def may_tunnel(problem: Problem, way: Way) -> Array:
@@ -51,9 +55,10 @@ def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
 
     def end(x: Array) -> tuple[Array, Array, Array]:
         """Gaps (m,), their rates, and the normals (m, d), of length 1 in the metric M^-1."""
-        gap, gradient = gaps(x), jax.jacobian(gaps)(x)
-        length = inner(gradient[:, 1:], gradient[:, 1:])
-        return gap, gradient @ step, gradient[:, 1:] / jnp.sqrt(jnp.where(length > 0, length, 1))[:, None]
+        gap, rate = jax.jvp(gaps, (x,), (step,))
+        gradient = jacobian(problem, x[0], x[1:], args)[1]
+        length = inner(gradient, gradient)
+        return gap, rate, gradient / jnp.sqrt(jnp.where(length > 0, length, 1))[:, None]
 
     (before, falling, first), (after, rising, second) = end(x), end(x + step)
     most = jnp.maximum(jnp.abs(first) @ jnp.abs(shift), jnp.abs(second) @ jnp.abs(shift))
