@@ -180,7 +180,7 @@ def fit_room(problem: Problem, report: Report) -> Problem:
     if report.bodies is None:
         return problem
     before: Any = problem.constraints
-    bodies = before.fitting(report.bodies.list)
+    bodies = before.with_capacity_for(report.bodies.list)
     return problem if bodies is before else problem.replace(constraints=bodies)
 
 

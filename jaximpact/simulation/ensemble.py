@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..bodies.growth import enlarged, slots, with_slots
+from ..bodies.growth import enlarge, slots, with_slots
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
@@ -81,7 +81,7 @@ def with_room(
 ) -> tuple[Program, Solution]:
     """The program with larger lists, and the solution with the lanes whose lists were full (B,) computed again by it."""
     q0 = lanes.take(0).q0
-    larger = program.replace(problem=enlarged(program.problem, q0, int(np.sum(lost))))
+    larger = program.replace(problem=enlarge(program.problem, q0, int(np.sum(lost))))
     some = lanes.some(np.flatnonzero(lost))
     again = in_chunks(larger, some, batch_backend(trajectory, larger, some, execution), chunk, False)
     before, after = (slots(x.problem, q0) for x in (program, larger))

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..bodies.growth import enlarged, grown
+from ..bodies.growth import enlarge, grow
 from ..jaxtools.argument_checks import check_choice, check_kind, check_memory, is_traced
 from ..jaxtools.progress import bar
 from ..jaxtools.threads import interruptible, refuse_fork, wait_interruptibly
@@ -149,9 +149,9 @@ def with_room(program: Program) -> Callable[[Motion], Solution]:
         found, carry, full = listed_lane(known, motion, None, task=run_until_list_full)
         while full:
             if carry[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
-                problem, carry = enlarged(known.problem, motion.q0), None
+                problem, carry = enlarge(known.problem, motion.q0), None
             else:
-                problem, carry = grown(known.problem, motion, carry)
+                problem, carry = grow(known.problem, motion, carry)
             known = known.replace(problem=problem)
             found, carry, full = listed_lane(known, motion, carry, task=run_until_list_full)
         return found

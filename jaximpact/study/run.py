@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from ..bodies.growth import enlarged, grown, trim_room
+from ..bodies.growth import enlarge, grow, trim_room
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.contact import ContactSolver
 from ..mechanics.problem import Problem
@@ -256,9 +256,9 @@ class Run:
                 return row, {name: np.asarray(x) for name, x in account._asdict().items()}, new
             problem = self._program.problem
             if new[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
-                problem, carry = enlarged(problem, self._motion.q0), None
+                problem, carry = enlarge(problem, self._motion.q0), None
             else:
-                problem, carry = grown(problem, self._motion, new)
+                problem, carry = grow(problem, self._motion, new)
             self._program = self._program.replace(problem=problem)
 
     def _carry_arrays(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:
