@@ -53,7 +53,7 @@ def _over_reals(function: Callable, tree: Any, *others: Any) -> Any:
 
 @jax.custom_jvp
 def graft(value: Array, surrogate: Array) -> Array:
-    """``value``, with the derivative of ``surrogate``, any number of times."""
+    """``value`` with the derivative of ``surrogate``, of any order."""
     return value
 
 
@@ -64,7 +64,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def graft_once(value: Array, surrogate: Array) -> Array:
-    """``value``, with the derivative of ``surrogate``, which has no second one: asking for it is an error."""
+    """``value`` with the first derivative of ``surrogate``; a second derivative is an error."""
     return guard_p.bind(value, surrogate, why=TWICE)
 
 
@@ -89,17 +89,17 @@ def graft_tree(value: Any, surrogate: Any) -> Any:
 
 
 def guard_derivative(tree: Any, why: str = REVERSE_INSIDE) -> Any:
-    """The same; differentiating it is an error."""
+    """``tree`` unchanged, but differentiating it raises an error that says ``why``."""
     return _over_reals(lambda x: guard_p.bind(x, x, why=why), tree)
 
 
 def forward_first(tree: Any) -> Any:
-    """The same; differentiating it a second time is an error where the first time was in reverse mode."""
+    """``tree`` unchanged, but differentiating it a second time is an error if the first time was in reverse mode."""
     return _over_reals(_forward_first, tree)
 
 
 def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
-    """A function of what ``function`` closes over and of x, and what that is."""
+    """Turns closed-over values into arguments: returns ``pure(constants, x)``, equal to ``function(x)``, and the constants."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
 
     def pure(constants: list, x: Any) -> Any:

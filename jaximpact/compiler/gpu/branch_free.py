@@ -1,4 +1,4 @@
-"""Steps of many motions for XLA on a GPU: as separate numbers of all lanes, and without a branch.
+"""Branch-free steps of many motions, for XLA on a GPU.
 
 XLA makes one kernel of what it can fuse, which is arithmetic entry by entry. So what a step does to one lane is traced, and
 executed on separate numbers (`small`), each an array (lanes,). A GPU's host waits for every predicate: steps are made in
@@ -32,9 +32,9 @@ MOST = 64  # numbers of a state, each an array of its own: XLA gives some hundre
 
 
 class BranchFreeEmitter(ArrayEmitter):
-    """An emitter that takes all branches, and ``turns`` turns of every loop; None: as many as any lane needs.
+    """Emitter that executes all branches, and ``turns`` iterations of every loop (None: as many as any lane needs).
 
-    ``unfinished``: the lanes that needed more turns.
+    ``unfinished``: mask of the lanes that needed more iterations.
     """
 
     def __init__(self, lanes: int, turns: int | None) -> None:
@@ -74,7 +74,7 @@ class BranchFreeEmitter(ArrayEmitter):
         return found
 
     def chosen(self, which: Array, values: Sequence[Value], others: Sequence[Value]) -> list[Value]:
-        """Entry by entry; what is the same in both needs no choice."""
+        """Selects between results entry by entry; identical entries need no selection."""
 
         def of(x: Any, y: Any) -> Any:
             return x if x is y else lax.select_n(*self.alike([which, jnp.asarray(y, x.dtype), x]))
@@ -84,8 +84,10 @@ class BranchFreeEmitter(ArrayEmitter):
 
 
 def merge_carry(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
-    """Of a loop's carry what is to be carried, every value once of those that begin and go on as the same: the list of these of a
-    carry, and the carry of such a list."""
+    """Removes duplicates from a loop's carry: values that start equal and stay equal are carried once.
+
+    Returns the function from a carry to the list of distinct values, and its inverse.
+    """
     leaves, structure = jax.tree.flatten(carry)
     found = jax.make_jaxpr(lambda leaves: jax.tree.leaves(turn(jax.tree.unflatten(structure, leaves))))(leaves)
     pairs = [(id(x), id(v)) for x, v in zip(leaves, found.jaxpr.outvars, strict=True)]
@@ -96,8 +98,10 @@ def merge_carry(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
 
 
 def segment(turn: Callable, carry: list, kept: Any, keep: Callable, length: int) -> tuple[list, Any]:
-    """``carry = turn(carry)`` and ``kept = keep(kept, carry)``, a `rows.Kept`, ``length`` times: of one lane, whose batch is made as
-    numbers."""
+    """Runs ``carry = turn(carry); kept = keep(kept, carry)`` ``length`` times for one lane; its batch runs branch-free on scalars.
+
+    ``kept`` is a `RowBuffer`.
+    """
     step, known = hoist_constants(turn, carry)
     put, more = hoist_constants(lambda both: keep(*both), (kept, carry))
 
@@ -125,7 +129,7 @@ def segment(turn: Callable, carry: list, kept: Any, keep: Callable, length: int)
 def _of_numbers(
     step: Callable, put: Callable, operands: tuple, batched: Sequence, lanes: int, length: int
 ) -> tuple[list, Any]:
-    """A segment of all lanes."""
+    """Runs a segment for all lanes on separate numbers."""
     (known, more, *start), (of_known, of_more, *of_start) = operands, batched
     spread = lambda x, b: x if b else jnp.broadcast_to(x, (lanes, *jnp.shape(x)))
     carry, kept = jax.tree.map(spread, tuple(start), tuple(of_start))
@@ -158,8 +162,7 @@ def _of_numbers(
 
 
 def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) -> tuple[Callable, bool]:
-    """A step of all lanes' numbers, ``turn(numbers, turns of its loops) -> numbers, unfinished lanes``; and whether there are loops
-    within loops, which multiply."""
+    """``turn(numbers, loop iterations) -> numbers, unfinished lanes`` for one step of all lanes, and whether it has nested loops."""
     own = [x for x, b in zip(known, batched, strict=True) if b]
 
     def of_lane(own: list, carry: list) -> list:
@@ -186,7 +189,7 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
 
 
 def _numbers(x: Any, of_lanes: bool) -> Value:
-    """The numbers of an array, or of one (lanes, ...)."""
+    """An array, with a leading lane axis if ``of_lanes``, as separate numbers."""
     shape = jnp.shape(x)[1:] if of_lanes else jnp.shape(x)
     columns = jnp.reshape(x, (len(x), -1) if of_lanes else -1)
     if columns.shape[-1] > SMALL:
@@ -195,14 +198,14 @@ def _numbers(x: Any, of_lanes: bool) -> Value:
 
 
 def _join_numbers(numbers: Sequence[Array], like: Sequence[Array]) -> list[Array]:
-    """Arrays as those given, of their numbers."""
+    """Arrays with the shapes of ``like`` from a list of numbers."""
     entries = iter(numbers)
     parts = [[next(entries) for _ in range(math.prod(x.shape[1:]))] for x in like]
     return [jnp.stack(p, -1).reshape(x.shape) if p else x for p, x in zip(parts, like, strict=True)]
 
 
 def _fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same, with what is computed of its constants alone, once known, worked out before."""
+    """Moves equations that depend only on traced constants out of the jaxpr, evaluating them once."""
     jaxpr, rest = closed.jaxpr, []
     env = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     worked = {v for v, x in env.items() if is_traced(x)}
@@ -231,7 +234,7 @@ def _fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _has_nested_loop(jaxpr: Any, within: bool = False) -> bool:
-    """Whether there is a loop within a loop."""
+    """Whether a jaxpr contains a loop within a loop."""
     loops = lambda eqn: eqn.primitive.name in ("while", "scan")
     return any(
         (within and loops(eqn)) or any(_has_nested_loop(part, within or loops(eqn)) for part in inner(eqn))

@@ -1,4 +1,4 @@
-"""Primitives of arrays that lie in memory: a rule is a function of the emitter, the parameters and the arrays."""
+"""Rules for primitives of arrays in memory: functions of the emitter, the parameters and the arrays."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _concatenate(e: Any, p: Any, *parts: Block) -> Block:
 
 
 def write(e: Any, target: Block, x: Block, corner: Sequence[Number]) -> None:
-    """Into a part of an array in memory, from a corner on."""
+    """Writes an array into a part of an array in memory that starts at ``corner``."""
 
     def body(index: list[Number]) -> None:
         put(e, target, [plus(e, a, i) for a, i in zip(corner, index, strict=True)], x.at(index))
@@ -125,7 +125,7 @@ def _pad(e: Any, p: Any, x: Block, value: Block) -> Block:
 
 
 def _corner(e: Any, x: Block, size: Sequence[int], starts: Sequence[Block]) -> list[Number]:
-    """Where a slice begins, of that size within the array."""
+    """Start indices of a slice of the given size, clamped so that it lies within the array."""
     found = []
     for n, k, start in zip(x.shape, size, starts, strict=True):
         i = convert_type(e.w, start.at([]), LONG)
@@ -151,9 +151,9 @@ def _window(
     e: Any, x: Block, sizes: Sequence[int], axes: Sequence[int], indices: Block, batched: tuple, kept: tuple,
     index: Sequence[Number],
 ) -> tuple[list, Any]:  # fmt: skip
-    """Where an entry of a window of that size lies, moved inside the array, and whether the window was there before, None: it was.
+    """Index of an entry in a gather or scatter window, clamped into the array, and whether clamping changed nothing (None: certain).
 
-    ``batched``, ``kept``: axes of the array, and which of the batch or of the ``index`` says where in them.
+    ``batched``, ``kept``: pairs of array axes and the batch or ``index`` entries that give the position along them.
     """
     batch = [i for k, i in enumerate(index) if k not in kept[1]]
     place, there = [whole(0)] * len(x.shape), None
@@ -217,7 +217,7 @@ def _scatter(name: str) -> Callable:
 
 
 def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
-    """Sums side by side along the free axis of the first operand, or else of the second."""
+    """Product with sums accumulated side by side along the free axis of the first operand, or else of the second."""
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
     if x.dtype != y.dtype:
         raise Unsupported("dot_general of several types")
@@ -313,7 +313,7 @@ RULES |= MATRICES
 
 
 def apply(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """A primitive with a large operand or result."""
+    """Applies the rule of a primitive with a large operand or result."""
     name = eqn.primitive.name
     if name in ELEMENTWISE or name in RULES:
         blocks = [as_block(e, x) for x in inputs]

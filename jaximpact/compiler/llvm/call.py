@@ -1,4 +1,4 @@
-"""A function of one lane, executed for many: traced once for each shape of its arguments, compiled, called on numpy arrays."""
+"""Calls of native code: a function of one lane, traced and compiled once for each shape of its arguments, run for many lanes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _called: WeakValueDictionary[Any, CompiledFunction] = (
 
 
 class Compiled(NamedTuple):
-    """Machine code of a program of one lane, and what it closes over."""
+    """Machine code of a one-lane program, and the constants that it closes over."""
 
     code: Code
     text: Text
@@ -45,8 +45,14 @@ class Compiled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
-    """A function of one lane, compiled: its program, the dtypes of its operands, its results as avals and whether they are rows of a
-    `stream`, and their structure."""
+    """A compiled function of one lane.
+
+    Attributes:
+        program: its machine code.
+        dtypes: of its operands.
+        results: avals of its results, each with a flag: whether it is a row of a `stream`.
+        structure: pytree of its results.
+    """
 
     program: Compiled
     dtypes: list[np.dtype]
@@ -54,7 +60,7 @@ class CompiledFunction:
     structure: Any
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
-        """The results for all lanes; ``given``: the sequences for a `stream`, one entry a row."""
+        """Runs all lanes and returns their results; ``given`` are the sequences of a `stream`, one entry per row."""
         program, results, padded = self.program, self.results, self.whole(lanes)
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
@@ -99,12 +105,12 @@ class CompiledFunction:
         ]
 
     def whole(self, lanes: int) -> int:
-        """Lanes of all vectors, of which the last one is filled up."""
+        """Number of lanes rounded up to whole vectors."""
         width = self.program.text.width
         return -(-lanes // width) * width
 
     def run(self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()) -> list[np.ndarray]:
-        """The same of operands as the program reads them (`columns`), and results as it writes them (size, rows, whole)."""
+        """Runs all lanes like `launch`, with operands and results in the program's own layout (`columns`; (size, rows, whole))."""
         program = self.program
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
@@ -117,10 +123,10 @@ class CompiledFunction:
 
 
 class BoundCall:
-    """A program whose operands and results stay at their places, to be called for one of many: beside it such a call costs nothing.
+    """A program bound to fixed operand and result arrays, for many cheap calls with changing indices.
 
-    ``operands``: arrays as the program reads them, and which of the ``numbers`` of a call counts along their first axis, or None;
-    ``results``: arrays (size, whole), which it writes.
+    ``operands``: arrays in the program's layout, each with the number of the call index that selects along its first axis (or None);
+    ``results``: arrays (size, whole) to write.
     """
 
     def __init__(
@@ -149,7 +155,7 @@ class BoundCall:
 
 
 def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:
-    """A jitted function of operands of one lane, of which some are ``carried``: differ between lanes.
+    """Compiles a jitted function of one lane; ``carried`` marks the operands that differ between lanes.
 
     Raises:
         Unsupported: a part of it has no rule here, or it is too large.
@@ -174,12 +180,12 @@ def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
-    """A jitted function for all lanes, as `jax.vmap` of it with ``in_axes=axes`` would be; its results are numpy arrays.
+    """Native counterpart of `jax.vmap` with ``in_axes=axes``: a function for all lanes that returns numpy arrays.
 
     ``given``: the sequences for a `stream` in it, one entry a row. Without a lane axis it is one lane.
 
     Raises:
-        Unsupported, ImportError: as `prepared`, when it is called.
+        Unsupported, ImportError: as `compile_lanes`, when it is called.
     """
 
     prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
@@ -230,8 +236,10 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
 
 
 def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
-    """Numbers of lanes (lanes, ...) as a program reads them, the lanes of an entry side by side, filled up with the last one:
-    (size, whole); ``lead`` axes behind that of the lanes come before."""
+    """Lane data (lanes, ...) in the program's layout (size, whole): lanes contiguous for each entry, padded by the last lane.
+
+    ``lead`` axes after the lane axis come first.
+    """
     lanes, rows, size = len(x), x.shape[1 : 1 + lead], math.prod(x.shape[1 + lead :])
     found = np.empty((*rows, size, whole), x.dtype)
     found[..., :lanes] = np.moveaxis(x.reshape(lanes, *rows, size), 0, -1)
@@ -240,12 +248,12 @@ def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
 
 
 def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
-    """What a program wrote (size, rows, whole), lane by lane; with an axis of rows, or none."""
+    """Converts results (size, rows, whole) back to lane-major arrays, with an axis of rows if ``many``."""
     return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
 
 
 def _work(program: Compiled) -> tuple[np.ndarray, int]:
-    """Memory of its own, and where it may begin."""
+    """Scratch memory for a program, and its aligned start address."""
     work = np.empty(program.text.work + 64, np.uint8)
     return work, work.ctypes.data + -work.ctypes.data % 64
 

@@ -25,7 +25,7 @@ WHOLE = np.int64
 
 
 class _Doubles:
-    """Arithmetic on doubles, numbers of a writer or known ones."""
+    """Arithmetic in double precision on numbers of a `Writer` or constants."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
@@ -111,7 +111,7 @@ def tanh(w: Writer, x: Number) -> Number:
 
 
 def _log(d: _Doubles, u: Number, correction: Number | None) -> Number:
-    """log u + correction, for a correction of a rounding error of u, relative to it."""
+    """log u + correction, where the correction is the rounding error of u, relative to u."""
     tiny = d.is_("olt", u, 2.0**-1022)
     bits = d.w.convert("bitcast", d.where(tiny, d.mul(u, 2.0**54), u), WHOLE)
     k = d.whole("ashr", d.whole("sub", bits, ROOT_HALF), 52)

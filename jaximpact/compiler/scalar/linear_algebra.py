@@ -15,7 +15,7 @@ from .values import Value, fill_array, one
 
 
 def matrices(rule: Callable) -> Callable:
-    """A rule for stacks of matrices, from one for matrices."""
+    """Extends a rule for one matrix to stacks of matrices."""
 
     def of_stack(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         lead = eqn.invars[0].aval.shape[:-2]
@@ -89,7 +89,7 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def as_traced(function: Callable[[Any], Callable]) -> Callable:
-    """A rule from a jax function, ``function(parameters)``, of the operands."""
+    """Rule that interprets the jaxpr of a jax function, ``function(parameters)``, of the operands."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         flat = lambda *x: jax.tree.leaves(function(eqn.params)(*x))
