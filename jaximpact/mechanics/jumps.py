@@ -1,8 +1,8 @@
-"""Status of derivatives across what jumps: the force, the mass, or the rate of a gap in contact.
+"""Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact.
 
 Where a force jumps on a surface that the motion crosses, the time of crossing depends on the data, and with it everything behind: the
-derivative of a step that does not know of the surface leaves that out, an error that no step size cures. Surfaces are seen in the
-jaxpr (`switches`), so that a problem without any pays nothing; that something jumps there is seen in its values.
+derivative of a step that ignores the surface leaves that out, an error that no step size cures. Candidate surfaces are found in the
+jaxpr (`switches`), so that a problem without any pays nothing; whether a function jumps there is decided from its values.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were f
 def jump_status(
     problem: Problem, motion: Motion, before: Any, after: Any, impulses: tuple[Array, Array], clock: bool = False
 ) -> Array | None:
-    """Status bit of a step between two states, with the sums of impulses (m,) there: whether something jumped on the way.
+    """DERIVATIVE_JUMP if something jumped in the step between two states, whose accumulated impulses are (m,); None if nothing can jump.
 
     None where nothing can. Jumps at times that no number of the motion moves count where its ``clock`` is differentiated alone. The way
     is taken to be straight; at an impact the velocity, which then jumps past what is between, is the one before: that the
@@ -70,9 +70,9 @@ def jump_status(
 
 
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
-    """Status bit of a state at which a force, such as a friction that is smoothed, turns round with the velocity within a step.
+    """Status bit of a force that reverses with the velocity within one step, such as smoothed friction; None if that is impossible.
 
-    A scheme that is explicit in the velocity then alternates, or stays where two forces cancel: (v, 0) to beyond. None where that cannot be.
+    A scheme that is explicit in the velocity then alternates, or stays where two forces cancel.
     """
     q, v, args = state.q, state.v, motion.args
     of_velocity = depends(problem.generalised_force, (motion.t0, q, v, args), (2,))
@@ -87,7 +87,7 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
 
 
 def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
-    """Whether there is an impact in a step, (), and which contacts (m,) touch in it, from what schemes know."""
+    """Whether a step has an impact, (), and which contacts (m,) touch in it, from the states of the scheme."""
     touching = impulse > 0
     if hasattr(after, "closed"):  # of a scheme that locates impacts
         return after.latest == after.n, touching | before.closed | after.closed
@@ -138,11 +138,7 @@ class _Rates:
 
 
 def _jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable[[Crossing], Any]) -> Array:
-    """Whether a function with switches jumps between two points, by the values that it has where its sides change.
-
-    Across a kink it changes by no more than its slopes on both sides, over the width of the bracket: by the mean value theorem, a
-    sixteenth of what either side's own continuation changes over sixteen widths. What is below ``SLIGHT`` of its size is no jump.
-    """
+    """Whether a function with switches jumps between two points, judged by its values on both sides of the switch."""
 
     def searched() -> Array:
         found = crossing(function, start, end, fixed)
@@ -161,12 +157,12 @@ def _jumped(function: Any, start: Any, end: Any, fixed: Sequence, size: Callable
 
 
 def _size(found: Crossing) -> Any:
-    """Of values by themselves."""
+    """Magnitude of function values."""
     return [jnp.abs(x) + jnp.abs(y) for x, y in zip(found.value_before, found.value_after, strict=True)]
 
 
 def _terms(problem: Problem, args: Any) -> Callable[[Crossing], Any]:
-    """Of gaps and rates by what they are made of: in contact they are zero."""
+    """Magnitude of the terms of gaps and gap velocities, which are themselves zero in contact."""
 
     def size(found: Crossing) -> Any:
         t, q, v = found.before

@@ -1,4 +1,4 @@
-"""Where a function may jump or kink: found in its jaxpr, on which side of each such place an argument lies, and the function there.
+"""Switches of a function, where it may jump or kink: found in its jaxpr, with the side of each at an argument, and smooth extensions.
 
 A function of t, q and v is smooth but where something discrete is made of what moves: a comparison, the sign of a number, its
 integer part, the larger of two, the place of a number in a table. These are its *switches*, and what they give is its *sides*,
@@ -43,17 +43,17 @@ Mark = Callable[[int], bool]
 
 
 def depends_on_path(mark: int) -> bool:
-    """Of the state or the time."""
+    """Mark of values that depend on the state or the time."""
     return bool(mark & (STATE | TIME))
 
 
 def depends_on_data(mark: int) -> bool:
-    """Of the state, or of the time and parameters: at what time it is passed depends on the data of a motion."""
+    """Mark of values whose switching time depends on the motion's data: they depend on the state, or on time and parameters."""
     return bool(mark & STATE) or mark & (TIME | DATA) == TIME | DATA
 
 
 class Switches:
-    """A function of operands with switches, as its jaxpr."""
+    """A function with switches, as its jaxpr."""
 
     def __init__(self, closed: Any, structure: Any, marks: Sequence[int], reported: Mark) -> None:
         self._closed, self._structure, self._marks, self._reported = closed, structure, list(marks), reported
@@ -62,7 +62,7 @@ class Switches:
     def of(
         cls, function: Callable, operands: Sequence, moving: Sequence[int], reported: Mark = depends_on_path
     ) -> Switches | None:
-        """Those of a function at operands of these shapes; None where it has none."""
+        """The switches of a function at operands of these shapes; None if it has none."""
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*operands)
         if not _may_switch(closed):
             return None
@@ -71,16 +71,16 @@ class Switches:
         return found if jax.eval_shape(lambda: found.sides(*operands)) else None
 
     def both(self, *operands: Any) -> tuple[Any, Sides]:
-        """The function, and on which sides it is."""
+        """Function giving the values and the sides."""
         record = _Record(self._reported)
         return self._walked(record, operands), record.sides
 
     def sides(self, *operands: Any) -> Sides:
-        """On which sides the function is."""
+        """Function giving the sides."""
         return self.both(*operands)[1]
 
     def frozen(self, sides: Sides, *operands: Any) -> Any:
-        """The function of these sides: that which it is where it has them, and its smooth extension beyond."""
+        """The function with sides fixed: equal to it where it has these sides, and its smooth extension beyond."""
         return self._walked(_Replay(self._reported, iter(sides)), operands)
 
     def _walked(self, walk: _Walk, operands: Sequence) -> Any:
@@ -104,8 +104,7 @@ def differ(sides: Sides, others: Sides) -> Array:
 
 
 class Crossing(NamedTuple):
-    """Where a path goes from one side to another: operands ``before`` and ``after``, near each other, values and sides there; ``some``
-    (): whether it does at all."""
+    """Where a path changes sides: nearby operands ``before`` and ``after``, with values and sides there; ``some`` (): whether it does."""
 
     some: Array
     before: Any
@@ -120,10 +119,10 @@ HALVINGS = 10
 
 
 def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), halvings: int = HALVINGS) -> Crossing:
-    """Where ``switches.both(*x, *fixed)`` changes sides as x goes straight from ``before`` to ``after``, tuples of real arrays.
+    """Locates, by bisection, where ``switches.both(*x, *fixed)`` changes sides on the straight path from ``before`` to ``after``.
 
-    By bisection: of two halves in which sides change that over which the values change more, so that of several switches passed
-    it is a jump that is found. A lane whose sides do not change makes no turn.
+    If sides change in both halves, the half with the larger change of values is taken, so that a jump is found rather than a kink.
+    A lane whose sides do not change does not iterate. The ends of the path are tuples of real arrays.
     """
     both = lambda x: switches.both(*x, *fixed)
     (value_0, sides_0), (value_1, sides_1) = both(before), both(after)
@@ -161,7 +160,7 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
 def force_switches(
     problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_data
 ) -> Switches | None:
-    """Of the force of a problem and its mass matrix, as functions of (t, q, v, args); two arrays, or one."""
+    """Switches of a problem's force and of its mass matrix, as functions of (t, q, v, args)."""
 
     def function(t: Array, q: Array, v: Array, args: Any) -> list:
         found = [problem.generalised_force(t, q, v, args)]
@@ -171,27 +170,27 @@ def force_switches(
 
 
 def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None:
-    """Of the gaps of a problem, as a function of (t, q, args); None for contacts between bodies, which are round."""
+    """Switches of a problem's gaps, as a function of (t, q, args); None for contacts between bodies, which are smooth."""
     if problem.constraints is None or problem.between is not None:
         return None
     return Switches.of(lambda t, q, args: problem.gaps(t, q, args), (t, q, args), (TIME, STATE, DATA))
 
 
 class Kinks(NamedTuple):
-    """Gaps that may kink: their switches, and the sides on which a path begins."""
+    """Gaps that may kink: their switches, and the sides at the beginning of a path."""
 
     gaps: Switches
     begins: Sides
 
     @classmethod
     def at(cls, problem: Any, t: Array, q: Array, args: Any) -> Kinks | None:
-        """At the beginning of a path; None where no gap has a kink, which is known while tracing."""
+        """Kinks at the beginning of a path; None if no gap can kink, which is known while tracing."""
         t, q, args = lax.stop_gradient((t, q, args))
         gaps = gap_switches(problem, t, q, args)
         return None if gaps is None else cls(gaps, gaps.sides(t, q, args))
 
     def rate(self, t: Array, q: Array, v: Array, args: Any) -> Array:
-        """Gap velocities (m,) at (t, q, v) as they are without a kink on the way there."""
+        """Gap velocities (m,) at (t, q, v) on the initial sides, as if there were no kink on the way."""
         gaps = lambda s: self.gaps.frozen(self.begins, t + s, q + s * v, args)
         return jax.jvp(gaps, (jnp.zeros_like(t),), (jnp.ones_like(t),))[1]
 
@@ -200,23 +199,23 @@ class Kinks(NamedTuple):
 
 
 class _Walk:
-    """The values of a jaxpr, and of what each depends, with the switches as the kind of walk wants them."""
+    """Evaluates a jaxpr while marking what each value depends on; subclasses treat the switches."""
 
     def __init__(self, reported: Mark) -> None:
         self.reported = reported
 
     def switch(self, side: Callable[[], Any], value: Callable[[Any], list], plain: Callable[[], list]) -> list:
-        """The results of an operation from its ``side()`` by ``value(side)``, or as they are by ``plain()``."""
+        """Results of a switch by ``value(side())``, or by ``plain()`` if it is not reported."""
         raise NotImplementedError
 
     def within(self, sides: Any = None) -> _Walk:
-        """The walk within a part whose sides are given, or collected."""
+        """A walk inside a nested jaxpr, whose sides are given or collected."""
         raise NotImplementedError
 
     def run(
         self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = ()
     ) -> tuple[list, list]:
-        """Results and what they depend on."""
+        """Results of a jaxpr, and their marks."""
         closed = as_closed(closed)
         jaxpr = closed.jaxpr
         of_consts = of_consts or [0] * len(closed.consts)
@@ -231,7 +230,7 @@ class _Walk:
         return [x for x, _ in ends], [m for _, m in ends]
 
     def applied(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
-        """The results of one operation."""
+        """Results of one operation."""
         name = eqn.primitive.name
         moving = 0
         for v, mark in zip(eqn.invars, marks, strict=True):
@@ -249,11 +248,11 @@ class _Walk:
         return self.inside(eqn, values, marks) or (plain(), self.marked(eqn, moving))
 
     def marked(self, eqn: Any, moving: int) -> list[int]:
-        """What is discrete depends on nothing: it is what a switch gave, or no matter."""
+        """Marks of an operation's results; discrete results depend on nothing, since switches account for them."""
         return [moving if _is_real(v) else 0 for v in eqn.outvars]
 
     def inside(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """The results of an operation on jaxprs that may have switches; None where it is taken as it is."""
+        """Results of an operation with nested jaxprs that may have switches; None if it is taken as it is."""
         name = eqn.primitive.name
         if not any(_may_switch(part) for part in inner(eqn)):
             return None
@@ -266,7 +265,7 @@ class _Walk:
         return None
 
     def chosen(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """A branch, and the sides of all: those of the others are zero."""
+        """Evaluates a `cond`: the taken branch, with sides of all branches, zero for the others."""
         which, *operands = values
         branches = eqn.params["branches"]
         shapes = [_sides_of(self.reported, branch, operands, marks[1:]) for branch in branches]
@@ -305,7 +304,7 @@ class _Walk:
         return found, self.marked(eqn, total)
 
     def scanned(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """A loop of a known number of turns: sides of all turns, one after the other."""
+        """Evaluates a scan; the sides of its iterations are stacked."""
         p = eqn.params
         fixed, carried = scan_counts(p)
         total = 0
@@ -343,12 +342,12 @@ class _Walk:
         return self.part(recorded, replayed, len(shapes)), self.marked(eqn, total)
 
     def part(self, record: Callable[[], tuple[list, list]], replay: Callable[[list], list], count: int) -> list:
-        """The results of a part with so many sides."""
+        """Results of a nested jaxpr that has ``count`` sides."""
         raise NotImplementedError
 
 
 class _Record(_Walk):
-    """Collects sides."""
+    """Walk that records sides."""
 
     def __init__(self, reported: Mark) -> None:
         super().__init__(reported)
@@ -366,7 +365,7 @@ class _Record(_Walk):
 
 
 class _Replay(_Walk):
-    """Takes given sides."""
+    """Walk that replays given sides."""
 
     def __init__(self, reported: Mark, sides: Iterator[Array]) -> None:
         super().__init__(reported)
@@ -401,7 +400,7 @@ def _bound(eqn: Any, values: Sequence) -> list:
 
 
 def _may_switch(jaxpr: Any) -> bool:
-    """Whether there is an operation in it that may be a switch, whatever it is of."""
+    """Whether a jaxpr contains an operation that can be a switch, whatever its operands."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if eqn.primitive.name in KINKS or any(map(_may_switch, inner(eqn))):
             return True
@@ -418,7 +417,7 @@ NESTED = CALLS | {"custom_vjp_call": "call_jaxpr"}
 
 
 def _along_last(eqn: Any, x: Array) -> Array:
-    """The axes that are reduced, as the last one."""
+    """Operand with the reduced axes moved to the end and merged."""
     axes = tuple(eqn.params["axes"])
     kept = [i for i in range(x.ndim) if i not in axes]
     return x.transpose([*kept, *axes]).reshape(*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))

@@ -55,7 +55,7 @@ def solve(
     progress: bool = False,
     execution: str = "auto",
 ) -> Solution:
-    """Integrate one motion from (q0, v0) at t0 to t1.
+    """Integrates one motion from (q0, v0) at t0 to t1.
 
     Steps of size h are made until the last lands at or beyond t1; the last row of the solution is the state at t1,
     interpolated between the two steps around it where t1 - t0 is no multiple of h. One trace serves all numbers of the
@@ -142,7 +142,7 @@ def solve(
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:
-    """The motion; where more bodies come near each other than there is room for, it goes on from there with larger lists."""
+    """Runs a motion with neighbour lists; when a list overflows, the motion continues from there with larger ones."""
 
     def call(motion: Motion) -> Solution:
         known = program if program.sensitivity == "none" else program.replace(length=int(motion.steps))

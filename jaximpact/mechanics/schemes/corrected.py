@@ -1,4 +1,4 @@
-"""Derivatives that are right across impacts: a scheme that wraps a scheme, with its values and a corrected tangent.
+"""Derivatives that are right across impacts: a wrapper that keeps a scheme's values and corrects its tangent.
 
 Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time on the data: an
 error that no step size cures. Here a step's values are left alone and its derivative is that of
@@ -39,9 +39,14 @@ FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REB
 
 
 class Tracked(NamedTuple):
-    """A scheme's state, whose n, q and v are its own, and what each contact (m,) did in the ``last`` step, whether it ever
-    had an impact (``met``), the number () of the ``latest`` impact's step, and by what times () the motion's own impacts
-    may come before (``late``) and after (``early``) those of the scheme."""
+    """A scheme's state with the history of its contacts; attributes n, q and v are the scheme's.
+
+    Attributes:
+        last: what each contact (m,) did in the last step.
+        met: whether each contact ever had an impact (m,).
+        latest: number () of the latest impact's step.
+        early, late: times () by which the scheme's impacts may be early or late against the motion's.
+    """
 
     state: Any
     last: Array
@@ -61,15 +66,15 @@ class Tracked(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Corrected(Wrapping):
-    """The values of a scheme, with the derivative of the motion: for schemes that locate no impacts."""
+    """Wraps a scheme that locates no impacts: its values, with the derivative of the motion."""
 
     @property
     def tangent(self) -> Scheme:
-        """The scheme that is differentiated."""
+        """Scheme whose step is differentiated."""
         return self.traits.tangent or self.scheme
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
-        """The scheme's, and what the contacts do at first."""
+        """Initial state of the scheme, and what the contacts do there."""
         state, info = self.scheme.init(problem, law, motion)
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         metric = Metric.at(problem, q0, args)
@@ -81,7 +86,7 @@ class Corrected(Wrapping):
         return Tracked(state, last, jnp.zeros_like(closed), jnp.full((), -3, jnp.int32), zero, zero), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
+        """Step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
         before, last, met, latest, early, late = state
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, e, args = motion.h, motion.e, motion.args
@@ -139,7 +144,7 @@ class Corrected(Wrapping):
         return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """The scheme's, with its own derivative; a lasting contact acts, if only by opening."""
+        """Free step with the scheme's own derivative; a lasting contact counts as acting, even if it opens."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
         surrogate = self.tangent.free_step(problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state)
         new, info = graft_tree((new, info), surrogate)
@@ -148,7 +153,7 @@ class Corrected(Wrapping):
 
 
 def derivative_status(here: Instant, impact: Array, grazing: Array, zeno: Array) -> Array:
-    """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), or what might be one."""
+    """Status bits of derivatives across a step with impacts or near-impacts of contacts (m,)."""
     oblique = here.contacts.coupled(impact)
     count = jnp.sum(impact)
     return (
@@ -172,7 +177,7 @@ def velocity_at_row_time(
 
 
 def elapsed(h: Array, first: Array, last: Any) -> Array:
-    """The time from a step to another."""
+    """Time between two steps, given by their numbers."""
     return h * (last - first).astype(h.dtype)
 
 
@@ -186,10 +191,7 @@ def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Arr
 
 
 def end(problem: Problem, traits: Traits, motion: Motion, steps: Any, state: Any) -> Array:
-    """Status bits: whether an impact may lie within a step or two of the end, seen by the scheme or not yet.
-
-    Impacts of a scheme that locates none come early or late, and the more so the more there were.
-    """
+    """Status bits if an impact may lie within a step or two of the end, whether the scheme has seen it or not."""
     h = motion.h
     here = observe(problem, h, motion.time(state.n), state.q, state.v, motion.args)
     fall = jnp.minimum(here.gap_acceleration, 0)

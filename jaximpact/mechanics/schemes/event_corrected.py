@@ -35,8 +35,9 @@ from .events import behind, impulses_of, lasting, met_together, noise, persistin
 
 
 class EventState(NamedTuple):
-    """Step number n (t = t0 + n h), position q (d,), velocity v (d,) at t, lasting contacts closed (m,) bool, and the
-    number of the step of the latest impact, -3 before any."""
+    """State of the scheme: step number n (t = t0 + n h), position and velocity (d,) at t, mask of lasting contacts ``closed`` (m,), and the step
+    number of the ``latest`` impact, -3 before any.
+    """
 
     n: Array
     q: Array
@@ -47,7 +48,7 @@ class EventState(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """Where a step has come: time since its start, state, and what is reported of it; ``met`` (m,): contacts with an impact."""
+    """Progress within a step: time since its start, state, and totals to report; ``met`` (m,): contacts with an impact."""
 
     elapsed: Array
     q: Array
@@ -62,7 +63,7 @@ class _Progress(NamedTuple):
 
 
 class _View(NamedTuple):
-    """One state: contacts, free acceleration (d,), gap velocities and gap accelerations (m,) at constant velocity."""
+    """Contacts at one state, with free acceleration (d,), and gap velocities and gap accelerations (m,) at constant velocity."""
 
     contacts: Contacts
     free: Array
@@ -88,7 +89,7 @@ class _View(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The path from (q, v) at t over a time r, along which the acceleration goes linearly from a to a + change."""
+    """Cubic path from (q, v) at t over a time r, with acceleration varying linearly from a to a + change."""
 
     t: Array
     r: Array
@@ -111,9 +112,18 @@ class _Path(NamedTuple):
 
 
 class _Blow(NamedTuple):
-    """The impact law at an event, and what comes of contacts (m,): which ``lands`` to last, which is ``back`` at once, and which has
-    ``opened``; the gap velocity up to which it is too ``slow`` for h, ``percussion``, the impulse that holds what came to ``rest``, and
-    the law's ``error``; status ()."""
+    """Outcome of the impact law at an event.
+
+    Attributes:
+        lands: contacts (m,) that become lasting.
+        back: contacts (m,) that return at once.
+        opened: contacts (m,) that have opened.
+        slow: gap velocity up to which h resolves no flight.
+        percussion: percussions (m,).
+        rest: impulse that holds the contacts that came to rest.
+        error: error of the law.
+        status: status bits ().
+    """
 
     lands: Array
     back: Array
@@ -140,7 +150,7 @@ class _Blow(NamedTuple):
         impact: Array,
         beside: Array,
     ) -> _Blow:
-        """At (t, q, v), of the contacts of an ``impact`` and those ``beside`` them, with those that are ``closed``."""
+        """Applies the impact law at (t, q, v) to the contacts of an ``impact`` and those ``beside`` them, given the ``closed`` ones."""
         involved = (closed | impact | beside) & jnp.any(impact)
         before = lax.stop_gradient((t, q, v, metric, contacts, speed))
         stays, slow, free, gap_acceleration = lasting(problem, law, motion, *before, involved)
@@ -223,7 +233,7 @@ class EventCorrected(Scheme):
         return EventState(n + 1, q_new, v, closed, latest, low), info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
-        """The step of a motion that meets and leaves no contact."""
+        """Step of a motion without impacts, and whose lasting contacts, if any, are not released."""
         h, args = motion.h, motion.args
         r = h if length is None else length
         n, q, v, closed, latest, low = state
@@ -250,7 +260,7 @@ class EventCorrected(Scheme):
         progress: _Progress,
         left: Array,
     ) -> _Progress:
-        """Follow the path to the next event, of which ``left`` may be located, or to the end of the step, and treat it."""
+        """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
         h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         t, r, last = start + elapsed, length - elapsed, left == 0
@@ -436,7 +446,7 @@ def _near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed
 
 
 def _nonzero(x: Array) -> Array:
-    """x, or 1 where it is zero."""
+    """x, with zeros replaced by 1."""
     return jnp.where(x == 0, 1, x)
 
 
