@@ -190,7 +190,7 @@ def lanewise(function, *lanes):
 
 
 def units(found, expected):
-    """How many units in the last place of what is expected the results are away from it, at most."""
+    """Largest distance of the results from the expected values, in units in the last place."""
     assert np.array_equal(np.isnan(found), np.isnan(expected))
     there = np.isfinite(expected)
     np.testing.assert_array_equal(found[np.isinf(expected)], expected[np.isinf(expected)])
@@ -459,7 +459,7 @@ def test_large_programs_are_loops_over_memory():
 
 @pytest.fixture(params=["native", "xla"])
 def kept(request, tmp_path, monkeypatch):
-    """The folder of compiled programs, and a call of one program as a new process would make it: whether it compiled."""
+    """The cache folder, and a call of one program as in a new process, which tells whether it compiled."""
     folder = tmp_path / "cache"
     monkeypatch.setenv(cache.VARIABLE, str(folder))
     counter = native_compile if request.param == "native" else lasting
@@ -586,11 +586,11 @@ def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
     text = f"declare double @no_such_function(double)\ndefine double @{NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
     with pytest.raises(Unsupported, match="no_such_function"):
         native_compile.compile_module(text)
-    found = native_compile.undefined(native_compile.host().compile(text))
+    found = native_compile.undefined_symbols(native_compile.host().compile(text))
     assert found == ["no_such_function"]
     # one that LLVM's own passes write is in every process
     fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
-    assert native_compile.undefined(native_compile.host().compile(fill)) == ["memset"]
+    assert native_compile.undefined_symbols(native_compile.host().compile(fill)) == ["memset"]
     native_compile.compile_module(fill)
     # the way that a rule takes it
     monkeypatch.setitem(

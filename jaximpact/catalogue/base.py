@@ -41,7 +41,7 @@ class Case:
             None where no closed form is known.
         impulse: exact impulse of each constraint accumulated over [0, t1], shape (m,), or None.
         impacts: exact impact times in (0, t1], or None (accumulation points truncated).
-        orders: predicted orders by scheme label (`jaximpact.names.SCHEMES`).
+        orders: predicted orders by scheme label (`jaximpact.mechanics.method_names.SCHEMES`).
         note: what is particular about this case.
     """
 

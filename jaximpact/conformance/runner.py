@@ -59,13 +59,13 @@ def run(
     Args:
         adapters: `Adapter`, or paths of files.
         names: names of the cases, by default all.
-        limit: seconds that an adapter may take to load, and for one case at one step size. One that takes longer is stopped, and
-            begun anew behind the case that it was at.
+        limit: seconds that an adapter may take to load, and for one case at one step size. An adapter that takes longer is stopped,
+            and restarted with the next case.
         jobs: number of adapters run at a time.
         progress: report when an adapter is done.
 
     Returns:
-        `Report`. What an adapter raises, a crash and a time that is up are part of it; the other cases are not lost.
+        `Report`. Errors, crashes and timeouts of an adapter are recorded in it; the other cases are not lost.
 
     Raises:
         KeyError: there is no such case. FileNotFoundError: there is no such file.

@@ -100,7 +100,7 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
 def _led_to(
     problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
 ) -> tuple:
-    """The end of a step, or where it passes no switch, with the velocity to which the force at its start leads.
+    """End of a step, or, where the step passes no switch, the state with the velocity to which the force at its start leads.
 
     A scheme that asks the force at both ends of its path may stay before a surface at which that turns round, as friction does: the two
     forces cancel, and no state is beyond.

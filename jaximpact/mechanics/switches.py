@@ -73,7 +73,7 @@ class Switches:
     def both(self, *operands: Any) -> tuple[Any, Sides]:
         """Function giving the values and the sides."""
         record = _Record(self._reported)
-        return self._walked(record, operands), record.sides
+        return self._run_walk(record, operands), record.sides
 
     def sides(self, *operands: Any) -> Sides:
         """Function giving the sides."""
@@ -81,9 +81,9 @@ class Switches:
 
     def frozen(self, sides: Sides, *operands: Any) -> Any:
         """The function with sides fixed: equal to it where it has these sides, and its smooth extension beyond."""
-        return self._walked(_Replay(self._reported, iter(sides)), operands)
+        return self._run_walk(_Replay(self._reported, iter(sides)), operands)
 
-    def _walked(self, walk: _Walk, operands: Sequence) -> Any:
+    def _run_walk(self, walk: _Walk, operands: Sequence) -> Any:
         leaves = [
             jnp.asarray(x, v.aval.dtype)
             for x, v in zip(jax.tree.leaves(operands), self._closed.jaxpr.invars, strict=True)
@@ -224,30 +224,30 @@ class _Walk:
         read = lambda v: (v.val, 0) if is_literal(v) else known[v]
         for eqn in jaxpr.eqns:
             pairs = [read(v) for v in eqn.invars]
-            found, depends = self.applied(eqn, [x for x, _ in pairs], [m for _, m in pairs])
+            found, depends = self.apply(eqn, [x for x, _ in pairs], [m for _, m in pairs])
             known.update(zip(eqn.outvars, zip(found, depends, strict=True), strict=True))
         ends = [read(v) for v in jaxpr.outvars]
         return [x for x, _ in ends], [m for _, m in ends]
 
-    def applied(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
+    def apply(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
         """Results of one operation."""
         name = eqn.primitive.name
         moving = 0
         for v, mark in zip(eqn.invars, marks, strict=True):
             moving |= mark if _is_real(v) else 0
         discrete = not any(map(_is_real, eqn.outvars))
-        plain = lambda: _bound(eqn, values)
+        plain = lambda: _bind(eqn, values)
         if not self.reported(moving):
-            return plain(), self.marked(eqn, moving)
+            return plain(), self.result_marks(eqn, moving)
         if discrete:
             return self.switch(plain, lambda side: side, plain), [0] * len(eqn.outvars)
         if name in KINKS:
             side, value = KINKS[name]
             found = self.switch(lambda: side(eqn, *values), lambda x: value(eqn, x, *values), plain)
-            return found, self.marked(eqn, 0 if name in STEPS else moving)
-        return self.inside(eqn, values, marks) or (plain(), self.marked(eqn, moving))
+            return found, self.result_marks(eqn, 0 if name in STEPS else moving)
+        return self.inside(eqn, values, marks) or (plain(), self.result_marks(eqn, moving))
 
-    def marked(self, eqn: Any, moving: int) -> list[int]:
+    def result_marks(self, eqn: Any, moving: int) -> list[int]:
         """Marks of an operation's results; discrete results depend on nothing, since switches account for them."""
         return [moving if _is_real(v) else 0 for v in eqn.outvars]
 
@@ -259,12 +259,12 @@ class _Walk:
         if name in NESTED:
             return self.run(eqn.params[NESTED[name]], values, marks)
         if name == "cond":
-            return self.chosen(eqn, values, marks)
+            return self.walk_cond(eqn, values, marks)
         if name == "scan":
-            return self.scanned(eqn, values, marks)
+            return self.walk_scan(eqn, values, marks)
         return None
 
-    def chosen(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+    def walk_cond(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
         """Evaluates a `cond`: the taken branch, with sides of all branches, zero for the others."""
         which, *operands = values
         branches = eqn.params["branches"]
@@ -301,9 +301,9 @@ class _Walk:
             lambda sides: lax.switch(index, [replay(i) for i in count], operands, sides),
             sum(map(len, shapes)),
         )
-        return found, self.marked(eqn, total)
+        return found, self.result_marks(eqn, total)
 
-    def scanned(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+    def walk_scan(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
         """Evaluates a scan; the sides of its iterations are stacked."""
         p = eqn.params
         fixed, carried = scan_counts(p)
@@ -330,16 +330,16 @@ class _Walk:
 
         turns = {"length": p["length"], "reverse": p["reverse"]}
 
-        def recorded() -> tuple[list, list]:
+        def record_all() -> tuple[list, list]:
             end, (rows, sides) = lax.scan(record, start, sequences, **turns)
             return [*end, *rows], sides
 
-        def replayed(sides: list) -> list:
+        def replay_all(sides: list) -> list:
             end, rows = lax.scan(replay, start, (sequences, sides), **turns)
             return [*end, *rows]
 
         start = [jnp.asarray(x, v.aval.dtype) for x, v in zip(start, eqn.invars[fixed:], strict=False)]
-        return self.part(recorded, replayed, len(shapes)), self.marked(eqn, total)
+        return self.part(record_all, replay_all, len(shapes)), self.result_marks(eqn, total)
 
     def part(self, record: Callable[[], tuple[list, list]], replay: Callable[[list], list], count: int) -> list:
         """Results of a nested jaxpr that has ``count`` sides."""
@@ -394,7 +394,7 @@ def _is_real(v: Any) -> bool:
     return jnp.issubdtype(v.aval.dtype, jnp.inexact)
 
 
-def _bound(eqn: Any, values: Sequence) -> list:
+def _bind(eqn: Any, values: Sequence) -> list:
     found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return list(found) if eqn.primitive.multiple_results else [found]
 
@@ -437,7 +437,7 @@ def _order(eqn: Any, *operands: Array) -> Sides:
     return [lax.sort((*operands, places), dimension=p["dimension"], num_keys=p["num_keys"])[-1]]
 
 
-def _ordered(eqn: Any, sides: Sides, *operands: Array) -> list:
+def _take_order(eqn: Any, sides: Sides, *operands: Array) -> list:
     return [jnp.take_along_axis(x, sides[0], axis=eqn.params["dimension"]) for x in operands]
 
 
@@ -445,12 +445,12 @@ def _beyond(eqn: Any, least: Array, x: Array, most: Array) -> Sides:
     return [x < least, x > most]
 
 
-def _clamped(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
+def _clamp_value(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
     return [jnp.where(sides[0], least, jnp.where(sides[1], most, x))]
 
 
 def _turns(eqn: Any, y: Array, x: Array) -> Sides:
-    """Half turns by which the angle differs from that of the opposite direction, where x < 0."""
+    """Switch of atan2: the number of half turns between its angle and that of the opposite direction, where x < 0."""
     return [jnp.where(x < 0, jnp.where(y < 0, -1, 1), 0)]
 
 
@@ -468,14 +468,14 @@ KINKS: dict[str, tuple[Callable[..., Sides], Callable[..., list]]] = {
     "abs": (lambda eqn, x: [x < 0], lambda eqn, sides, x: [jnp.where(sides[0], -x, x)]),
     "max": (lambda eqn, x, y: [x < y], lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
     "min": (lambda eqn, x, y: [x > y], lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
-    "clamp": (_beyond, _clamped),
+    "clamp": (_beyond, _clamp_value),
     "rem": (lambda eqn, x, y: [jnp.round((x - lax.rem(x, y)) / y)], _remainder),
     "atan2": (_turns, _angle),
-    "sort": (_order, _ordered),
+    "sort": (_order, _take_order),
     "reduce_max": (_extreme_place(jnp.argmax), _at_place),
     "reduce_min": (_extreme_place(jnp.argmin), _at_place),
     **dict.fromkeys(
-        ("sign", "floor", "ceil", "round"), (lambda eqn, x: _bound(eqn, [x]), lambda eqn, sides, x: [sides[0]])
+        ("sign", "floor", "ceil", "round"), (lambda eqn, x: _bind(eqn, [x]), lambda eqn, sides, x: [sides[0]])
     ),
 }
 STEPS = {"sign", "floor", "ceil", "round"}  # constant between their jumps

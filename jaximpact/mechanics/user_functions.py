@@ -29,7 +29,7 @@ def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands
 
 
 def _shapes(operands: tuple) -> list:
-    """Text of the operands' shapes, without args."""
+    """Shapes of the operands, without args."""
     return [np.shape(x) for x in operands[:-1]]
 
 

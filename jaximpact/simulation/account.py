@@ -23,7 +23,7 @@ class Account(NamedTuple):
     failed_at: Array
 
     @classmethod
-    def opened(cls, status: Array, t0: Array) -> Account:
+    def start(cls, status: Array, t0: Array) -> Account:
         """The account at the start, with the status bits found there."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
         return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan)).with_status(status, t0)
@@ -33,7 +33,7 @@ class Account(NamedTuple):
         failing = ((bits & int(FAILURES)) != 0) & ((self.status & int(FAILURES)) == 0)
         return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
 
-    def added(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
+    def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
         """Adds the state and info of a step, ``k`` being the number of the step that reaches or leaves that state."""
         t = motion.time(state.n)
         gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)

@@ -61,8 +61,8 @@ class BatchedLoop:
         new, info = motion_loop.step(motion_loop.until(k), state)
         new = forward_first(new) if forgetful else new
         begin, row = (state, row), motion_loop.row_of(new, info, row, state)
-        account = account.added(motion_loop.problem, self.motion, k, new, info)
-        return new, row, motion_loop.crossed(begin, (new, row), account)
+        account = account.with_step(motion_loop.problem, self.motion, k, new, info)
+        return new, row, motion_loop.with_jump_status(begin, (new, row), account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""
@@ -140,7 +140,7 @@ class BatchedLoop:
     def finish(self, carry: tuple) -> Solution:
         """Solution from the carry at the end."""
         state, row, account, kept = carry
-        account = self.motion_loop.closed(state, self.motion_loop.stable(state, account))
+        account = self.motion_loop.close_account(state, self.motion_loop.stable(state, account))
         return self.collect(row, self.keeper.all(kept) if self.program.rows else None, account)
 
     def collect(self, row: Row, kept: Any, account: Any) -> Solution:

@@ -98,9 +98,9 @@ class MotionLoop:
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
-        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.touched(impulse, None))
+        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
         row = row._replace(before=(state, impulse)) if self.locates else row
-        return state, row, Account.opened(status, motion.t0).added(self.problem, motion, 0, state, info)
+        return state, row, Account.start(status, motion.t0).with_step(self.problem, motion, 0, state, info)
 
     # steps
 
@@ -131,10 +131,10 @@ class MotionLoop:
         before = jnp.zeros_like(row.impulse) if self.listed else row.impulse
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
         kept = (begin, before) if self.locates else None
-        pairs, touched = self.pairs_of(state), self.touched(info.impulse, row.touched)
+        pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
         return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched)
 
-    def touched(self, impulse: Array, before: Array | None) -> Array | None:
+    def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
         """Whether any contact has had an impulse so far; tracked for derivatives where rows hold the impulses of one step only."""
         if not (self.listed and self.corrected):
             return None
@@ -146,7 +146,7 @@ class MotionLoop:
             return None
         return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
 
-    def crossed(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
+    def with_jump_status(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """Adds DERIVATIVE_JUMP to the account if a force, mass or gap velocity jumped in the step."""
         if not self.tells_jumps:
             return account
@@ -211,7 +211,7 @@ class MotionLoop:
 
         return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
-    def closed(self, state: Any, account: Account) -> Account:
+    def close_account(self, state: Any, account: Account) -> Account:
         """Account at the end, with or without remarks on derivatives."""
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
@@ -259,8 +259,8 @@ class MotionLoop:
         """The solution from the last carry and the rows."""
         program, (state, row, account) = self.program, carry
         still = Info.none(state.q, state.v, len(row.impulse))
-        account = account.added(self.problem, self.ended, self.moving.steps, state, still)
-        account = self.closed(state, self.stable(state, account))
+        account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
+        account = self.close_account(state, self.stable(state, account))
         if program.function is None:
             return self.solution(rows, None, account)
         (t, values), final = rows, self.last(row)
@@ -314,14 +314,14 @@ class MotionLoop:
 
         def contact_step() -> tuple:
             new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)
-            told = account.added(self.problem, self.moving, state.n + 1, state, info)
+            told = account.with_step(self.problem, self.moving, state.n + 1, state, info)
             return with_step_number(new, None), self.row_of(new, info, row, state), told
 
         # the number of the step is that of all lanes, which spares them a choice
         begin = state, row
         found, row, account = lax.cond(right, lambda: (with_step_number(new, None), free_row, counted), contact_step)
         state = with_step_number(found, new.n)
-        account = self.crossed(begin, (state, row), account)
+        account = self.with_jump_status(begin, (state, row), account)
         account = lax.cond(
             new.n.astype(jnp.uint32) % LOOK == 0, self.stable, lambda _, account: account, state, account
         )

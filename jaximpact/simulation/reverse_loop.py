@@ -161,7 +161,7 @@ class Backwards:
     ``opened``: program and motion from their leaves.
 
     Raises:
-        Unsupported, ImportError: as `prepared`; lanes differ in the steps that given times belong to, the states would not fit into
+        Unsupported, ImportError: as `compile_lanes`; lanes differ in the steps that given times belong to, the states would not fit into
             `MEMORY`, or there are more than `WIDE` numbers moved.
     """
 
@@ -207,7 +207,7 @@ class Backwards:
 
     @cached_property
     def turns(self) -> list[np.ndarray]:
-        """Length of the sequence that drives the loop over steps."""
+        """Empty sequences that give the forward loop its number of steps."""
         dtype = self.carry[1].q.dtype
         return [np.zeros(self.steps, np.int32), np.zeros(self.steps, dtype), np.zeros(self.steps, bool)]
 

@@ -35,7 +35,7 @@ class ArrayEmitter:
     def op(self, name: str, params: Any, *values: Any) -> Array:
         if name in ("sin", "cos"):
             return self.of_angle(name, params, *values)
-        found = self.written(name, params, *values)
+        found = self.bind_elementwise(name, params, *values)
         if name == "sub":
             self.differences[id(found)] = found, *values
         return found
@@ -44,17 +44,17 @@ class ArrayEmitter:
         """Sine or cosine; that of a - b reuses that of b - a if it came first."""
         known = self.differences.get(id(x))
         if known is None:
-            return self.written(name, params, x)
+            return self.bind_elementwise(name, params, x)
         _, a, b = known
         if a is b:  # zero, or no number
             return x if name == "sin" else x + 1
         first, second = (self.order.setdefault(id(y), (len(self.order), y))[0] for y in (a, b))
         if first < second:
-            return self.written(name, params, x)
-        found = self.written(name, params, self.written("sub", None, b, a))
+            return self.bind_elementwise(name, params, x)
+        found = self.bind_elementwise(name, params, self.bind_elementwise("sub", None, b, a))
         return -found if name == "sin" else found
 
-    def written(self, name: str, params: Any, *values: Any) -> Array:
+    def bind_elementwise(self, name: str, params: Any, *values: Any) -> Array:
         if name in self.rules:
             return self.rules[name](params, *self.alike(values))
         if params is None or name in PLAIN:
@@ -126,10 +126,10 @@ class ArrayEmitter:
         for i in rest:
             asked = which == i
 
-            def taken(found: list = found, asked: Array = asked, i: int = i) -> list:
+            def run_branch(found: list = found, asked: Array = asked, i: int = i) -> list:
                 return [jnp.where(asked, x, y) for x, y in zip(runs[i](), found, strict=True)]
 
-            found = lax.cond(any_of(asked), taken, lambda found=found: list(found))
+            found = lax.cond(any_of(asked), run_branch, lambda found=found: list(found))
         return rebuilt(found)
 
 

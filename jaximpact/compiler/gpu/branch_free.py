@@ -49,7 +49,7 @@ class BranchFreeEmitter(ArrayEmitter):
         outside, now = self.asked, start
         for _ in range(self.turns):
             self.asked = outside & continues(now)
-            now = self.chosen(self.asked, turn(now), now)
+            now = self.select(self.asked, turn(now), now)
         self.unfinished |= outside & continues(now)
         self.asked = outside
         return now
@@ -69,11 +69,11 @@ class BranchFreeEmitter(ArrayEmitter):
             this = which == i if 0 < i < len(branches) - 1 else which >= i if i else which <= 0
             self.asked = outside & this
             results = branch(operands)
-            found = self.chosen(this, results, found) if i else results
+            found = self.select(this, results, found) if i else results
         self.asked = outside
         return found
 
-    def chosen(self, which: Array, values: Sequence[Value], others: Sequence[Value]) -> list[Value]:
+    def select(self, which: Array, values: Sequence[Value], others: Sequence[Value]) -> list[Value]:
         """Selects between results entry by entry; identical entries need no selection."""
 
         def of(x: Any, y: Any) -> Any:
@@ -141,7 +141,7 @@ def _of_numbers(
     arrays = lambda numbers: [x[:lanes] for x in _join_numbers(numbers, carry)]
     stored = jax.vmap(lambda more, *both: put(more, both), ([0 if b else None for b in of_more], 0, 0))
 
-    def made(turns: int | None, kept: Any) -> tuple:
+    def run_segment(turns: int | None, kept: Any) -> tuple:
         def body(_: Any, now: tuple) -> tuple:
             numbers, kept, unfinished = now
             numbers, over = turn(numbers, turns)
@@ -154,10 +154,10 @@ def _of_numbers(
         return arrays(numbers), rows, unfinished
 
     if looped:
-        return made(None, kept)[:2]
-    numbers, rows, unfinished = made(TURNS, kept)
+        return run_segment(None, kept)[:2]
+    numbers, rows, unfinished = run_segment(TURNS, kept)
     # the rows of these steps are written again where they are
-    again = lambda: made(None, rows._replace(pointer=kept.pointer))[:2]
+    again = lambda: run_segment(None, rows._replace(pointer=kept.pointer))[:2]
     return lax.cond(any_of(unfinished), again, lambda: (numbers, rows))
 
 
@@ -224,13 +224,13 @@ def _fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
         else:
             rest.append(eqn)
 
-    def left(*values: Any) -> list:
+    def remaining(*values: Any) -> list:
         now = env | dict(zip(jaxpr.invars, values, strict=True))
         for eqn in rest:
             bind(eqn, now)
         return [reader(now)(v) for v in jaxpr.outvars]
 
-    return jax.make_jaxpr(left)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars))
+    return jax.make_jaxpr(remaining)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars))
 
 
 def _has_nested_loop(jaxpr: Any, within: bool = False) -> bool:

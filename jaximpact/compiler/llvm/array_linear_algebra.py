@@ -78,25 +78,25 @@ def _triangular_solve(e: Any, p: Any, a: Block, b: Block) -> Block:
     columns = b.shape[1] if left else b.shape[0]
     place = lambda i, c: [i, c] if left else [c, i]
 
-    def known(step: Number) -> None:
+    def divide_row(step: Number) -> None:
         k = order(step)
         if p["unit_diagonal"]:
             return
         pivot = a.at([k, k])
         turns(e, columns, lambda c: put(e, x, place(k, c), e.op("div", None, x.at(place(k, c)), pivot)))
 
-    def taken(step: Number, after: Number) -> None:
+    def eliminate(step: Number, after: Number) -> None:
         k, i = order(step), order(after)
         factor = a.at([i, k])
         turns(e, columns, lambda c: _less(e, x, place(i, c), factor, x.at(place(k, c))))
 
     def turn(step: Number) -> None:
-        known(step)
-        _after(e, step, n, lambda after: taken(step, after))
+        divide_row(step)
+        _after(e, step, n, lambda after: eliminate(step, after))
 
     if n > 1:
         turns(e, n - 1, turn)
-    known(whole(n - 1))
+    divide_row(whole(n - 1))
     return x
 
 

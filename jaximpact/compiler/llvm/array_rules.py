@@ -9,7 +9,7 @@ import numpy as np
 
 from ..scalar import Unsupported, Value
 from ..scalar.cost import is_large
-from ..scalar.indexing import replaced
+from ..scalar.indexing import replaces_entries
 from ..scalar.interpreter import RULES as OF_NUMBERS
 from ..scalar.reductions import arrange_axes
 from .array_linear_algebra import RULES as MATRICES
@@ -189,7 +189,7 @@ def _gather(e: Any, p: Any, x: Block, indices: Block) -> Block:
 
 def _scatter(name: str) -> Callable:
     def rule(e: Any, p: Any, x: Block, indices: Block, updates: Block) -> Block:
-        if not name and not replaced(p):
+        if not name and not replaces_entries(p):
             raise Unsupported("scatter with a function of a large array")
         n, clip = p["dimension_numbers"], "CLIP" in str(p["mode"]).upper()
         gone = (*n.inserted_window_dims, *n.operand_batching_dims)

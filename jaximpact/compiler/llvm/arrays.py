@@ -79,7 +79,7 @@ def repeat(
     w.begin(body)
     line = len(w.lines)
     with w.scope(w.active):
-        i, *now = [w.joined(x.dtype, x.wide, [(x, before)]) for x in (first or whole(0), *start)]
+        i, *now = [w.phi(x.dtype, x.wide, [(x, before)]) for x in (first or whole(0), *start)]
         new = turn(i, now)
         following = w.op("add", i, whole(1))
         more = w.op("icmp slt", following, whole(n), dtype=bool)

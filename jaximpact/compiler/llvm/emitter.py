@@ -117,11 +117,11 @@ class LLVMEmitter:
         if counter:
             w.do(f"store volatile i64 0, ptr {counter}, align 8")
         w.lines.append("")
-        with w.looping(w.active):
+        with w.loop_scope(w.active):
             w.go(head)
             w.begin(head)
             first = len(w.lines)
-            phis = [w.joined(x.dtype, x.wide, [(x, before)]) for x in numbers]
+            phis = [w.phi(x.dtype, x.wide, [(x, before)]) for x in numbers]
             carry = self.rebuilt(start, phis)
             more = self.number(continues(carry))
             if more.wide:
@@ -171,7 +171,7 @@ class LLVMEmitter:
             self.put(held, found, None)
             now = self.flat(found, varies)
         for i in order:
-            asked = self.asked(which, i, last)
+            asked = self.selects_branch(which, i, last)
             before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
             needed, taken = conditions.any_asks(w, asked, w.active) if asked.wide else (asked, asked)
             w.branch(needed, inside, after, SELDOM)
@@ -185,10 +185,10 @@ class LLVMEmitter:
                 end = w.block
                 w.go(after)
             w.begin(after)
-            now = [w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
+            now = [w.phi(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
         return self.rebuilt(held, now)
 
-    def asked(self, which: Number, i: int, last: int) -> Number:
+    def selects_branch(self, which: Number, i: int, last: int) -> Number:
         """Mask of the lanes that select the i-th branch; numbers out of range select the nearest."""
         bits = conditions.flags(self.w, which)
         if bits and len(bits) == last == 1:

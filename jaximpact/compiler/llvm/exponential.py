@@ -159,7 +159,7 @@ def in_double(
     def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         (x,) = values
         name = function.__name__
-        return w.called(name, x, body) if w.fused and x.is_float else library(w, name, x)
+        return w.call_function(name, x, body) if w.fused and x.is_float else library(w, name, x)
 
     return rule
 

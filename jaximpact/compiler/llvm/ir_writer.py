@@ -108,7 +108,7 @@ class Writer:
         self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
         self.active: Number | None = None  # the lanes whose results matter, None: all
         self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
-        self.made: dict[str, tuple] = {}  # what conditions are made of, and whole numbers of flags: see `conditions`
+        self.made: dict[str, tuple] = {}  # how conditions and status integers were made: see `predicates`
         self.terms: dict[str, tuple[Number, ...]] = {}  # of what is no finite number if one of them is none
         self.loops: list[Loop] = []  # around the present block
         self.depth: dict[str, int] = {}  # how many loops there are around a number
@@ -173,7 +173,7 @@ class Writer:
     def _instruction(self, name: str, values: Sequence[Number]) -> str:
         return f"{name} {self.of(values[0])} {', '.join(x.name for x in values)}"
 
-    def computed(self, name: str, *values: Number) -> Number | None:
+    def find_result(self, name: str, *values: Number) -> Number | None:
         """Result of an instruction that was emitted before for these operands, or None."""
         operands = self.alike(values)
         return self.known((self._instruction(name, operands), operands[0].dtype))
@@ -192,18 +192,18 @@ class Writer:
         operands = self.alike(values)
         first = operands[0]
         result = np.dtype(first.dtype if dtype is None else dtype)
-        suffix = self.mangled(first)
+        suffix = self.type_suffix(first)
         if result != first.dtype:
-            suffix = f"{self.mangled(Number('', result, first.wide))}.{suffix}"
+            suffix = f"{self.type_suffix(Number('', result, first.wide))}.{suffix}"
         function = f"@llvm.{name}.{suffix}"
         inputs = ", ".join([self.of(x) for x in operands] + ([extra.split()[0]] if extra else []))
         self.declared[function] = f"declare {self.type(result, first.wide)} {function}({inputs})"
         given = ", ".join([self.arg(x) for x in operands] + ([extra] if extra else []))
         return self.text(result, first.wide, f"call {self.type(result, first.wide)} {function}({given})")
 
-    def called(self, name: str, x: Number, body: Callable[[Writer, Number], Number]) -> Number:
+    def call_function(self, name: str, x: Number, body: Callable[[Writer, Number], Number]) -> Number:
         """Calls ``body(writer, x)`` as an IR function, which is emitted once."""
-        function = f"@lanes.{name}.{self.mangled(x)}"
+        function = f"@lanes.{name}.{self.type_suffix(x)}"
         if function not in self.declared:
             inside = Writer(self.width, self.fused)
             inside.begin("entry")
@@ -213,7 +213,7 @@ class Writer:
             self.declared[function] = "\n".join([head, *inside.lines, f"  ret {inside.arg(found)}", "}"])
         return self.text(x.dtype, x.wide, f"call {self.of(x)} {function}({self.arg(x)})")
 
-    def mangled(self, x: Number) -> str:
+    def type_suffix(self, x: Number) -> str:
         short = {"double": "f64", "float": "f32"}.get(kind(x.dtype), kind(x.dtype))
         return f"v{self.width}{short}" if x.wide else short
 
@@ -301,7 +301,7 @@ class Writer:
     # blocks
 
     @contextmanager
-    def looping(self, active: Number | None) -> Iterator[None]:
+    def loop_scope(self, active: Number | None) -> Iterator[None]:
         """Scope of a loop's blocks: invariant instructions are hoisted to the line before it."""
         self.loops.append(Loop(self.lines, len(self.lines) - 1, self.seen[-1]))
         try:
@@ -332,7 +332,7 @@ class Writer:
             self.seen.pop()
             self.active = outside
 
-    def joined(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
+    def phi(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
         """Emits a phi node: a number that comes from one of several blocks."""
         found = Number("%" + self.fresh(), np.dtype(dtype), wide)
         parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)

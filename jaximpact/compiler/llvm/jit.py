@@ -92,7 +92,7 @@ class Host:
         binding = self.binding
         # those that LLVM was told of, and those that the process has, as memset, which passes of LLVM write
         there = lambda name: binding.address_of_symbol(name) is not None or hasattr(self.process, name)
-        if missing := [name for name in undefined(code) if not there(name)]:
+        if missing := [name for name in undefined_symbols(code) if not there(name)]:
             raise Unsupported(f"no function {', '.join(missing)} in this process")
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(code))
@@ -100,7 +100,7 @@ class Host:
         return Code(engine, engine.get_function_address(NAME))
 
 
-def undefined(code: bytes) -> list[str]:
+def undefined_symbols(code: bytes) -> list[str]:
     """External functions that object code calls; only ELF files are inspected."""
     if code[:6] != b"\x7fELF\x02\x01":
         return []

@@ -46,7 +46,7 @@ def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | Non
     named = _Naming(variables)
     try:
         named.value(flags)
-        named.closed(closed)
+        named.closed_jaxpr(closed)
     except NoStableKey as what:
         log.info("a program is compiled anew in every process: what it is made of has no name, %s", what)
         return None
@@ -89,7 +89,7 @@ class _Naming:
             for y in x:
                 self.value(y)
         elif isinstance(x, ClosedJaxpr):
-            self.closed(x)
+            self.closed_jaxpr(x)
         elif isinstance(x, Jaxpr):
             self.jaxpr(x)
         elif isinstance(x, enum.Enum):
@@ -116,7 +116,7 @@ class _Naming:
         self.text(f"array {x.dtype.str} {x.shape}")
         self.parts.append(x.tobytes())
 
-    def closed(self, closed: Any) -> None:
+    def closed_jaxpr(self, closed: Any) -> None:
         self.jaxpr(closed.jaxpr)
         for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             if v not in self.given:

@@ -75,7 +75,7 @@ def _single(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
     a, b = w.differences.get(x.name, (x, None))
     if a == b:
         return x, w.op("fadd", x, constant(1, x.dtype))  # of 0, or of what is no number
-    flip_sign = None if b is None else w.computed("fsub contract", b, a)
+    flip_sign = None if b is None else w.find_result("fsub contract", b, a)
     if flip_sign is not None and (len(flip_sign.name), flip_sign.name) < (len(x.name), x.name):
         sine, cosine = _single(w, flip_sign, library)
         return w.op("fsub", constant(0, x.dtype), sine), cosine
@@ -103,7 +103,7 @@ def _both(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
         end = w.block
         w.go(after)
     w.begin(after)
-    joined = [w.joined(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True)]
+    joined = [w.phi(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True)]
     w.seen[-1][key] = joined[0], joined[1]
     return w.seen[-1][key]
 

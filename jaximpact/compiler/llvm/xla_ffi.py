@@ -132,7 +132,7 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
         lines.append(f"%{table}.{i} = getelementptr ptr, ptr %{table}, i64 {i}")
         lines.append(f"store ptr {value}, ptr %{table}.{i}")
 
-    def fixed(address: int) -> str:
+    def fixed_pointer(address: int) -> str:
         return f"inttoptr (i64 {address} to ptr)"
 
     lines += [f"%entries = alloca [{operands + len(program.constants)} x ptr]", f"%results = alloca [{results} x ptr]"]
@@ -153,9 +153,9 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
         for i in range(count):
             put(at(f"{table}.data{i}", at(f"{table}.buffer{i}", buffers, 8 * i), DATA), table, i)
     for i, x in enumerate(program.constants):
-        put(fixed(x.ctypes.data), "entries", operands + i)
+        put(fixed_pointer(x.ctypes.data), "entries", operands + i)
     given = "ptr %entries, ptr %results, ptr null, ptr %work, i64 1, i64 0"
-    lines += [f"call void {fixed(program.code.address)}({given})", "ret ptr null"]
+    lines += [f"call void {fixed_pointer(program.code.address)}({given})", "ret ptr null"]
     body = "\n".join(lines)
     return f"define ptr @{NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
 

@@ -109,7 +109,10 @@ def put(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combin
 
 
 def _positions(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tuple[int, int]], rank: int) -> Iterator:
-    """Yields the position of each index vector and the window start that it means; ``batch`` pairs axes of array and position."""
+    """Yields, for each index vector of a gather or scatter, its position in ``indices`` and the start of its window in the array.
+
+    ``batch`` holds pairs of batch axes: of the array, and of ``indices``.
+    """
     for where in np.ndindex(indices.shape[:-1]):
         starts: list[Any] = [np.int32(0)] * rank
         for axis, i in zip(axes, indices[where], strict=True):
@@ -147,13 +150,13 @@ def _gather(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [found.transpose(order)]
 
 
-def replaced(p: Any) -> bool:
+def replaces_entries(p: Any) -> bool:
     """Whether a scatter overwrites entries; otherwise it combines old and new by its ``update_jaxpr``."""
     jaxpr = p["update_jaxpr"]
     return jaxpr is None or (not jaxpr.eqns and list(jaxpr.outvars) == list(jaxpr.invars[1:]))
 
 
-def updated(m: Any, p: Any, old: Any, new: Any) -> Any:
+def combine_entry(m: Any, p: Any, old: Any, new: Any) -> Any:
     """Entry that a scatter computes from the old and the new one."""
     return m.evaluate(p["update_jaxpr"], [split(x) for x in p["update_consts"]], [one(old), one(new)])[0].item()
 
@@ -170,9 +173,11 @@ def _scatter(name: str) -> Callable:
         sizes = iter(updates.shape[len(lead) :])
         shape = [1 if i in gone else next(sizes) for i in range(x.ndim)]
         combine = (lambda old, new: m.each(name, old, new)) if name else lambda old, new: new
-        if not name and not replaced(eqn.params):
+        if not name and not replaces_entries(eqn.params):
             pairs = lambda old, new: zip(old.flat, new.flat, strict=True)
-            combine = lambda old, new: fill_array(old.shape, (updated(m, eqn.params, *x) for x in pairs(old, new)))
+            combine = lambda old, new: fill_array(
+                old.shape, (combine_entry(m, eqn.params, *x) for x in pairs(old, new))
+            )
         batch = list(zip(n.operand_batching_dims, n.scatter_indices_batching_dims, strict=True))
         for where, starts in _positions(indices, n.scatter_dims_to_operand_dims, batch, x.ndim):
             if _mode(eqn, "CLIP"):

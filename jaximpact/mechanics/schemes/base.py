@@ -140,7 +140,7 @@ class Scheme(abc.ABC):
 
     @abc.abstractmethod
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        """State at n = 0 from initial data, whose velocity is admissible: see `trajectory.start`."""
+        """State at n = 0 from initial data, whose velocity is admissible: see `motion_loop.start`."""
 
     @abc.abstractmethod
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:

@@ -166,7 +166,7 @@ def derivative_status(here: Instant, impact: Array, grazing: Array, zeno: Array)
 def velocity_at_row_time(
     problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array
 ) -> Array:
-    """A velocity reported at t, with the derivative of the velocity at t after a first impact.
+    """Velocity reported at t, with the derivative of the velocity at t once a first impact has happened.
 
     Velocities over a step are those of its middle: after an impact, between contacts (``apart``, ()), the derivative is that
     of v + h/2 a. Before the first contact it stays that of the discrete map.
@@ -182,7 +182,7 @@ def elapsed(h: Array, first: Array, last: Any) -> Array:
 
 
 def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
-    """By what times (m,) impacts at a ``speed`` (m,) are off, after a ``flight`` () since the impact before.
+    """Timing errors (m,) of impacts at a ``speed`` (m,) after a ``flight`` () since the previous impact.
 
     The velocity behind that one is off by a quarter of h times the acceleration for each step that an impact takes, which is an eighth
     of the threshold (m,) for impacts.

@@ -77,7 +77,7 @@ class _View(NamedTuple):
         return cls(linearise(problem, metric, t, q, args), free, *gap_derivatives(problem, t, q, v, args))
 
     def taylor(self, a: Array) -> tuple[Array, Array, Array]:
-        """Coefficients (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
+        """Taylor coefficients c, b, a (m,) of the gaps, c + b s + a s^2, under an acceleration (d,)."""
         return self.contacts.gap, self.gap_velocity, 0.5 * (self.contacts.velocity(a) + self.gap_acceleration)
 
     def roundoff(self, q: Array, v: Array, a: Array, h: Array) -> Array:
@@ -116,12 +116,12 @@ class _Blow(NamedTuple):
 
     Attributes:
         lands: contacts (m,) that become lasting.
-        back: contacts (m,) that return at once.
-        opened: contacts (m,) that have opened.
-        slow: gap velocity up to which h resolves no flight.
-        percussion: percussions (m,).
-        rest: impulse that holds the contacts that came to rest.
-        error: error of the law.
+        back: contacts (m,) that open too slowly for h, and so stay closed.
+        opened: contacts (m,) that open.
+        slow: gap velocity up to which a flight is too short for h.
+        percussion: percussions (m,) of the impact law.
+        rest: impulses (m,) that hold the contacts which came to rest.
+        error: violation of the impact law, as a gap velocity.
         status: status bits ().
     """
 
@@ -233,7 +233,7 @@ class EventCorrected(Scheme):
         return EventState(n + 1, q_new, v, closed, latest, low), info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
-        """Step of a motion without impacts, and whose lasting contacts, if any, are not released."""
+        """Step without contact; invalid, as ``info.acts`` says, if a contact is closed or an event may lie in the step."""
         h, args = motion.h, motion.args
         r = h if length is None else length
         n, q, v, closed, latest, low = state
@@ -318,10 +318,9 @@ class EventCorrected(Scheme):
         kinks: Kinks | None,
         idle: Array,
     ) -> tuple[_Progress, Array]:
-        """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates.
+        """Treats the end of a path: puts lasting contacts back onto their surface, and applies the impact law to the candidates.
 
-        A lasting contact whose gap had a kink on the path is let go, or struck. Returns the progress made and which contacts (m,) had
-        an impact.
+        A lasting contact whose gap had a kink on the path is released or struck. Returns the new progress and the contacts (m,) that had an impact.
         """
         h, e, args = motion.h, motion.e, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
@@ -382,7 +381,7 @@ class EventCorrected(Scheme):
         allowed: Array,
         time: Array,
     ) -> tuple[Array, Array, Array]:
-        """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
+        """Finds the first impact on the path: whether there is one, the contacts (m,) that meet, and the time.
 
         ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time of the impact is found with all
         derivatives stopped; two more Newton steps give it the first three derivatives of the implicit function.
@@ -432,15 +431,17 @@ class EventCorrected(Scheme):
 
 
 def _double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
-    """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r: no penetration at its end shows them."""
+    """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r, which its end does not show."""
     c, b, a = taylor
     c = jnp.maximum(c, 0)
     return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
 
 
 def _near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array) -> Array:
-    """Gaps (m,) c + b s + a s^2 with a minimum within a path of length r, so near zero that h cannot tell whether they close:
-    those that do meet at a speed below 2 h 2 a."""
+    """Gaps (m,) c + b s + a s^2 whose minimum within a path of length r is too near zero for h to decide whether they close.
+
+    If they close, their speed is below 2 h 2 a.
+    """
     c, b, a = taylor
     return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r >= 0) & (jnp.abs(c * a - 0.25 * b * b) <= (2 * h * a) ** 2)
 
@@ -461,9 +462,9 @@ def _lasting_at_end(
     closed: Array,
     args: Any,
 ) -> tuple[Array, Array]:
-    """Which of the closed contacts (m,) last at the end of a path, and which its surface has struck at a kink.
+    """Masks of the closed contacts (m,) that still last at the end of a path, and that their surface struck at a kink of the gap.
 
-    Of those without a force that are open by now, ``idle``, neither the gap nor its velocity is to be taken back.
+    ``idle`` contacts carried no force and have opened: they are released, with gap and gap velocity left as they are.
     """
     closed = closed & ~(idle & (speed > noise(contacts, v, speed)))
     if kinks is None:

@@ -154,7 +154,7 @@ def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -
 def persisting(
     law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Contact forces of the closed contacts at the level of accelerations.
+    """Contact forces of the closed contacts, from the contact problem of accelerations.
 
     Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status.
     """
