@@ -425,7 +425,7 @@ def of_matrices(a, b, x):
 @pytest.mark.parametrize("small", ["numbers", "memory"])
 def test_matrices(monkeypatch, small):
     """Whether their entries are numbers or lie in memory; cond(a) < 10, so that n = 24 roundings are 1e-14."""
-    monkeypatch.setattr(native_run, "LONG", 10**9 if small == "numbers" else 0)
+    monkeypatch.setattr(native_run, "LONG_PROGRAM_OPS", 10**9 if small == "numbers" else 0)
     random, n = np.random.default_rng(0), 24 if small == "memory" else 6
     a = random.uniform(-1, 1, (3, n, n))
     a = a + a.swapaxes(1, 2) + 4 * n * np.eye(n)
@@ -450,7 +450,7 @@ def test_large_programs_are_loops_over_memory():
     q0 = q0 + np.linspace(-0.01, 0.01, 3)[:, None]
     given = {"t1": 0.3, "h": 0.01, "scheme": ji.Maury(), "save": "final"}
     found, expected = (ji.ensemble(problem, q0, 0 * q0, execution=way, **given) for way in WAYS)
-    assert native_run.LONG < 70_000 < native_run.LARGEST  # operations that it has
+    assert native_run.LONG_PROGRAM_OPS < 70_000 < native_run.MAX_OPS_LLVM  # operations that it has
     compare(found, expected, 1e-10)  # the solver's tolerance is 1e-12; contacts close and stay so
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..jaxtools.argument_checks import MOST, check_memory, check_whole, is_number
+from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_number
 from ..jaxtools.shapes import array, arrays, shape_of_result
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import OfBodies
@@ -268,13 +268,13 @@ class Bodies(OfBodies):
         Raises:
             ValueError: memory does not suffice.
         """
-        found = replace(self, pairs=min(pairs, MOST), members=members)
+        found = replace(self, pairs=min(pairs, MAX_COUNT), members=members)
         slots, room = found.slots(space)
         numbers = (8 * space + NUMBERS) * slots
         if self.search == "cells" or jax.default_backend() != "cpu":
             numbers += (space + 3) * self.number * room
         check_memory(
-            8.0 * lanes * numbers if slots < MOST else np.inf,
+            8.0 * lanes * numbers if slots < MAX_COUNT else np.inf,
             f"Bodies: room for {slots} pairs of {self.number} bodies nearer than reach + skin, {room} in a cell of that width,",
             "look at where they are when their lists run out, all in one place or one far from all others; or give a smaller reach or skin",
         )

@@ -16,7 +16,7 @@ from jax.core import Tracer
 
 from .warnings import remark
 
-MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
+MAX_COUNT = 2**31 - 2  # largest count of steps or of anything else: loops count in int32, up to one more
 
 
 def short(value: Any) -> str:
@@ -74,8 +74,8 @@ def check_whole(name: str, value: Any, least: int = 1) -> None:
     """Checks a whole number: at least ``least``, and not too large for a loop counter."""
     if not is_whole(value, least):
         raise ValueError(f"{name} must be a whole number >= {least}, got {short(value)}")
-    if value > MOST:
-        raise ValueError(f"{name} must not exceed {MOST} (2^31 - 2), got {value!r}")
+    if value > MAX_COUNT:
+        raise ValueError(f"{name} must not exceed {MAX_COUNT} (2^31 - 2), got {value!r}")
 
 
 def check_counts(**counts: Any) -> None:

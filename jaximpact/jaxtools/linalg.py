@@ -15,7 +15,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 UNROLL = 6
 
-LARGEST = 100  # iterations of `near_one`
+MAX_ITERATIONS = 100  # iterations of `near_one`
 
 
 def factorise(a: Array) -> Array:
@@ -181,7 +181,7 @@ def near_one(product: Callable[[Array], Array], b: Array) -> Array:
 
         def continues(carry: tuple) -> Array:
             k, _, r = carry
-            return (k < LARGEST) & (jnp.max(jnp.abs(r)) > 4 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(b)))
+            return (k < MAX_ITERATIONS) & (jnp.max(jnp.abs(r)) > 4 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(b)))
 
         return lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), b, b - product(b)))[1]
 

@@ -29,7 +29,7 @@ try:
 except (ImportError, AttributeError):  # pragma: no cover - another jax: a thread is asked
     _UNSET = None
 
-LONG = 10_000  # steps from which a motion is waited for in a way that Ctrl-C gets through
+INTERRUPTIBLE_STEPS = 10_000  # steps from which a motion is waited for in a way that Ctrl-C gets through
 _orphan = False  # whether this process was forked from one whose threads of jax it lacks
 
 
@@ -170,7 +170,7 @@ def is_usual() -> bool:
 
 def workers(steps: float = np.inf) -> int:
     """Number of threads for chunks with ``steps`` steps in all: one per CPU core, since XLA runs a loop over small arrays on one core."""
-    return core_count() if steps > LONG and jax.default_backend() == "cpu" and is_usual() else 1
+    return core_count() if steps > INTERRUPTIBLE_STEPS and jax.default_backend() == "cpu" and is_usual() else 1
 
 
 def core_count() -> int:
@@ -183,7 +183,7 @@ def make_executor(threads: int, steps: float = np.inf) -> Executor:
 
     One thread is the calling thread itself, unless it is the main thread and the work takes long: signals must reach that one.
     """
-    main = steps > LONG and threading.current_thread() is threading.main_thread()
+    main = steps > INTERRUPTIBLE_STEPS and threading.current_thread() is threading.main_thread()
     return DaemonPool(threads) if threads > 1 or (main and is_usual()) else InlineExecutor()
 
 
@@ -199,7 +199,7 @@ def wait_interruptibly(tree: Any) -> Any:
 
 def interruptible(call: Callable, steps: int) -> Any:
     """Result of ``call()``; a long one called in the main thread runs in another thread, so that signals get through."""
-    if steps < LONG or threading.current_thread() is not threading.main_thread() or not is_usual():
+    if steps < INTERRUPTIBLE_STEPS or threading.current_thread() is not threading.main_thread() or not is_usual():
         return call()
     other = DaemonPool(1)
     found = other.submit(call)

@@ -73,7 +73,7 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
     if execution == "kernel":
         return partial(_or_refuse, execution, as_kernel(task, program, lanes, shares, sys.maxsize))
     trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
-    return _Chooser(as_kernel(task, program, lanes, shares, kernel.LARGEST), xla, trusted)
+    return _Chooser(as_kernel(task, program, lanes, shares, kernel.MAX_OPS_TRITON), xla, trusted)
 
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..jaxtools.argument_checks import MOST, is_array, is_traced, is_whole, known_numbers, real_array
+from ..jaxtools.argument_checks import MAX_COUNT, is_array, is_traced, is_whole, known_numbers, real_array
 from ..mechanics.problem import Problem
 
 
@@ -95,11 +95,11 @@ def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
     """Number of steps of size h to reach t1, up to round-off, elementwise; ValueError if too many."""
     with np.errstate(over="ignore"):
         ratio = (np.asarray(t1, np.float64) - t0) / h
-    if not (ratio <= MOST).all():
+    if not (ratio <= MAX_COUNT).all():
         i = np.unravel_index(np.argmax(ratio), ratio.shape)
         of = f" of trajectory {i[0]}" if i else ""
         raise ValueError(
-            f"h = {np.broadcast_to(h, ratio.shape)[i]:g}{of} makes {ratio[i]:.3g} steps from t0 to t1, but at most {MOST} "
+            f"h = {np.broadcast_to(h, ratio.shape)[i]:g}{of} makes {ratio[i]:.3g} steps from t0 to t1, but at most {MAX_COUNT} "
             "(2^31 - 2) are possible: take a larger h, or compute the motion in parts"
         )
     steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))

@@ -25,14 +25,14 @@ from .lanes import Lanes
 from .program import Program
 
 FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
-MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
-LARGEST = 16384  # lanes in one automatic chunk on a CPU,
+CHUNK_BYTES = 256 * 2**20  # bytes of saved rows in one automatic chunk
+MAX_CHUNK_LANES = 16384  # lanes in one automatic chunk on a CPU,
 LARGEST_ON_DEVICE = 2**20  # and on an accelerator, which they have to fill
 
 
 def largest() -> int:
     """Largest number of lanes in an automatic chunk."""
-    return LARGEST if jax.default_backend() == "cpu" else LARGEST_ON_DEVICE
+    return MAX_CHUNK_LANES if jax.default_backend() == "cpu" else LARGEST_ON_DEVICE
 
 
 def devices(lanes: int) -> int:
@@ -42,11 +42,11 @@ def devices(lanes: int) -> int:
 
 
 def _automatic_chunk(program: Program, one: Motion) -> int:
-    """Number of lanes whose saved rows fit MEMORY."""
+    """Number of lanes whose saved rows fit CHUNK_BYTES."""
     m = program.problem.count(one.t0, one.q0, one.args)
     made = (one.q0.shape[0] + m) * one.q0.dtype.itemsize if program.function is None else 0
     row = program.row_size(one, m) + made
-    return int(np.clip(MEMORY // ((program.rows + 1) * max(row, 1)), 1, largest()))
+    return int(np.clip(CHUNK_BYTES // ((program.rows + 1) * max(row, 1)), 1, largest()))
 
 
 def _span(lanes: Any) -> Any:

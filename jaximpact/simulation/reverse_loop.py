@@ -31,9 +31,11 @@ from .backends import without_rows
 from .motion_loop import MotionLoop
 from .rows import Row, RowRequest, step_at_or_after
 
-MEMORY = 2**30  # bytes of states to keep, beyond which reverse mode goes through XLA, which computes them again
-WIDE = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
-FEW = 16  # lanes from which they are shared out to all cores: a lane takes many steps
+MAX_STATE_BYTES = (
+    2**30
+)  # bytes of states to keep, beyond which reverse mode goes through XLA, which computes them again
+MAX_REVERSE_INPUTS = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
+MIN_LANES_FOR_THREADS = 16  # lanes from which they are shared out to all cores: a lane takes many steps
 
 
 def is_real(x: Any) -> bool:
@@ -162,7 +164,7 @@ class Backwards:
 
     Raises:
         Unsupported, ImportError: as `compile_lanes`; lanes differ in the steps that given times belong to, the states would not fit into
-            `MEMORY`, or there are more than `WIDE` numbers moved.
+            `MAX_STATE_BYTES`, or more than `MAX_REVERSE_INPUTS` numbers are differentiated by.
     """
 
     def __init__(self, parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None):
@@ -178,9 +180,9 @@ class Backwards:
         some = [x for x, m in zip(leaves, parts.moved, strict=True) if m]
         self.carry = jax.eval_shape(lambda leaves: _start(leaves, parts=parts), leaves)
         size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self.carry))
-        if size * program.length * (lanes or 1) > MEMORY:
+        if size * program.length * (lanes or 1) > MAX_STATE_BYTES:
             raise Unsupported("reverse mode of so many states")
-        if sum(math.prod(x.shape) for x in some) > WIDE:
+        if sum(math.prod(x.shape) for x in some) > MAX_REVERSE_INPUTS:
             raise Unsupported("reverse mode of so many numbers")
         self.steps = program.length
         with without_collection():
@@ -215,7 +217,7 @@ class Backwards:
         """Writes the results of all lanes."""
         every = self.lanes or 1
         slices = [slice(0, every)]
-        if every >= FEW:
+        if every >= MIN_LANES_FOR_THREADS:
             ends = np.linspace(0, every, core_count() + 1).astype(int)
             slices = [slice(a, b) for a, b in pairwise(ends)]
 

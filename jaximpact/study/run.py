@@ -35,7 +35,7 @@ from .fingerprint import of, sources
 from .schema import DONE, Schema, Variable
 from .zarr_store import ZarrStore
 
-MEMORY = 16 * 2**20  # bytes of rows in one automatic block
+BLOCK_BYTES = 16 * 2**20  # bytes of rows in one automatic block
 STATE = ("q", "v", "z", "impulse", "energy", "pairs")
 
 
@@ -103,7 +103,7 @@ class Run:
         if block is not None:
             check_counts(block=block)
         rows = -(-steps // kept.every) + 1
-        self.blocks = Blocks.of((rows,), int(max(1, MEMORY // size)) if block is None else int(block))
+        self.blocks = Blocks.of((rows,), int(max(1, BLOCK_BYTES // size)) if block is None else int(block))
         if self.store.exists:
             self._check()
 

@@ -27,8 +27,8 @@ from ..scalar.interpreter import inputs
 from .array_emitter import ArrayEmitter, any_of, rebuilder
 
 TURNS = 6  # of a loop without a branch; of 2000 double pendulums no step needs more iterations than five
-LARGEST = 10_000  # operations of a step: more take minutes to compile
-MOST = 64  # numbers of a state, each an array of its own: XLA gives some hundred arrays to a kernel
+MAX_OPS_BRANCH_FREE = 10_000  # operations of a step: more take minutes to compile
+MAX_STATE_NUMBERS = 64  # numbers of a state, each an array of its own: XLA gives some hundred arrays to a kernel
 
 
 class BranchFreeEmitter(ArrayEmitter):
@@ -172,8 +172,10 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
     member = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     closed = _fold_constants(inline_calls(jax.make_jaxpr(of_lane)(*jax.tree.map(member, (own, carry)))))
     carried, operations = sum(math.prod(x.shape[1:]) for x in carry), cost(closed)
-    if operations > LARGEST or carried > MOST:
-        raise Unsupported(f"a step of some {operations} operations on {carried} numbers, more than {LARGEST} or {MOST}")
+    if operations > MAX_OPS_BRANCH_FREE or carried > MAX_STATE_NUMBERS:
+        raise Unsupported(
+            f"a step of some {operations} operations on {carried} numbers, more than {MAX_OPS_BRANCH_FREE} or {MAX_STATE_NUMBERS}"
+        )
     variables, constants = inputs(closed)
     own, constants = [_numbers(x, True) for x in own], [_numbers(x, False) for x in constants]
     rebuilt = rebuilder([_numbers(x, True) for x in carry])

@@ -23,10 +23,10 @@ BLOCK = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
 )
 WARPS = 1
-LARGEST = 10_000  # operations of a program: twice as many take minutes to compile
+MAX_OPS_TRITON = 10_000  # operations of a program: twice as many take minutes to compile
 
 
-def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bool = False) -> Callable:
+def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interpret: bool = False) -> Callable:
     """Runs ``one`` for all lanes as one kernel, like `jax.vmap` with ``in_axes=axes``.
 
     ``largest``: operations of a program at most; ``interpret``: imitate the kernel, on any platform.

@@ -34,7 +34,7 @@ from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
 from .ir_writer import Number, constant
 
-TOGETHER = 8  # sums that are added up side by side: as many as keep the processor busy
+PARALLEL_SUMS = 8  # sums that are added up side by side: as many as keep the processor busy
 
 # of data movement, which cost nothing
 
@@ -231,7 +231,7 @@ def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
     kinds = ("and", "or") if x.dtype.kind == "b" else kinds
     split = len(batch) + len(rows)
     axis = next((i for i in (split - 1, len(target.shape) - 1) if i >= len(batch) and target.shape[i] > 1), None)
-    count = 1 if axis is None else max(k for k in range(1, TOGETHER + 1) if target.shape[axis] % k == 0)
+    count = 1 if axis is None else max(k for k in range(1, PARALLEL_SUMS + 1) if target.shape[axis] % k == 0)
     shape = [n // count if i == axis else n for i, n in enumerate(target.shape)]
 
     def body(index: list[Number]) -> None:

@@ -24,10 +24,10 @@ from .emitter import Text, emit
 from .jit import Code, host, write_or_load
 from .program_key import program_key
 
-LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
-FEW = 32
-SHORT = 4096  # bytes up to which what all lanes share is copied
-LARGEST = 100_000  # operations of a program: more take long to compile
+LONG_PROGRAM_OPS = 20_000  # operations of a program that is shorter with loops over arrays of more than SMALL_IN_LONG_PROGRAMS entries: it compiles twice as soon
+SMALL_IN_LONG_PROGRAMS = 32
+MAX_COPIED_BYTES = 4096  # bytes up to which what all lanes share is copied
+MAX_OPS_LLVM = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
 _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
 _called: WeakValueDictionary[Any, CompiledFunction] = (
@@ -74,7 +74,7 @@ class CompiledFunction:
             end = place + size * dtype.itemsize
             return place
 
-        copied = [c or x.nbytes <= SHORT for x, c in zip(operands, carried, strict=True)]
+        copied = [c or x.nbytes <= MAX_COPIED_BYTES for x, c in zip(operands, carried, strict=True)]
         sizes = [x.size // lanes * padded if c else x.size for x, c in zip(operands, carried, strict=True)]
         inside = [reserve(n, x.dtype) if own else -1 for x, n, own in zip(operands, sizes, copied, strict=True)]
         shapes = [(math.prod(a.shape), rows if many else 1, padded) for a, many in results]
@@ -220,10 +220,10 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     small = SMALL
-    if (count := cost(closed)) > LONG:
-        small, count = FEW, cost(closed, FEW)
-    if count > LARGEST:
-        raise Unsupported(f"a program of some {count} operations, more than {LARGEST}")
+    if (count := cost(closed)) > LONG_PROGRAM_OPS:
+        small, count = SMALL_IN_LONG_PROGRAMS, cost(closed, SMALL_IN_LONG_PROGRAMS)
+    if count > MAX_OPS_LLVM:
+        raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_LLVM}")
     variables, constants = inputs(closed)
     # numbers that all lanes share may be of more digits, as tolerances are
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
