@@ -90,7 +90,7 @@ def test_lists_do_not_grow_without_end(way, monkeypatch, tmp_path):
     problem = ji.Problem(lambda t, q, v, args: 0 * q, Bodies(count, gap, reach, pairs=room))
     q0 = 0.5 * np.stack(np.divmod(np.arange(count), 60), axis=1).ravel()
     options = {"t1": 0.04, "h": 1e-2}
-    monkeypatch.setattr("jaximpact.checks.free_memory", lambda: 4e8)
+    monkeypatch.setattr("jaximpact.jaxtools.argument_checks.free_memory", lambda: 4e8)
     with pytest.raises(ValueError, match=r"room for \d{7} pairs of 3000 bodies .* takes .* GiB of memory"):
         if way == "run":
             ji.study.Run(tmp_path / "run.zarr", problem, q0, 0 * q0, save=2, **options).run()

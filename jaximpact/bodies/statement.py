@@ -48,7 +48,7 @@ class Bodies(OfBodies):
             a quarter of it in a step.
         lists: whether near pairs are listed; by default for more than 8 bodies.
         pairs, members: near pairs, and bodies in a cell of the search, that there is room for; by default from the start.
-        search: how near pairs are found: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, compiled at
+        search: method to find near pairs: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, compiled at
             once; by default that on a CPU, and cells elsewhere.
     """
 

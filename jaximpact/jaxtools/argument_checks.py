@@ -20,7 +20,7 @@ MAX_COUNT = 2**31 - 2  # largest count of steps or of anything else: loops count
 
 
 def short(value: Any) -> str:
-    """A value in one short line."""
+    """Short one-line text of a value, for messages."""
     text = " ".join(repr(value).split())
     return text if len(text) < 60 else f"{text[:57]}..."
 
@@ -31,7 +31,7 @@ def is_traced(*trees: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array or a scalar of numpy or jax; tracers are."""
+    """Whether a value is an array or scalar of numpy or jax; tracers count."""
     return isinstance(value, np.ndarray | np.generic | jax.Array)
 
 
@@ -125,7 +125,7 @@ def _is_none(x: Any) -> bool:
 
 
 def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
-    """The leaves of a pytree by the keys that lead to them, as text; what is None counts as a leaf."""
+    """Leaves of a pytree with their key paths as text; None counts as a leaf."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
     return {tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves}
 
@@ -145,7 +145,7 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def real_number(name: str, value: Any) -> float:
-    """One finite real number."""
+    """Checks one finite real number."""
     found = real(name, value)
     if found.ndim or np.asarray(value).dtype == bool or not np.isfinite(found):
         raise ValueError(f"{name} must be one finite number, got {value!r}")
@@ -153,7 +153,7 @@ def real_number(name: str, value: Any) -> float:
 
 
 def real_array(name: str, value: Any) -> Any:
-    """``value`` as an array of its own float dtype, the default one for integers; or an error that names it.
+    """``value`` as an array in its own float dtype (the default one for integers); an error names the argument.
 
     Known numbers stay numpy arrays: inside jit they remain known, and can be checked.
     """

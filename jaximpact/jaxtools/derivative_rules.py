@@ -1,4 +1,4 @@
-"""Values with a derivative of their own, and errors where a derivative would silently be wrong."""
+"""Custom derivatives: values with another value's derivative, implicit roots, and errors where a derivative would silently be wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ mlir.register_lowering(guard_p, mlir.lower_fun(lambda value, anchor, *, why: val
 
 
 def _over_reals(function: Callable, tree: Any, *others: Any) -> Any:
-    """``function`` of every floating leaf of pytrees."""
+    """Applies ``function`` to every floating leaf of pytrees."""
     real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return jax.tree.map(lambda x, *y: function(x, *y) if real(x) else x, tree, *others)
 
@@ -84,7 +84,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def graft_tree(value: Any, surrogate: Any) -> Any:
-    """`graft_once` for every floating leaf of a pytree."""
+    """Applies `graft_once` to every floating leaf of a pytree."""
     return _over_reals(graft_once, value, surrogate)
 
 
@@ -110,10 +110,10 @@ def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
 
 
 def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve: Callable) -> tuple[Any, Any]:
-    """A root x of ``residual`` with its derivative by the implicit function theorem, and real numbers aux without one.
+    """Root x of ``residual``, differentiated by the implicit function theorem; auxiliary real numbers have no derivative.
 
-    ``solve(residual, guess) -> (x, aux)``; ``tangent_solve(linear, y)`` gives x with ``linear(x) = y``. As `lax.custom_root`,
-    which newer versions of jax hide from primitives of our own.
+    ``solve(residual, guess) -> (x, aux)``; ``tangent_solve(linear, y)`` gives x with ``linear(x) = y``. It replaces `lax.custom_root`,
+    which newer versions of jax do not show to custom primitives.
     """
     of_residual, by_residual = hoist_constants(residual, guess)
     of_solve, by_solve = hoist_constants(lambda guess: solve(residual, guess), guess)

@@ -22,7 +22,7 @@ def from_sympy(
     contacts: Sequence[str] | None = None,
     units: str | Mapping[str, str] | None = None,
 ) -> Problem:
-    """The `Problem` of equations of motion that SymPy has derived; needs sympy, extra ``jaximpact[sympy]``.
+    """`Problem` from equations of motion derived by SymPy; needs sympy, extra ``jaximpact[sympy]``.
 
     M(q) and g(t, q, v) are SymPy's mass matrix and forcing. Generalised speeds u that are not the derivatives of the coordinates,
     u = Y(q) (dq/dt - w(t, q)), are replaced by them: M becomes Y' M Y (Kane and Levinson, Dynamics (1985), section 2.12).
@@ -236,7 +236,7 @@ def _short_list(expressions: Any) -> str:
 
 
 def _values(names: list[str], args: Any, dtype: Any) -> list[Array]:
-    """The parameters, by name, from args."""
+    """Values of the parameters, by name, from args."""
     if not names:
         return []
     check_kind("args", args, Mapping, f"a dict with {', '.join(names)}")

@@ -118,8 +118,7 @@ def _led_to(
 
 
 class _Rates:
-    """Gaps and their rates along the motion, of the contacts that touch (m,), as a function of (t, q, v, args) with the switches of
-    the gaps."""
+    """Function (t, q, v, args) of gaps and gap velocities of the touching contacts (m,), with the switches of the gaps."""
 
     def __init__(self, gaps: Switches, touching: Array) -> None:
         self.gaps, self.touching = gaps, touching

@@ -221,7 +221,7 @@ class Contacts(NamedTuple):
 
 
 def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
-    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q); with ``rows`` (k,) of these constraints only."""
+    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q), or only its ``rows`` (k,)."""
 
     def gaps(x: Array) -> Array:
         f = problem.gaps(t, x, args)
@@ -242,7 +242,7 @@ def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | 
 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
-    """The contacts at (t, q)."""
+    """Linearises the constraints at (t, q)."""
     if problem.is_local:
         return problem.constraints.linearised(metric, t, q, args)  # type: ignore[union-attr, return-value]
     f, matrix = jacobian(problem, t, q, args)

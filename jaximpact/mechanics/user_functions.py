@@ -1,4 +1,4 @@
-"""Calls of the user's functions whose errors name the function and say how it failed."""
+"""Calls of users' functions, with errors that name the function and say how it failed."""
 
 from __future__ import annotations
 

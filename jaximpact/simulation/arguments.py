@@ -238,7 +238,7 @@ def refuse_traced(tree: Any) -> None:
 
 
 def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:
-    """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
+    """Whether no argument carries a lane axis; ``ranked`` are pairs (value, its rank without a lane axis)."""
     carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
     try:
         return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)

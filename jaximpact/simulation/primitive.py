@@ -316,7 +316,7 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
         every = motion_p.bind(*known, function=of, axes=axes, count=count)
 
         def share(jacobian: Array, ct: Array) -> Array:
-            """(p,), or (lanes, p)."""
+            """Cotangents of the inputs, (p,) or (lanes, p), from one Jacobian."""
             left = (*jacobian.shape[: lane + 1], -1)
             flat = jacobian.reshape(left), ct.reshape(*ct.shape[:lane], -1)
             return jnp.einsum("...pk,...k->...p", *flat)

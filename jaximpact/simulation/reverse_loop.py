@@ -62,7 +62,7 @@ class Parts:
 
     @classmethod
     def of(cls, structure: Any, moved: tuple[bool, ...], used: tuple[bool, ...], solution: Any) -> Parts:
-        """``structure`` of the program for any number of steps and rows; ``solution``: the structure of the outputs."""
+        """Makes the parts; ``solution`` is the pytree structure of the outputs."""
         found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(solution, used))
         names = [path[0].name for path, u in found if u]
         kept = jax.tree.unflatten(structure, range(structure.num_leaves))[0].function
@@ -244,7 +244,7 @@ class Backwards:
         return np.where(every.last, self.steps, np.clip(numbers, 0, self.steps)).tolist(), every
 
     def of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
-        """The results for some lanes."""
+        """Results for some of the lanes."""
         leaves, given = list(map(np.ascontiguousarray, operands[: self.count])), operands[self.count :]
         numbers, turn = self.rows(leaves)
         leaves[self.times] = leaves[self.times][:0]

@@ -1,6 +1,6 @@
-"""Checks at the entry, once, on the host: shapes, types, finiteness, admissible start, positive definite mass.
+"""Checks on the host before a motion starts: shapes, types, finiteness, admissible start, positive definite mass.
 
-Under a jax transformation the numbers are not known: shapes and types are still checked, numbers are not.
+Under a jax transformation numbers are unknown: shapes and types are still checked, values are not.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def _is_none(x: Any) -> bool:
 
 @lru_cache
 def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
-    """Which leaves of operands of a structure carry a lane axis."""
+    """Mask of the operands' leaves with a lane axis, from a prefix of axes."""
     operands = jax.tree.unflatten(structure, range(structure.num_leaves))
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
@@ -263,5 +263,5 @@ def _table(addresses: Sequence[int]) -> Any:
 
 
 def _places(arrays: Sequence[np.ndarray]) -> Any:
-    """The table of arrays."""
+    """C table of the arrays' addresses."""
     return _table([x.ctypes.data for x in arrays])

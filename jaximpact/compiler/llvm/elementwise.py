@@ -1,4 +1,4 @@
-"""The elementwise operations of jax on numbers of a `Writer`. No lane traps, whatever it holds."""
+"""Rules for elementwise primitives on numbers of a `Writer`. No instruction traps, whatever a lane holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rule = Callable[[Writer, Any, list[Number]], Number]
 
 
 def same(x: Number, value: Any) -> Number:
-    """A constant of the type of another number."""
+    """The constant ``value`` in the type of the number x."""
     return constant(value, x.dtype)
 
 

@@ -92,7 +92,7 @@ class LLVMEmitter:
     # values that pass from one basic block to another: numbers, and large arrays that lie in memory
 
     def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Number]:
-        """The numbers of values, as vectors where they vary."""
+        """The numbers of arrays in a flat list, broadcast to vectors where they vary."""
         split = [(self.number(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
         return [self.w.wide(y) if v else y for y, v in split]
 

@@ -37,7 +37,7 @@ BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a program: its name in the text, its dtype, and whether it is a vector over lanes."""
+    """A number of the program: its name in the IR, its dtype, and whether it is a vector over lanes."""
 
     name: str
     dtype: np.dtype
@@ -54,7 +54,7 @@ class Number:
 
 @cache
 def kind(dtype: Any) -> str:
-    """The type of a scalar."""
+    """LLVM type of a scalar."""
     try:
         return TYPES[np.dtype(dtype).name]  # the name takes numpy a while
     except (KeyError, TypeError) as error:
@@ -118,7 +118,7 @@ class Writer:
         return f"<{self.width} x {kind(dtype)}>" if wide else kind(dtype)
 
     def of(self, x: Number) -> str:
-        """The type of a number."""
+        """LLVM type of a number."""
         return self.type(x.dtype, x.wide)
 
     def arg(self, x: Number) -> str:
@@ -188,7 +188,7 @@ class Writer:
         return self.text(yes.dtype, yes.wide, f"select {self.arg(which)}, {self.arg(yes)}, {self.arg(no)}")
 
     def intrinsic(self, name: str, *values: Number, dtype: Any = None, extra: str = "") -> Number:
-        """``llvm.name`` of operands of one type; ``extra`` operands follow them."""
+        """Calls the intrinsic ``llvm.name`` on operands of one type, followed by ``extra`` operands."""
         operands = self.alike(values)
         first = operands[0]
         result = np.dtype(first.dtype if dtype is None else dtype)

@@ -130,7 +130,7 @@ def _small(w: Writer, x: Number, precision: Precision) -> tuple[Number, Number]:
     square = mul(z, z)
 
     def polynomial(coefficients: Sequence[float]) -> Number:
-        """Two terms at a time, which is a chain half as long as one by one."""
+        """Evaluates a polynomial two terms at a time, which halves the dependency chain."""
         pairs = [
             fma(z, real(a), real(b)) if a else real(b)
             for a, b in zip(coefficients[::2], coefficients[1::2], strict=True)

@@ -123,7 +123,7 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
     lines: list[str] = []
 
     def at(name: str, base: str, offset: int) -> str:
-        """The pointer that lies there."""
+        """Emits the load of the pointer stored at ``base`` + ``offset``."""
         lines.append(f"%{name}.at = getelementptr i8, ptr {base}, i64 {offset}")
         lines.append(f"%{name} = load ptr, ptr %{name}.at")
         return f"%{name}"

@@ -65,7 +65,7 @@ def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Newer versions of jax give `lax.custom_root` as an object."""
+    """Lowers `lax.custom_root` in newer versions of jax, which give it as an object: evaluates its expansion."""
     primitive = eqn.params["_prim"]
 
     def flat(*leaves: Any) -> list:

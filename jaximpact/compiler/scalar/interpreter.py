@@ -59,7 +59,7 @@ class ScalarInterpreter:
         return fill_array(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
 
     def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
-        """The outputs of a jaxpr."""
+        """Evaluates a jaxpr: its outputs for the given inputs."""
         closed = as_closed(jaxpr)
         closes = zip(closed.jaxpr.constvars, closed.consts, strict=True)
         constants = [self.given[v] if v in self.given else self.constant(x) for v, x in closes]

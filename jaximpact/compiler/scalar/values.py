@@ -68,7 +68,7 @@ def all_known(x: Value) -> bool:
 
 
 def fill_array(shape: Sequence[int], entries: Iterable[Any]) -> np.ndarray:
-    """The object array of a shape with these entries."""
+    """Object array with the given shape and entries."""
     found = np.empty(shape, object)
     found.reshape(-1)[:] = np.fromiter(entries, object, found.size)
     return found
@@ -91,6 +91,6 @@ def join_known(x: np.ndarray, dtype: Any) -> np.ndarray:
 
 
 def carried_axes(axes: Any, operands: Any) -> Any:
-    """Whether each leaf of the operands carries a lane axis, from a prefix of them with 0 and None."""
+    """Mask of the operands' leaves with a lane axis, from a prefix of axes 0 and None."""
     none = lambda x: x is None
     return jax.tree.map(lambda axis, x: jax.tree.map(lambda _: axis is not None, x), axes, operands, is_leaf=none)

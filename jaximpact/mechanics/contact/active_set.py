@@ -60,7 +60,7 @@ class ActiveSet(ContactSolver):
         return (16, size) if size > 32 else (size,)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        """As `ContactSolver.impulses`; active sets are guessed from the contacts that carry an impulse in ``guess``, if any do."""
+        """Solves as `ContactSolver.impulses` says; the initial active set is that of the impulses in ``guess``, if there are any."""
         m, d = contacts.shape
         a = contacts.delassus()
         if m <= ENUMERATE:

@@ -54,7 +54,7 @@ class ContactSolver(abc.ABC):
 
     @abc.abstractmethod
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
+        """Solves L >= 0, w = A L + offset >= 0, L w = 0 for the impulses L, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
 
     def allowed(self, speed: Array) -> Any:
         """Tolerated KKT residual, (), for contacts that close at ``speed`` ()."""

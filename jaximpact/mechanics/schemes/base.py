@@ -25,11 +25,12 @@ STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4,
 
 
 class State(NamedTuple):
-    """What the next step needs: step number n (t = t0 + n h), position q (d,), velocity v (d,) over the last step.
+    """State between steps: step number n (t = t0 + n h), position q (d,), and velocity v (d,) over the last step.
 
-    Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q. ``lasting`` (m,) bool
-    are contacts that the next step has to ask for, whatever their gaps, None where a scheme asks by their gaps alone; ``joints`` ()
-    bool, whether two gaps may be one joint.
+    Attributes:
+        low: rounding remainder of q (d,), kept below float64, where a step may be smaller than the resolution of q.
+        lasting: mask (m,) of contacts that the next step includes whatever their gaps; None for schemes that select by gaps alone.
+        joints: whether two gaps may be the sides of one joint, ().
     """
 
     n: Array
@@ -219,13 +220,13 @@ def mass_status(metric: Metric) -> Array:
 
 
 def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> Array:
-    """Whether h is beyond the stability bound of an explicit force, seen along the present velocity, ().
+    """Whether h is beyond the stability bound of an explicit force, tested along the present velocity, ().
 
-    Where such a scheme is unstable the state alternates, (q, v) -> (q - h v, -v). The acceleration answers to that with
-    (h K + 2 C) v, K and C being stiffness and damping; h times it is below 4 v in a stable step, in the kinetic metric and in
-    every direction. What drives away so fast multiplies the motion by five in a step, and is not resolved either. The time is
-    the same in both: a force that varies in time counts for nothing. So do a velocity and an answer within the rounding of positions
-    and forces, which native code contracts into sums in one of two places: those of a body at rest.
+    An unstable state alternates, (q, v) -> (q - h v, -v). The acceleration changes by (h K + 2 C) v under that, with stiffness K and
+    damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every direction. A force that accelerates the motion
+    as strongly multiplies it by five in a step, which is not resolved either. Both evaluations use the same time, so that a force that varies
+    in time does not count. Velocities and changes within the round-off of positions and forces are ignored: a body at rest has only
+    those, and native code rounds sums differently from XLA.
     """
     if traits.explicit <= 0:
         return jnp.zeros((), bool)

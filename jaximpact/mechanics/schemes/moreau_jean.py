@@ -144,8 +144,11 @@ class MoreauJean(Scheme):
     def depth_status(
         metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array, curved: bool
     ) -> Array:
-        """Status bit of penetrations, at the beginning of a step, that spoil the motion: past a contact that faces the first, or on a
-        ``curved`` surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
+        """Status bit of penetrations at the start of a step that spoil the motion.
+
+        They lead past an opposing contact, or lie on a ``curved`` surface. ``rate`` (m,) are the gap velocities, ``acts`` (m,) the contacts
+        with an impulse.
+        """
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
         depth, speed = -contacts.gap / norm, -rate / norm
