@@ -1,4 +1,4 @@
-"""What a scheme or a contact solver of one's own needs.
+"""Interface for schemes and contact solvers of one's own.
 
 A scheme is a dataclass that derives from `Scheme` and defines `init` and `step`; a contact solver derives from
 `ContactSolver` and defines `impulses`. Either is registered as a pytree (`jax.tree_util.register_dataclass`) and given as

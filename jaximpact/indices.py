@@ -1,4 +1,4 @@
-"""Global sensitivity indices: what an output owes to each input over whole ranges, from a study of a sampled design.
+"""Global sensitivity indices over whole ranges of the inputs, from a study of a sampled design.
 
     plan = Sobol(256, {"q0[0]": (1.0, 2.0), "e": (0.5, 0.9)})
     study = Study("bounces.zarr", problem, plan.design(), ...)
@@ -38,12 +38,12 @@ CONSTANT = 1e-12  # relative, of outputs that do not vary
 
 @dataclass(frozen=True)
 class Plan(ABC):
-    """How inputs are sampled, and what is made of the outputs.
+    """Base class: how inputs are sampled, and how indices are computed from the outputs.
 
     Attributes:
-        count: size of the sample; see each method for the lanes that it makes.
+        count: size of the sample; each method states the number of lanes that follows.
         bounds: (low, high) by quantity, named as in `Design`: "e", "q0[0]", "args.g".
-        seed: of the sample, and of the bootstrap of confidence intervals.
+        seed: seed of the sample, and of the bootstrap of confidence intervals.
     """
 
     count: int
@@ -63,13 +63,13 @@ class Plan(ABC):
 
     @abstractmethod
     def sample(self) -> np.ndarray:
-        """The inputs of the lanes (B, N)."""
+        """Sampled inputs of all lanes (B, N)."""
 
     @abstractmethod
     def indices(
         self, study: Reading, output: Callable[[Solution], Any] = state, units: Mapping[str, str] | None = None
     ) -> Indices:
-        """The indices, of a study of this plan's design that has been run.
+        """Computes the indices from a finished study of this plan's design.
 
         Args:
             study: a `Study`.
@@ -83,12 +83,12 @@ class Plan(ABC):
         """
 
     def design(self) -> Design:
-        """The lanes, for `Study`."""
+        """The design to give to `Study`."""
         columns = dict(zip(self.bounds, self.sample().T, strict=True))
         return Design("points", columns, f"{type(self).__name__}, seed {self.seed}")
 
     def _solution(self, study: Reading) -> Solution:
-        """What the study computed; refused where it is one of another design."""
+        """The study's solution; raises if the study has another design."""
         check_kind("study", study, Reading, "a jaximpact.Study")
         mine, found = self.design().values, study.design.values
         if (
@@ -106,7 +106,7 @@ class Plan(ABC):
     def _names_and_units(
         self, outputs: tuple[str, ...], naming: Labels, units: Mapping[str, str] | None
     ) -> dict[str, Any]:
-        """Names of outputs and inputs, and their units, as fields of `Indices`."""
+        """Names and units of outputs and inputs, as fields of `Indices`."""
         inputs = tuple(_name(Key.of(text), naming) for text in self.bounds)
         strange = sorted({*(units or {})} - {*outputs, *inputs})
         if strange:
@@ -133,7 +133,7 @@ class Plan(ABC):
     def _by_blocks(
         self, study: Reading, output: Callable, units: Mapping[str, str] | None, size: int, analyse: Callable
     ) -> dict[str, Any]:
-        """What ``analyse(y, kept)`` says of each output, of the blocks of ``size`` lanes none of which failed."""
+        """Applies ``analyse(y, kept)`` to each output, over the blocks of ``size`` lanes without a failed lane."""
         names, y, status = self._outputs(study, output)
         named = self._names_and_units(names, study.problem.naming, units)
         bad = (status & int(FAILURES)) != 0
@@ -177,7 +177,7 @@ class Plan(ABC):
 
 @dataclass(frozen=True)
 class Sobol(Plan):
-    """Sobol' indices, shares of the variance: S1 of one input alone, ST with all its interactions; needs SALib.
+    """Sobol' indices, shares of the output's variance: S1 of one input alone, ST including all its interactions; needs SALib.
 
     ``count``, a power of two, makes count (N + 2) lanes of N inputs, with ``second`` count (2 N + 2) and the indices of pairs.
 
@@ -230,7 +230,7 @@ class Sobol(Plan):
 
 @dataclass(frozen=True)
 class Morris(Plan):
-    """Elementary effects, changes of the output over the whole range of one input, for screening many inputs; needs SALib.
+    """Elementary effects (Morris): output changes over the whole range of one input, for screening many inputs; needs SALib.
 
     ``count`` trajectories make count (N + 1) lanes of N inputs, on ``levels`` levels of each, an even number.
 
@@ -297,11 +297,11 @@ class Morris(Plan):
 
 @dataclass(frozen=True)
 class DGSM(Plan):
-    """Derivative-based indices nu = E[(dy/dp)^2] from Jacobians that are right across impacts, and the bounds of ST from them.
+    """Derivative-based indices nu = E[(dy/dp)^2], from Jacobians that are right across impacts, and the upper bounds on ST that follow.
 
     ``count``, a power of two, is the number of lanes, points of a scrambled Sobol' sequence. For y without jumps over the
     bounds, ST <= nu (high - low)^2 / (pi^2 Var y) (I. M. Sobol', S. Kucherenko, Math. Comput. Simulation 79 (2009) 3009-3017, theorem 2).
-    A derivative knows nothing of jumps: a velocity at a fixed time jumps where an impact passes that time.
+    Derivatives do not see jumps: a velocity at a fixed time jumps when an impact passes that time.
     """
 
     shown: ClassVar = ("bound",)
@@ -369,7 +369,7 @@ class DGSM(Plan):
     def _jacobians(
         self, study: Reading, which: np.ndarray, output: Callable
     ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]:
-        """Names, outputs (B, n), their derivatives by the inputs (B, n, N), and statuses (B,), of some of the lanes."""
+        """For some of the lanes: output names, outputs (B, n), derivatives by the inputs (B, n, N), and statuses (B,)."""
         keys = [Key.of(text) for text in self.bounds]
         wrt = tuple(dict.fromkeys(key.root for key in keys))
         with study.settings():
@@ -382,21 +382,21 @@ class DGSM(Plan):
 
 
 def dgsm(y: np.ndarray, jacobian: np.ndarray, width: np.ndarray) -> dict[str, np.ndarray]:
-    """nu and the bound of ST, (n, N), from outputs (B, n) and Jacobians (B, n, N)."""
+    """nu and the upper bound on ST, (n, N), from outputs (B, n) and Jacobians (B, n, N)."""
     nu, variance = np.mean(jacobian**2, axis=0), y.var(axis=0)[:, None]
     varies = variance > (CONSTANT * np.max(np.abs(y), axis=0)[:, None]) ** 2
     return {"nu": nu, "bound": nu * width**2 / (np.pi**2 * np.where(varies, variance, np.nan))}
 
 
 def causes(status: np.ndarray) -> dict[str, int]:
-    """How many of the statuses hold each bit that speaks against a lane."""
+    """Number of lanes with each status bit that excludes a lane."""
     against = [bit for bit in Status if bit & (FAILURES | DOUBTS)]
     counts = {str(bit.name): int(np.sum((status & int(bit)) != 0)) for bit in against}
     return {name: count for name, count in counts.items() if count}
 
 
 def salib(module: str) -> None:
-    """ImportError that says how to install it, where SALib is missing; its warnings on import are not the user's."""
+    """Imports a module of SALib without its warnings; ImportError says how to install it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -406,7 +406,7 @@ def salib(module: str) -> None:
 
 
 def _name(key: Key, naming: Labels) -> str:
-    """A quantity of the design with the name of its coordinate, where the problem has one: "q0[0]" is q0[y]."""
+    """Name of a varied quantity, with the coordinate's name if the problem has one: "q0[0]" is q0[y]."""
     names = naming.coordinates
     if names is None or key.root not in ("q0", "v0") or key.component is None:
         return key.text

@@ -1,3 +1,3 @@
-"""The version of the package, for those modules that record it."""
+"""Version of the package, for modules that record it."""
 
 __version__ = "0.2.0"

@@ -24,7 +24,7 @@ DONE = pytest.StashKey[list]()  # tests that this process has run
 
 
 class Refused(logging.Handler):
-    """Code that LLVM refuses is computed by XLA in silence: here it is an error."""
+    """Turns the silent fallback to XLA, when LLVM refuses code, into an error."""
 
     def emit(self, record):
         text = record.getMessage()
@@ -43,7 +43,7 @@ def pytest_configure(config):
 
 @pytest.fixture(autouse=True)
 def _drop_compiled_code(request):
-    """Programs are shared between tests, but they are memory, and a process has a limited number of memory maps."""
+    """Drops compiled programs now and then: they are shared between tests, but a process has a limited number of memory maps."""
     yield
     done = request.session.stash.setdefault(DONE, [0])
     done[0] += 1

@@ -21,12 +21,12 @@ class SchemeRow(NamedTuple):
     lag: int = 0
 
     def restitution(self, e: float) -> float:
-        """e, or 0 where the scheme covers nothing else."""
+        """e, or 0 for a scheme of inelastic impacts alone."""
         return 0.0 if self.inelastic else e
 
 
 class SolverRow(NamedTuple):
-    """What a contact solver promises: ``exact``, up to round-off; else up to its tolerance."""
+    """Promises of a contact solver: ``exact`` up to round-off, else up to its tolerance."""
 
     solver: ContactSolver
     exact: bool = False

@@ -585,7 +585,7 @@ def NEWTON(f, start):
 
 
 def families():
-    """The expressions of each family."""
+    """Expressions by family of primitives."""
     found = {}
     for block in TABLE.strip().split("\n\n"):
         name, *lines = block.splitlines()
@@ -598,12 +598,12 @@ PLACES = {"jax": jax, "jnp": jnp, "lax": lax, "OWN_JVP": OWN_JVP, "OWN_VJP": OWN
 
 
 def function(expression):
-    """Of all operands."""
+    """Function of all operands that evaluates an expression."""
     return eval(f"lambda {', '.join(NAMES)}: {expression}", dict(PLACES))
 
 
 def operands(dtype):
-    """Of all lanes; none is denormal, nor are most of their products: XLA takes those for zero."""
+    """Operands of all lanes; neither they nor most of their products are denormal, since XLA flushes denormals to zero."""
     info, random = np.finfo(dtype), np.random.default_rng(0)
     tiny, most = float(info.tiny) ** 0.94, info.max
     real = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 3.0, np.pi / 2, 1e4 / 3, -1e6 / 3, tiny, -tiny, most, -most, np.inf, -np.inf, np.nan,

@@ -40,7 +40,7 @@ PROBLEM = ji.Problem(force, gaps, mass)
 
 
 def draw(kind: int, seed: int) -> System:
-    """The system of a seed, of one of KINDS: all walls open at the start."""
+    """Random system for a seed, of one of KINDS, with all walls open at the start."""
     rng = np.random.default_rng([seed, 10 + kind])
     normal, uniform = rng.standard_normal, rng.uniform
     law = rng.random()
@@ -103,7 +103,7 @@ def draw(kind: int, seed: int) -> System:
 
 
 def first_below(c: float, b: float, a: float) -> float:
-    """The first time at which c + b s + a s^2/2 falls below 0, where c >= 0 up to round-off."""
+    """First time at which c + b s + a s^2/2 falls below 0; c >= 0 up to round-off."""
     if c <= TOUCH / 100:
         return 0.0 if b < 0 else -2 * b / a if a < 0 else np.inf
     if a == 0:
@@ -115,7 +115,7 @@ def first_below(c: float, b: float, a: float) -> float:
 
 
 class Motion:
-    """A motion from event to event; ``impacts``: their number; ``scale``: the largest |v| and |a|, walls included."""
+    """Exact motion, from event to event; ``impacts``: their number; ``scale``: the largest |v| and |a|, walls included."""
 
     def __init__(self, system: System, t1: float, most: int = 400):
         self.a, self.e, self.t = system.args, system.e, 0.0
@@ -136,7 +136,7 @@ class Motion:
         raise Excluded("accumulating: too many events")
 
     def contacts(self):
-        """Gaps, their rates, and gradients, in this piece."""
+        """Gaps, their rates, and gradients, in the present piece."""
         a, i, j = self.a, self.when, self.where
         speed = (a["height"][i + 1] - a["height"][i]) / (a["when"][i + 1] - a["when"][i])
         slope = (a["ground"][j + 1] - a["ground"][j]) / (a["where"][j + 1] - a["where"][j])
@@ -151,7 +151,7 @@ class Motion:
         return gap, rate, gradient
 
     def settle(self, most: int):
-        """All impacts at this time, then which contacts last, and the acceleration."""
+        """Applies all impacts at this time, then finds the lasting contacts and the acceleration."""
         for _ in range(20):
             gap, rate, gradient = self.contacts()
             closed = gap < TOUCH

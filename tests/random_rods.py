@@ -28,7 +28,7 @@ PROBLEM = ji.Problem(force, gaps)
 
 
 def draw(seed: int) -> System:
-    """The system of a seed, in the angle: one wall at least, on the right."""
+    """Random system for a seed, in the angle: one wall at least, on the right."""
     rng = np.random.default_rng([seed, 99])
     law = rng.random()
     e = 0.0 if law < 0.4 else 1.0 if law < 0.5 else rng.uniform(0.1, 0.95)
@@ -42,7 +42,7 @@ def draw(seed: int) -> System:
 
 
 class Motion(random_systems.Motion):
-    """The motion of the angle; ends and scales as of a point on the circle."""
+    """Exact motion of the angle; ends and scales are those of the point on the circle."""
 
     def __init__(self, system: System, t1: float):
         one, none = np.ones(1), np.zeros((WALLS, 1))
@@ -61,7 +61,7 @@ class Motion(random_systems.Motion):
 
 
 def cartesian(angle, rate):
-    """Position and velocity (..., 2) on the circle, of angle and rate (..., 1)."""
+    """Position and velocity (..., 2) on the circle, from angle and rate (..., 1)."""
     along = np.concatenate([np.cos(angle), np.sin(angle)], axis=-1)
     return np.concatenate([np.sin(angle), -np.cos(angle)], axis=-1), rate * along
 
@@ -74,7 +74,7 @@ def direction(system: System, rng) -> dict:
 
 
 def cartesian_direction(system: System, along: dict) -> dict:
-    """A direction that stays on the circle, to first order."""
+    """Direction of change of the data that keeps the start on the circle, to first order."""
     (s,), (c,), (w,) = np.sin(system.q0), np.cos(system.q0), system.v0
     turn, speed = along["q0"][0], along["v0"][0]
     tangent, normal = np.array([c, s]), np.array([s, -c])

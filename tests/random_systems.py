@@ -59,7 +59,7 @@ class System(NamedTuple):
 
 
 def draw(seed: int, d: int, walls: int) -> System:
-    """The system of a seed: ``d`` coordinates, one wall at least and ``walls`` at most, all open at the start."""
+    """Random system for a seed, with ``d`` coordinates, and one to ``walls`` walls, all open at the start."""
     rng = np.random.default_rng([seed, d, walls])
     normal, some = rng.standard_normal, lambda chance, *shape: rng.random(shape) < chance
     root, count = np.sqrt(d), rng.integers(1, walls + 1)
@@ -90,7 +90,7 @@ def draw(seed: int, d: int, walls: int) -> System:
 
 
 def whole_numbers(args: dict) -> dict:
-    """The same coefficients for the library: whole numbers, but those to differentiate by."""
+    """The coefficients in the form the library gets: integers, except those to differentiate by."""
     return {k: x if k in FLOATING else np.rint(x / UNIT).astype(np.int64) for k, x in args.items()}
 
 
@@ -102,7 +102,7 @@ NODES = np.linspace(0, 1, 9)  # of an integrator's step, where gaps and multipli
 
 
 class Excluded(Exception):
-    """The motion has no unique continuation, or none that can be located: the message says which exception it is."""
+    """Raised for a motion without a unique continuation, or one that cannot be located; the message names the exception."""
 
 
 class Impact(NamedTuple):
@@ -116,7 +116,7 @@ class Impact(NamedTuple):
 
 
 class Motion:
-    """A motion from event to event; ``impacts`` and ``releases`` in order, ``scale`` the largest |v|, |a|, |change of a|/s."""
+    """Exact motion, from event to event; ``impacts`` and ``releases`` in order, ``scale`` the largest |v|, |a|, |change of a|/s."""
 
     def __init__(self, system: System, t1: float, tolerance: float = 1e-11, most_impacts: int = 60):
         self.e, self.tolerance, self.most = system.e, tolerance, most_impacts
@@ -200,7 +200,7 @@ class Motion:
             self.t, self.x = t, run.y[:, -1]
 
     def advance(self):
-        """To the next event, which is treated, or to t1."""
+        """Advances to the next event and treats it, or to t1."""
         settings = {"rtol": self.tolerance, "atol": self.tolerance, "max_step": self.t1 / 8}
         hop = self.hop()
         if hop:
@@ -222,14 +222,14 @@ class Motion:
             self.t, self.x = run.t, run.y
 
     def measure(self, before, start, end, x):
-        """Note how fast position and velocity change; the slope at the end."""
+        """Records how fast position and velocity change; returns the slope at the end."""
         after, half = self.slope(end, x), self.eye.shape[0]
         change = np.linalg.norm(after[half:] - before[half:]) / max(end - start, 1e-3)
         self.scale = np.maximum(self.scale, [np.linalg.norm(after[:half]), np.linalg.norm(after[half:]), change])
         return after
 
     def hop(self):
-        """A third of the shortest hop that starts now, or None."""
+        """A third of the duration of the shortest hop that starts now, or None."""
         gap, rate, bend, *_ = self.parts(self.t, self.x)
         hops = (gap < TOUCH) & ~self.closed & ~self.asleep & (rate > 0) & (bend < 0)
         return float(np.min(-2 * rate[hops] / bend[hops])) / 3 if hops.any() else None
@@ -305,7 +305,7 @@ WALLS = "offset", "normal", "swell", "wave", "rate"
 
 
 def root(f, a, b):
-    """Where f changes sign; one that it does not have up to round-off is at the better end."""
+    """Zero of f in [a, b]; if f does not change sign because of round-off, the better end."""
     ends = f(a), f(b)
     return brentq(f, a, b, xtol=1e-15) if ends[0] * ends[1] < 0 else (a, b)[int(abs(ends[1]) < abs(ends[0]))]
 
@@ -330,7 +330,7 @@ def crossing(gap, rate, times, gaps, rates):
 
 
 def complementary(matrix, residual, among):
-    """0 <= L _|_ S L + r >= 0 restricted to ``among`` (a mask), by looking at every subset."""
+    """Solves 0 <= L _|_ S L + r >= 0 restricted to a mask ``among``, by trying every subset."""
     slack = 1e-9 * (1 + np.max(np.abs(residual), initial=0.0))
     places = np.flatnonzero(among)
     for size in range(min(places.size, 3) + 1):

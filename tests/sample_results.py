@@ -15,7 +15,7 @@ def height(t, q, v, args):
 
 
 def samples(problem=BALL.problem):
-    """Results of every kind that takes no searching, by name; ``problem`` is the ball, with names and units or without."""
+    """Results of every kind that is quick to compute, by name; ``problem`` is the ball, with or without names and units."""
     motion = ji.solve(problem, CASE.q0, CASE.v0, steps=503, **OPTIONS)
     q0 = np.array(CASE.q0) + np.linspace(0, 0.1, 5)[:, None]
     batch = ji.ensemble(problem, q0, np.zeros((5, 1)), h=CASE.t1 / 101, save=1, **OPTIONS)
@@ -69,7 +69,7 @@ def samples(problem=BALL.problem):
 
 
 def undrawn(found):
-    """Results that have no picture, by name, from those of `samples`."""
+    """Results without a picture, by name, from those of `samples`."""
     batch = found["batch"]
     return {
         "hypotheses": analysis.check_hypotheses(BALL.problem, found["motion"], args=CASE.args),

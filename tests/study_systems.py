@@ -27,7 +27,7 @@ def above_floor(t, q, args):
 
 
 def until_limit(t, q, v, args):
-    """Not finite after a time that is a parameter."""
+    """Force that is not finite after a time given as a parameter."""
     return jnp.where(t > args["limit"], jnp.nan, -9.81) * jnp.ones_like(q)
 
 
@@ -97,7 +97,7 @@ def small(store, design=None, problem="study_systems:ball", **changes):
 
 
 class Here(Executor):
-    """Computes at once, after ``act`` on the number of the submission."""
+    """Executor that computes at once, after calling ``act`` with the number of the submission."""
 
     def __init__(self, act=lambda number: None):
         self.act, self.submitted = act, 0
@@ -111,7 +111,7 @@ class Here(Executor):
 
 
 def run_until(study, count):
-    """Compute so many chunks and stop abruptly."""
+    """Computes ``count`` chunks of a study and stops abruptly."""
 
     def act(number):
         if number >= count:
@@ -123,12 +123,12 @@ def run_until(study, count):
 
 
 def begun(store, *arguments, **changes):
-    """A study of which no chunk is computed, nor anything compiled."""
+    """A study of which no chunk has been computed and nothing compiled."""
     return run_until(small(store, *arguments, **changes), 0)
 
 
 class Acting(ZarrStore):
-    """Calls ``act`` when a chunk is to be written."""
+    """Store that calls ``act`` before a chunk is written."""
 
     def __init__(self, path, number, act):
         super().__init__(path)
@@ -141,7 +141,7 @@ class Acting(ZarrStore):
 
 
 def digest(path) -> dict[str, str]:
-    """A hash of every stored byte that must not depend on how a study was computed."""
+    """Hash of all stored bytes that must not depend on how a study was computed."""
     files = sorted(file for file in Path(path).glob("*/*") if file.parent.name != ".study" and not file.is_dir())
     assert not [file for file in files if file.suffix == ".partial"]
     return {f"{file.parent.name}/{file.name}": hashlib.sha256(file.read_bytes()).hexdigest() for file in files}

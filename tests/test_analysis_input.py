@@ -81,7 +81,7 @@ CASES = [
 
 
 def refused(call, arguments):
-    """The error of a call, which must come from a check: a ValueError, TypeError or KeyError with words of this library."""
+    """Error of a call, which must be a ValueError, TypeError or KeyError raised by this library's own check."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises((ValueError, TypeError, KeyError, RuntimeError)) as caught:

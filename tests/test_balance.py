@@ -13,7 +13,7 @@ from jaximpact.analysis import balance
 
 
 def residuals(problem, q0, v0, t1, counts, scheme, args=None, e=None):
-    """Balances for several numbers of steps, and the orders of their residuals in energy and momentum."""
+    """Balances for several numbers of steps, and the observed orders of their energy and momentum residuals."""
     options = {"t1": t1, "scheme": scheme, "args": args, "e": e, "sensitivity": "none"}
     found = [balance(problem, ji.solve(problem, q0, v0, steps=n, **options), args=args, e=e) for n in counts]
     errors = np.log([[getattr(one, name) for one in found] for name in ("energy_error", "momentum_error")])

@@ -34,7 +34,7 @@ FLAT_HIT = replace(
 
 
 def differences(run, work, lanes, steps):
-    """Largest difference from jaximpact's positions and velocities, after a fourth and after all of the steps."""
+    """Largest difference from jaximpact's positions and velocities, after a fourth of the steps and after all."""
     q0, v0 = work.initial(lanes)
     times = work.h * np.array([steps // 4, steps])
     numbers = {"h": work.h, "e": work.restitution, "args": work.args}

@@ -56,12 +56,12 @@ def test_every_public_name_has_its_entry(module):
 
 
 def has_a_sentence(module, name):
-    """Constants and packages have one in place of an entry."""
+    """Whether a constant or package is described by a sentence, in place of an entry."""
     return name.isupper() or inspect.ismodule(getattr(module, name))
 
 
 def targets(text):
-    """What a page links to or takes in."""
+    """Pages that a page links to or includes."""
     text = re.sub(r"```(?:python|sh|text|toml|\{code-cell\}).*?```", "", text, flags=re.DOTALL)
     yield from re.findall(r"\{doc\}`(?:[^`<]*<)?([^`>]+)>?`", text)
     yield from (x.partition("#")[0] for x in re.findall(r"\]\(([^)\s]+)\)", text) if not x.startswith(("http", "#")))
@@ -167,7 +167,7 @@ def test_docstrings_are_made_safe():
 
 
 def calls(code):
-    """The functions of the library and of jax that code calls, by the names that a reader sees; ``jnp`` is arithmetic."""
+    """Functions of the library and of jax that code calls, by the names that a reader sees; ``jnp`` counts as arithmetic."""
     for node in ast.walk(ast.parse(code)):
         name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if re.fullmatch(r"(ji|plots|jax)(\.\w+)+", name):
@@ -245,7 +245,7 @@ def test_every_public_name_is_two_clicks_from_the_start_page(module):
 
 @pytest.fixture
 def browse(tmp_path):
-    """Open a page: its document after its scripts have run, and what they logged as errors."""
+    """Opens a page in the browser: its document after its scripts have run, and the errors they logged."""
 
     def opened(url, budget=20_000):
         command = [

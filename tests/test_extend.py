@@ -77,7 +77,7 @@ def test_what_is_no_scheme_is_told():
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Plastic(SymplecticEuler):
-    """What covers e = 0 alone, and whose force is implicit: it has no bound of stability."""
+    """A scheme for e = 0 alone with an implicit force, and so without a bound of stability."""
 
     traits = extend.Traits(restitution="none", explicit=0.0)
 

@@ -69,7 +69,7 @@ def exact(seed: int, d: int, walls: int = WALLS) -> Exact | str:
 
 
 def batch(systems: list[System]) -> dict:
-    """The same for `ensemble` and `sensitivities`."""
+    """Systems stacked into the arguments of `ensemble` and `sensitivities`."""
     args = [whole_numbers(system.args) for system in systems]
     stacked = {name: np.stack([one[name] for one in args]) for name in args[0]}
     data = {name: np.stack([np.asarray(getattr(s, name)) for s in systems]) for name in ("q0", "v0", "e")}
@@ -77,7 +77,7 @@ def batch(systems: list[System]) -> dict:
 
 
 def tolerances(name: str, found: Exact) -> np.ndarray:
-    """Of position and velocity at the finer step."""
+    """Tolerances of position and velocity at the finer step."""
     _, acceleration, change = found.motion.scale
     if name == "event-corrected":
         # bounces slower than SLOW are left out, here
@@ -240,7 +240,7 @@ def check_derivatives(name: str, d: int, seeds, steps=STEPS):
 
 
 def allowance(name: str, seed: int, d: int, value, spread, off: float) -> float:
-    """Of a derivative: the spread over data O(h) away, and h times its own change in a unit of time, and in a flight."""
+    """Error allowed in a derivative: its spread over data O(h) away, plus h times its change in a unit of time and in a flight."""
     motion = exact(seed, d).motion
     _, acceleration, change = motion.scale
     rate = max(1 / T1, change / acceleration)

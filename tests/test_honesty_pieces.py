@@ -112,7 +112,7 @@ def exact_derivative(kind: int, seed: int):
 
 
 def direction(family: Family, system: System, rng) -> dict:
-    """Random changes of all that has a derivative; on the circle, for a rod."""
+    """Random direction of change in all differentiable data; tangent to the circle, for a rod."""
     if family.motion is random_rods.Motion:
         return random_rods.direction(system, rng)
     along = {name: rng.uniform(-1, 1, np.shape(system.args[name])) for name in family.floating}
@@ -121,7 +121,7 @@ def direction(family: Family, system: System, rng) -> dict:
 
 
 def batch(family: Family, systems: list[System]) -> dict:
-    """The same for `ensemble` and `sensitivities`."""
+    """Systems stacked into the arguments of `ensemble` and `sensitivities`."""
     unit = 2.0**-40
     whole = lambda name, x: x if name in family.floating else np.rint(x / unit).astype(np.int64)
     args = [{name: whole(name, x) for name, x in system.args.items()} for system in systems]
@@ -187,7 +187,7 @@ def check_values(name: str, pairs) -> collections.Counter:
 
 
 def lost_bounds(name: str, kind: int, seed: int, run, lane: int) -> list[str]:
-    """What bounds every motion, resolved or not: energy that no wall and no force adds, walls that are not crossed."""
+    """Violated bounds that hold for every motion, resolved or not: energy not added by walls or forces, walls not crossed."""
     system = FAMILIES[kind].draw(seed)
     if kind < CLOSED or kind == RODS:
         return []

@@ -78,7 +78,7 @@ KINKS = {
 
 
 def status_of(problem, q0, v0, scheme, t1=1.5, **kwargs):
-    """Of the values, which is that of derivatives too."""
+    """Status of a motion whose derivatives are taken."""
     found = ji.solve(problem, q0, v0, t1=t1, h=0.01, scheme=scheme, sensitivity="corrected", **kwargs)
     return ji.Status(int(found.status))
 

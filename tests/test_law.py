@@ -63,7 +63,7 @@ def test_open_acts_on_what_is_no_number():
 
 
 def check(reaction, x, known, allowed):
-    """Held on what ``known`` found: its value, and its derivative in x, which is that of the law with a solver."""
+    """Checks a `Held` reaction on ``known`` contacts: its value, and its derivative in x against that of the law with a solver."""
 
     def both(law, x):
         found = reaction(law, x)

@@ -190,7 +190,7 @@ def lanewise(function, *lanes):
 
 
 def units(found, expected):
-    """How many units in the last place of what is expected the results are away from it, at most."""
+    """Largest distance of the results from the expected values, in units in the last place."""
     assert np.array_equal(np.isnan(found), np.isnan(expected))
     there = np.isfinite(expected)
     np.testing.assert_array_equal(found[np.isinf(expected)], expected[np.isinf(expected)])
@@ -425,7 +425,7 @@ def of_matrices(a, b, x):
 @pytest.mark.parametrize("small", ["numbers", "memory"])
 def test_matrices(monkeypatch, small):
     """Whether their entries are numbers or lie in memory; cond(a) < 10, so that n = 24 roundings are 1e-14."""
-    monkeypatch.setattr(native_run, "LONG", 10**9 if small == "numbers" else 0)
+    monkeypatch.setattr(native_run, "LONG_PROGRAM_OPS", 10**9 if small == "numbers" else 0)
     random, n = np.random.default_rng(0), 24 if small == "memory" else 6
     a = random.uniform(-1, 1, (3, n, n))
     a = a + a.swapaxes(1, 2) + 4 * n * np.eye(n)
@@ -450,7 +450,7 @@ def test_large_programs_are_loops_over_memory():
     q0 = q0 + np.linspace(-0.01, 0.01, 3)[:, None]
     given = {"t1": 0.3, "h": 0.01, "scheme": ji.Maury(), "save": "final"}
     found, expected = (ji.ensemble(problem, q0, 0 * q0, execution=way, **given) for way in WAYS)
-    assert native_run.LONG < 70_000 < native_run.LARGEST  # operations that it has
+    assert native_run.LONG_PROGRAM_OPS < 70_000 < native_run.MAX_OPS_LLVM  # operations that it has
     compare(found, expected, 1e-10)  # the solver's tolerance is 1e-12; contacts close and stay so
 
 
@@ -459,7 +459,7 @@ def test_large_programs_are_loops_over_memory():
 
 @pytest.fixture(params=["native", "xla"])
 def kept(request, tmp_path, monkeypatch):
-    """The folder of compiled programs, and a call of one program as a new process would make it: whether it compiled."""
+    """The cache folder, and a call of one program as in a new process, which tells whether it compiled."""
     folder = tmp_path / "cache"
     monkeypatch.setenv(cache.VARIABLE, str(folder))
     counter = native_compile if request.param == "native" else lasting
@@ -586,11 +586,11 @@ def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
     text = f"declare double @no_such_function(double)\ndefine double @{NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
     with pytest.raises(Unsupported, match="no_such_function"):
         native_compile.compile_module(text)
-    found = native_compile.undefined(native_compile.host().compile(text))
+    found = native_compile.undefined_symbols(native_compile.host().compile(text))
     assert found == ["no_such_function"]
     # one that LLVM's own passes write is in every process
     fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
-    assert native_compile.undefined(native_compile.host().compile(fill)) == ["memset"]
+    assert native_compile.undefined_symbols(native_compile.host().compile(fill)) == ["memset"]
     native_compile.compile_module(fill)
     # the way that a rule takes it
     monkeypatch.setitem(

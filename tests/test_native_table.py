@@ -31,7 +31,7 @@ def leaves(values, kinds):
 
 
 def derivative(function, backwards):
-    """By all real operands at once, along a direction; or of all real results."""
+    """Derivative of a function by all its real operands, along one direction, or in reverse mode."""
 
     def ones(values):
         return [jnp.asarray(np.cos(np.arange(x.size)), x.dtype).reshape(x.shape) for x in values]
@@ -53,13 +53,13 @@ def derivative(function, backwards):
 
 
 def flushed(x):
-    """XLA takes denormal numbers for zero; zeros may have either sign."""
+    """x with denormal numbers and signs of zero removed, as XLA treats them."""
     x = np.asarray(x)
     return np.where(np.abs(x) < np.finfo(x.dtype).tiny, 0, x) if x.dtype.kind == "f" else x
 
 
 def compare(expressions, change, operands, tolerance, least=0.0):
-    """One program of all that there is a rule for."""
+    """Compares native code with XLA on one program of all expressions."""
     functions = [change(table.function(x)) for x in expressions]
     every = lambda *operands: [function(*operands) for function in functions]
     found, expected = over_lanes(jax.jit(every), (0,) * len(operands))(*operands), jax.jit(jax.vmap(every))(*operands)
@@ -122,7 +122,7 @@ def test_values(family, dtype):
 
 
 def has_derivative(expression, backwards, operands):
-    """Of what jax has one, and where it is of functions that native code has."""
+    """Whether jax has a derivative of the expression, made of functions that native code has."""
     if "gammaln" in expression or ("OWN_VJP" in expression and not backwards):
         return False
     try:

@@ -20,7 +20,7 @@ def results():
 
 @pytest.fixture(scope="module")
 def named():
-    """The same of a problem with names; those that are put together by hand are given them."""
+    """The samples for a problem with names, which are also set on results put together by hand."""
     problem = BALL.problem.replace(coordinates=("height",), contacts=("floor",), units="m")
     return {name: result._with_labels(problem.naming, None) for name, result in samples(problem).items()}
 

@@ -34,7 +34,7 @@ def end(q, v, e, args, execution="auto", scheme=None, **options):
 
 
 def nestings(function):
-    """Each nesting of transformations, as a function of (q0, v0, e, args)."""
+    """Each nesting of jax transformations, as a function of (q0, v0, e, args)."""
     total = lambda *given: jnp.sum(function(*given) * jnp.arange(1.0, 5.0))
     lanes = jax.vmap(function, in_axes=(0, None, None, None))
     summed = lambda q, *given: jnp.sum(lanes(q, *given) ** 2)

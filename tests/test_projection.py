@@ -54,7 +54,7 @@ def brute_force(a, b):
 
 @cache
 def velocity(method):
-    """(contacts, offset) -> the problem solved, one program for each size."""
+    """Compiled solution of the velocity problem, (contacts, offset) -> reaction, one program for each size."""
     return jax.jit(lambda contacts, b: Solved(method).velocity(contacts, b))
 
 
@@ -136,7 +136,7 @@ BASE, ARGS = jnp.array([0.9, 0.9, 1.1]), {"radius": 1.0}
 
 @cache
 def position(method):
-    """(increment, scale) -> the curved problem solved from `BASE`, one program for all."""
+    """Compiled solution of the curved problem from `BASE`, (increment, scale) -> reaction, one program for all."""
     problem = curved_problem()
     metric = Metric.at(problem, jnp.zeros(3), ARGS)
     return jax.jit(

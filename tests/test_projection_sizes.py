@@ -62,7 +62,7 @@ def test_hard_active_sets(d, m):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Spoilt(ji.ActiveSet):
-    """Pivots that miss the tolerance, as round-off may: of the first matrix, or always."""
+    """`ActiveSet` whose pivots miss the tolerance, as round-off may cause: for the first matrix, or always."""
 
     always: bool = field(default=False, metadata={"static": True})
 
@@ -95,7 +95,7 @@ def test_refined_where_pivots_miss_the_tolerance(always):
 
 
 class AllTogether(ContactSolver):
-    """The exact method without its working sets, and without a start from known impulses: what the base class gives."""
+    """`ActiveSet` without working sets and without warm starts, as the base class has it."""
 
     tolerance, max_linearisations, warm_starts = 1e-12, 50, False
 

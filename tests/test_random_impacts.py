@@ -90,7 +90,7 @@ def back_to_start(args, t, q, v, held):
 
 @jax.jit
 def settled(args, q, v, touched):
-    """The start put onto the constraints of a mask, in the kinetic metric: a perturbed start stays in contact, too."""
+    """The start projected onto the constraints of a mask, in the kinetic metric, so that a perturbed start stays in contact."""
     for _ in range(2):
         k = _kinematics(args, 0.0, q, v)
         q = q - k.response @ jnp.where(touched, k.gap / jnp.diagonal(k.delassus), 0)

@@ -27,7 +27,7 @@ def results():
 
 
 def alike(one, other):
-    """The same classes, texts and numbers, bit for bit."""
+    """Whether two results have the same classes, texts and numbers, bit for bit."""
     if isinstance(one, np.ndarray | np.generic | jax.Array):
         assert isinstance(other, np.generic if isinstance(one, np.generic) else np.ndarray)
         assert other.dtype == one.dtype and other.shape == one.shape and other.tobytes() == np.asarray(one).tobytes()
@@ -206,7 +206,7 @@ def test_a_damaged_file_of_a_result_is_told(results, tmp_path):
 
 
 def digest_of(arrays, form):
-    """As a forger would make it."""
+    """Digest as a forger would compute it."""
     digest = hashlib.sha256(json.dumps(form).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].shape} {arrays[name].dtype.name};".encode() + arrays[name].tobytes())

@@ -51,7 +51,7 @@ def kinds(cls):
 
 
 def with_arrays(result, function):
-    """The same result, ``function`` of each of its arrays in place of them."""
+    """The result with ``function`` applied to each of its arrays."""
     if isinstance(result, Result):
         fields = {f.name: getattr(result, f.name) for f in dataclasses.fields(result)}
         return dataclasses.replace(result, **{name: with_arrays(x, function) for name, x in fields.items()})
@@ -337,7 +337,7 @@ def test_a_damaged_directory_is_told(results, tmp_path):
 
 
 class Trap:
-    """What a pickle would run."""
+    """Object whose unpickling would run code."""
 
     def __reduce__(self):
         return (open, ("/dev/null/pickled", "w"))

@@ -26,7 +26,7 @@ SAVES = {
 
 
 def push(t, q, v, args):
-    """A force of 48 numbers, the first coordinate's."""
+    """Force made of 48 numbers, on the first coordinate."""
     return args["out"] @ jnp.tanh(jnp.stack([q[0], v[0], jnp.cos(3 * t)]) @ args["layer"])
 
 
@@ -56,7 +56,7 @@ SYSTEMS = {"ball": ball(), "pendulum": pendulum()}
 
 
 def loss(weights, e, q0, system, save, way, scheme=None, told=False, t1=STEPS * H, steps=STEPS):
-    """All that is kept of the rows, each with a weight of its own."""
+    """Weighted sum of everything saved in the rows, each number with its own weight."""
     problem, _, v0 = SYSTEMS[system]
     s = ji.solve(problem, q0, v0, t1=t1, steps=steps, e=e, args=weights, save=save, scheme=scheme, execution=way)
     rows = (s.q, s.v, s.z, s.impulse, s.t, s.energy, s.values)

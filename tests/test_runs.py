@@ -11,13 +11,13 @@ ONE, TWO = ji.MoreauJean(), ji.PaoliSchatzman()  # an impact takes one step, and
 
 
 def timing(scheme):
-    """What a solution by a scheme says of it."""
+    """Timing that a solution by this scheme has."""
     fall = ji.Problem(lambda t, q, v, args: -q / q, lambda t, q, args: q)
     return ji.solve(fall, [1.0], [0.0], t1=0.2, steps=2, scheme=scheme).timing
 
 
 def accumulated(steps, dtype=float):
-    """Impulses (1, k, 1) at the rows from those of the steps."""
+    """Accumulated impulses (1, k, 1) at the rows, from the impulses of the steps."""
     return np.concatenate([[0.0], np.cumsum(steps)]).astype(dtype)[None, :, None]
 
 

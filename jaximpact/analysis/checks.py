@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 import numpy as np
 
-from ..jaxtools.argument_checks import MOST, check_kind, real, real_number
+from ..jaxtools.argument_checks import MAX_COUNT, check_kind, real, real_number
 from ..jaxtools.trace_context import is_concrete
 from ..mechanics.problem import Problem
 from ..results import Solution
@@ -26,9 +26,9 @@ ROWS = 10  # of a motion from which the largest change of a gap between two tell
 
 def check_steps(steps: int, periods: int, what: str, name: str = "steps") -> None:
     """Raises if ``steps`` times ``periods`` exceeds the largest step count; ``what`` names the periods in the message."""
-    if steps * periods > MOST:
+    if steps * periods > MAX_COUNT:
         raise ValueError(
-            f"{name}={steps} times {periods} ({what}) make {steps * periods} steps in one motion, more than {MOST}, what 32 bits "
+            f"{name}={steps} times {periods} ({what}) make {steps * periods} steps in one motion, more than {MAX_COUNT}, what 32 bits "
             f"count: give fewer {name}"
         )
 

@@ -49,13 +49,13 @@ class Convergence(Drawable):
         steps: numbers of steps (k,).
         h: step sizes (k,) [s].
         position: sup-norm error of the positions over the nodes (k,).
-        velocity: L1 error of the velocities over time, summed over components (k,); of those of the chords between positions, one a step,
-            so that it is of first order in h at best, also where the velocities at the rows (`Solution.v`) are better.
+        velocity: L1 error of the velocities over time, summed over components (k,). Taken from the chords between positions, so that
+            its order is one at best, even if the velocities at the rows (`Solution.v`) are more accurate.
         impulse: largest error of a constraint's total impulse (k,); NaN where no reference is known.
         penetration, residual: worst penetration and KKT residual of each run (k,).
         reference: the motion that errors are measured against, in words.
-        floor: the reference's own error by name ("position", "velocity", "impulse"), estimated, or the round-off of the runs where that is
-            larger: an error below twice that says nothing, and no order is taken from it.
+        floor: estimated error of the reference by name ("position", "velocity", "impulse"), or the round-off of the runs if larger. Errors
+            below twice that are not significant, and no order is taken from them.
         naming: names and units of the problem.
     """
 

@@ -23,7 +23,7 @@ from ..mechanics.schemes.base import Scheme, Timing
 from ..results import Solution
 from ..simulation.arguments import choose_methods, contacts_of, is_shared, restitution_of_lanes, restitution_of_one
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
-from ..simulation.chunked_runs import MEMORY
+from ..simulation.chunked_runs import CHUNK_BYTES
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
 from ..simulation.validation import check_problem
@@ -83,7 +83,7 @@ class Forced:
 
         All groups have the same number of lanes, the last one padded, so that they share one compilation.
         """
-        groups = -(-len(self) * size // MEMORY)
+        groups = -(-len(self) * size // CHUNK_BYTES)
         count = -(-len(self) // groups)
         for first in range(0, len(self), count):
             live = min(count, len(self) - first)

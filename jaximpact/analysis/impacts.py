@@ -1,8 +1,7 @@
 """Impacts of computed motions: times, velocities and impulses; accumulation points and lasting contact.
 
-Runs of steps with an impulse (`runs`) are impacts where they are short; where they are long, contact lasts from the run's
-first step on. The time of an impact is that at which the motion before it, continued
-with the acceleration it has there, meets the wall.
+Short runs of steps with an impulse (`runs`) are impacts; in long runs contact lasts from the first step on. The time of an impact is
+found by continuing the motion before it, with its acceleration, to the wall.
 """
 
 from __future__ import annotations

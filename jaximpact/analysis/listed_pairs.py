@@ -18,8 +18,8 @@ from ..mechanics.problem import Problem
 from ..results import Solution
 from ..simulation.validation import check_problem
 
-TOGETHER = 32  # rows that are looked at together
-LARGEST = 1000  # contacts of a cluster up to which the rank of their gradients is computed
+ROWS_AT_ONCE = 32  # rows that are looked at together
+MAX_RANK_CONTACTS = 1000  # contacts of a cluster up to which the rank of their gradients is computed
 
 
 class Chosen(NamedTuple):
@@ -109,7 +109,7 @@ def over_rows(problem: Problem, one: Any) -> Any:
     """Maps ``one`` over rows: all at once, or in small batches for listed bodies, whose arrays are large."""
     if not problem.is_local:
         return jax.vmap(one)
-    return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=TOGETHER)
+    return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=ROWS_AT_ONCE)
 
 
 class Row(NamedTuple):
@@ -179,7 +179,7 @@ def _deficit(cosines: sparse.csr_array, gradients: sparse.csr_array) -> int:
     total = 0
     for cluster in range(count):
         some = np.flatnonzero(label == cluster)
-        if len(some) <= LARGEST:
+        if len(some) <= MAX_RANK_CONTACTS:
             total += len(some) - int(np.linalg.matrix_rank(cosines[some][:, some].toarray(), tol=1e-8, hermitian=True))
         else:
             total += max(0, len(some) - len(np.unique(gradients[some].nonzero()[1])))

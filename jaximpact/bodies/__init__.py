@@ -1,4 +1,4 @@
-"""Many bodies: constraints stated of one pair and of one body, and ready-made disks and spheres.
+"""Many bodies: constraints stated for one pair and one body, and ready-made disks and spheres.
 
 problem = bodies.disks(radii, walls=[(0, 2), (0, None)], gravity=9.81)
 solution = jaximpact.solve(problem, q0, v0, t1=1.0, h=1e-3)

@@ -1,4 +1,4 @@
-"""Masses of bodies that depend on where each of them is."""
+"""Block-diagonal mass matrices, where each body's mass depends on its own position."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ..jaxtools.argument_checks import check_whole
 def block_mass(
     number: int, of_one: Callable[[Array, Any], Array], each: Callable[[Any], Any] | None = None
 ) -> Callable[[Array, Any], Array]:
-    """The mass of many bodies from that of one, block by block: ``mass`` of a `Problem`, (N, D, D).
+    """Mass matrix of many bodies as blocks (N, D, D), one per body: ``mass`` of a `Problem`.
 
     Solved block by block, so that the work grows with the number of bodies; forces from a varying mass are those of
     `Problem.from_potential`.
 
     Args:
-        number: of bodies, N.
+        number: number of bodies N.
         of_one: ``of_one(q_i, b_i) -> (D, D)``, the mass matrix of one body at q_i (D,).
-        each: ``each(args) -> `` a pytree of arrays with a leading axis of length N: what is b_i of body i. By default b_i is ``args``.
+        each: ``each(args) -> `` a pytree of arrays with a leading axis of length N: b_i are their i-th entries. By default b_i is ``args``.
 
     Raises:
-        ValueError, TypeError: number is no whole number >= 1, of_one or each no function.
+        ValueError, TypeError: number is not a whole number >= 1; of_one or each is not a function.
     """
     check_whole("block_mass(number=...)", number)
     for name, value in (("of_one", of_one), ("each", each)):

@@ -1,4 +1,4 @@
-"""Contacts kept as pairs of bodies: what schemes and solvers ask of `Contacts`, without any array of contacts times coordinates."""
+"""Contacts as pairs of bodies: the operations of `Contacts` without any array of size contacts times coordinates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..compiler.scalar import Unsupported
 from ..jaxtools import linalg
 from ..jaxtools.linalg import solve_by_products
 from ..mechanics.linearisation import ORTHOGONAL, Metric
-from .mprgp_call import walked
+from .mprgp_call import solve_mprgp
 
 
 @jax.tree_util.register_dataclass
@@ -22,13 +22,13 @@ from .mprgp_call import walked
 class PairContacts:
     """Contacts between bodies ``i`` and ``j`` (m,), N standing for an obstacle, linearised at one configuration.
 
-    First come those of ``pairs`` pairs, then those of all bodies with their obstacles, as many of each body, one body after the other.
-    Products gather and add up the first, in sums over a body's coordinates that are written out, which XLA takes a tenth of the time
-    for; the others lie beside their bodies as they are.
+    The first ``pairs`` contacts are between two bodies; then follow those with obstacles, the same number for every body, sorted by body.
+    Products gather and scatter the pair contacts, with sums over a body's coordinates written out, which takes XLA a tenth of the time;
+    obstacle contacts need neither, being sorted like the bodies.
 
     ``gap`` f (m,), ``drift`` f_t (m,) or None; gradients ``gi`` and ``gj`` (m, D) with respect to either body's coordinates,
-    ``ri`` and ``rj`` (m, D) these multiplied by the inverse of the bodies' masses; ``hi`` and ``hj`` (m, D) by half of it, H with H' H = M^-1,
-    or None of a diagonal.
+    ``ri`` and ``rj`` (m, D) the responses, M^-1 times these; ``hi`` and ``hj`` (m, D) H times these, with H' H = M^-1, or None for a
+    diagonal mass.
     """
 
     gap: Array
@@ -53,7 +53,7 @@ class PairContacts:
 
     @property
     def resolution(self) -> float:
-        """Rounding, at least, of what is compared with gaps: theirs are kept to a solver's tolerance."""
+        """Smallest round-off to assume when gaps are compared; gaps are accurate to the solver's tolerance only."""
         return 2e-11
 
     def velocity(self, v: Array) -> Array:
@@ -84,7 +84,7 @@ class PairContacts:
     def coupled(self, acting: Array) -> Array:
         """Whether any two of the contacts ``acting`` (m,) have gradients that are not orthogonal in the metric M^-1, ().
 
-        Of a body's contacts with directions c_a, the sum over pairs of (c_a . c_b)^2 is |sum c c'|^2 - sum |c|^4.
+        For the contacts of one body with directions c_a, the sum over pairs of (c_a . c_b)^2 is |sum c c'|^2 - sum |c|^4.
         """
         diagonal = self.diagonal()
         scale = jnp.where(acting & (diagonal > 0), 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)[:, None]
@@ -98,9 +98,9 @@ class PairContacts:
         return jnp.any(products - total[:, -1] > ORTHOGONAL**2)
 
     def balance(self) -> Callable[[Array, Array], Array]:
-        """A function of offsets (m,) and of which contacts are closed (m,): their forces or impulses L with A L + offset = 0 there.
+        """Function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts and L = 0 elsewhere.
 
-        Scaled, by conjugate gradients; of dependent contacts the forces of least norm.
+        By conjugate gradients with diagonal scaling; for dependent contacts the forces of least norm.
         """
         diagonal = self.diagonal()
         scale = jnp.where(diagonal > 0, 1 / jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1)), 0)
@@ -115,7 +115,7 @@ class PairContacts:
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
     ) -> tuple[Array, Array, Array | None]:
-        """See `Contacts.walked`; on a CPU by native code."""
+        """Solves as `Contacts.walked`, by native code on a CPU."""
         # half of the inverse mass on either side
         half = lambda g, r: jnp.where(g < 0, -1, 1) * jnp.sqrt(jnp.abs(g * r))
         hi = half(self.gi, self.ri) if self.hi is None else self.hi
@@ -125,7 +125,7 @@ class PairContacts:
         def native(*known: Array) -> tuple[Array, Array, Array]:
             i, j, hi, hj, ri, rj, offset, tolerance, guess = known
             operands = i, j, hi, hj, offset, guess, tolerance, jnp.full(1, limit, jnp.int32)
-            impulse, count, jump = walked(self.bodies, (ri, rj), operands)
+            impulse, count, jump = solve_mprgp(self.bodies, (ri, rj), operands)
             return impulse, count, jump.ravel()
 
         def by_products(*known: Array) -> tuple[Array, Array, Array]:
@@ -138,22 +138,22 @@ class PairContacts:
             return by_products(*known)
 
     def at(self, gap: Array) -> PairContacts:
-        """The same with other gaps (m,)."""
+        """Copy with other gaps (m,)."""
         return replace(self, gap=gap)
 
     def under(self, metric: Metric) -> PairContacts:
-        """The same with the velocity jumps that another operator makes of impulses."""
+        """Copy whose responses use another metric."""
         return replace(self, **responses(metric, self.i, self.j, self.gi, self.gj, self.bodies))
 
     def masked(self, active: Array) -> PairContacts:
-        """The same with the gradients of the other constraints put to zero."""
+        """Copy with the gradients of inactive constraints set to zero."""
         names = ("gi", "gj", "ri", "rj", "hi", "hj")
         kept: dict[str, Any] = {x: getattr(self, x) for x in names if getattr(self, x) is not None}
         changed: dict[str, Any] = {name: jnp.where(active[:, None], x, 0) for name, x in kept.items()}
         return replace(self, **changed)
 
     def _at_bodies(self, gi: Array, gj: Array, v: Array) -> Array:
-        """Of (d,) numbers of the bodies, (m,)."""
+        """Products (m,) of the gradients ``gi`` and ``gj`` with a vector (d,) of the bodies."""
         v, k = v.reshape(self.bodies, -1), self.pairs
         of_i, of_j = _rows(v, self.i[:k]), _rows(v, self.j[:k])
         walls = gi[k:].reshape(self.bodies, -1, v.shape[1])
@@ -162,7 +162,7 @@ class PairContacts:
         )
 
     def _sum_by_body(self, of_i: Array, of_j: Array) -> Array:
-        """Sums over the contacts of each body, (N, n)."""
+        """Sums (N, n) of contact terms by body."""
         k, shape = self.pairs, (self.bodies, of_i.shape[1])
         walls = of_i[k:].reshape(self.bodies, -1, of_i.shape[1])
         ends = jnp.concatenate([self.i[:k], self.j[:k]])
@@ -172,17 +172,17 @@ class PairContacts:
 
 
 def _sum_last_axis(x: Array) -> Array:
-    """Sums over a short last axis."""
+    """Sum over a short last axis, written out."""
     return sum((x[..., a] for a in range(x.shape[-1])), jnp.zeros(x.shape[:-1], x.dtype))
 
 
 def _rows(x: Array, body: Array) -> Array:
-    """Rows of x (N, n) for bodies, of which N has any."""
+    """Rows of x (N, n) for the given bodies; an arbitrary row for the index N."""
     return x.at[body].get(mode="clip", wrap_negative_indices=False)
 
 
 def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: int) -> dict[str, Any]:
-    """The gradients multiplied by the inverse masses of their bodies, and by half of them: fields of `PairContacts`."""
+    """Fields of `PairContacts` that depend on the mass: gradients times M^-1 and times its factor H."""
     if metric.matrix is None:
         return {"ri": gi, "rj": gj, "hi": lax.stop_gradient(gi), "hj": lax.stop_gradient(gj)}
     if metric.matrix.ndim == 3:
@@ -193,7 +193,7 @@ def responses(metric: Metric, i: Array, j: Array, gi: Array, gj: Array, bodies: 
 
 
 def _by_blocks(metric: Metric, end: str, body: Array, g: Array) -> dict[str, Any]:
-    """The same for one end of each contact, with a block of the mass for each body; obstacles have gradient zero."""
+    """The mass-dependent fields for one end of each contact, with a mass block for each body; gradients of obstacles are zero."""
     matrix, factor = metric.matrix, metric.factor
     at = jnp.minimum(body, matrix.shape[0] - 1)  # type: ignore[union-attr]
     r = jax.vmap(linalg.spd_solve)(matrix[at], factor[at], g)  # type: ignore[index]

@@ -1,4 +1,4 @@
-"""More room for near pairs: of bodies whose list ran out, and of what is kept of contacts between them."""
+"""Growing the neighbour lists of a motion, and moving its carry and rows to arrays of the new size."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 
 
-def enlarged(problem: Problem, q0: Any, lanes: int = 1) -> Problem:
-    """The problem with twice as much room for near pairs of bodies, in so many motions at once.
+def enlarge(problem: Problem, q0: Any, lanes: int = 1) -> Problem:
+    """The problem with twice the capacity for near pairs, for ``lanes`` motions at once.
 
     Raises:
-        ValueError: there is no memory for that.
+        ValueError: memory does not suffice.
     """
     bodies: Any = problem.constraints
-    return problem.replace(constraints=bodies.enlarged(q0, lanes))
+    return problem.replace(constraints=bodies.enlarge(q0, lanes))
 
 
 def slots(problem: Problem, q0: Any) -> int:
-    """How many near pairs of bodies there is room for."""
+    """Capacity of a problem's neighbour lists, in pairs."""
     bodies: Any = problem.constraints
     return bodies.slots(bodies.positions(q0).shape[1])[0]
 
 
-def grown(problem: Problem, motion: Motion, carry: tuple) -> tuple[Problem, tuple]:
-    """The problem with room for the step behind a carry (`counted.Counted`), and the carry with as much."""
+def grow(problem: Problem, motion: Motion, carry: tuple) -> tuple[Problem, tuple]:
+    """The problem with enough capacity for the step after a loop carry (`BatchedLoop`), and the carry in arrays of that size."""
     bodies: Any = problem.constraints
     state = carry[0]
     # what the step looked for and had no room for
     found = jax.jit(bodies.neighbours)(motion.time(state.n + 1), state.q, motion.args)
-    larger = bodies.fitting(found)
-    problem = problem.replace(constraints=bodies.enlarged(motion.q0) if larger is bodies else larger)
+    larger = bodies.with_capacity_for(found)
+    problem = problem.replace(constraints=bodies.enlarge(motion.q0) if larger is bodies else larger)
     return problem, _move_carry(carry, bodies.slots(found.points.shape[-1])[0], slots(problem, motion.q0))
 
 
 def _move_carry(carry: tuple, old: int, new: int) -> tuple:
-    """The carry with room for ``new`` pairs in place of ``old``."""
+    """A loop carry with slots for ``new`` pairs in place of ``old``."""
     listed, row, account, kept = carry
     empty = len(listed.neighbours.points)
     room = lambda x: widen(x, -1, old, new)
@@ -59,7 +59,7 @@ def _move_carry(carry: tuple, old: int, new: int) -> tuple:
 
 
 def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
-    """With room for ``new`` pairs along an axis whose first entries are the ``old`` ones."""
+    """Pads an axis from ``old`` to ``new`` pair slots; entries after the pair slots, of obstacles, stay behind them."""
     module: Any = np if isinstance(x, np.ndarray) else jnp
     before, behind = module.split(x, [old], axis=axis)
     shape = list(x.shape)
@@ -68,18 +68,18 @@ def widen(x: Any, axis: int, old: int, new: int, fill: Any = 0) -> Any:
 
 
 def with_slots(solution: Any, old: int, new: int, number: int) -> Any:
-    """A solution of ``number`` bodies whose rows have room for ``new`` pairs in place of ``old``."""
+    """A solution of ``number`` bodies whose rows have slots for ``new`` pairs in place of ``old``."""
     impulse, pairs = widen(solution.impulse, -1, old, new), widen(solution.pairs, -2, old, new, number)
     return replace(solution, impulse=impulse, pairs=pairs)
 
 
 def trim_room(solution: Any, problem: Problem) -> Any:
-    """A solution of numpy arrays with the room for near pairs that the problem states, whatever its lists had to grow to.
+    """Cuts the rows of a solution to the number of pair slots that the problem states, after its lists had grown.
 
     Pairs that push are kept before others.
 
     Raises:
-        ValueError: more pairs push at once than there is room for.
+        ValueError: more pairs push at once than there are slots.
     """
     bodies: Any = problem.constraints
     q = np.asarray(solution.q)

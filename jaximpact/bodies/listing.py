@@ -1,4 +1,4 @@
-"""A scheme on a list of near pairs: its steps see these pairs alone, and the list is renewed as bodies move."""
+"""Schemes on neighbour lists: a step sees the listed pairs alone, and the list is renewed as bodies move."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .start import at_reach, too_short
 
 
 class Listed(NamedTuple):
-    """A scheme's state, whose n, q and v are its own; the ``neighbours`` that its last step saw, and the impulse (m,) of it."""
+    """State of a scheme together with the ``neighbours`` and the impulse (m,) of its last step; attributes such as n, q and v are the scheme's."""
 
     state: Any
     neighbours: Neighbours
@@ -33,13 +33,13 @@ class Listed(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Listing(Wrapping):
-    """A scheme whose every step sees the pairs near where it begins."""
+    """Wraps a scheme: each of its steps sees the pairs that are near at the start of the step."""
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
-        """The scheme's, of a problem near the list at the start."""
+        """Initial state of the scheme, with a list made at the start."""
         neighbours = problem.neighbours(motion.t0, motion.q0, motion.args)
         state, info = self.scheme.init(problem.near(neighbours), law, motion)
-        status = info.status | self.told(problem, motion, motion.t0 + motion.h, state.q, neighbours)
+        status = info.status | self.list_status(problem, motion, motion.t0 + motion.h, state.q, neighbours)
         # of bodies that grow the reach may become too short; of traced data nothing was looked at before
         bodies: Any = problem.constraints
         for t in (motion.t0, motion.t1):
@@ -49,24 +49,24 @@ class Listing(Wrapping):
         return Listed(state, neighbours, info.impulse), info._replace(status=status)
 
     def step(self, problem: Problem, law: Any, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """The scheme's, the impulses of the step before being what the solver begins with."""
+        """Step of the scheme on a renewed list; the solver starts from the impulses of the previous step."""
         t = motion.time(state.n + 1)
         neighbours, guess, before = self.renew_list(problem, motion, t, state)
         new, info = self.scheme.step(problem.near(neighbours), law.beginning(guess), motion, before)
-        status = info.status | self.told(problem, motion, t, new.q, neighbours)
+        status = info.status | self.list_status(problem, motion, t, new.q, neighbours)
         return Listed(new, neighbours, lax.stop_gradient(info.impulse)), info._replace(status=status)
 
     @staticmethod
-    def told(problem: Problem, motion: Motion, t: Array, q: Array, neighbours: Neighbours) -> Array:
-        """Status bits of a list that a step to q at t has seen."""
+    def list_status(problem: Problem, motion: Motion, t: Array, q: Array, neighbours: Neighbours) -> Array:
+        """Status bits of the list after a step to q at t: bodies outran it, or it overflowed."""
         bodies: Any = problem.constraints
         reach, _ = bodies.extent(t, motion.args, q.dtype)
         # positions that are no numbers have a status of their own; a reach that is none lists nothing
-        outrun = ~(neighbours.moved(bodies.positions(q), reach) <= neighbours.cutoff - neighbours.reach)
+        outrun = ~(neighbours.approach(bodies.positions(q), reach) <= neighbours.cutoff - neighbours.reach)
         return as_status(outrun, Status.NEIGHBOURS_OUTRUN) | as_status(neighbours.lost, Status.NEIGHBOURS_LOST)
 
     def renew_list(self, problem: Problem, motion: Motion, t: Array, state: Any) -> tuple[Neighbours, Array, Any]:
-        """The list for a step that ends at t, what the impulses on it were, and the scheme's state on it."""
+        """List for a step that ends at t, with the previous impulses and the scheme's state moved to its slots."""
         bodies: Any = problem.constraints
         t, q, v, h, args = lax.stop_gradient((t, state.q, state.v, motion.h, motion.args))
         reach, skin = bodies.extent(t, args, q.dtype)
@@ -74,7 +74,7 @@ class Listing(Wrapping):
         points, speeds = bodies.positions(q), bodies.positions(v)
         # half of the skin is for what happens within the step: an impact may turn any velocity round
         half = 0.5 * (before.cutoff - before.reach)
-        stale = (before.moved(points, reach) + h * widest(speeds) > half) | (2 * h * longest(speeds) > half)
+        stale = (before.approach(points, reach) + h * widest(speeds) > half) | (2 * h * longest(speeds) > half)
 
         def work(pending: Array, value: tuple, operands: tuple) -> tuple:
             old, *of_contacts = value

@@ -1,4 +1,4 @@
-"""The native solver of contacts between bodies as an operation of jax: a batch of it is a call with more lanes."""
+"""The native MPRGP solver as an operation of jax that is batched by calling it with more lanes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from ..compiler.llvm import xla_ffi as foreign
-from . import mprgp_kernel as walk
+from . import mprgp_kernel as kernel
 
 
-def walked(bodies: int, responses: tuple[Array, Array], operands: tuple[Array, ...]) -> tuple[Array, Array, Array]:
-    """Impulses (m,) and iterations () of `native.walk.solver`, and the velocity jumps (N, D) that they make of the ``responses``
-    (m, D) of either end, M^-1 G'.
+def solve_mprgp(bodies: int, responses: tuple[Array, Array], operands: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+    """Solves the contact problem natively: impulses (m,), iterations (), and velocity jumps (N, D).
+
+    ``responses`` are M^-1 G' of either end (m, D); the other operands are those of `mprgp_kernel.solver`.
 
     Raises:
-        Unsupported, ImportError: there is no native code here.
+        Unsupported, ImportError: native code is not available.
     """
     D, real = operands[2].shape[-1], np.dtype(operands[2].dtype)
-    solve = walk.solver(D, real.type, bodies)
+    solve = kernel.solver(D, real.type, bodies)
 
     def call(operands: list[np.ndarray], results: list[np.ndarray]) -> None:
         solve(operands[:-2], results[:2])
@@ -37,7 +38,7 @@ def walked(bodies: int, responses: tuple[Array, Array], operands: tuple[Array, .
 
 
 def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], impulse: np.ndarray) -> np.ndarray:
-    """The velocity jumps (B, N, D) of impulses (B, m): of the few contacts that push."""
+    """Velocity jumps (B, N, D) of impulses (B, m), summed over the few contacts with an impulse."""
     lane, contact = np.nonzero(impulse)
     size = impulse[lane, contact]
     D = responses[0].shape[-1]
@@ -50,9 +51,9 @@ def _jumps(bodies: int, ends: list[np.ndarray], responses: list[np.ndarray], imp
 def call_as_operation(
     key: tuple, make: Callable, operands: tuple[Array, ...], results: list, lanes: bool
 ) -> tuple[Array, ...]:
-    """``make()(operands, results)``, of numpy arrays with an axis of lanes, as an operation of jax.
+    """``make()(operands, results)``, a function of numpy arrays with a lane axis, as an operation of jax.
 
-    Where there are no ``lanes`` that axis is put on here: an operation of jax would copy everything for it.
+    Without ``lanes`` the axis is added as a numpy view; adding it in jax would copy every operand.
     """
 
     def of_one() -> Callable:
@@ -65,7 +66,7 @@ def call_as_operation(
 
 
 def batchable(every: Callable, lanes: bool = False) -> Callable:
-    """A function of arrays, with an axis of ``lanes`` or without, whose batch is the same function of arrays with one such axis."""
+    """Makes a function of arrays, with or without an axis of ``lanes``, batchable: vmap merges its axis into the lane axis."""
 
     @custom_vmap
     def call(*operands: Array) -> tuple[Array, ...]:

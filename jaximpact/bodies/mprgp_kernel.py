@@ -1,10 +1,10 @@
-"""The contact problem of bodies as native code: conjugate gradients that walk over the pairs, no matrix and no arrays between.
+"""Native solver of contact problems between bodies: matrix-free conjugate gradients with projections (MPRGP), looping over pairs.
 
     min 1/2 x' A x + b' x,  x >= 0,    A = H' H,
 
-with a column of H for each contact, of unit length and zero but at its two bodies. On the face of contacts with x > 0 the method
-is that of conjugate gradients; a step that would leave the face ends at its boundary, with a projected gradient step behind it;
-where the face is solved better than the closed contacts are, a projected gradient step changes it.
+with a column of H for each contact, of unit length and nonzero at its two bodies only. On the face of contacts with x > 0 it takes
+conjugate gradient steps. A step that would leave the face ends at its boundary, followed by a projected gradient step. Once the free
+gradient is smaller than the chopped one, a projected gradient step changes the face.
 
 Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence and finite
 termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
@@ -33,7 +33,7 @@ REALS = ("x", "g", "p", "y", "b", "root", "allowed")
 
 
 class Writer:
-    """A function of loops over arrays, in LLVM IR."""
+    """Builds an LLVM function of loops over arrays."""
 
     def __init__(self, real: Any) -> None:
         from llvmlite import ir
@@ -116,7 +116,7 @@ class Writer:
         self.at.store(self.at.trunc(value, self.int), self.place(array, k, self.int))
 
     def entry(self, table: Any, k: int) -> Any:
-        """The k-th pointer of a table."""
+        """Loads the k-th pointer of a table of pointers."""
         return self.at.load(self.place(table, self.whole(k), self.pointer), typ=self.pointer)
 
     def variable(self, value: Any) -> Variable:
@@ -130,7 +130,7 @@ class Writer:
 
     @contextmanager
     def over(self, count: Any) -> Iterator[Any]:
-        """The body of a loop over 0 ... count - 1."""
+        """Context whose body is a loop over 0 ... count - 1; yields the index."""
         k = self.variable(self.whole(0))
         with self.loop(lambda: self.at.icmp_signed("<", k.get(), count)):
             yield k.get()
@@ -138,7 +138,7 @@ class Writer:
 
     @contextmanager
     def loop(self, continues: Callable[[], Any]) -> Iterator[None]:
-        """The body of a loop that goes on while ``going()``."""
+        """Context whose body is a loop that runs while ``continues()``."""
         head, body, end = (self.function.append_basic_block(name) for name in ("head", "body", "end"))
         self.at.branch(head)
         self.at.position_at_end(head)
@@ -150,7 +150,7 @@ class Writer:
 
 
 class Variable:
-    """A number that changes."""
+    """A mutable variable on the stack."""
 
     def __init__(self, w: Writer, address: Any, kind: Any) -> None:
         self.w, self.address, self.kind = w, address, kind
@@ -166,7 +166,7 @@ class Variable:
 
 
 class Walk:
-    """Writes the solver for bodies of D coordinates."""
+    """Emits the solver for bodies of D coordinates."""
 
     def __init__(self, D: int, real: Any) -> None:
         self.w, self.D = Writer(real), D
@@ -199,14 +199,14 @@ class Walk:
     # the products
 
     def clear_velocities(self) -> None:
-        """No velocity of any body."""
+        """Emits v = 0 for all bodies."""
         w = self.w
         for v in self.v:
             with w.over(w.at.add(self.bodies, w.whole(1))) as b:
                 w.put(v, b, w.number(0))
 
     def push_bodies(self, k: Any, x: Any) -> None:
-        """The bodies' velocities with an impulse x of contact k."""
+        """Emits v += H_k x, for an impulse x of contact k."""
         w = self.w
         for end, name in enumerate(("i", "j")):
             body = w.index(self.own[name], k)
@@ -214,7 +214,7 @@ class Walk:
                 w.put(v, body, w.add(w.get(v, body), w.mul(x, w.get(h, k))))
 
     def velocity(self, k: Any) -> Any:
-        """The gap velocity of contact k."""
+        """Emits the gap velocity H_k' v of contact k."""
         w = self.w
         terms = []
         for end, name in enumerate(("i", "j")):
@@ -223,7 +223,7 @@ class Walk:
         return w.add(*terms)
 
     def gradient(self) -> None:
-        """g = A x + b."""
+        """Emits g = A x + b."""
         w = self.w
         self.clear_velocities()
         with w.over(self.m.get()) as k:
@@ -233,8 +233,8 @@ class Walk:
 
     # the parts
 
-    def chosen(self, cut: Any) -> None:
-        """The contacts looked at: whose gap velocity is below ``cut`` without impulses, or that had one."""
+    def select_contacts(self, cut: Any) -> None:
+        """Emits the selection of contacts: gap velocity below ``cut`` without impulses, or a positive guess of the impulse."""
         w = self.w
         self.m.set(w.whole(0))
         with w.over(self.contacts) as c:
@@ -262,8 +262,8 @@ class Walk:
                 self.put("x", k, w.mul(w.larger(guess, w.number(0)), root))
                 self.m.set(w.at.add(k, w.whole(1)))
 
-    def bound(self) -> None:
-        """The largest eigenvalue of A, by the power method."""
+    def estimate_largest_eigenvalue(self) -> None:
+        """Emits the power method for the largest eigenvalue of A."""
         w = self.w
         with w.over(self.m.get()) as k:
             part = w.real_of(w.at.srem(k, w.whole(5)))
@@ -289,8 +289,8 @@ class Walk:
                 self.put("p", k, w.mul(self.get("p", k), shrink))
         self.largest.set(w.mul(w.number(SAFETY), w.larger(self.largest.get(), w.number(1))))
 
-    def measured(self, k: Any, x: Any, g: Any, of: dict[str, Variable], step: Any) -> None:
-        """Adds what contact k has of the residual, and of the free and the chopped gradient."""
+    def add_measures(self, k: Any, x: Any, g: Any, of: dict[str, Variable], step: Any) -> None:
+        """Emits the contribution of contact k to the residual and to the free and the chopped gradient."""
         w, zero = self.w, self.w.number(0)
         free = w.less(zero, x)
         excess = w.mul(w.size(w.smaller(g, x)), self.get("allowed", k))
@@ -301,13 +301,13 @@ class Walk:
         of["chopped"].plus(w.mul(chopped, chopped))
 
     def set_direction(self) -> None:
-        """p = the free gradient."""
+        """Emits p = the free gradient."""
         w, zero = self.w, self.w.number(0)
         with w.over(self.m.get()) as k:
             self.put("p", k, w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero))
 
     def projection_step(self, step: Any, free: bool) -> None:
-        """A projected gradient step, of all contacts or of those that are ``free``; the gradient and the direction after it."""
+        """Emits a projected gradient step of all contacts, or of the ``free`` ones, and then gradient and direction."""
         w, zero = self.w, self.w.number(0)
         with w.over(self.m.get()) as k:
             x = self.get("x", k)
@@ -316,11 +316,11 @@ class Walk:
         self.gradient()
         self.set_direction()
 
-    def solved(self) -> None:
-        """The contacts chosen, to their tolerance, or until the limit."""
+    def iterate(self) -> None:
+        """Emits the iteration over the selected contacts, to the tolerance or the limit."""
         w = self.w
         zero, one = w.number(0), w.number(1)
-        self.bound()
+        self.estimate_largest_eigenvalue()
         self.gradient()
         self.set_direction()
         step = w.div(w.number(STEP), self.largest.get())
@@ -331,7 +331,7 @@ class Walk:
             for x in of.values():
                 x.set(zero)
             with w.over(self.m.get()) as k:
-                self.measured(k, self.get("x", k), self.get("g", k), of, step)
+                self.add_measures(k, self.get("x", k), self.get("g", k), of, step)
 
         measure()
         limit = w.index(self.limit, w.whole(0))
@@ -361,7 +361,7 @@ class Walk:
                         exact.set(one)
 
     def conjugate(self, step: Any, of: dict[str, Variable], exact: Variable, measure: Callable[[], None]) -> None:
-        """A step of conjugate gradients on the face, or to its boundary and on by a projected gradient step."""
+        """Emits a conjugate gradient step on the face, or to its boundary followed by a projected gradient step."""
         w, zero = self.w, self.w.number(0)
         self.clear_velocities()
         with w.over(self.m.get()) as k:
@@ -392,7 +392,7 @@ class Walk:
                     self.put("x", k, x)
                     self.put("g", k, g)
                     product.plus(w.either(w.less(zero, x), w.mul(g, y), zero))
-                    self.measured(k, x, g, of, step)
+                    self.add_measures(k, x, g, of, step)
                 ratio = w.div(product.get(), curvature.get())
                 with w.over(self.m.get()) as k:
                     free = w.either(w.less(zero, self.get("x", k)), self.get("g", k), zero)
@@ -417,8 +417,8 @@ class Walk:
             deepest.set(w.larger(deepest.get(), w.sub(zero, offset)))
         cut = w.variable(w.mul(w.number(2), deepest.get()))
         with w.loop(lambda: w.at.icmp_signed(">", left.get(), w.whole(0))):
-            self.chosen(cut.get())
-            self.solved()
+            self.select_contacts(cut.get())
+            self.iterate()
             left.set(w.whole(0))
             with w.over(self.m.get()) as k:
                 c = w.index(self.own["slot"], k)
@@ -449,16 +449,15 @@ class Walk:
 
 @cache
 def walk_text(D: int, real: Any) -> str:
-    """The solver for bodies of D coordinates, as IR."""
+    """LLVM IR of the solver for bodies of D coordinates."""
     return Walk(D, real).text()
 
 
 def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:
-    """Calls the solver on the operands (i, j, hi, hj, offset, guess, tolerance, limit) of B lanes, for impulses (B, m) and the
-    number of iterations (B,).
+    """Compiled solver: takes (i, j, hi, hj, offset, guess, tolerance, limit) of B lanes, fills impulses (B, m) and iterations (B,).
 
     Raises:
-        Unsupported, ImportError: as `compile.compiled`.
+        Unsupported, ImportError: as `compile_module`.
     """
     code = compile_module(walk_text(D, real), loops=True)
 

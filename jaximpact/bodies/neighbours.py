@@ -1,7 +1,7 @@
-"""Near pairs of bodies, by a cell list with a skin, in arrays of fixed size.
+"""Neighbour lists: near pairs of bodies by a cell list with a skin, in arrays of fixed size.
 
-Cells are at least as wide as the distance searched, so that a body meets those of its own and the adjacent cells alone. Bodies
-are sorted by the number of their cell, which bounds no domain: cells grow where bodies fly far apart.
+Cells are at least as wide as the cutoff, so that a body's neighbours lie in its own and the adjacent cells. Bodies are sorted by the
+number of their cell; the domain is unbounded, since cells grow when bodies fly far apart.
 
 Reference: M. P. Allen, D. J. Tildesley, Computer Simulation of Liquids, 2nd ed. (2017), section 5.3.
 """
@@ -22,10 +22,10 @@ CELLS = {1: 2**30, 2: 2**15, 3: 2**10}  # along each direction: the number of a 
 
 
 class Neighbours(NamedTuple):
-    """Pairs of bodies ``i`` < ``j`` (K,) nearer than ``cutoff`` at ``points`` (N, S), sorted; both N in slots left empty.
+    """Neighbour list: pairs of bodies ``i`` < ``j`` (K,) nearer than ``cutoff`` at ``points`` (N, S), sorted; empty slots hold N.
 
-    ``reach`` (): the distance within which gaps may close, at that time. ``pairs`` () and ``members`` (): how many pairs there
-    were, and bodies in the fullest cell: more than there is room for, and some are lost. ``room`` (): members that there is room for.
+    ``reach`` (): distance within which gaps may close, when the list was made. ``pairs`` () and ``members`` (): number of pairs found, and
+    of bodies in the fullest cell. ``lost`` (): whether these exceed the capacity, so that pairs are missing.
     """
 
     i: Array
@@ -37,23 +37,23 @@ class Neighbours(NamedTuple):
     members: Array
     lost: Array
 
-    def moved(self, points: Array, reach: Array) -> Array:
-        """How much nearer than its distance on the list any two bodies may have come to their reach, ().
+    def approach(self, points: Array, reach: Array) -> Array:
+        """Upper bound, (), on how far two bodies have approached their reach since the list was made.
 
-        Bodies that move together come no nearer: what counts is how far each moved from the middle of all moves.
+        Common motion does not count: displacements are taken relative to the middle of all displacements.
         """
         return widest(points - self.points) + (reach - self.reach)
 
 
 def widest(vectors: Array) -> Array:
-    """A bound of how far any two of vectors (N, S) are apart, (): at most sqrt(S) times too large."""
+    """Upper bound, (), on the distance between any two of the vectors (N, S); too large by a factor sqrt(S) at most."""
     along = range(vectors.shape[1])
     middle = jnp.stack([0.5 * (jnp.min(vectors[:, a]) + jnp.max(vectors[:, a])) for a in along])
     return 2 * longest(vectors - middle[None])
 
 
 def longest(vectors: Array) -> Array:
-    """The length of the longest of vectors (N, S), (); a constant. What is no number counts for nothing."""
+    """Largest norm, (), of the vectors (N, S), without derivative; NaN entries are ignored."""
     squares = sum((x**2 for x in lax.stop_gradient(vectors).T), jnp.zeros(len(vectors), vectors.dtype))
     # a sum and its largest in one pass, which XLA's own largest is not
     larger = lambda a, b: jnp.where(a < b, b, a)
@@ -63,9 +63,9 @@ def longest(vectors: Array) -> Array:
 def search(
     points: Array, reach: Array, skin: Array, box: Box, slots: int, room: int, method: str | None = None
 ) -> Neighbours:
-    """Pairs of points (N, S) nearer than reach + skin, in a ``box`` that is periodic where it has a length.
+    """Finds pairs of points (N, S) nearer than reach + skin, in a ``box`` that is periodic along directions with a length.
 
-    There is room for so many pairs (``slots``), and bodies in a cell (``room``). ``method``: "cells", "tree" (on a CPU), or None for the
+    ``slots`` is the capacity for pairs, ``room`` that for bodies in a cell. ``method``: "cells", "tree" (on a CPU), or None for the
     quicker one.
     """
     points, reach, cutoff = lax.stop_gradient((points, reach, reach + skin))
@@ -83,7 +83,7 @@ def search(
 
 
 def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -> tuple[Array, Array, Array, Array]:
-    """Pairs i < j (K,), sorted, how many there are, and how many bodies are in the fullest cell."""
+    """Pairs i < j (K,), sorted, their number, and the number of bodies in the fullest cell."""
     count, space = points.shape
     cell, shape, periodic = _cells(points, cutoff, box)
     shape_of_all, every = shape[None], periodic[None]
@@ -133,7 +133,7 @@ def _cell_pairs(points: Array, cutoff: Array, box: Box, slots: int, room: int) -
 
 
 def _cells(points: Array, cutoff: Array, box: Box) -> tuple[Array, Array, Array]:
-    """The cell of each body (N, S), how many cells lie along each direction (S,), and which of these are periodic."""
+    """Cell of each body (N, S), number of cells along each direction (S,), and which directions are periodic."""
     space = points.shape[1]
     most = CELLS[space]
     lengths = np.array([np.nan if x is None else x for x in (box or (None,) * space)])
@@ -149,7 +149,7 @@ def _cells(points: Array, cutoff: Array, box: Box) -> tuple[Array, Array, Array]
 
 
 def same_slots(old: Neighbours, new: Neighbours) -> Array:
-    """For each pair of the new list its slot on the old one, (K,), or K where it was not there."""
+    """Slot of each pair of the new list on the old one (K,); K for pairs that were not on it."""
     slots = old.i.shape[0]
 
     # among the few with the same first body

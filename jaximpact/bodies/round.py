@@ -1,4 +1,4 @@
-"""Disks in the plane and spheres in space that may not overlap, within walls or a periodic box."""
+"""Disks in the plane and spheres in space that may not overlap, with walls or in a periodic box."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def disks(radii: ArrayLike, **options: Any) -> Problem:
     Args:
         radii: (N,) [m].
         growth: rates of the radii, one or (N,) [m/s]: a radius is radii + growth t.
-        walls: where there are walls: for each direction the positions of the lower and the upper one, each a number, a function
-            of time, or None for none: ``[(0, 2), (0, None)]`` is a box without a lid [m].
-        periodic: where space repeats itself: for each direction the length, or None: ``(2.0, None)`` [m].
+        walls: for each direction the positions of the lower and the upper wall, each a number, a function of time, or None
+            for no wall: ``[(0, 2), (0, None)]`` is a box without a lid [m].
+        periodic: for each direction the period of space, or None: ``(2.0, None)`` [m].
         masses: one or (N,), 1 by default [kg].
         gravity: acceleration downwards, along the last direction, or a vector of one for each direction [m/s^2].
-        force: ``force(t, q, v, args) -> (d,)`` besides weights [N].
+        force: ``force(t, q, v, args) -> (d,)`` in addition to the weights [N].
         restitution: as in `Problem`.
-        options: of `Bodies`: skin, lists, pairs, members, search.
+        options: options of `Bodies`: skin, lists, pairs, members, search.
 
     Returns:
         A `Problem`; its energy is that of motion and height.
@@ -102,7 +102,7 @@ def _round(
 
 
 def _numbers(name: str, value: ArrayLike, number: int | None) -> np.ndarray:
-    """(N,) numbers."""
+    """An argument as (N,) numbers."""
     try:
         found = np.asarray(value, float)
     except (TypeError, ValueError) as error:
@@ -117,7 +117,7 @@ def _numbers(name: str, value: ArrayLike, number: int | None) -> np.ndarray:
 
 
 def _sides(walls: Sequence | None, space: int) -> Callable[..., Array] | None:
-    """The gaps of a body to the walls, (k,)."""
+    """Gaps (k,) of a body to the walls."""
     if walls is None:
         return None
     sequence = lambda x: isinstance(x, list | tuple | np.ndarray)

@@ -1,4 +1,4 @@
-"""What is checked of bodies where a motion starts."""
+"""Checks of bodies at the start of a motion."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from .neighbours import Neighbours
 
 
 class Facts(NamedTuple):
-    """The list of near pairs at the start and the bodies of each contact (m, 2); gaps (K,) of the pairs, and with the two bodies
-    exchanged; the gap (N,) of each body and one like it at a distance of the reach, in the worst of the directions; the shortest
-    period of space ()."""
+    """Facts about bodies at the start, to be checked: their list, contacts and gaps.
+
+    Attributes:
+        list: near pairs at the start.
+        ends: the bodies of each contact (m, 2).
+        gap, exchanged: gaps (K,) of the pairs, and with the two bodies exchanged.
+        apart: gap (N,) of each body to a copy of it at a distance of the reach, minimised over directions.
+        period: shortest period of space ().
+    """
 
     list: Neighbours
     ends: Array
@@ -27,7 +33,7 @@ class Facts(NamedTuple):
 
     @classmethod
     def of(cls, near: Any, t: Any, q: Array, args: Any) -> Facts:
-        """Of constraints `NearBodies` at (t, q)."""
+        """Facts about the constraints `NearBodies` at (t, q)."""
         bodies = near.bodies
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)
         present, i, j = near._slots()
@@ -40,12 +46,12 @@ class Facts(NamedTuple):
         return cls(near.list, ends, keep(gap), keep(exchanged), at_reach(bodies, t, q, args), period)
 
     def contact(self, lane: int, a: int) -> str:
-        """Contact a in a message."""
+        """Name of contact a in messages."""
         i, j = np.asarray(self.ends)[lane, a].tolist()
         return f"bodies {i} and {j}" if j >= 0 else f"body {i} with obstacle {-1 - j}"
 
     def judge(self, violated: np.ndarray, gap: np.ndarray, which: Callable[[int], str]) -> None:
-        """ValueError where gaps are no gaps of pairs, the reach is too short, or bodies overlap, (lanes, m)."""
+        """Raises ValueError if gaps are not symmetric, the reach is too short, or bodies overlap (``violated``, (lanes, m))."""
         gaps, exchanged, apart, ends = (np.asarray(x) for x in (self.gap, self.exchanged, self.apart, self.ends))
         reach, cutoff, period = (np.asarray(x) for x in (self.list.reach, self.list.cutoff, self.period))
         eps = 1e4 * np.finfo(gaps.dtype).eps
@@ -86,7 +92,7 @@ class Facts(NamedTuple):
 
 
 def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
-    """The gap (N,) of each body and one like it at a distance of the reach, in the worst of the directions."""
+    """Gap (N,) of each body to a copy of it at a distance of the reach, minimised over directions."""
     own, each, every = bodies._own(t, args), q.reshape(bodies.number, -1), jnp.arange(bodies.number)
     alike, _ = bodies._given(own, every, every)
     space = bodies.positions(q).shape[1]
@@ -98,11 +104,11 @@ def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
 
 
 def too_short(apart: Any, reach: Any) -> Any:
-    """Where such gaps say that the reach is too short."""
+    """Mask of the gaps from `at_reach` that are negative, so that the reach is too short."""
     return apart < -1e4 * float(jnp.finfo(apart.dtype).eps) * reach
 
 
 def _worst(value: np.ndarray) -> tuple[int, int]:
-    """Lane and entry of the least."""
+    """Lane and index of the smallest entry."""
     lane, k = np.unravel_index(np.argmin(value), value.shape)
     return int(lane), int(k)

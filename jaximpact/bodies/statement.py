@@ -1,4 +1,4 @@
-"""Constraints between bodies, stated of one pair and of one body: dense for few bodies, near a list of neighbours for many."""
+"""Constraints between bodies, stated for one pair and one body: dense for few bodies, on a neighbour list for many."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..jaxtools.argument_checks import MOST, check_memory, check_whole, is_number
+from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_number
 from ..jaxtools.shapes import array, arrays, shape_of_result
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import OfBodies
@@ -29,10 +29,10 @@ NUMBERS = 20  # that a solver, a state and a row keep for each pair, besides eig
 
 @dataclass(frozen=True)
 class Bodies(OfBodies):
-    """Constraints between ``number`` bodies, of D coordinates each: q is theirs one after the other, (number * D,).
+    """Constraints between ``number`` bodies of D coordinates each, concatenated in q (number * D,).
 
-    Given as ``constraints`` of a `Problem`. Few bodies are treated like any other constraints, one for each pair and each
-    obstacle, (m,); of many only pairs near each other are looked at, on a list that is renewed as they move.
+    Given as ``constraints`` of a `Problem`. With few bodies there is a constraint for each pair and each obstacle, (m,); with
+    many only near pairs have constraints, on a neighbour list that is renewed as bodies move.
 
     Args:
         number: of bodies.
@@ -48,7 +48,7 @@ class Bodies(OfBodies):
             a quarter of it in a step.
         lists: whether near pairs are listed; by default for more than 8 bodies.
         pairs, members: near pairs, and bodies in a cell of the search, that there is room for; by default from the start.
-        search: how near pairs are found: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, compiled at
+        search: method to find near pairs: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, compiled at
             once; by default that on a CPU, and cells elsewhere.
     """
 
@@ -127,7 +127,7 @@ class Bodies(OfBodies):
         return D
 
     def check(self, t: Any, q: Array, args: Any, outcome: Callable) -> None:
-        """ValueError or TypeError where the functions do not fit the coordinates; ``outcome``: see `validate.outcome`."""
+        """Raises ValueError or TypeError if the functions do not fit the coordinates; ``outcome`` evaluates one, as `output_shape` does."""
         D = self.dimension(q)
         self._check_images()
         one = jax.ShapeDtypeStruct((D,), q.dtype)
@@ -157,7 +157,7 @@ class Bodies(OfBodies):
                 raise ValueError(f"reach(t, args) must return one number, got shape {getattr(found, 'shape', found)}")
 
     def _check_images(self) -> None:
-        """ValueError where bodies of which all pairs are looked at might meet another from both sides."""
+        """Raises ValueError if a body could touch another one and its periodic image, which dense constraints do not cover."""
         period = min((x for x in self.box or () if x is not None), default=np.inf)
         if not (self.listed or callable(self.reach)) and period < 2 * self.reach:
             raise ValueError(
@@ -166,7 +166,7 @@ class Bodies(OfBodies):
             )
 
     def obstacle_count(self, t: Any, q: Array, args: Any) -> int:
-        """Gaps of all bodies to obstacles."""
+        """Number of gaps between bodies and obstacles."""
         if self.obstacles is None:
             return 0
         time, one = jax.ShapeDtypeStruct((), q.dtype), jax.ShapeDtypeStruct((self.dimension(q),), q.dtype)
@@ -174,11 +174,11 @@ class Bodies(OfBodies):
         return self.number * shape_of_result(array, self.obstacles, time, one, own).size
 
     def contact_count(self, t: Any, q: Array, args: Any) -> int:
-        """Contacts that a list of near pairs has room for, and those with obstacles, m."""
+        """Number m of contacts: pair slots of the neighbour list, and contacts with obstacles."""
         return self.slots(self.positions(q).shape[1])[0] + self.obstacle_count(t, q, args)
 
     def positions(self, q: Array) -> Array:
-        """The positions of the bodies, (N, space)."""
+        """Positions (N, space) of the bodies."""
         D = self.dimension(q)
         return q.reshape(self.number, D)[:, : D if self.space is None else self.space]
 
@@ -190,7 +190,7 @@ class Bodies(OfBodies):
         return jnp.concatenate([of_pairs, self._walls(t, bodies, own).ravel()])
 
     def _own(self, t: ArrayLike, args: Any) -> Any:
-        """a_i of all bodies, and whether they differ."""
+        """Parameters a_i of all bodies, and whether they differ between bodies."""
         return args if self.each is None else self.each(t, args)
 
     def _given(self, own: Any, i: Array, j: Array) -> tuple[Any, Any]:
@@ -201,7 +201,7 @@ class Bodies(OfBodies):
         return taken(i), taken(j)
 
     def _pair(self, a: Array, b: Array, own_a: Any, own_b: Any) -> Array:
-        """The gap of two bodies, the second where it is nearest to the first."""
+        """Gap of two bodies, the second at its periodic image nearest to the first."""
         if self.box is not None:
             for axis, length in enumerate(self.box):
                 if length is not None:
@@ -209,7 +209,7 @@ class Bodies(OfBodies):
         return self.gap(a, b, own_a, own_b)
 
     def _walls(self, t: ArrayLike, bodies: Array, own: Any) -> Array:
-        """Gaps of all bodies to their obstacles, (N, k)."""
+        """Gaps (N, k) of all bodies to their obstacles."""
         if self.obstacles is None:
             return jnp.zeros((self.number, 0), bodies.dtype)
         axes = (None, 0, None if self.each is None else 0)
@@ -219,35 +219,35 @@ class Bodies(OfBodies):
 
     @property
     def listed(self) -> bool:
-        """Whether near pairs are listed."""
+        """Whether a neighbour list is used."""
         return self.number > FEW if self.lists is None else self.lists
 
     def slots(self, space: int) -> tuple[int, int]:
-        """Room for near pairs, and for bodies in a cell, where positions have so many coordinates."""
+        """Capacities for near pairs and for bodies in a cell, for positions with ``space`` coordinates."""
         every = self.number * (self.number - 1) // 2
         pairs = self.number * PER_BODY[space] if self.pairs is None else self.pairs
         members = MEMBERS[space] if self.members is None else self.members
         return max(1, min(pairs, every)), min(members, self.number)
 
     def extent(self, t: ArrayLike, args: Any, dtype: Any) -> tuple[Array, Array]:
-        """Reach and skin at a time, ()."""
+        """Reach and skin at time t, ()."""
         reach = jnp.asarray(self.reach(t, args) if callable(self.reach) else self.reach, dtype)
         return reach, SKIN * reach if self.skin is None else jnp.asarray(self.skin, dtype)
 
     def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Neighbours:
-        """The list of near pairs at (t, q)."""
+        """Neighbour list at (t, q)."""
         return self.listed_near(self.positions(q), *self.extent(t, args, q.dtype))
 
     def listed_near(self, points: Array, reach: Array, skin: Array) -> Neighbours:
-        """The list of the pairs nearer than reach + skin."""
+        """Neighbour list of the pairs nearer than reach + skin."""
         return search(points, reach, skin, self.box, *self.slots(points.shape[1]), self.search)
 
     def near(self, neighbours: Neighbours) -> NearBodies:
-        """The constraints of the pairs on a list."""
+        """Constraints of the pairs on a neighbour list."""
         return NearBodies(self, neighbours)
 
-    def fitting(self, neighbours: Neighbours) -> Bodies:
-        """With room for what a list found there to be, and some more; itself where there is."""
+    def with_capacity_for(self, neighbours: Neighbours) -> Bodies:
+        """Copy with capacity for the list ``neighbours`` and a margin; self if it suffices."""
         if not np.any(neighbours.lost):
             return self
         slots, room = self.slots(neighbours.points.shape[-1])
@@ -256,25 +256,25 @@ class Bodies(OfBodies):
         pairs = max(slots, pairs + pairs // 2) if members <= room else max(2 * slots, 2 * pairs)
         return self._roomier(pairs, max(room, members + 4), neighbours.points.shape[-1])
 
-    def enlarged(self, q: Any, lanes: int = 1) -> Bodies:
-        """With twice as much room, for bodies at q (d,), in so many motions at once."""
+    def enlarge(self, q: Any, lanes: int = 1) -> Bodies:
+        """Copy with twice the capacity, for bodies at q (d,), in ``lanes`` motions at once."""
         space = self.positions(q).shape[1]
         slots, room = self.slots(space)
         return self._roomier(2 * slots, 2 * room, space, lanes)
 
     def _roomier(self, pairs: int, members: int, space: int, lanes: int = 1) -> Bodies:
-        """With so much room.
+        """Copy with the given capacities for pairs and for members of a cell.
 
         Raises:
-            ValueError: no memory has it.
+            ValueError: memory does not suffice.
         """
-        found = replace(self, pairs=min(pairs, MOST), members=members)
+        found = replace(self, pairs=min(pairs, MAX_COUNT), members=members)
         slots, room = found.slots(space)
         numbers = (8 * space + NUMBERS) * slots
         if self.search == "cells" or jax.default_backend() != "cpu":
             numbers += (space + 3) * self.number * room
         check_memory(
-            8.0 * lanes * numbers if slots < MOST else np.inf,
+            8.0 * lanes * numbers if slots < MAX_COUNT else np.inf,
             f"Bodies: room for {slots} pairs of {self.number} bodies nearer than reach + skin, {room} in a cell of that width,",
             "look at where they are when their lists run out, all in one place or one far from all others; or give a smaller reach or skin",
         )
@@ -282,13 +282,13 @@ class Bodies(OfBodies):
 
 
 def _of_one(every: Any) -> Any:
-    """Shapes of what belongs to one body, from those of what belongs to all."""
+    """Shapes of one body's parameters, from those of all bodies."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), every)
 
 
 @dataclass(frozen=True, eq=False)
 class NearBodies(OfBodies):
-    """Constraints of the pairs on a list, and of all bodies with their obstacles: (m,), m being the room for both."""
+    """Constraints of the pairs on a list, and of all bodies with their obstacles: (m,), empty slots included."""
 
     bodies: Bodies
     list: Neighbours
@@ -301,12 +301,12 @@ class NearBodies(OfBodies):
         return jnp.concatenate([jnp.where(present, gaps[: len(i)], 1), gaps[len(i) :]])
 
     def _slots(self) -> tuple[Array, Array, Array]:
-        """Which slots hold a pair, and the pairs; in empty slots two different bodies."""
+        """Mask of the occupied slots, and the two bodies of each; empty slots hold the bodies 0 and 1."""
         present = self.list.i < self.bodies.number
         return present, jnp.where(present, self.list.i, 0), jnp.where(present, self.list.j, 1)
 
     def ends(self, m: int) -> Array:
-        """The two bodies of each of the m contacts (m, 2); obstacle a is -1 - a, and of an empty slot both are N."""
+        """The two bodies of each of the m contacts (m, 2); obstacle a is -1 - a, and an empty slot holds N twice."""
         n = self.bodies.number
         walls = jnp.arange(m - self.list.i.shape[0], dtype=jnp.int32)
         k = max(1, walls.shape[0] // n)
@@ -314,11 +314,11 @@ class NearBodies(OfBodies):
         return jnp.concatenate([pairs, jnp.stack([walls // k, -1 - walls % k], axis=1)])
 
     def facts(self, t: Any, q: Array, args: Any) -> Facts:
-        """What is to be checked of them at a start."""
+        """Facts to be checked at the start."""
         return Facts.of(self, t, q, args)
 
     def linearised(self, metric: Metric, t: ArrayLike, q: Array, args: Any) -> PairContacts:
-        """The contacts at (t, q)."""
+        """The contacts, linearised at (t, q)."""
         bodies, n = self.bodies, self.bodies.number
         D, t = bodies.dimension(q), jnp.asarray(t, q.dtype)
         own, each = bodies._own(t, args), q.reshape(n, D)

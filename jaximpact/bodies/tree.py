@@ -1,4 +1,4 @@
-"""Near pairs by scipy's k-d tree, as an operation of jax on a CPU: compiled at once, and quicker there than cells."""
+"""Near pairs by scipy's k-d tree, as an operation of jax on a CPU; nothing to compile, and faster there than cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CROWD = 4096  # bodies from which a list of all pairs is more than an array of i
 def tree_pairs(
     points: Array, cutoff: Array, box: tuple[float | None, ...] | None, slots: int
 ) -> tuple[Array, Array, Array]:
-    """Pairs i < j (K,) of points (N, S) nearer than the cutoff, sorted, N in slots left empty, and how many there are ()."""
+    """Pairs i < j (K,) of points (N, S) nearer than the cutoff, sorted, N in empty slots; and their number ()."""
     number = points.shape[0]
     lengths = None if box is None else np.array([0.0 if x is None else x for x in box])
 
@@ -55,16 +55,16 @@ def tree_pairs(
 
 
 def _count_crowded(points: np.ndarray, cutoff: float, slots: int) -> int:
-    """How many pairs are nearer than the cutoff at least: those of bodies in one cell with a diagonal of that length.
+    """Lower bound on the number of pairs nearer than the cutoff: pairs in one cell with a diagonal of that length.
 
-    Looked at closely where a sample of the bodies has its share of ``slots``.
+    Counted only if a random eighth of the bodies has more than its share, 1/64, of ``slots``.
     """
     sample = points[np.random.default_rng(0).integers(len(points), size=len(points) // 8)]
     return 0 if 64 * _together(sample, cutoff) <= slots else _together(points, cutoff)
 
 
 def _together(points: np.ndarray, cutoff: float) -> int:
-    """Pairs of points in one cell."""
+    """Number of pairs of points that share a cell."""
     cells = np.clip(np.floor((points - points.min(axis=0)) * (points.shape[1] ** 0.5 / cutoff)), 0, 2.0**62).astype(
         np.int64
     )

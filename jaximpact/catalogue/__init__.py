@@ -37,7 +37,7 @@ def names() -> tuple[str, ...]:
 
 
 def get(name_or_id: str) -> Entry:
-    """The problem of that name ("bouncing-ball") or id ("B01"), in any case of letters."""
+    """The problem with a given name ("bouncing-ball") or id ("B01"); upper and lower case are the same."""
     table = {key.lower(): entry for entry in entries() for key in (entry.id, entry.name)}
     key = str(name_or_id).lower()
     if key not in table:

@@ -54,7 +54,7 @@ def bounces(q0: float, v0: float, gravity: float, floor: float, e: float, t1: fl
 
 
 def _dropped(e: float, t1: float, orders: dict[str, Orders], note: str = "") -> Case:
-    """The ball released at rest from height 1, g = 1."""
+    """Case: the ball released at rest from height 1, g = 1."""
     args = {"gravity": 1.0, "floor": 0.0}
     exact, impacts = bounces(1.0, 0.0, args["gravity"], args["floor"], e, t1)
     _, v1 = exact(np.array([t1]))

@@ -1,4 +1,4 @@
-"""What a catalogue problem is: a `Problem`, named cases of initial data, their exact motions and what theory predicts."""
+"""Structure of a catalogue problem: a `Problem`, named cases of initial data, exact motions, and predicted orders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Motion = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Orders:
-    """Observed order that theory predicts for one scheme on one case; None where it predicts none.
+    """Orders that theory predicts for one scheme on one case; None where it predicts none.
 
     ``position`` is the order of the sup-norm error at the nodes, ``velocity`` of the L1 error, ``impulse`` of the
     total impulse. ``exact=True``: nodes are exact to round-off, and no position order can be observed.
@@ -41,7 +41,7 @@ class Case:
             None where no closed form is known.
         impulse: exact impulse of each constraint accumulated over [0, t1], shape (m,), or None.
         impacts: exact impact times in (0, t1], or None (accumulation points truncated).
-        orders: predicted orders by scheme label (`jaximpact.names.SCHEMES`).
+        orders: predicted orders by scheme label (`jaximpact.mechanics.method_names.SCHEMES`).
         note: what is particular about this case.
     """
 
@@ -57,7 +57,7 @@ class Case:
     note: str = ""
 
     def parameters(self, given: Any) -> Any:
-        """This case's args with those that are given in their place; ValueError where one is not a parameter of it."""
+        """Args of this case with some replaced by ``given``; ValueError for a name that is not one of its parameters."""
         if given is None:
             return self.args
         if not isinstance(self.args, dict) or not isinstance(given, dict):
@@ -72,9 +72,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Entry:
-    """One catalogue problem: statement, hypotheses it satisfies, where it comes from, and its cases by name.
+    """A catalogue problem: statement, hypotheses that it satisfies, source, and its cases by name.
 
-    ``id`` is a short stable label ("B01"), ``name`` the one to type ("bouncing-ball"). ``cases`` maps a case name
+    ``id`` is a short stable label ("B01"), ``name`` a readable one ("bouncing-ball"). ``cases`` maps a case name
     to its `Case`; the first is the default.
     """
 

@@ -10,7 +10,7 @@ from .base import Case, Entry, Motion, Orders
 
 
 def flights(times, q, v, acceleration=None) -> Motion:
-    """Motion in pieces: from ``times[k]`` on, position ``q[k]``, velocity ``v[k]``, constant ``acceleration[k]``.
+    """Piecewise flight: from ``times[k]`` on, position ``q[k]``, velocity ``v[k]``, constant ``acceleration[k]``.
 
     ``times`` starts at 0 and does not decrease; ``q``, ``v`` and ``acceleration`` have shape (n, d).
     """

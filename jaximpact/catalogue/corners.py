@@ -30,7 +30,7 @@ def bouncing_balls(y0, w0, g, e: float, t1: float) -> tuple[np.ndarray, Motion, 
 
 
 def mapped(motion: Motion, matrix: np.ndarray) -> Motion:
-    """The motion q = A y of a motion y."""
+    """The motion q = A y, from a motion y and a matrix A."""
 
     def image(t):
         y, w = motion(t)
@@ -57,7 +57,7 @@ def _groove_energy(t, q, v, args):
 
 
 def _in_groove(y0, w0, e: float, t1: float, orders: dict[str, Orders], note: str = "") -> Case:
-    """A case from the distances y0 to the two walls and their rates w0."""
+    """Case whose initial distances to the two walls are y0, with rates w0."""
     y0, w0, g = np.array(y0), np.array(w0), np.array([0.8, 0.6])
     impacts, motion, impulse = bouncing_balls(y0, w0, g, e, t1)
     exact = mapped(motion, _NORMALS.T)

@@ -1,4 +1,4 @@
-"""Where the theory stops: a motion that is not unique, and corners at which schemes converge to another motion."""
+"""Counterexamples to uniqueness and convergence: a motion that is not unique, and corners at which schemes converge to another motion."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pulses(t, q, v, args):
 
 
 def _bouncing(t1: float) -> Case:
-    """v(1/k +) = ratio^-k: each pulse sends the ball back three times as fast, e = 1/2 leaves 3/2 of its speed."""
+    """Motion with v(1/k +) = ratio^-k: each pulse returns the ball three times as fast, and e = 1/2 leaves 3/2 of its speed."""
     args, e, last = {"ratio": 1.5}, 0.5, 100  # earlier flights have speeds below 1e-17
     impacts = 1.0 / np.arange(last, 0.0, -1.0)
     index = np.arange(last - 1.0, -1.0, -1.0)  # flight from 1/(k+1), pulse k before 1/k; none after t = 1, where k = 0
@@ -60,7 +60,7 @@ def _bouncing(t1: float) -> Case:
 
 
 def _at_rest(t1: float) -> Case:
-    """q = 0: the floor balances the pulses, of total impulse 16/3."""
+    """Motion q = 0: the floor balances the pulses, whose total impulse is 16/3."""
     args = {"ratio": 1.5}
     impulse = np.array([4.0 / (args["ratio"] * (args["ratio"] - 1.0))])
 
@@ -88,7 +88,7 @@ def sideways_energy(t, q, v, args):
 
 
 def _corner(args: dict, corner, drift, hit: float, t1: float, right: int) -> Case:
-    """Into the corner with velocity (0, -1) relative to it, at rest there by Moreau's law, then along the right face.
+    """Motion into the corner with relative velocity (0, -1), at rest there by Moreau's law, then along the right face.
 
     The faces have slopes -1/2 and 1/2; ``right`` is the index of the constraint of the right one. The resultant
     (4 push / 5, 2 push / 5) of push and reaction is what accelerates it there.

@@ -91,7 +91,7 @@ def _kinetic(t, q, v, args):
 
 
 def skipping(q0, v0, e: float, t1: float) -> tuple[np.ndarray, Motion]:
-    """Circular arcs of unit frequency above y = 0: (impact times, motion), through the accumulation of impacts.
+    """Motion along circular arcs of unit frequency above y = 0, through the accumulation of impacts: (impact times, motion).
 
     vx - y = c is conserved. Leaving the wall at (c, w), c > 0, an arc lasts 2 atan(w/c) and comes back at (c, -w).
     """
@@ -152,7 +152,7 @@ def _outside(t, q, args):
 
 
 def cylinder_slide(v0: float) -> tuple[float, float, Motion]:
-    """From the top of the unit cylinder at speed v0 under unit gravity: (time of detachment, impulse, motion).
+    """Slide from the top of the unit cylinder at speed v0 under unit gravity: (time of detachment, impulse, motion).
 
     theta = 2 am(v0 t/2 | -4/v0^2), written with the parameter 4/(4 + v0^2) in (0, 1); the contact force
     3 cos(theta) - 2 - v0^2 vanishes at the detachment.
@@ -214,7 +214,7 @@ def _inside(t, q, args):
 
 
 def bowl_swing(x0: float, y0: float, t1: float) -> tuple[float, float, Motion]:
-    """Dropped from rest at (x0, y0), x0 > 0, in the unit bowl, e = 0: (impact time, impulse over [0, t1], motion).
+    """Drop from rest at (x0, y0), x0 > 0, in the unit bowl, e = 0: (impact time, impulse over [0, t1], motion).
 
     From the lowest point the angle a of the swing satisfies sin(a/2) = k sn(u, k^2), da/dt = 2 k cn(u, k^2), where
     u = t - t_hit + c, and the contact force is 3 cos(a) - 2 cos(amplitude).

@@ -82,7 +82,7 @@ def _lift_off(e: float, t1: float, orders: dict[str, Orders], note: str) -> Case
 
 
 def _table(t1: float = 20.0) -> Case:
-    """Relative to the table q - 2 sin t obeys the lift-off problem with force 2 (sin t - 1/2)."""
+    """Case of the vibrating table: relative to it, q - 2 sin t is a lift-off motion with force 2 (sin t - 1/2)."""
     args = {"gravity": 1.0, "amplitude": 2.0, "frequency": 1.0}
     q0, v0, amplitude = 1.5, 0.0, args["amplitude"]
     relative, impacts = hops(q0, v0 - amplitude, amplitude, args["gravity"], 0.0, t1)
@@ -106,7 +106,7 @@ def no_force(t, q, v, args):
 
 
 def ramp(s):
-    """phi(s) = 0 for s <= 0, s^2/4 up to 1, s/2 - 1/4 beyond: C^{1,1}, and so is its automatic derivative."""
+    """C^{1,1} ramp: phi(s) = 0 for s <= 0, s^2/4 up to 1, s/2 - 1/4 beyond; automatic differentiation gives its derivative exactly."""
     c = jnp.clip(s, 0.0, 1.0)
     return c * (0.5 * s - 0.25 * c)
 
@@ -122,7 +122,7 @@ def valley_energy(t, q, v, args):
 
 
 def inelastic(w: np.ndarray, normals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Moreau's law at e = 0: w projected on {u : normals u >= 0}, and the impulses that do it."""
+    """Velocity after an inelastic impact (Moreau, e = 0): w projected on {u : normals u >= 0}; and the impulses."""
     impulses, _ = nnls(normals.T, -w)
     return w + normals.T @ impulses, impulses
 
@@ -133,7 +133,7 @@ _RIGHT_SLOPE = (1, 1.75, -0.5, 0.0)
 
 
 def _valley(q0, v0, t1: float, hits, orders: dict[str, Orders], note: str) -> Case:
-    """Broken line in the frame of the valley: motions slide on straight slopes and leave humps tangentially.
+    """Case of a valley with a piecewise linear floor, in its frame: motions slide on straight slopes and leave humps tangentially.
 
     Each hit lists the pieces of the floor in contact; its time is the first root of the gap to the first of them.
     """

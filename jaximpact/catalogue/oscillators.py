@@ -37,7 +37,7 @@ def below_wall(t, q, args):
 
 
 def _free(e: float, t1: float = 20.0) -> Case:
-    """q = e^k sin(t + pi/6 - k pi) after k impacts, at k pi - pi/6: the wall stands at the equilibrium."""
+    """Case with the wall at the equilibrium: q = e^k sin(t + pi/6 - k pi) after k impacts, which fall at k pi - pi/6."""
     phase = np.pi / 6.0
     impacts = np.arange(1, int((t1 + phase) / np.pi) + 1) * np.pi - phase
 
@@ -53,7 +53,7 @@ def _free(e: float, t1: float = 20.0) -> Case:
 
 
 def _resonant(e: float, t1: float = 20.0) -> Case:
-    """Impacts at k pi - 1 whatever e: q = sin s (v_k + 1/2 - cos s / 2), s = t + 1 - k pi, v_k = e (v_{k-1} + 1)."""
+    """Case with impacts at k pi - 1 for any e: q = sin s (v_k + 1/2 - cos s / 2), s = t + 1 - k pi, v_k = e (v_{k-1} + 1)."""
     shift = 1.0
     impacts = np.arange(1, int((t1 + shift) / np.pi) + 1) * np.pi - shift
     speeds = [0.5]  # velocity at s = 0+, of the motion continued back before t = 0 for the first one
@@ -114,7 +114,7 @@ def periodic_orbit(z: float, w: float, sigma: float, e: float) -> tuple[Motion, 
 
 
 def _shaw_holmes(z: float, w: float, sigma: float, e: float, t1: float = 20.0) -> Case:
-    """The stable period-1 orbit, from just after an impact."""
+    """Case of the stable period-1 orbit, from just after an impact."""
     exact, shift, v0 = periodic_orbit(z, w, sigma, e)
     period = 2.0 * np.pi / w
     impacts = np.arange(1, int(t1 / period) + 1) * period
@@ -125,7 +125,7 @@ def _shaw_holmes(z: float, w: float, sigma: float, e: float, t1: float = 20.0) -
 
 
 def _grazing(e: float, orders: dict[str, Orders], t1: float = 10.0) -> Case:
-    """q = sin(t - 1) touches the wall q = 1 at rest at 1 + pi/2 + 2 k pi: no impulse, the same motion for all e."""
+    """Case that touches without impulse: q = sin(t - 1) reaches the wall q = 1 at rest at 1 + pi/2 + 2 k pi, for all e."""
 
     def exact(t):
         return np.sin(t - 1.0)[:, None], np.cos(t - 1.0)[:, None]

@@ -1,7 +1,7 @@
-"""Compiled programs on disk, so that the next process need not compile them.
+"""Compiled programs on disk, reused by later processes.
 
-They are machine code: a folder or a file is used only if it is this user's, and nobody else may write to it. A file begins with
-a checksum, and one that is damaged counts as none. Files appear whole or not at all, so that processes may share the folder.
+They are machine code: a folder or file is used only if it belongs to this user and nobody else may write to it. A file begins with a
+checksum; damaged files are ignored. Files are written atomically, so that processes may share the folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Where compiled programs are kept: as `VARIABLE` says, or in the user's folder for caches; None: nowhere."""
+    """Folder of compiled programs: the environment variable `VARIABLE`, or the user's cache folder; None for no cache."""
     asked = os.environ.get(VARIABLE, "")
     if asked.lower() == "off":
         return None
@@ -41,7 +41,7 @@ def folder() -> Path | None:
 
 @cache
 def _usable(path: Path) -> Path | None:
-    """The folder, made if there is none; None where it cannot be trusted, or made."""
+    """The folder, created if necessary; None if it cannot be created or trusted."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_mine(path.lstat()) and path.is_dir():
@@ -53,7 +53,7 @@ def _usable(path: Path) -> Path | None:
 
 
 def _is_mine(found: os.stat_result) -> bool:
-    """Whether it belongs to this user, and is nobody else's to write; a link is never."""
+    """Whether a file belongs to this user and nobody else may write to it; never true of a link."""
     if stat.S_ISLNK(found.st_mode):
         return False
     # on Windows a folder in the user's own has his rights
@@ -61,7 +61,7 @@ def _is_mine(found: os.stat_result) -> bool:
 
 
 def load(key: str) -> bytes | None:
-    """What was kept under a key, if it is as it was written."""
+    """The stored bytes of a key; None if missing or damaged."""
     place = folder()
     if place is None:
         return None
@@ -83,7 +83,7 @@ def load(key: str) -> bytes | None:
 
 
 def keep(key: str, code: bytes) -> None:
-    """Keeps code under a key, where it can be kept."""
+    """Stores bytes under a key, if possible."""
     place = folder()
     if place is None:
         return
@@ -106,7 +106,7 @@ def _checksum(key: str, code: bytes) -> bytes:
 
 
 def _prune(place: Path) -> None:
-    """Removes what was not used for longest, beyond the limit."""
+    """Removes the least recently used files beyond the size limit."""
     found = []
     for entry in os.scandir(place):
         with contextlib.suppress(OSError):  # gone meanwhile

@@ -1,7 +1,7 @@
-"""A loop whose rows leave it as they are made, for native code, which writes them to memory: as many as it is told when it runs.
+"""A loop primitive whose rows are written to memory while it runs, for native code; their number is chosen at call time.
 
-`lax.scan` would need their number while it is traced, and give arrays, which a program of numbers has none of. Inside the traced
-function a row stands for all of them: it can be returned, its entries in any order, and nothing else done with it.
+`lax.scan` would need their number while tracing, and give arrays, which a program of separate numbers does not have. Inside the traced
+function one row stands for all of them: it can only be returned, its entries in any order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ stream_p.multiple_results = True
 
 
 def stream(body: Callable, carry: Any, given: Any) -> tuple[Any, Any]:
-    """The last carry of ``body(carry, given) -> carry, row``, and the rows, which stand for a sequence of them.
+    """Runs ``body(carry, given) -> carry, row``: returns the last carry, and a row that stands for the sequence of rows.
 
-    ``given``: a pytree of `jax.ShapeDtypeStruct` (), what each turn is given from sequences that come with the call.
+    ``given``: a pytree of `jax.ShapeDtypeStruct` (), the per-iteration entries of sequences that are passed with the call.
     """
     closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
     leaves = jax.tree.leaves(carry)
@@ -40,7 +40,7 @@ def _(*_: Any, jaxpr: Any, **__: Any) -> list:
 
 
 def _taken_apart(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
-    """How many constants there are, what a turn is given, and which operands and results are flagged with these, to the end."""
+    """Number of constants, avals of the given entries, and the flags of operands and results, propagated to a fixed point."""
     fixed = len(jaxpr.constvars)
     given = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[carried:]]
     carry = list(flags[fixed:])
@@ -53,7 +53,7 @@ def _taken_apart(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, 
 
 
 def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
-    """Of a turn by what changes in it: the carry beside its tangent, and a tangent of every row of real numbers."""
+    """JVP: a stream that also carries the tangents of changing values, with a tangent row for every real row."""
     fixed, given, moved, _ = _taken_apart(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
     real = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
     moved = [m and real(x) for m, x in zip(moved, primals, strict=True)]
@@ -83,7 +83,7 @@ def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: i
 
 
 def _stream_batching(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
-    """Of a turn for all of a batch; what is the same in all of it stays one."""
+    """Batching: a stream whose body is vmapped; values that no lane changes stay unbatched."""
     batch = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
     fixed, given, many, out = _taken_apart(jaxpr, carried, [a is not None for a in axes])
     operands = [batching.bdim_at_front(x, a, batch) if m else x for x, a, m in zip(operands, axes, many, strict=True)]

@@ -1,7 +1,7 @@
-"""Programs of XLA that last between processes, in the folder of `cache`.
+"""Persistent cache of XLA programs, in the folder of `disk_cache`.
 
-jax can keep its programs too, but by a setting of the whole process, which is its user's: where it is set, jax does. A program is
-known by its text, so that functions are traced in every process; what is saved is XLA's time, by far the most.
+jax has a cache too, but it is a setting of the whole process, which belongs to the user: where it is set, jax's is used. The key is the
+lowered text, so that functions are traced in every process; the saving is XLA's time, which is by far the largest part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ compilations = 0  # how many programs were compiled
 
 
 class _Slot:
-    """A place for a program, which one thread makes."""
+    """Cache slot of one program, filled by the first thread that needs it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -41,7 +41,7 @@ class _Slot:
 
 
 class PersistentJit:
-    """A function as `jax.jit` makes it, ``static`` arguments by their names, whose programs for a CPU are found again by the next process."""
+    """`jax.jit` with a disk cache for CPU programs; ``static`` names the static arguments."""
 
     def __init__(self, function: Callable, static: tuple[str, ...] = (), options: dict[str, Any] | None = None) -> None:
         self.jitted = jax.jit(function, static_argnames=static, compiler_options=options)
@@ -69,7 +69,7 @@ class PersistentJit:
 
 
 def can_last() -> bool:
-    """Whether numbers are known, on one CPU, the folder is to be used, and jax has no setting by which its own way differs."""
+    """Whether the disk cache applies: concrete numbers, one CPU, a usable folder, and no jax setting that requires jax's own path."""
     config: Any = jax.config
     return (
         is_concrete()
@@ -81,7 +81,7 @@ def can_last() -> bool:
 
 
 def load_program(lowered: Any, options: Any) -> Any:
-    """The program, of another process or compiled now."""
+    """The executable of a lowered function, from the disk cache or compiled now."""
     global compilations
     text = lowered.as_text()
     key = None if CALLED.search(text) else _key(text, options)
@@ -101,7 +101,7 @@ def load_program(lowered: Any, options: Any) -> Any:
 
 
 def _key(text: str, options: Any) -> str | None:
-    """What a compiled program depends on; None where the processor is not known."""
+    """Cache key of an XLA program; None if the processor is unknown."""
     try:
         processor = host()
     except ImportError:

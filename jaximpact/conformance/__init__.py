@@ -1,4 +1,4 @@
-"""The conformance suite: motions with impacts whose final state and Jacobian are known, for any simulator to be held against.
+"""Conformance suite for impact simulators: motions whose final state and Jacobian are known.
 
     python -m jaximpact.conformance --adapter mine.py
 

@@ -1,4 +1,4 @@
-"""Hold a simulator against the conformance suite.
+"""Command line that checks a simulator against the conformance suite.
 
 python -m jaximpact.conformance --adapter mine.py
 python -m jaximpact.conformance --own --cases zeno corner
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def describe(name: str) -> str:
-    """A case, as a person writes an adapter for it."""
+    """Describes a case for the author of an adapter."""
     case = get(name)
     lines = [f"{case.name}: {case.title}", *([f"from {case.source}"] if case.source else []), ""]
     lines += [

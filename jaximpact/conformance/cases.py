@@ -1,4 +1,4 @@
-"""The cases, as data: what is asked, in words and formulas, and what is right, to 15 digits."""
+"""Cases of the suite as data: statements in words and formulas, and exact answers to 15 digits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHIFTS = (0, 7, 17, 29, 43, 61, 79, 97)
 
 
 class Exact(NamedTuple):
-    """State (q, v) at the end (2d,) and its Jacobian (2d, p)."""
+    """Exact final state (q, v), (2d,), and its Jacobian (2d, p)."""
 
     state: np.ndarray
     jacobian: np.ndarray
@@ -27,7 +27,7 @@ class Exact(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One motion: M(q) dv/dt = force + sum of gap gradients times impulses, gaps >= 0, Newton's law at impacts.
+    """One motion to compute: M(q) dv/dt = force + sum of gap gradients times impulses, gaps >= 0, Newton's law at impacts.
 
     Attributes:
         name, title: the case, and what it tests.
@@ -58,14 +58,14 @@ class Case:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Case:
-        """From its entry in the file."""
+        """Makes a case from its entry in the file."""
         exact = Exact(np.array(data["state"], float), np.array(data["jacobian"], float))
         rest: dict[str, Any] = {key: _as_tuples(x) for key, x in data.items() if key not in ("state", "jacobian")}
         return cls(**rest, exact=exact)
 
     @cached_property
     def theta(self) -> np.ndarray:
-        """The parameters' values (p,)."""
+        """Values of the parameters (p,)."""
         return np.array(list(self.parameters.values()))
 
     @property
@@ -93,11 +93,11 @@ class Case:
 
     @property
     def args(self) -> dict[str, float]:
-        """The parameters that the problem's functions speak of."""
+        """Parameters that occur in the problem's functions."""
         return {k: x for k, x in self.parameters.items() if k != "e" and k not in self.position + self.velocity}
 
     def start(self, theta: Any) -> tuple[Any, Any, Any, dict[str, Any]]:
-        """(q0, v0, e, args) from the vector of parameters: what `jaximpact.solve` is given."""
+        """(q0, v0, e, args) for `jaximpact.solve`, from the vector of parameters."""
         values = dict(zip(self.parameters, theta, strict=True))
         q0, v0 = (jnp.stack([values[name] for name in names]) for names in (self.position, self.velocity))
         return q0, v0, values["e"], {name: values[name] for name in self.args}
@@ -126,18 +126,18 @@ class Case:
         return Problem(forces, constraints, matrix if mass else None)
 
     def steps(self, h: float) -> tuple[int, ...]:
-        """Numbers of steps of about h, over which impacts fall into different phases of their steps."""
+        """Several step counts near t1/h, so that impacts fall into different phases of their steps."""
         count = round(self.t1 / h)
         return tuple(count + round(count * shift / 1000) for shift in SHIFTS)
 
 
 def _as_tuples(x: Any) -> Any:
-    """Lists as tuples."""
+    """Nested lists as nested tuples."""
     return tuple(map(_as_tuples, x)) if isinstance(x, list) else x
 
 
 def relative_error(found: Any, exact: Any) -> float:
-    """max |x - x_exact| / max |x_exact|; NaN where x has one. ValueError where the shapes differ."""
+    """max |x - x_exact| / max |x_exact|; NaN if x contains NaN. ValueError if shapes differ."""
     found, exact = np.asarray(found), np.asarray(exact)
     if found.shape != exact.shape:
         raise ValueError(f"{found.shape} in place of {exact.shape}")
@@ -152,10 +152,10 @@ def cases() -> dict[str, Case]:
 
 
 def get(name: str) -> Case:
-    """The case of that name.
+    """The case with a given name.
 
     Raises:
-        KeyError: there is none.
+        KeyError: there is no such case.
     """
     if name not in cases():
         raise KeyError(f"no case {name!r}; there are {', '.join(cases())}")

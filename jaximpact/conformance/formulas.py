@@ -1,4 +1,4 @@
-"""Formulas of the cases, as text, turned into functions: arithmetic, a few functions of mathematics, and names."""
+"""Formulas of the cases: texts turned into functions, with arithmetic, sin, cos, sqrt and names."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ NODES = (
 
 
 def parse(text: str) -> CodeType:
-    """A formula, ready to be evaluated.
+    """Parses a formula for `evaluate`.
 
     Raises:
-        ValueError: it is no formula, or calls what is not sin, cos or sqrt.
+        ValueError: the text is not a formula, or calls another function than sin, cos or sqrt.
     """
     try:
         tree = ast.parse(text, mode="eval")
@@ -32,6 +32,6 @@ def parse(text: str) -> CodeType:
 
 
 def evaluate(formula: CodeType, names: Mapping[str, Any], module: Any) -> Any:
-    """Its value, with sin, cos and sqrt of a module: jax.numpy, math, mpmath."""
+    """Value of a formula, with sin, cos and sqrt from ``module``: jax.numpy, math or mpmath."""
     functions = {name: getattr(module, name) for name in FUNCTIONS}
     return eval(formula, {"__builtins__": {}}, {**functions, **names})

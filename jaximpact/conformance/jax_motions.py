@@ -1,4 +1,4 @@
-"""Adapters of simulators written in JAX: from functions (theta, t1, steps) -> (q, v), by case."""
+"""Base of adapters for simulators written in JAX, from a function (theta, t1, steps) -> (q, v) for each case."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class JaxMotions:
 
     Args:
         motions: by name of the case, ``motion(theta, t1, steps)`` -> (q, v) at t1, (2d,). The number of steps is traced, so that
-            all of them share one compilation: loop by `jax.lax.fori_loop`, which jax differentiates in forward mode.
-        how: a sentence on what was done.
-        packages: names of distributions.
-        steps: whether there are steps.
+            all step counts share one compilation: loop by `jax.lax.fori_loop`, which jax differentiates in forward mode.
+        how: a sentence on how the simulator was used.
+        packages: names of distributions, whose versions are printed.
+        steps: whether the simulator takes a number of steps.
         transform: `jax.jacfwd` or `jax.jacrev`.
-        jit: False for what wants known times.
+        jit: False for simulators that need concrete times.
     """
 
     def __init__(

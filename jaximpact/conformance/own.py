@@ -1,4 +1,4 @@
-"""The adapter of jaximpact: a scheme, and which derivative of it ("PaoliSchatzman corrected" is a variant)."""
+"""Adapter of jaximpact itself: a scheme and its kind of derivative, such as the variant "PaoliSchatzman corrected"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .report import COARSE, FINE
 
 
 class Own:
-    """One scheme of this library, by `jaximpact.sensitivities` of the problem that the formulas state."""
+    """One scheme of this library, through `jaximpact.sensitivities` of the problem that the formulas state."""
 
     PACKAGES = ("jaximpact", "jax")
 
@@ -35,7 +35,7 @@ class Own:
         return self._both(case.name, tuple(theta), steps)[1]
 
     def _both(self, name: str, theta: tuple[float, ...], steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of one number of steps; those that are asked for together are computed together."""
+        """State and Jacobian for one step count; all step counts of its group are computed together."""
         groups = (get(name).steps(h) for h in (FINE, COARSE))
         group = next((counts for counts in groups if steps in counts), (steps,))
         states, jacobians = self._group(name, theta, group)
@@ -73,6 +73,6 @@ class Own:
 
 
 def adapter(variant: str) -> Own:
-    """The scheme and the derivative that a variant names."""
+    """Adapter for a variant, which names a scheme and a derivative."""
     scheme, sensitivity = variant.split()
     return Own(scheme, sensitivity)

@@ -1,4 +1,4 @@
-"""What adapters made of the cases, as a table and as a picture."""
+"""Report of the suite: results of adapters on the cases, as a table and a picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXACT = 1e-6  # an error that need not shrink
 
 
 class Cell(NamedTuple):
-    """What one adapter makes of one case: relative errors of the Jacobian and of the state by step, or what it said."""
+    """Result of one adapter on one case: relative errors of the Jacobian and of the state by step, or a message."""
 
     errors: Mapping[float, float] = {}
     states: Mapping[float, float] = {}
@@ -29,12 +29,12 @@ class Cell(NamedTuple):
 
     @property
     def open(self) -> bool:
-        """Whether it may pass, and whether that takes another step to tell."""
+        """Whether the cell may pass, but needs another step size to tell."""
         return EXACT < self.errors.get(FINE, np.nan) <= SMALL
 
     @property
     def passes(self) -> bool:
-        """Whether the Jacobian is right: exact, or small and on its way to zero."""
+        """Whether the Jacobian is right: exact, or its error small and converging to zero."""
         error = self.errors.get(FINE, np.nan)
         return error <= EXACT or (error <= SMALL and error * SHRINK <= self.errors.get(COARSE, 0.0))
 
@@ -49,7 +49,7 @@ class Cell(NamedTuple):
 
 
 class Column(NamedTuple):
-    """An adapter: its heading, its cells by case, and what is known of it: versions, how it was used, what stopped it."""
+    """Results of one adapter: heading, cells by case, and remarks (versions, how it was used, what stopped it)."""
 
     title: str
     cells: Mapping[str, Cell]
@@ -57,13 +57,13 @@ class Column(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """How many cases it passes, or why there is no answer."""
+        """Number of cases passed, or why there is no answer."""
         if not self.cells:
             return str(self.about.get("missing") or self.about.get("stopped") or "no case stated")
         return f"{sum(cell.passes for cell in self.cells.values())} of {len(self.cells)} pass"
 
     def remarks(self) -> str:
-        """Versions, how it was used, what it said, and where its motion itself is wrong."""
+        """Versions, how the adapter was used, its messages, and cases whose motion itself is wrong."""
         said = [", ".join(f"{x} {y}" for x, y in self.about.get("versions", {}).items()), self.about.get("how", "")]
         said += [f"not run: {self.about['missing']}"] if "missing" in self.about else []
         said += [f"stopped: {self.about['stopped']}"] if "stopped" in self.about else []
@@ -77,9 +77,9 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Report(Drawable):
-    """Cases, and a `Column` for each adapter.
+    """Results of all adapters on the cases, a `Column` for each adapter.
 
-    ``report.columns[0].cells["zeno"].errors[1e-3]`` is an error, ``.passes`` a verdict; ``str(report.markdown())`` the table.
+    ``report.columns[0].cells["zeno"].errors[1e-3]`` is an error, ``.passes`` a verdict; ``report.markdown()`` is the table.
     """
 
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ class Report(Drawable):
         return {name: np.array([row[i] for row in rows]) for i, name in enumerate(names)}
 
     def rows(self) -> Any:
-        """The rows of its table; one with a message alone where an adapter gave nothing."""
+        """Rows of the table; a single row with a message for an adapter without results."""
         for column in self.columns:
             if not column.cells:
                 yield column.title, "", np.nan, np.nan, np.nan, False, 0.0, column.summary
@@ -107,7 +107,7 @@ class Report(Drawable):
                     yield column.title, name, h, *errors, cell.passes, round(cell.seconds, 1), cell.message
 
     def markdown(self) -> str:
-        """The table and what is to be known of every column."""
+        """The table in Markdown, with the remarks on each column."""
         shown = [column for column in self.columns if column.cells]
         remarks = [f"- {column.title}: {column.remarks()}" for column in self.columns]
         if not shown:
@@ -121,7 +121,7 @@ class Report(Drawable):
         return "\n".join(lines + remarks) + "\n"
 
     def save(self, folder: str | Path) -> Path:
-        """Write table.md, table.csv and, with matplotlib and where an adapter gave an answer, picture.png; returns the folder."""
+        """Writes table.md, table.csv and, with matplotlib and if an adapter gave results, picture.png; returns the folder."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "table.md").write_text(self.markdown())

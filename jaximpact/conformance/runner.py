@@ -1,4 +1,4 @@
-"""Adapters through the cases: each in a process of its own, with a time limit for each case."""
+"""Runner of the suite: each adapter in a process of its own, with a time limit for each case."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OWN = "jaximpact.conformance.own"
 
 
 class Adapter(NamedTuple):
-    """What is held against the cases: a heading, the adapter (file or module), its variant, the interpreter it runs in."""
+    """An adapter to run: heading, module (or file), variant, and the Python interpreter to run it in."""
 
     title: str
     module: str
@@ -36,7 +36,7 @@ class Adapter(NamedTuple):
 
 
 def adapters_of_jaximpact() -> tuple[Adapter, ...]:
-    """The schemes of this library, with their corrected derivatives, and with those of plain automatic differentiation."""
+    """Adapters of this library's schemes, with corrected derivatives and with those of plain automatic differentiation."""
     corrected = [
         Adapter(f"jaximpact {name}", OWN, f"{name} corrected") for name in ("PaoliSchatzman", "MoreauJean", "Maury")
     ]
@@ -54,18 +54,18 @@ def run(
     jobs: int = 1,
     progress: bool = False,
 ) -> Report:
-    """Hold adapters against the cases.
+    """Runs adapters through the cases.
 
     Args:
         adapters: `Adapter`, or paths of files.
-        names: of the cases, all by default.
-        limit: seconds that an adapter may take to load, and for one case at one step size. One that takes longer is stopped, and
-            begun anew behind the case that it was at.
-        jobs: adapters at a time.
-        progress: say when an adapter is done.
+        names: names of the cases, by default all.
+        limit: seconds that an adapter may take to load, and for one case at one step size. An adapter that takes longer is stopped,
+            and restarted with the next case.
+        jobs: number of adapters run at a time.
+        progress: report when an adapter is done.
 
     Returns:
-        `Report`. What an adapter raises, a crash and a time that is up are part of it; the other cases are not lost.
+        `Report`. Errors, crashes and timeouts of an adapter are recorded in it; the other cases are not lost.
 
     Raises:
         KeyError: there is no such case. FileNotFoundError: there is no such file.
@@ -94,7 +94,7 @@ def _adapter(given: Adapter | str | os.PathLike[str]) -> Adapter:
 
 
 def measure(adapter: Adapter, chosen: Sequence[Case], limit: float) -> Column:
-    """Errors of one adapter: of all cases at the fine step, and at the coarse one of those that may pass."""
+    """Errors of one adapter: all cases at the fine step, and those that may pass at the coarse step too."""
     cells: dict[str, Cell] = {}
     about: dict[str, Any] = {}
     wanted = list(chosen)
@@ -139,7 +139,7 @@ def _cell(cell: Cell, line: dict[str, Any], h: float) -> Cell:
 
 
 def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> Iterator[dict[str, Any]]:
-    """The lines a worker writes, as they come; what ended it otherwise is the last. No line may take longer than the limit."""
+    """Lines written by a worker, as they come; if the worker is stopped or fails, the last line says why. ``limit`` holds for each line."""
     command = [adapter.python, str(WORKER), adapter.module, adapter.variant]
     package = str(Path(__file__).parents[2])
     # a module beside the package is found; an interpreter of its own keeps its own packages
@@ -166,7 +166,7 @@ def launch(adapter: Adapter, jobs: list[dict[str, Any]], limit: float) -> Iterat
 
 
 def _kill(process: subprocess.Popen) -> None:
-    """With what it started, where there are process groups: that too would hold the stream open."""
+    """Ends a process and, where process groups exist, its children, which would otherwise keep its stream open."""
     if hasattr(os, "killpg"):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -175,7 +175,7 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def _within(limit: float, stream: Any) -> Iterator[str]:
-    """Whole lines of a stream. TimeoutError where one, or the end, takes longer than the limit."""
+    """Complete lines of a stream; TimeoutError if a line, or the end, takes longer than the limit."""
     lines: SimpleQueue[str] = SimpleQueue()
 
     def read() -> None:

@@ -1,4 +1,4 @@
-"""One adapter in a process of its own: results leave as JSON lines, so that what is done survives a crash.
+"""Worker that runs one adapter in its own process, printing each result as a JSON line so that results survive a crash.
 
     python worker.py ADAPTER VARIANT < jobs.json
 
@@ -29,7 +29,7 @@ from typing import Any
 
 
 def load(name: str, variant: str) -> Any:
-    """The adapter, by module name or file."""
+    """Loads an adapter by module name or file."""
     if name.endswith(".py"):
         spec: Any = importlib.util.spec_from_file_location(Path(name).stem, name)
         module = importlib.util.module_from_spec(spec)
@@ -48,7 +48,7 @@ def version(name: str) -> str:
 
 
 def plain(x: Any) -> Any:
-    """Nested lists of numbers, from whatever array."""
+    """An array of any library as nested lists of numbers."""
     x = x.tolist() if hasattr(x, "tolist") else x
     return [plain(y) for y in x] if isinstance(x, list | tuple) else float(x)
 
@@ -59,7 +59,7 @@ def first_line(error: Exception) -> str:
 
 
 def compute_states(adapter: Any, case: Any, theta: list, steps: list) -> dict:
-    """States and Jacobians for every number of steps; one of them where there is no step."""
+    """States and Jacobians for every step count; a single result for simulators without steps."""
     counts = steps if getattr(adapter, "STEPS", True) else steps[:1]
     found = {"states": [plain(adapter.final_state(case, theta, n)) for n in counts]}
     if hasattr(adapter, "jacobian"):

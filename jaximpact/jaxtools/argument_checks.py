@@ -1,4 +1,4 @@
-"""What every argument is asked, by whoever takes it: a number, a kind, one of some words. Messages name it and say what it must be."""
+"""Checks of arguments common to the package: numbers, types, choices. Messages name the argument and say what it must be."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from jax.core import Tracer
 
 from .warnings import remark
 
-MOST = 2**31 - 2  # of steps and of anything else that is counted: loops count in int32, up to one more
+MAX_COUNT = 2**31 - 2  # largest count of steps or of anything else: loops count in int32, up to one more
 
 
 def short(value: Any) -> str:
-    """A value in one short line."""
+    """Short one-line text of a value, for messages."""
     text = " ".join(repr(value).split())
     return text if len(text) < 60 else f"{text[:57]}..."
 
@@ -31,17 +31,17 @@ def is_traced(*trees: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array or a scalar of numpy or jax; tracers are."""
+    """Whether a value is an array or scalar of numpy or jax; tracers count."""
     return isinstance(value, np.ndarray | np.generic | jax.Array)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is one real number of Python or numpy, which True is not."""
+    """Whether a value is one real number of Python or numpy; booleans are not."""
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def is_whole(value: Any, least: float = -np.inf) -> bool:
-    """Whether a value is an integer of Python or numpy from ``least`` on, which True is not."""
+    """Whether a value is an integer of Python or numpy, at least ``least``; booleans are not."""
     return is_number(value) and isinstance(value, Integral) and value >= least  # type: ignore[operator]
 
 
@@ -51,14 +51,14 @@ def is_pair(value: Any) -> bool:
 
 
 def several(value: Any) -> tuple:
-    """One, or a sequence of several, as a tuple; a text is one."""
+    """A single value, or a sequence of values, as a tuple; a text counts as one value."""
     return (value,) if isinstance(value, str) or not np.iterable(value) else tuple(value)
 
 
 def dotted_entries(
     table: Mapping[str, Any], leaf: Callable[[Any], bool] = lambda x: False, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """The entries of nested tables by dotted names, down to what is no table or a ``leaf``."""
+    """Entries of nested tables by dotted names, down to values that are no tables or are a ``leaf``."""
     for key, value in table.items():
         if isinstance(value, Mapping) and not leaf(value):
             yield from dotted_entries(value, leaf, f"{prefix}{key}.")
@@ -71,40 +71,40 @@ def are_texts(values: Iterable[Any]) -> bool:
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """A whole number from ``least`` on that a loop can count to."""
+    """Checks a whole number: at least ``least``, and not too large for a loop counter."""
     if not is_whole(value, least):
         raise ValueError(f"{name} must be a whole number >= {least}, got {short(value)}")
-    if value > MOST:
-        raise ValueError(f"{name} must not exceed {MOST} (2^31 - 2), got {value!r}")
+    if value > MAX_COUNT:
+        raise ValueError(f"{name} must not exceed {MAX_COUNT} (2^31 - 2), got {value!r}")
 
 
 def check_counts(**counts: Any) -> None:
-    """Whole numbers from 1 on, ``skip`` from 0."""
+    """Checks named counts: whole numbers from 1 on, ``skip`` from 0."""
     for name, value in counts.items():
         check_whole(name, value, least=0 if name == "skip" else 1)
 
 
 def check_kind(name: str, value: Any, kind: Any, what: str) -> None:
-    """TypeError where a value is not of a kind, one or several types, which ``what`` tells in words."""
+    """Raises TypeError unless a value has one of the types ``kind``, which ``what`` describes in words."""
     if not isinstance(value, kind):
         hint = f": write {value.__name__}(), an instance" if isinstance(value, type) else ""
         raise TypeError(f"{name} must be {what}, got {short(value)}{hint}")
 
 
 def check_choice(name: str, value: Any, choices: tuple) -> None:
-    """``value`` is one of the words (or None) that an argument may be."""
+    """Raises unless ``value`` is one of the allowed words (or None)."""
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
 
 
 def check_memory(size: float, what: str, cure: str) -> None:
-    """ValueError where so many bytes are more than there are."""
+    """Raises ValueError if ``size`` bytes exceed the free memory."""
     if size > 2**28 and size > (free := free_memory()):
         raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
 
 
 def free_memory() -> float:
-    """Bytes that this process may still take, as far as that is known; of an accelerator, its own."""
+    """Bytes that this process may still allocate, as far as known; for an accelerator, its own memory."""
     if jax.default_backend() != "cpu":
         stats = jax.local_devices()[0].memory_stats() or {}
         return stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
@@ -125,7 +125,7 @@ def _is_none(x: Any) -> bool:
 
 
 def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
-    """The leaves of a pytree by the keys that lead to them, as text; what is None counts as a leaf."""
+    """Leaves of a pytree with their key paths as text; None counts as a leaf."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
     return {tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves}
 
@@ -136,7 +136,7 @@ def with_leaves(tree: Any, leaves: Iterable[Any]) -> Any:
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """``value`` as an array of real numbers, which a masked array is not."""
+    """``value`` as an array of real numbers; masked arrays are refused."""
     if np.ma.isMaskedArray(value):
         raise TypeError(
             f"{name} is a masked array: give numbers without a mask, value.filled(...) or value.compressed()"
@@ -145,7 +145,7 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def real_number(name: str, value: Any) -> float:
-    """One finite real number."""
+    """Checks one finite real number."""
     found = real(name, value)
     if found.ndim or np.asarray(value).dtype == bool or not np.isfinite(found):
         raise ValueError(f"{name} must be one finite number, got {value!r}")
@@ -153,7 +153,7 @@ def real_number(name: str, value: Any) -> float:
 
 
 def real_array(name: str, value: Any) -> Any:
-    """``value`` as an array of its own float dtype, the default one for integers; or an error that names it.
+    """``value`` as an array in its own float dtype (the default one for integers); an error names the argument.
 
     Known numbers stay numpy arrays: inside jit they remain known, and can be checked.
     """

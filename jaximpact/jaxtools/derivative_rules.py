@@ -1,4 +1,4 @@
-"""Values with a derivative of their own, and errors where a derivative would silently be wrong."""
+"""Custom derivatives: values with another value's derivative, implicit roots, and errors where a derivative would silently be wrong."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ mlir.register_lowering(forward_only_p, mlir.lower_fun(lambda value, *, why: valu
 
 
 def _over_reals(function: Callable, tree: Any, *others: Any) -> Any:
-    """``function`` of every floating leaf of pytrees."""
+    """Applies ``function`` to every floating leaf of pytrees."""
     real = lambda x: jnp.issubdtype(jnp.result_type(x), jnp.floating)
     return jax.tree.map(lambda x, *y: function(x, *y) if real(x) else x, tree, *others)
 
 
 @jax.custom_jvp
 def graft(value: Array, surrogate: Array) -> Array:
-    """``value``, with the derivative of ``surrogate``, any number of times."""
+    """``value`` with the derivative of ``surrogate``, of any order."""
     return value
 
 
@@ -78,7 +78,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 @jax.custom_jvp
 def graft_once(value: Array, surrogate: Array) -> Array:
-    """``value``, with the derivative of ``surrogate``, which has no second one: asking for it is an error."""
+    """``value`` with the first derivative of ``surrogate``; a second derivative is an error."""
     return guard_p.bind(value, surrogate, why=TWICE)
 
 
@@ -98,12 +98,12 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def graft_tree(value: Any, surrogate: Any) -> Any:
-    """`graft_once` for every floating leaf of a pytree."""
+    """Applies `graft_once` to every floating leaf of a pytree."""
     return _over_reals(graft_once, value, surrogate)
 
 
 def guard_derivative(tree: Any, why: str = REVERSE_INSIDE) -> Any:
-    """The same; differentiating it is an error."""
+    """``tree`` unchanged, but differentiating it raises an error that says ``why``."""
     return _over_reals(lambda x: guard_p.bind(x, x, why=why), tree)
 
 
@@ -113,12 +113,12 @@ def forward_only(tree: Any, why: str) -> Any:
 
 
 def forward_first(tree: Any) -> Any:
-    """The same; differentiating it a second time is an error where the first time was in reverse mode."""
+    """``tree`` unchanged, but differentiating it a second time is an error if the first time was in reverse mode."""
     return _over_reals(_forward_first, tree)
 
 
 def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
-    """A function of what ``function`` closes over and of x, and what that is."""
+    """Turns closed-over values into arguments: returns ``pure(constants, x)``, equal to ``function(x)``, and the constants."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(x)
 
     def pure(constants: list, x: Any) -> Any:
@@ -129,10 +129,10 @@ def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
 
 
 def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve: Callable) -> tuple[Any, Any]:
-    """A root x of ``residual`` with its derivative by the implicit function theorem, and real numbers aux without one.
+    """Root x of ``residual``, differentiated by the implicit function theorem; auxiliary real numbers have no derivative.
 
-    ``solve(residual, guess) -> (x, aux)``; ``tangent_solve(linear, y)`` gives x with ``linear(x) = y``. As `lax.custom_root`,
-    which newer versions of jax hide from primitives of our own.
+    ``solve(residual, guess) -> (x, aux)``; ``tangent_solve(linear, y)`` gives x with ``linear(x) = y``. It replaces `lax.custom_root`,
+    which newer versions of jax do not show to custom primitives.
     """
     of_residual, by_residual = hoist_constants(residual, guess)
     of_solve, by_solve = hoist_constants(lambda guess: solve(residual, guess), guess)

@@ -1,4 +1,4 @@
-"""What can be read from a jaxpr: the jaxprs inside it, its size, and what of its results depends on what."""
+"""Analysis and transformation of jaxprs: nested jaxprs, size, dependence of results on inputs, inlining."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def as_closed(jaxpr: Any) -> ClosedJaxpr:
 
 
 def is_literal(v: Any) -> bool:
-    """Whether an operand of an equation is a number written there, and no variable."""
+    """Whether an operand of an equation is a literal number rather than a variable."""
     return isinstance(v, Literal)
 
 
 def reader(env: Mapping, literal: Callable[[Any], Any] = lambda v: v.val) -> Callable[[Any], Any]:
-    """What an operand stands for: its value in ``env``, or of a literal what ``literal`` makes of it."""
+    """Function that gives an operand's value: from ``env`` for a variable, by ``literal`` for a literal."""
     return lambda v: literal(v) if is_literal(v) else env[v]
 
 
 def scan_counts(p: Any) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many its state; newer versions of jax give them as trees."""
+    """Numbers of constants and of carries among a scan's inputs; newer versions of jax give them as trees."""
     if "num_consts" in p:
         return p["num_consts"], p["num_carry"]
     constants, state, _ = p["ft_in"].unpack()
@@ -45,18 +45,18 @@ def size(jaxpr: Any) -> int:
 
 
 def holds(jaxpr: Any, name: str) -> bool:
-    """Whether an operation of that name is in it."""
+    """Whether a jaxpr contains a primitive of the given name, at any depth."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     return any(eqn.primitive.name == name or any(holds(part, name) for part in inner(eqn)) for eqn in jaxpr.eqns)
 
 
 def inner(eqn: Any) -> list:
-    """The jaxprs in an equation."""
+    """The jaxprs nested directly in an equation."""
     return [getattr(v, "jaxpr", v) for v in _inside(eqn)]
 
 
 def _inside(eqn: Any) -> list:
-    """The same, closed and open."""
+    """The jaxprs nested directly in an equation, as they stand (closed or open)."""
     found = []  # asked of every equation, many times: no lists of what is none
     for value in eqn.params.values():
         if isinstance(value, _JAXPRS):
@@ -67,7 +67,7 @@ def _inside(eqn: Any) -> list:
 
 
 def closed_over(jaxpr: Any) -> dict:
-    """What a jaxpr, and those inside it, close over: values by variable."""
+    """Values that a jaxpr and those nested in it close over, by variable."""
     inside = getattr(jaxpr, "jaxpr", jaxpr)
     # in newer versions of jax a closed jaxpr is one with constants, and is its own inside
     found = dict(zip(inside.constvars, getattr(jaxpr, "consts", ()), strict=False))
@@ -80,8 +80,10 @@ def closed_over(jaxpr: Any) -> dict:
 
 
 def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same without calls of jitted functions, each of which jax differentiates by itself, in a few milliseconds; what is computed
-    twice is computed once, and what nothing depends on not at all."""
+    """Inlines calls of jitted functions, merges equal equations, and removes unused ones.
+
+    jax differentiates each call by itself, which takes a few milliseconds.
+    """
     seen: dict = {}
 
     def evaluate(jaxpr: Any, constants: Sequence, values: Sequence) -> list:
@@ -113,9 +115,9 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def record_once(function: Callable) -> Callable:
-    """The same function, which Python runs once for each kind of operands: what it did is then repeated, `inlined`.
+    """Decorator: runs the Python function once for each kind of operands, and then replays its inlined jaxpr.
 
-    Where nothing is traced, or it has effects or closes over what is traced, it runs as it is.
+    Without traced operands, or if it has effects or closes over traced values, the function itself runs.
     """
 
     @wraps(function)
@@ -145,7 +147,7 @@ def _inlined_once(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def needed(jaxpr: Any) -> list:
-    """The equations that something depends on."""
+    """Equations on which an output depends."""
     wanted, kept = {v for v in jaxpr.outvars if not is_literal(v)}, []
     for eqn in reversed(jaxpr.eqns):
         if not wanted.isdisjoint(eqn.outvars):
@@ -155,14 +157,14 @@ def needed(jaxpr: Any) -> list:
 
 
 def _inlined_parts(params: dict) -> dict:
-    """The branches of a choice, and the bodies of loops."""
+    """Parameters of an equation with branches and loop bodies inlined."""
     names = ("branches", "cond_jaxpr", "body_jaxpr")
     parts = {name: params[name] for name in names if name in params}
     return {name: tuple(map(inline_calls, x)) if name == "branches" else inline_calls(x) for name, x in parts.items()}
 
 
 def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
-    """Which outputs of an equation differ between lanes, if those inputs do; or depend on what they depend on."""
+    """Mask of an equation's outputs that depend on the marked inputs (``given``), such as those that differ between lanes."""
     name, p = eqn.primitive.name, eqn.params
     if name == "while":
         a, b = p["cond_nconsts"], p["body_nconsts"]
@@ -190,7 +192,7 @@ def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
 
 
 def _fixed_point(turn: Any, start: Sequence[bool]) -> list[bool]:
-    """The outputs of a loop's body once the carry, which is its first outputs, varies in no further entry."""
+    """Output mask of a loop body, iterated until the mask of its carry no longer grows."""
     flags = list(start)
     while True:
         found = turn(flags)
@@ -201,7 +203,7 @@ def _fixed_point(turn: Any, start: Sequence[bool]) -> list[bool]:
 
 
 def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:
-    """The same for a whole jaxpr."""
+    """Mask of a jaxpr's outputs that depend on the marked inputs and constants."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     flags = dict.fromkeys(jaxpr.constvars, False)
     flags.update(zip(jaxpr.constvars, constants, strict=False))
@@ -213,6 +215,6 @@ def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool]
 
 
 def depends(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
-    """Whether a result of a function is computed from those of its operands; what is multiplied by zero counts."""
+    """Whether a result of ``function`` depends on the operands numbered ``on``; a product with zero counts as dependence."""
     flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
     return any(varying_outputs(inline_calls(jax.make_jaxpr(function)(*operands)), flags))

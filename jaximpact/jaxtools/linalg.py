@@ -15,14 +15,14 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 
 UNROLL = 6
 
-LARGEST = 100  # iterations of `near_one`
+MAX_ITERATIONS = 100  # iterations of `near_one`
 
 
 def factorise(a: Array) -> Array:
     """Triangular factor of a symmetric (n, n) matrix for `factored_solve`; NaN where it is not positive definite.
 
-    Up to `UNROLL` unknowns a = L D L' with a unit diagonal of L, in whose place 1/D stands: one division for each unknown, and
-    none in the solutions. Beyond, Cholesky's.
+    Up to `UNROLL` unknowns a = L D L', with 1/D stored on the unit diagonal of L: one division for each unknown, and none in the
+    solutions. For larger sizes the Cholesky factor.
     """
     n = a.shape[0]
     if n > UNROLL:
@@ -40,7 +40,7 @@ def factorise(a: Array) -> Array:
 
 
 def factored_solve(factor: Array, b: Array) -> Array:
-    """Solve a x = b for b of shape (n,) or (n, k), ``factor`` being that of a."""
+    """Solves a x = b for b (n,) or (n, k), from the ``factor`` that `factorise` made of a."""
     n = factor.shape[0]
     if n > UNROLL:
         return cho_solve((factor, True), b)
@@ -54,7 +54,7 @@ def factored_solve(factor: Array, b: Array) -> Array:
 
 
 def half_solve(factor: Array, b: Array) -> Array:
-    """H b with H' H = a^-1, for b (n,), ``factor`` being that of a."""
+    """H b for b (n,), where H' H = a^-1, from the ``factor`` that `factorise` made of a."""
     n = factor.shape[0]
     if n > UNROLL:
         return solve_triangular(factor, b, lower=True)
@@ -171,7 +171,7 @@ def solve_by_products(product: Callable[[Array], Array], b: Array) -> Array:
 
 
 def near_one(product: Callable[[Array], Array], b: Array) -> Array:
-    """Solve P x = b by x <- x + b - P x, P (n, n) near the identity; differentiable, and at once where it is the identity."""
+    """Solves P x = b by iterating x <- x + b - P x, for P (n, n) near the identity; differentiable, and immediate if P is the identity."""
 
     def solve(product: Callable, b: Array) -> Array:
         def body(carry: tuple) -> tuple:
@@ -181,7 +181,7 @@ def near_one(product: Callable[[Array], Array], b: Array) -> Array:
 
         def continues(carry: tuple) -> Array:
             k, _, r = carry
-            return (k < LARGEST) & (jnp.max(jnp.abs(r)) > 4 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(b)))
+            return (k < MAX_ITERATIONS) & (jnp.max(jnp.abs(r)) > 4 * jnp.finfo(b.dtype).eps * jnp.max(jnp.abs(b)))
 
         return lax.while_loop(continues, body, (jnp.zeros((), jnp.int32), b, b - product(b)))[1]
 

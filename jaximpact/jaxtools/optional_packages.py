@@ -1,4 +1,4 @@
-"""Packages that are imported when they are needed, as they may be missing."""
+"""Optional packages, imported when they are needed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def import_optional(module: str, extra: str = "data") -> Any:
-    """An optional package, or ImportError that says how to install it."""
+    """Imports an optional package; ImportError says how to install it."""
     try:
         return __import__(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""How far one long motion has come, and a bar that shows it while another thread computes."""
+"""Progress of one long motion, and a bar that shows it while another thread computes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _through_xla: list[Watch] = []  # reports come from threads that know no context
 
 
 class Watch:
-    """What part of a motion of so many steps is done."""
+    """Progress of one running motion, as a fraction of its steps."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
         self.share: Callable[[], float] = lambda: 0.0
 
     def count(self, turns: np.ndarray, rows: int) -> None:
-        """Told by a number of turns that grows in memory, an array (1,): rows made, or steps where there are none."""
+        """Reads progress from a counter in memory, an array (1,) that native code increments by row, or by step if there are no rows."""
         self.share = lambda: min(float(turns[0]) / (rows or self.steps), 1.0)
 
 
 def current_watch() -> Watch | None:
-    """Whoever wants to know about the motion that is computed here."""
+    """The watch of this context, None if nobody displays progress."""
     return _watch.get()
 
 
 def report(done: Any) -> None:
-    """From within a program of XLA: the part that is done."""
+    """Callback of XLA programs: reports the fraction done."""
     if _through_xla:
         part = float(done)
         _through_xla[-1].share = lambda: part
@@ -43,7 +43,7 @@ def report(done: Any) -> None:
 
 @contextmanager
 def bar(steps: int) -> Iterator[None]:
-    """A progress bar of a motion of so many steps, computed inside."""
+    """Context that shows a progress bar for the motion of ``steps`` steps computed in it."""
     watch, ended = Watch(steps), threading.Event()
     shown = tqdm(total=steps, unit="step", unit_scale=True, desc="1 motion")
 

@@ -1,4 +1,4 @@
-"""What functions of the user's return, as shapes and dtypes: traced once for each shape of their arguments."""
+"""Shapes and dtypes of users' functions, which are traced once for each shape of their arguments."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _known: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 
 
 def array(value: Any) -> jax.Array:
-    """What a function returned as one array."""
+    """A function's return value as one array; TypeError for None."""
     if value is None:
         raise TypeError("it returns None: is a return missing?")
     return jnp.asarray(value)
 
 
 def arrays(value: Any) -> Any:
-    """What a function returned as a pytree of arrays."""
+    """A function's return value as a pytree of arrays."""
     return jax.tree.map(jnp.asarray, value)
 
 
@@ -41,7 +41,7 @@ def shape_of_result(read: Callable[[Any], Any], function: Callable, *operands: A
 
 
 def kind(x: Any, carried: bool = False) -> tuple:
-    """What is traced of an operand, of which one entry where it is ``carried`` by lanes, as long as `settings` are the same."""
+    """Shape and dtype of an operand, without its lane axis if ``carried``: what its trace depends on besides `settings`."""
     if type(x) is np.ndarray:
         return x.shape[carried:], x.dtype
     aval = jax.typeof(x)

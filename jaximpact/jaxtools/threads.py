@@ -1,4 +1,4 @@
-"""Where things are computed: threads that Ctrl-C gets past, settings they must share, and processes that cannot compute."""
+"""Threads that let Ctrl-C through, jax settings that threads must share, and forked processes, which cannot compute."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ try:
 except (ImportError, AttributeError):  # pragma: no cover - another jax: a thread is asked
     _UNSET = None
 
-LONG = 10_000  # steps from which a motion is waited for in a way that Ctrl-C gets through
+INTERRUPTIBLE_STEPS = 10_000  # steps from which a motion is waited for in a way that Ctrl-C gets through
 _orphan = False  # whether this process was forked from one whose threads of jax it lacks
 
 
@@ -44,7 +44,7 @@ if os.name == "posix":
 
 
 def refuse_fork() -> None:
-    """RuntimeError in a forked process: it would wait for ever for the threads of jax, which a fork does not copy."""
+    """Raises RuntimeError in a forked process, which would wait for ever for jax's threads, since a fork does not copy them."""
     if _orphan:
         raise RuntimeError(
             "this process was forked from one that had used jax, and cannot compute: start processes with "
@@ -56,7 +56,7 @@ _interrupted: list[Future] = []  # what Ctrl-C left behind
 
 
 def abandon(futures: Iterable[Future]) -> None:
-    """Go on without the computations of these futures, which cannot be stopped; the process does not wait for them either."""
+    """Stops waiting for computations that cannot be cancelled; the process does not wait for them at its end either."""
     _interrupted[:] = filter(_is_running, [*_interrupted, *futures])
 
 
@@ -72,7 +72,7 @@ def _is_ready(x: Any) -> bool:
 
 @atexit.register
 def _end() -> None:
-    """The end of a process that was interrupted: jax would wait here for what is still computed."""
+    """Ends an interrupted process at once; jax would wait for running computations."""
     if any(map(_is_running, _interrupted)):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -84,7 +84,7 @@ _idle: list[SimpleQueue] = []  # the tasks of threads that wait for some
 
 
 def _thread() -> SimpleQueue:
-    """A thread, one that waits or a new one, as the queue of what it is to do."""
+    """The task queue of an idle thread, or of a new one."""
 
     def serve() -> None:
         while True:
@@ -99,8 +99,10 @@ def _thread() -> SimpleQueue:
 
 
 class DaemonPool(Executor):
-    """Threads that compute; unlike those of a ThreadPoolExecutor, the interpreter does not wait for them at its end, and they serve
-    the next crew: to start one takes longer than many an ensemble of few motions."""
+    """Executor on daemon threads, which the interpreter does not wait for at its end.
+
+    Its threads are reused by later pools: starting one takes longer than many a small ensemble.
+    """
 
     def __init__(self, count: int) -> None:
         self._jobs: SimpleQueue = SimpleQueue()
@@ -138,7 +140,7 @@ class DaemonPool(Executor):
 
 
 class InlineExecutor(Executor):
-    """Calls at once, in this thread."""
+    """Executor that runs each call at once, in the calling thread."""
 
     def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
@@ -154,9 +156,9 @@ _NONE = get_opaque_trace_state()  # no transformation
 
 
 def is_usual() -> bool:
-    """Whether another thread computes the same: this one is under no transformation and has no settings of jax of its own.
+    """Whether another thread would compute the same: no jax transformation is active here, and no thread-local jax setting.
 
-    Settings that only this thread has come from `with jax.enable_x64(...)` and the like.
+    Thread-local settings come from `with jax.enable_x64(...)` and the like.
     """
     if _UNSET is not None and get_opaque_trace_state() == _NONE:
         states = [x for x in jax.config._value_holders.values() if hasattr(x, "get_local")]  # type: ignore[attr-defined]
@@ -167,25 +169,26 @@ def is_usual() -> bool:
 
 
 def workers(steps: float = np.inf) -> int:
-    """Threads that compute chunks of so many steps in all: one for each core of a CPU, which a loop over small arrays does not share
-    by itself."""
-    return core_count() if steps > LONG and jax.default_backend() == "cpu" and is_usual() else 1
+    """Number of threads for chunks with ``steps`` steps in all: one per CPU core, since XLA runs a loop over small arrays on one core."""
+    return core_count() if steps > INTERRUPTIBLE_STEPS and jax.default_backend() == "cpu" and is_usual() else 1
 
 
 def core_count() -> int:
-    """Processor cores that this process may use; one where the system does not say."""
+    """Number of processor cores available to this process; one if unknown."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 def make_executor(threads: int, steps: float = np.inf) -> Executor:
-    """Threads for chunks of so many steps in all; one is this one itself, unless it is the main thread, to which signals come, and
-    they take long."""
-    main = steps > LONG and threading.current_thread() is threading.main_thread()
+    """Executor for chunks with ``steps`` steps in all.
+
+    One thread is the calling thread itself, unless it is the main thread and the work takes long: signals must reach that one.
+    """
+    main = steps > INTERRUPTIBLE_STEPS and threading.current_thread() is threading.main_thread()
     return DaemonPool(threads) if threads > 1 or (main and is_usual()) else InlineExecutor()
 
 
 def wait_interruptibly(tree: Any) -> Any:
-    """The arrays of ``tree``, computed; not by `jax.block_until_ready`, which lets no signal through."""
+    """Waits for the arrays of ``tree`` and returns them; unlike `jax.block_until_ready` it lets signals through."""
     begin = time.perf_counter()
     for leaf in jax.tree.leaves(tree):
         while not _is_ready(leaf):
@@ -195,8 +198,8 @@ def wait_interruptibly(tree: Any) -> Any:
 
 
 def interruptible(call: Callable, steps: int) -> Any:
-    """``call()``, of so many steps; in the main thread a long one is left to another, so that signals get through."""
-    if steps < LONG or threading.current_thread() is not threading.main_thread() or not is_usual():
+    """Result of ``call()``; a long one called in the main thread runs in another thread, so that signals get through."""
+    if steps < INTERRUPTIBLE_STEPS or threading.current_thread() is not threading.main_thread() or not is_usual():
         return call()
     other = DaemonPool(1)
     found = other.submit(call)

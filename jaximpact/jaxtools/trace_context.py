@@ -1,4 +1,4 @@
-"""Settings of jax on which it depends what is traced, and whether numbers are known; and of Python while it is."""
+"""Thread state that traces depend on: jax settings, whether a transformation is active, and garbage collection."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ try:
 except ImportError:  # pragma: no cover - another jax: all of them, which takes longer
 
     def settings() -> Hashable:
-        """Those that hold in this thread, as one value."""
+        """The jax settings of this thread that affect traces, as one hashable value."""
         return tuple(jax.config.values.items())
 
 
@@ -27,14 +27,13 @@ _CLEAN = _clean()
 
 
 def is_concrete() -> bool:
-    """Whether no transformation of jax is under way, so that all numbers are known, those that functions close over too."""
+    """Whether no jax transformation is active, so that all numbers are known, closed-over ones included."""
     return _clean() == _CLEAN
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """No search for garbage meanwhile: tracing makes millions of objects that are used, and to look through them again and again
-    takes an eighth of its time."""
+    """Context without garbage collection, which would take an eighth of the time of tracing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -21,7 +21,7 @@ _silent: ContextVar[bool] = ContextVar("_silent", default=False)
 
 @contextmanager
 def without_remarks() -> Iterator[None]:
-    """No remarks from what this thread calls. The filters of `warnings` are those of all threads, and stay as they are."""
+    """Context without remarks from this thread; the filters of `warnings`, which all threads share, stay untouched."""
     token = _silent.set(True)
     try:
         yield
@@ -30,7 +30,7 @@ def without_remarks() -> Iterator[None]:
 
 
 def remark(text: str, stacklevel: int) -> None:
-    """Warn the caller of the function so many levels up, or whoever called that from outside this package."""
+    """Warns the caller ``stacklevel`` levels up, or the first caller outside this package."""
     if not _silent.get():
         frame = sys._getframe(stacklevel)
         while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):

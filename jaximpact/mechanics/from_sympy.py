@@ -1,4 +1,4 @@
-"""Systems stated with SymPy's mechanics, as a `Problem`: equations of Kane's and of Lagrange's method, gaps as expressions."""
+"""Problems from SymPy's mechanics: equations of Kane's and Lagrange's methods, with gaps as expressions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def from_sympy(
     contacts: Sequence[str] | None = None,
     units: str | Mapping[str, str] | None = None,
 ) -> Problem:
-    """The `Problem` of equations of motion that SymPy has derived; needs sympy, extra ``jaximpact[sympy]``.
+    """`Problem` from equations of motion derived by SymPy; needs sympy, extra ``jaximpact[sympy]``.
 
     M(q) and g(t, q, v) are SymPy's mass matrix and forcing. Generalised speeds u that are not the derivatives of the coordinates,
     u = Y(q) (dq/dt - w(t, q)), are replaced by them: M becomes Y' M Y (Kane and Levinson, Dynamics (1985), section 2.12).
@@ -106,7 +106,7 @@ def from_sympy(
 
 
 def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any]:
-    """Coordinates, mass matrix, forcing and energy of a method."""
+    """Coordinates, mass matrix, forcing and energy of a SymPy method."""
     t = mechanics.dynamicsymbols._t
     if isinstance(method, mechanics.KanesMethod):
         _refuse_kane(method)
@@ -129,7 +129,7 @@ def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple
 
 
 def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict[str, list], list, list[str]]:
-    """Expressions in plain symbols, the order of these, t, q, v and the parameters, and the parameters' names.
+    """Replaces functions of time by plain symbols: the expressions, their order, t, q, v, and the parameters with their names.
 
     Raises:
         ValueError: an expression depends on what it must not depend on.
@@ -187,14 +187,14 @@ def _kane(sympy: Any, method: Any, t: Any) -> tuple[list, Any, Any]:
 
 
 def _partial(sympy: Any, matrix: Any, functions: list, t: Any) -> Any:
-    """The derivative by the time where it stands itself, functions of it held."""
+    """Partial derivative by the time, with functions of the time held fixed."""
     hold = {x: sympy.Dummy() for x in functions}
     back = {dummy: x for x, dummy in hold.items()}
     return matrix.xreplace(hold).diff(t).xreplace(back)
 
 
 def _refuse_kane(method: Any) -> None:
-    """What of Kane's method has no place in a `Problem`."""
+    """Raises for features of Kane's method that a `Problem` cannot express."""
     for found, what in (
         (method._f_h, "configuration constraints (dependent coordinates)"),
         (method._uaux, "auxiliary speeds"),
@@ -217,7 +217,7 @@ def _refuse_kane(method: Any) -> None:
 
 
 def _gap(sympy: Any, expression: Any) -> Any:
-    """The expression that is >= 0; of an inequality its greater side less the smaller one."""
+    """Gap expression, >= 0; for an inequality, the greater side minus the smaller one."""
     if isinstance(expression, str):
         raise TypeError(
             f"constraints must be expressions, got the text {expression!r}, whose names would all be parameters"
@@ -230,13 +230,13 @@ def _gap(sympy: Any, expression: Any) -> Any:
 
 
 def _short_list(expressions: Any) -> str:
-    """Expressions in a line, shortened."""
+    """Expressions in one line, shortened."""
     text = ", ".join(sorted(map(str, expressions)))
     return text if len(text) <= 200 else text[:197] + "..."
 
 
 def _values(names: list[str], args: Any, dtype: Any) -> list[Array]:
-    """The parameters, by name, from args."""
+    """Values of the parameters, by name, from args."""
     if not names:
         return []
     check_kind("args", args, Mapping, f"a dict with {', '.join(names)}")

@@ -1,7 +1,7 @@
-"""How far the results of a function may move while its argument moves within a box: by rules for what it is made of.
+"""Bounds on the change of a function while its argument varies within a box, from rules for its primitives.
 
 For x + d with |d| <= b, entry by entry: |f(x + d) - f(x)| <= B(x, b). Sines move no faster than their arguments, products by
-|x| b_y + |y| b_x + b_x b_y, and so on: no derivative bounds f over the box, but its parts do.
+|x| b_y + |y| b_x + b_x b_y, and so on. A derivative at x would not bound the change over the whole box.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEAR = {"sin", "cos", "tan", "tanh", "atan", "exp", "log", "pow", "erf", "asin",
 
 
 def is_expensive(function: Callable[[Array], Array], x: Array) -> bool:
-    """Whether a function holds an operation that costs much."""
+    """Whether a function contains an expensive operation."""
     return _any_dear(jax.make_jaxpr(function)(x).jaxpr)
 
 
@@ -34,7 +34,7 @@ def _any_dear(jaxpr: Any) -> bool:
 
 
 def bound_change(function: Callable[[Array], Array], x: Array, b: Array) -> tuple[Array, Array]:
-    """The function at x, and how far it is at most from there within ``b`` of x; arrays of the same shapes.
+    """The function's value at x, and a bound on its change within ``b`` of x; arrays of the same shapes.
 
     Raises:
         Unbounded: a part of it has no rule.

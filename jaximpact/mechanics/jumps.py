@@ -1,8 +1,8 @@
-"""Status of derivatives across what jumps: the force, the mass, or the rate of a gap in contact.
+"""Status of derivatives across jumps of the force, the mass, or the velocity of a gap in contact.
 
 Where a force jumps on a surface that the motion crosses, the time of crossing depends on the data, and with it everything behind: the
-derivative of a step that does not know of the surface leaves that out, an error that no step size cures. Surfaces are seen in the
-jaxpr (`switches`), so that a problem without any pays nothing; that something jumps there is seen in its values.
+derivative of a step that ignores the surface leaves that out, an error that no step size cures. Candidate surfaces are found in the
+jaxpr (`switches`), so that a problem without any pays nothing; whether a function jumps there is decided from its values.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TURNED = 3.5  # 2 h times the damping rate: beyond it a force that asks for the 
 def jump_status(
     problem: Problem, motion: Motion, before: Any, after: Any, impulses: tuple[Array, Array], clock: bool = False
 ) -> Array | None:
-    """Status bit of a step between two states, with the sums of impulses (m,) there: whether something jumped on the way.
+    """DERIVATIVE_JUMP if something jumped in the step between two states, whose accumulated impulses are (m,); None if nothing can jump.
 
     None where nothing can. Jumps at times that no number of the motion moves count where its ``clock`` is differentiated alone. The way
     is taken to be straight; at an impact the velocity, which then jumps past what is between, is the one before: that the
@@ -64,9 +64,9 @@ def jump_status(
 
 
 def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -> Array | None:
-    """Status bit of a state at which a force, such as a friction that is smoothed, turns round with the velocity within a step.
+    """Status bit of a force that reverses with the velocity within one step, such as smoothed friction; None if that is impossible.
 
-    A scheme that is explicit in the velocity then alternates, or stays where two forces cancel: (v, 0) to beyond. None where that cannot be.
+    A scheme that is explicit in the velocity then alternates, or stays where two forces cancel.
     """
     q, v, args = state.q, state.v, motion.args
     of_velocity = depends(problem.generalised_force, (motion.t0, q, v, args), (2,))
@@ -81,7 +81,7 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
 
 
 def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
-    """Whether there is an impact in a step, (), and which contacts (m,) touch in it, from what schemes know."""
+    """Whether a step has an impact, (), and which contacts (m,) touch in it, from the states of the scheme."""
     touching = impulse > 0
     if hasattr(after, "closed"):  # of a scheme that locates impacts
         return after.latest > before.latest, touching | before.closed | after.closed
@@ -94,7 +94,7 @@ def _contact(before: Any, after: Any, impulse: Array) -> tuple[Array, Array]:
 def _led_to(
     problem: Problem, force: Switches, motion: Motion, start: tuple, end: tuple, impulse: Array, struck: Array
 ) -> tuple:
-    """The end of a step, or where it passes no switch, with the velocity to which the force at its start leads.
+    """End of a step, or, where the step passes no switch, the state with the velocity to which the force at its start leads.
 
     A scheme that asks the force at both ends of its path may stay before a surface at which that turns round, as friction does: the two
     forces cancel, and no state is beyond.

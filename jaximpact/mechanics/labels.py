@@ -1,4 +1,4 @@
-"""Names and units of coordinates and contacts, as a user gives them: static, for messages, tables and pictures."""
+"""Names and units of coordinates and contacts: static data for messages, tables and pictures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Labels:
 
     @classmethod
     def of(cls, coordinates: Any, contacts: Any, units: Any) -> Labels:
-        """Checked, from what a user gives: names in a sequence, units as one text or a mapping from names.
+        """Checks and makes labels: names as a sequence, units as one text or a mapping from names.
 
         Raises:
             TypeError, ValueError: names that are no names or come twice, units of nothing that has a name.
@@ -72,23 +72,23 @@ class Labels:
         return "; ".join([*found, *([f"units {', '.join(units)}"] if units else [])])
 
     def coordinate(self, i: int, count: int, symbol: str = "q") -> str:
-        """The name of coordinate i of ``count``: that given, or q, or q[i]."""
+        """Name of coordinate i of ``count``; by default q, or q[i]."""
         return self.coordinates[i] if self.coordinates else (symbol if count == 1 else f"{symbol}[{i}]")
 
     def contact(self, a: int) -> str:
-        """The name of contact a: that given, or "contact a"."""
+        """Name of contact a; by default "contact a"."""
         return self.contacts[a] if self.contacts else f"contact {a}"
 
     def constraint(self, a: int) -> str:
-        """Constraint a in a message: its number, and the name given."""
+        """Constraint a in a message: its number and its name."""
         return f"constraint {a} ({self.contacts[a]!r})" if self.contacts else f"constraint {a}"
 
     def names(self, quantity: str) -> tuple[str, ...] | None:
-        """The names given of the components of a quantity."""
+        """Names of the components of a quantity, if given."""
         return self.coordinates if quantity in OF_COORDINATES else self.contacts
 
     def unit(self, quantity: str, i: int | None = None) -> str:
-        """The unit of component i of a quantity, or of all its components; "" where it is not known."""
+        """Unit of component i of a quantity, or of all its components; "" if unknown."""
         names, units = self.names(quantity), dict(self.units)
         chosen = names or ("",) if i is None else ((names[i],) if names else ("",))
         found = dict.fromkeys(units.get(name, units.get("", "")) for name in chosen)
@@ -103,7 +103,7 @@ class Labels:
         return f"{text}{'' if text.endswith(chr(10)) else ' '}[{self.unit(quantity, i) or QUANTITIES[quantity][0]}]"
 
     def check(self, d: int, m: int) -> None:
-        """ValueError where there are more or fewer names than coordinates (d) or constraints (m)."""
+        """Raises ValueError unless there are d coordinate names and m constraint names, where given."""
         for argument, names, count, what in (
             ("coordinates", self.coordinates, d, "coordinates, as q0 has"),
             ("contacts", self.contacts, m, "constraints, as constraints(t, q, args) returns"),

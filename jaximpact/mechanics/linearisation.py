@@ -87,7 +87,7 @@ class Metric(NamedTuple):
 
 
 def _diagonals(matrix: Array) -> Array:
-    """Of a matrix, or of each of several."""
+    """Diagonal of a matrix, or of each of several."""
     return jnp.diagonal(matrix, axis1=-2, axis2=-1)
 
 
@@ -106,7 +106,7 @@ class Contacts(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Whether there are (m, m) numbers to be had."""
+        """Whether (m, m) matrices are available."""
         return True
 
     @property
@@ -117,11 +117,11 @@ class Contacts(NamedTuple):
 
     @property
     def resolution(self) -> float:
-        """Rounding, at least, of what is compared with gaps."""
+        """Smallest round-off to assume when gaps are compared."""
         return 0.0
 
     def velocity(self, v: Array) -> Array:
-        """G v, (m,): what a velocity jump v changes of the gap velocities."""
+        """G v, (m,): change of the gap velocities under a velocity jump v."""
         return self.jacobian @ v
 
     def gap_velocity(self, v: Array) -> Array:
@@ -133,11 +133,11 @@ class Contacts(NamedTuple):
         return self.response @ impulse
 
     def velocity_terms(self, v: Array) -> Array:
-        """|G| |v|, (m,): the size of what `velocity` adds up, for its round-off."""
+        """|G| |v|, (m,): magnitude of the terms of `velocity`, for its round-off."""
         return jnp.abs(self.jacobian) @ jnp.abs(v)
 
     def jump_terms(self, impulse: Array) -> Array:
-        """|M^-1 G'| |L|, (d,): the size of what `jump` adds up."""
+        """|M^-1 G'| |L|, (d,): magnitude of the terms of `jump`, for its round-off."""
         return jnp.abs(self.response) @ jnp.abs(impulse)
 
     def diagonal(self) -> Array:
@@ -155,25 +155,28 @@ class Contacts(NamedTuple):
         return matrix * scale[:, None] * scale[None, :]
 
     def oblique(self) -> Array:
-        """Which pairs of contacts (m, m) have gradients that are not orthogonal in the metric M^-1."""
+        """Mask (m, m) of pairs of contacts whose gradients are not orthogonal in the metric M^-1."""
         matrix = self.delassus()
         diagonal = jnp.diagonal(matrix)
         large = matrix**2 > ORTHOGONAL**2 * diagonal[:, None] * diagonal[None, :]
         return large & ~jnp.eye(len(diagonal), dtype=bool)
 
     def norms(self) -> Array:
-        """Lengths of the gradients in the metric M^-1 (m,), by which gaps are distances; 1 for those that vanish."""
+        """Lengths (m,) of the gradients in the metric M^-1, which convert gaps to distances; 1 for zero gradients."""
         diagonal = self.diagonal()
         return jnp.sqrt(jnp.where(diagonal > 0, diagonal, 1))
 
     def rooms(self) -> Array:
-        """Sums of the distances of two contacts each, (m, m): the room between those that face each other."""
+        """Sums of the distances of two contacts, (m, m): the clearance between opposing ones."""
         distance = self.gap / self.norms()
         return distance[:, None] + distance[None, :]
 
     def joined(self, q: Array) -> tuple[Array, Array]:
-        """Which pairs of contacts (m, m) are two sides of one joint at q (d,): gradients that cancel in the metric M^-1, and gaps that
-        do; and which may be, after a drift: of a joint written in two ways gaps cancel up to the drift's square."""
+        """Masks (m, m) of pairs of contacts that are, and that may be, the two sides of a joint at q (d,).
+
+        Their gradients cancel in the metric M^-1, and so do their gaps. They may be a joint after a drift: written in two ways, its gaps cancel up
+        to the drift's square.
+        """
         norm, room = self.norms(), jnp.abs(self.rooms())
         cancel = self.angles() < CANCELLING - 1
         gap, rounding = self.gap / norm, 1e3 * jnp.finfo(q.dtype).eps * self.velocity_terms(q) / norm
@@ -185,19 +188,18 @@ class Contacts(NamedTuple):
         return jnp.any(self.oblique() & acting[:, None] & acting[None, :])
 
     def balance(self) -> Callable[[Array, Array], Array]:
-        """A function of offsets (m,) and of which contacts are closed (m,): their forces or impulses L with A L + offset = 0 there."""
+        """Function (offset (m,), closed (m,)) -> forces or impulses L (m,) with A L + offset = 0 at closed contacts and L = 0 elsewhere."""
         matrix = self.delassus()
         return lambda offset, closed: linalg.solve_masked(matrix, -offset, closed)
 
     def walked(
         self, products: Callable, offset: Array, tolerance: Array, guess: Array, limit: int
     ) -> tuple[Array, Array, Array | None]:
-        """Impulses and the number of iterations by ``products(self, offset, tolerance, guess)``, or by native code that does the same;
-        and the velocity jump where it is known."""
+        """Impulses and iterations by ``products(self, offset, tolerance, guess)``, or by equivalent native code; and the velocity jump if known."""
         return *products(self, offset, tolerance, guess), None
 
     def at(self, gap: Array) -> Contacts:
-        """The same with other gaps (m,)."""
+        """Copy with other gaps (m,)."""
         return self._replace(gap=gap)
 
     def take(self, rows: Array | None) -> Contacts:
@@ -208,18 +210,18 @@ class Contacts(NamedTuple):
         return Contacts(self.gap[rows], self.jacobian[rows], self.response[:, rows], drift)
 
     def under(self, metric: Metric) -> Contacts:
-        """The same with the velocity jumps that another operator makes of impulses."""
+        """Copy whose responses use another metric."""
         return self._replace(response=metric.solve(self.jacobian.T))
 
     def masked(self, active: Array) -> Contacts:
-        """The same with the gradients of the other constraints put to zero."""
+        """Copy with the gradients of inactive constraints set to zero."""
         return self._replace(
             jacobian=jnp.where(active[:, None], self.jacobian, 0), response=jnp.where(active[None, :], self.response, 0)
         )
 
 
 def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
-    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q); with ``rows`` (k,) of these constraints only."""
+    """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q), or only its ``rows`` (k,)."""
 
     def gaps(x: Array) -> Array:
         f = problem.gaps(t, x, args)
@@ -240,7 +242,7 @@ def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | 
 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
-    """The contacts at (t, q)."""
+    """Linearises the constraints at (t, q)."""
     if problem.is_local:
         return problem.constraints.linearised(metric, t, q, args)  # type: ignore[union-attr, return-value]
     f, matrix = jacobian(problem, t, q, args)
@@ -264,12 +266,12 @@ def gap_derivatives(problem: Problem, t: Array, q: Array, v: Array, args: Any) -
 
 
 def is_flat(problem: Problem, t: ArrayLike, q: Array, args: Any) -> bool:
-    """Whether all constraints are seen to be affine in q: the jaxpr of their gradients does not look at it."""
+    """Whether all constraints are affine in q, judged by their gradients' jaxpr not using it."""
     return not problem.is_local and not _depends(lambda x: jacobian(problem, t, x, args)[1], q)
 
 
 def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
-    """Whether gap velocities are seen to change with the velocity alone: gradients and drifts look at neither t nor q."""
+    """Whether gap velocities depend on the velocity alone, judged by gradients and drifts not using t and q."""
 
     def rates(t: Array, q: Array) -> tuple[Array, Array]:
         return jacobian(problem, t, q, args)[1], drift(problem, t, q, args)
@@ -278,7 +280,7 @@ def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
 
 
 def _depends(function: Callable, *args: Array) -> bool:
-    """Whether the jaxpr of a function makes its results of its arguments."""
+    """Whether the results of a function depend on its arguments, by its jaxpr."""
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
     moving = set(map(id, jaxpr.invars))
     for eqn in jaxpr.eqns:
@@ -288,7 +290,7 @@ def _depends(function: Callable, *args: Array) -> bool:
 
 
 class Closure(NamedTuple):
-    """Which constraints are closed at a state, violated, and left through by its velocity, up to round-off: (m,) each."""
+    """Masks (m,) of constraints that are closed, violated, and closed with an outward velocity, up to round-off."""
 
     closed: Array
     violated: Array
@@ -296,10 +298,10 @@ class Closure(NamedTuple):
 
 
 def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Array) -> Array:
-    """Lengths of the motion's own to compare gaps with, (m,), in the unit of each: of what the gap is made, and what the motion makes of
-    it in a thousand steps h by its velocity v (d,) and its gap ``acceleration`` (m,). Over their `span` they are speeds.
+    """Length scale of each gap (m,), in its unit: the terms it is made of, and the distance moved in a thousand steps h.
 
-    No number stands in for what a motion lacks, so that nothing depends on the units of length, time and mass.
+    No absolute constant enters, so that results do not depend on the units of length, time and mass. The distance follows from the
+    velocity v (d,) and the gap ``acceleration`` (m,); divided by `span` the scales are speeds.
     """
     time = span(h, q.dtype)
     speed = contacts.velocity_terms(v) + time * jnp.abs(acceleration)
@@ -311,7 +313,7 @@ def lengths(contacts: Contacts, q: Array, v: Array, acceleration: Array, h: Arra
 
 
 def span(h: Any, dtype: Any) -> Any:
-    """The time in which speeds become lengths, (): long beside a step, short beside most motions."""
+    """Time scale (), a thousand steps or so, that converts speeds to lengths: long beside a step, short beside most motions."""
     # float32 has fewer roundings to give
     return (STEPS if dtype == jnp.float64 else STEPS // 8) * h
 
@@ -324,10 +326,10 @@ def closure(
     h: Array | None = None,
     a: Array | None = None,
 ) -> Closure:
-    """Compare gaps and gap velocities with the round-off of what they are made of, and of what the motion makes of them.
+    """Classifies constraints as closed, violated or left through, comparing gaps and gap velocities with their round-off.
 
-    With a step h, and the acceleration ``a`` (d,), a body counts as closed that is as near as the round-off of `lengths`; and a velocity
-    may be that of the last step of another run, a difference of positions over h.
+    With a step h and the acceleration ``a`` (d,), gaps within the round-off of `lengths` count as closed, and the velocity may come
+    from the last step of another run, as a difference of positions over h.
     """
     # a thousand roundings; float32 has only a few to give before a micrometre counts as nothing
     eps = max(float(jnp.finfo(q.dtype).eps), contacts.resolution)

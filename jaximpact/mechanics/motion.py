@@ -1,4 +1,4 @@
-"""The numbers of one motion, and of many: the carriers of data from the arguments of a user to the time loop."""
+"""`Motion`: the numbers of one motion, or of many with lane axes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from jax.typing import ArrayLike
 
 
 class Motion(NamedTuple):
-    """Numbers of one motion: initial data q0, v0 (d,); start and end t0, t1 and step h [s], (), and their number ``steps``;
-    restitution e, () or (m,); parameters args, a pytree of arrays."""
+    """Numbers of one motion: initial data q0, v0 (d,); times t0, t1 and step h [s], (); number of steps; restitution e, () or (m,); args."""
 
     q0: Any
     v0: Any
@@ -23,5 +22,5 @@ class Motion(NamedTuple):
     args: Any = None
 
     def time(self, n: ArrayLike) -> Array:
-        """t0 + n h: no sum of steps, no drift."""
+        """Time t0 + n h of step n, free of accumulated rounding."""
         return self.t0 + jnp.asarray(n).astype(self.h.dtype) * self.h

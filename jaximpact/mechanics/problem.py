@@ -29,20 +29,20 @@ FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING)
 
 
 class OfBodies:
-    """Constraints between bodies, which know more of themselves than their gaps: see `jaximpact.bodies`.
+    """Base of constraints between bodies, which offer more than gaps: see `jaximpact.bodies`.
 
-    ``local``: whether they are those of a list of near pairs.
+    ``local``: whether they are the constraints of a neighbour list.
     """
 
     local = False
 
     @property
     def listed(self) -> bool:
-        """Whether near pairs are listed."""
+        """Whether a neighbour list is used."""
         return False
 
     def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
-        """ValueError or TypeError where they do not fit the coordinates."""
+        """Raises ValueError or TypeError if the functions do not fit the coordinates."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -155,25 +155,25 @@ class Problem:
 
     @property
     def between(self) -> OfBodies | None:
-        """The constraints, where they are between bodies."""
+        """The constraints, if they are between bodies; else None."""
         return self.constraints if isinstance(self.constraints, OfBodies) else None
 
     @property
     def is_local(self) -> bool:
-        """Whether the constraints are those of a list of near pairs of bodies."""
+        """Whether the constraints are those of a neighbour list of bodies."""
         return self.between is not None and self.between.local
 
     @property
     def listed(self) -> bool:
-        """Whether the constraints are between bodies, of which near pairs are listed: see `jaximpact.bodies`."""
+        """Whether near pairs of bodies are kept in a neighbour list: see `jaximpact.bodies`."""
         return self.between is not None and self.between.listed
 
     def neighbours(self, t: ArrayLike, q: Array, args: Any) -> Any:
-        """The list of near pairs of bodies at (t, q); None where there is none to keep."""
+        """Neighbour list of bodies at (t, q); None for other problems."""
         return self.constraints.neighbours(t, q, args) if self.listed else None  # type: ignore[union-attr]
 
     def near(self, neighbours: Any) -> Problem:
-        """The problem with the constraints of a list of near pairs; itself where there is none."""
+        """The problem restricted to a neighbour list; unchanged without one."""
         if neighbours is None:
             return self
         return self.replace(constraints=self.constraints.near(neighbours))  # type: ignore[union-attr]
@@ -316,7 +316,7 @@ class Problem:
 
 
 def mass_times(mass: Any, v: Array) -> Array:
-    """M v for a mass given as None, a scalar, a (d,) diagonal, a (d, d) matrix or its blocks (N, D, D) along the diagonal."""
+    """M v, for a mass given as None, a scalar, a (d,) diagonal, a (d, d) matrix or diagonal blocks (N, D, D)."""
     if mass is None:
         return v
     mass = jnp.asarray(mass, v.dtype)

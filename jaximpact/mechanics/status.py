@@ -1,4 +1,4 @@
-"""Status bits of a trajectory: what went wrong or deserves a word, OR-ed over its steps."""
+"""Status bits of a motion: failures and remarks, OR-ed over its steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jax import Array
 
 
 class Status(enum.IntFlag):
-    """Bits reported per trajectory; zero means that nothing happened."""
+    """Status bits of a motion; zero means that there is nothing to report."""
 
     OK = 0
     PROJECTION_NOT_CONVERGED = 1
@@ -130,7 +130,7 @@ DOUBTS = DERIVATIVES | Status.EVENTS_UNRESOLVED
 
 
 def as_status(condition: Array, bit: int) -> Array:
-    """``bit`` where the condition holds, else 0."""
+    """``bit`` if the condition holds, else 0."""
     return jnp.where(condition, int(bit), 0).astype(jnp.int32)
 
 
@@ -140,7 +140,7 @@ def describe(bits: int) -> str:
 
 
 def summarise(status: np.ndarray, failed_at: np.ndarray) -> str:
-    """What failed in a batch: how many trajectories, the first ones, the causes."""
+    """Summary of a batch's failures: their number, the first ones, the causes."""
     status, failed_at = np.atleast_1d(status), np.atleast_1d(failed_at)
     bad = np.flatnonzero(status & int(FAILURES))
     bits = int(np.bitwise_or.reduce(status[bad])) & int(FAILURES)

@@ -1,4 +1,4 @@
-"""Where a function may jump or kink: found in its jaxpr, on which side of each such place an argument lies, and the function there.
+"""Switches of a function, where it may jump or kink: found in its jaxpr, with the side of each at an argument, and smooth extensions.
 
 A function of t, q and v is smooth but where something discrete is made of what moves: a comparison, the sign of a number, its
 integer part, the larger of two, the place of a number in a table. These are its *switches*, and what they give is its *sides*,
@@ -43,17 +43,17 @@ Mark = Callable[[int], bool]
 
 
 def depends_on_path(mark: int) -> bool:
-    """Of the state or the time."""
+    """Mark of values that depend on the state or the time."""
     return bool(mark & (STATE | TIME))
 
 
 def depends_on_data(mark: int) -> bool:
-    """Of the state, or of the time and parameters: at what time it is passed depends on the data of a motion."""
+    """Mark of values whose switching time depends on the motion's data: they depend on the state, or on time and parameters."""
     return bool(mark & STATE) or mark & (TIME | DATA) == TIME | DATA
 
 
 class Switches:
-    """A function of operands with switches, as its jaxpr."""
+    """A function with switches, as its jaxpr."""
 
     def __init__(self, closed: Any, structure: Any, marks: Sequence[int], reported: Mark) -> None:
         self._closed, self._structure, self._marks, self._reported = closed, structure, list(marks), reported
@@ -62,7 +62,7 @@ class Switches:
     def of(
         cls, function: Callable, operands: Sequence, moving: Sequence[int], reported: Mark = depends_on_path
     ) -> Switches | None:
-        """Those of a function at operands of these shapes; None where it has none."""
+        """The switches of a function at operands of these shapes; None if it has none."""
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*operands)
         if not _may_switch(closed):
             return None
@@ -71,19 +71,19 @@ class Switches:
         return found if jax.eval_shape(lambda: found.sides(*operands)) else None
 
     def both(self, *operands: Any) -> tuple[Any, Sides]:
-        """The function, and on which sides it is."""
+        """Function giving the values and the sides."""
         record = _Record(self._reported)
-        return self._walked(record, operands), record.sides
+        return self._run_walk(record, operands), record.sides
 
     def sides(self, *operands: Any) -> Sides:
-        """On which sides the function is."""
+        """Function giving the sides."""
         return self.both(*operands)[1]
 
     def frozen(self, sides: Sides, *operands: Any) -> Any:
-        """The function of these sides: that which it is where it has them, and its smooth extension beyond."""
-        return self._walked(_Replay(self._reported, iter(sides)), operands)
+        """The function with sides fixed: equal to it where it has these sides, and its smooth extension beyond."""
+        return self._run_walk(_Replay(self._reported, iter(sides)), operands)
 
-    def _walked(self, walk: _Walk, operands: Sequence) -> Any:
+    def _run_walk(self, walk: _Walk, operands: Sequence) -> Any:
         leaves = [
             jnp.asarray(x, v.aval.dtype)
             for x, v in zip(jax.tree.leaves(operands), self._closed.jaxpr.invars, strict=True)
@@ -104,8 +104,7 @@ def differ(sides: Sides, others: Sides) -> Array:
 
 
 class Crossing(NamedTuple):
-    """Where a path goes from one side to another: operands ``before`` and ``after``, near each other, values and sides there; ``some``
-    (): whether it does at all."""
+    """Where a path changes sides: nearby operands ``before`` and ``after``, with values and sides there; ``some`` (): whether it does."""
 
     some: Array
     before: Any
@@ -120,10 +119,10 @@ HALVINGS = 10
 
 
 def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), halvings: int = HALVINGS) -> Crossing:
-    """Where ``switches.both(*x, *fixed)`` changes sides as x goes straight from ``before`` to ``after``, tuples of real arrays.
+    """Locates, by bisection, where ``switches.both(*x, *fixed)`` changes sides on the straight path from ``before`` to ``after``.
 
-    By bisection: of two halves in which sides change that over which the values change more, so that of several switches passed
-    it is a jump that is found. A lane whose sides do not change makes no turn.
+    If sides change in both halves, the half with the larger change of values is taken, so that a jump is found rather than a kink.
+    A lane whose sides do not change does not iterate. The ends of the path are tuples of real arrays.
     """
     both = lambda x: switches.both(*x, *fixed)
     (value_0, sides_0), (value_1, sides_1) = both(before), both(after)
@@ -161,7 +160,7 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
 def force_switches(
     problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_data
 ) -> Switches | None:
-    """Of the force of a problem and its mass matrix, as functions of (t, q, v, args); two arrays, or one."""
+    """Switches of a problem's force and of its mass matrix, as functions of (t, q, v, args)."""
 
     def function(t: Array, q: Array, v: Array, args: Any) -> list:
         found = [problem.generalised_force(t, q, v, args)]
@@ -171,27 +170,27 @@ def force_switches(
 
 
 def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None:
-    """Of the gaps of a problem, as a function of (t, q, args); None for contacts between bodies, which are round."""
+    """Switches of a problem's gaps, as a function of (t, q, args); None for contacts between bodies, which are smooth."""
     if problem.constraints is None or problem.between is not None:
         return None
     return Switches.of(lambda t, q, args: problem.gaps(t, q, args), (t, q, args), (TIME, STATE, DATA))
 
 
 class Kinks(NamedTuple):
-    """Gaps that may kink: their switches, and the sides on which a path begins."""
+    """Gaps that may kink: their switches, and the sides at the beginning of a path."""
 
     gaps: Switches
     begins: Sides
 
     @classmethod
     def at(cls, problem: Any, t: Array, q: Array, args: Any) -> Kinks | None:
-        """At the beginning of a path; None where no gap has a kink, which is known while tracing."""
+        """Kinks at the beginning of a path; None if no gap can kink, which is known while tracing."""
         t, q, args = lax.stop_gradient((t, q, args))
         gaps = gap_switches(problem, t, q, args)
         return None if gaps is None else cls(gaps, gaps.sides(t, q, args))
 
     def rate(self, t: Array, q: Array, v: Array, args: Any) -> Array:
-        """Gap velocities (m,) at (t, q, v) as they are without a kink on the way there."""
+        """Gap velocities (m,) at (t, q, v) on the initial sides, as if there were no kink on the way."""
         gaps = lambda s: self.gaps.frozen(self.begins, t + s, q + s * v, args)
         return jax.jvp(gaps, (jnp.zeros_like(t),), (jnp.ones_like(t),))[1]
 
@@ -200,23 +199,23 @@ class Kinks(NamedTuple):
 
 
 class _Walk:
-    """The values of a jaxpr, and of what each depends, with the switches as the kind of walk wants them."""
+    """Evaluates a jaxpr while marking what each value depends on; subclasses treat the switches."""
 
     def __init__(self, reported: Mark) -> None:
         self.reported = reported
 
     def switch(self, side: Callable[[], Any], value: Callable[[Any], list], plain: Callable[[], list]) -> list:
-        """The results of an operation from its ``side()`` by ``value(side)``, or as they are by ``plain()``."""
+        """Results of a switch by ``value(side())``, or by ``plain()`` if it is not reported."""
         raise NotImplementedError
 
     def within(self, sides: Any = None) -> _Walk:
-        """The walk within a part whose sides are given, or collected."""
+        """A walk inside a nested jaxpr, whose sides are given or collected."""
         raise NotImplementedError
 
     def run(
         self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = ()
     ) -> tuple[list, list]:
-        """Results and what they depend on."""
+        """Results of a jaxpr, and their marks."""
         closed = as_closed(closed)
         jaxpr = closed.jaxpr
         of_consts = of_consts or [0] * len(closed.consts)
@@ -225,48 +224,48 @@ class _Walk:
         read = lambda v: (v.val, 0) if is_literal(v) else known[v]
         for eqn in jaxpr.eqns:
             pairs = [read(v) for v in eqn.invars]
-            found, depends = self.applied(eqn, [x for x, _ in pairs], [m for _, m in pairs])
+            found, depends = self.apply(eqn, [x for x, _ in pairs], [m for _, m in pairs])
             known.update(zip(eqn.outvars, zip(found, depends, strict=True), strict=True))
         ends = [read(v) for v in jaxpr.outvars]
         return [x for x, _ in ends], [m for _, m in ends]
 
-    def applied(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
-        """The results of one operation."""
+    def apply(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
+        """Results of one operation."""
         name = eqn.primitive.name
         moving = 0
         for v, mark in zip(eqn.invars, marks, strict=True):
             moving |= mark if _is_real(v) else 0
         discrete = not any(map(_is_real, eqn.outvars))
-        plain = lambda: _bound(eqn, values)
+        plain = lambda: _bind(eqn, values)
         if not self.reported(moving):
-            return plain(), self.marked(eqn, moving)
+            return plain(), self.result_marks(eqn, moving)
         if discrete:
             return self.switch(plain, lambda side: side, plain), [0] * len(eqn.outvars)
         if name in KINKS:
             side, value = KINKS[name]
             found = self.switch(lambda: side(eqn, *values), lambda x: value(eqn, x, *values), plain)
-            return found, self.marked(eqn, 0 if name in STEPS else moving)
-        return self.inside(eqn, values, marks) or (plain(), self.marked(eqn, moving))
+            return found, self.result_marks(eqn, 0 if name in STEPS else moving)
+        return self.inside(eqn, values, marks) or (plain(), self.result_marks(eqn, moving))
 
-    def marked(self, eqn: Any, moving: int) -> list[int]:
-        """What is discrete depends on nothing: it is what a switch gave, or no matter."""
+    def result_marks(self, eqn: Any, moving: int) -> list[int]:
+        """Marks of an operation's results; discrete results depend on nothing, since switches account for them."""
         return [moving if _is_real(v) else 0 for v in eqn.outvars]
 
     def inside(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """The results of an operation on jaxprs that may have switches; None where it is taken as it is."""
+        """Results of an operation with nested jaxprs that may have switches; None if it is taken as it is."""
         name = eqn.primitive.name
         if not any(_may_switch(part) for part in inner(eqn)):
             return None
         if name in NESTED:
             return self.run(eqn.params[NESTED[name]], values, marks)
         if name == "cond":
-            return self.chosen(eqn, values, marks)
+            return self.walk_cond(eqn, values, marks)
         if name == "scan":
-            return self.scanned(eqn, values, marks)
+            return self.walk_scan(eqn, values, marks)
         return None
 
-    def chosen(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """A branch, and the sides of all: those of the others are zero."""
+    def walk_cond(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+        """Evaluates a `cond`: the taken branch, with sides of all branches, zero for the others."""
         which, *operands = values
         branches = eqn.params["branches"]
         shapes = [_sides_of(self.reported, branch, operands, marks[1:]) for branch in branches]
@@ -302,10 +301,10 @@ class _Walk:
             lambda sides: lax.switch(index, [replay(i) for i in count], operands, sides),
             sum(map(len, shapes)),
         )
-        return found, self.marked(eqn, total)
+        return found, self.result_marks(eqn, total)
 
-    def scanned(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
-        """A loop of a known number of turns: sides of all turns, one after the other."""
+    def walk_scan(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+        """Evaluates a scan; the sides of its iterations are stacked."""
         p = eqn.params
         fixed, carried = scan_counts(p)
         total = 0
@@ -331,24 +330,24 @@ class _Walk:
 
         turns = {"length": p["length"], "reverse": p["reverse"]}
 
-        def recorded() -> tuple[list, list]:
+        def record_all() -> tuple[list, list]:
             end, (rows, sides) = lax.scan(record, start, sequences, **turns)
             return [*end, *rows], sides
 
-        def replayed(sides: list) -> list:
+        def replay_all(sides: list) -> list:
             end, rows = lax.scan(replay, start, (sequences, sides), **turns)
             return [*end, *rows]
 
         start = [jnp.asarray(x, v.aval.dtype) for x, v in zip(start, eqn.invars[fixed:], strict=False)]
-        return self.part(recorded, replayed, len(shapes)), self.marked(eqn, total)
+        return self.part(record_all, replay_all, len(shapes)), self.result_marks(eqn, total)
 
     def part(self, record: Callable[[], tuple[list, list]], replay: Callable[[list], list], count: int) -> list:
-        """The results of a part with so many sides."""
+        """Results of a nested jaxpr that has ``count`` sides."""
         raise NotImplementedError
 
 
 class _Record(_Walk):
-    """Collects sides."""
+    """Walk that records sides."""
 
     def __init__(self, reported: Mark) -> None:
         super().__init__(reported)
@@ -366,7 +365,7 @@ class _Record(_Walk):
 
 
 class _Replay(_Walk):
-    """Takes given sides."""
+    """Walk that replays given sides."""
 
     def __init__(self, reported: Mark, sides: Iterator[Array]) -> None:
         super().__init__(reported)
@@ -395,13 +394,13 @@ def _is_real(v: Any) -> bool:
     return jnp.issubdtype(v.aval.dtype, jnp.inexact)
 
 
-def _bound(eqn: Any, values: Sequence) -> list:
+def _bind(eqn: Any, values: Sequence) -> list:
     found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return list(found) if eqn.primitive.multiple_results else [found]
 
 
 def _may_switch(jaxpr: Any) -> bool:
-    """Whether there is an operation in it that may be a switch, whatever it is of."""
+    """Whether a jaxpr contains an operation that can be a switch, whatever its operands."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         if eqn.primitive.name in KINKS or any(map(_may_switch, inner(eqn))):
             return True
@@ -418,7 +417,7 @@ NESTED = CALLS | {"custom_vjp_call": "call_jaxpr"}
 
 
 def _along_last(eqn: Any, x: Array) -> Array:
-    """The axes that are reduced, as the last one."""
+    """Operand with the reduced axes moved to the end and merged."""
     axes = tuple(eqn.params["axes"])
     kept = [i for i in range(x.ndim) if i not in axes]
     return x.transpose([*kept, *axes]).reshape(*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
@@ -438,7 +437,7 @@ def _order(eqn: Any, *operands: Array) -> Sides:
     return [lax.sort((*operands, places), dimension=p["dimension"], num_keys=p["num_keys"])[-1]]
 
 
-def _ordered(eqn: Any, sides: Sides, *operands: Array) -> list:
+def _take_order(eqn: Any, sides: Sides, *operands: Array) -> list:
     return [jnp.take_along_axis(x, sides[0], axis=eqn.params["dimension"]) for x in operands]
 
 
@@ -446,12 +445,12 @@ def _beyond(eqn: Any, least: Array, x: Array, most: Array) -> Sides:
     return [x < least, x > most]
 
 
-def _clamped(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
+def _clamp_value(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
     return [jnp.where(sides[0], least, jnp.where(sides[1], most, x))]
 
 
 def _turns(eqn: Any, y: Array, x: Array) -> Sides:
-    """Half turns by which the angle differs from that of the opposite direction, where x < 0."""
+    """Switch of atan2: the number of half turns between its angle and that of the opposite direction, where x < 0."""
     return [jnp.where(x < 0, jnp.where(y < 0, -1, 1), 0)]
 
 
@@ -469,14 +468,14 @@ KINKS: dict[str, tuple[Callable[..., Sides], Callable[..., list]]] = {
     "abs": (lambda eqn, x: [x < 0], lambda eqn, sides, x: [jnp.where(sides[0], -x, x)]),
     "max": (lambda eqn, x, y: [x < y], lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
     "min": (lambda eqn, x, y: [x > y], lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
-    "clamp": (_beyond, _clamped),
+    "clamp": (_beyond, _clamp_value),
     "rem": (lambda eqn, x, y: [jnp.round((x - lax.rem(x, y)) / y)], _remainder),
     "atan2": (_turns, _angle),
-    "sort": (_order, _ordered),
+    "sort": (_order, _take_order),
     "reduce_max": (_extreme_place(jnp.argmax), _at_place),
     "reduce_min": (_extreme_place(jnp.argmin), _at_place),
     **dict.fromkeys(
-        ("sign", "floor", "ceil", "round"), (lambda eqn, x: _bound(eqn, [x]), lambda eqn, sides, x: [sides[0]])
+        ("sign", "floor", "ceil", "round"), (lambda eqn, x: _bind(eqn, [x]), lambda eqn, sides, x: [sides[0]])
     ),
 }
 STEPS = {"sign", "floor", "ceil", "round"}  # constant between their jumps

@@ -1,4 +1,4 @@
-"""Calls of the user's functions whose errors name the function and say how it failed."""
+"""Calls of users' functions, with errors that name the function and say how it failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..jaxtools.shapes import shape_of_result
 
 
 def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
-    """Shapes and dtypes of what a function of the user's returns, see `shapes.returned`; or an error that names it and says how it failed."""
+    """Shapes and dtypes returned by a user's function (`shape_of_result`); an error names the function and says how it failed."""
     try:
         return shape_of_result(read, function, *operands)
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
@@ -29,19 +29,19 @@ def outcome(name: str, read: Callable[[Any], Any], function: Callable, *operands
 
 
 def _shapes(operands: tuple) -> list:
-    """Those of all but args."""
+    """Shapes of the operands, without args."""
     return [np.shape(x) for x in operands[:-1]]
 
 
 def renamed_error(what: str, error: Exception) -> Exception:
-    """An error of a user's function after what failed: a TypeError as one, any other as a ValueError."""
+    """An error with what failed at the front of its message; TypeErrors keep their type, others become ValueError."""
     kind = TypeError if isinstance(error, TypeError) else ValueError
     return kind(f"{what}: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 
 
 @contextmanager
 def named_errors(name: str) -> Iterator[None]:
-    """What a function of the user's raises, under its name."""
+    """Context in which errors of a user's function are reported under its name."""
     try:
         yield
     except Exception as error:
@@ -50,7 +50,7 @@ def named_errors(name: str) -> Iterator[None]:
 
 @contextmanager
 def differentiable() -> Iterator[None]:
-    """What jax says of functions that it cannot differentiate, in words that name them."""
+    """Context in which jax's errors about functions that it cannot differentiate are reported in words that name them."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:

@@ -55,8 +55,10 @@ class Covariance(Drawable):
 
     @property
     def shares(self) -> np.ndarray:
-        """Share of each input in the variance of each output (n, N), J_ij (C_x J')_ji / var_i: they add up to 1, and one may be
-        negative where inputs are correlated; NaN for an output that does not vary."""
+        """Share of each input in the variance of each output (n, N), J_ij (C_x J')_ji / var_i.
+
+        Shares of an output add up to 1; one may be negative if inputs are correlated. NaN for an output that does not vary.
+        """
         variance = np.diagonal(self.matrix)[:, None]
         return self.jacobian * (self.jacobian @ self.spread) / np.where(variance > 0, variance, np.nan)
 

@@ -139,7 +139,7 @@ class Result:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """Versions, device and processor it was computed with: of this process, or of the one that wrote its file."""
+        """Versions, device and processor of the computation: this process's, or for a result from a file those recorded in it."""
         return provenance() if self.made is None else dict(self.made)
 
 

@@ -1,4 +1,4 @@
-"""What is accumulated over the steps of a motion: status, residual, penetration, iterations."""
+"""Account of a motion: status, residual, penetration and iterations accumulated over its steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..mechanics.status import FAILURES, Status, as_status
 
 
 class Account(NamedTuple):
-    """What is reported of a whole motion."""
+    """Totals reported for a whole motion."""
 
     penetration: Array
     residual: Array
@@ -23,18 +23,18 @@ class Account(NamedTuple):
     failed_at: Array
 
     @classmethod
-    def opened(cls, status: Array, t0: Array) -> Account:
-        """At the start, with the status bits found there."""
+    def start(cls, status: Array, t0: Array) -> Account:
+        """The account at the start, with the status bits found there."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
         return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan)).with_status(status, t0)
 
     def with_status(self, bits: Array, t: Array) -> Account:
-        """With status bits that the motion got at time t; the first failure gives the time of failing."""
+        """Adds status bits that occur at time t; the first failure sets ``failed_at``."""
         failing = ((bits & int(FAILURES)) != 0) & ((self.status & int(FAILURES)) == 0)
         return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
 
-    def added(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
-        """With a state, and the step k that led to it or leaves it."""
+    def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
+        """Adds the state and info of a step, ``k`` being the number of the step that reaches or leaves that state."""
         t = motion.time(state.n)
         gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)
         lost = as_status(~finite(state), Status.NON_FINITE)

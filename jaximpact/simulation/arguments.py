@@ -1,6 +1,6 @@
-"""Arguments of users as what is computed: a `Program` with a `Motion`, or with `Lanes`; or a message that says what to do.
+"""Users' arguments converted to a `Program` with a `Motion` or `Lanes`, or an error that says what to do.
 
-Under a transformation of jax numbers are not known: shapes and types are still checked, numbers are not.
+Under a jax transformation numbers are unknown: shapes and types are still checked, values are not.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NODES = 1000  # of a Gauss-Legendre rule
 
 
 def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
-    """The scheme and the projection, the default ones for None; checked to be instances, not classes or names."""
+    """Scheme and projection, with defaults for None; raises for classes or names in place of instances."""
     if problem is not None:
         check_problem(problem)
     listed = problem is not None and problem.listed
@@ -84,7 +84,7 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
 
 
 def _check_options(method: Any) -> None:
-    """Options of a scheme or a projection: flags, counts from 1 on, and finite numbers >= 0."""
+    """Checks the options of a scheme or projection: flags, counts from 1 on, and finite numbers >= 0."""
     for option in fields(method) if is_dataclass(method) else ():
         value, name = getattr(method, option.name), f"{type(method).__name__}({option.name}=...)"
         if is_traced(value) or option.type not in ("int", "float", "float | None", "bool"):
@@ -108,7 +108,7 @@ def _check_options(method: Any) -> None:
 def canonical(
     problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, steps: int | None, e: Any, args: Any, scheme: Scheme
 ) -> tuple[Problem, Motion]:
-    """Arguments of one motion as arrays of one dtype, checked; h in whole steps if ``steps`` are given, which else are not known yet."""
+    """Arguments of one motion as checked arrays of one dtype; with ``steps`` given, h is (t1 - t0)/steps."""
     check_problem(problem)
     q0, v0 = canonical_state(q0, v0)
     if q0.ndim != 1 or q0.shape[0] == 0:
@@ -170,7 +170,7 @@ def _reports(problem: Problem, motion: Motion, axes: tuple) -> Report:
 
 
 def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
-    """Facts about the start of each lane, a leading axis; of steps h, the same for all."""
+    """Start reports of all lanes (leading axis), for steps h."""
     starts = lanes.only("q0", "v0", "t0", "args", h=h)
     through_xla = partial(_reports, axes=starts.axes)
     # native code has no search for near pairs
@@ -179,8 +179,7 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
 
 
 def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
-    """Raise where the start is inadmissible; returns a remark where v0 points out of the admissible set, and the problem with
-    room for the near pairs that there are."""
+    """Raises for an inadmissible start; returns a remark if v0 is not admissible, and the problem with capacity for its near pairs."""
     one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
     if is_traced(problem, one.only("q0", "v0", "t0", "args").motion):
         return problem, None
@@ -196,11 +195,11 @@ def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
 
 
 def fit_room(problem: Problem, report: Report) -> Problem:
-    """The problem with room for the near pairs of bodies that starts have; itself where there is."""
+    """The problem with capacity for the near pairs found at the starts; unchanged if it suffices."""
     if report.bodies is None:
         return problem
     before: Any = problem.constraints
-    bodies = before.fitting(report.bodies.list)
+    bodies = before.with_capacity_for(report.bodies.list)
     return problem if bodies is before else problem.replace(constraints=bodies)
 
 
@@ -220,7 +219,7 @@ def for_lanes(
     chunk: int | None,
     steps: int | None = None,
 ) -> tuple[Program, Lanes]:
-    """What is computed of many motions, and their numbers, checked."""
+    """Checked `Program` and `Lanes` of many motions."""
     refuse_fork()
     refuse_traced((problem, q0, v0, t0, t1, h, e, args))
     save = Save.of(save)
@@ -251,7 +250,7 @@ def for_lanes(
 
 
 def refuse_traced(tree: Any) -> None:
-    """TypeError under a transformation of jax: chunks are divided by numbers that must be known."""
+    """Raises TypeError under a jax transformation: dividing lanes into chunks needs known numbers."""
     if is_traced(tree):
         raise TypeError(
             "ensemble and sensitivities need known numbers, and cannot be called inside jax.jit, jax.vmap or jax.grad: use "
@@ -260,7 +259,7 @@ def refuse_traced(tree: Any) -> None:
 
 
 def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:
-    """Whether no argument carries a lane axis; ``ranked`` are (value, its rank without one)."""
+    """Whether no argument carries a lane axis; ``ranked`` are pairs (value, its rank without a lane axis)."""
     carried = [axis is not None for axis in jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)]
     try:
         return not any(carried) and all(callable(x) or x is None or np.ndim(x) <= rank for x, rank in ranked)
@@ -269,13 +268,13 @@ def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:
 
 
 def restitution_of_lanes(e: Any, m: int | None, lanes: int | None) -> Any:
-    """``e=`` of a call of many motions, one number a lane (N,) or a row a lane (N, m), (1, m) for all: its one meaning.
+    """Restitution ``e`` of a batched call, in one of its valid shapes: (N,) or (N, m) by lane, or (1, m) for all lanes.
 
-    ``m``: the contacts of a scheme that takes one e for each, else None; ``lanes``: those of the other arguments. Of rank 1 it
-    has a number for each lane; for each contact, as in `solve`, where the other arguments have lanes, of another number.
+    ``m``: number of contacts if the scheme takes one e for each, else None; ``lanes``: number of lanes of the other arguments. A
+    one-dimensional e is by lane, or by contact as in `solve` if its length differs from the number of lanes.
 
     Raises:
-        ValueError: it could be either, which (1, m) and (N, 1) are not.
+        ValueError: e could be by lane or by contact; (1, m) and (N, 1) are unambiguous.
     """
     e = real_array("restitution", e)
     if e.ndim == 2 and e.shape[1] == 1:
@@ -291,7 +290,7 @@ def restitution_of_lanes(e: Any, m: int | None, lanes: int | None) -> Any:
 
 
 def restitution_of_one(problem: Problem, q0: Any, args: Any, e: Any, scheme: Scheme | None) -> Any:
-    """``e=`` of a call whose other arguments are those of one motion: of shape (m,) for each contact, as in `solve`."""
+    """Restitution ``e`` of a call whose other arguments have no lanes: shape (m,) is by contact, as in `solve`."""
     if e is None or callable(e) or np.ndim(e) != 1 or len(e) < 2:
         return e
     check_problem(problem)
@@ -307,7 +306,7 @@ def is_shared(e: Any) -> bool:
 
 
 def contacts_of(problem: Problem, q0: Any, args: Any, args_axes: tuple, scheme: Scheme) -> int | None:
-    """The contacts m of a scheme that takes one restitution for each of them; None where it does not, or m is not known."""
+    """Number m of contacts if the scheme takes one restitution for each; None if it does not, or m is unknown."""
     if scheme.traits.restitution != "each" or problem.listed:
         return None
     leaves, structure = jax.tree.flatten(args)
@@ -323,7 +322,7 @@ def contacts_of(problem: Problem, q0: Any, args: Any, args_axes: tuple, scheme: 
 def _canonical_lanes(
     problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, e: Any, args: Any, args_axes: Any, scheme: Scheme
 ) -> tuple[Problem, Lanes]:
-    """Arguments as arrays of one dtype, with those that carry a lane axis."""
+    """Arguments of many motions as arrays of one dtype, and which of them carry a lane axis."""
     check_problem(problem)
     q0, v0 = canonical_state(q0, v0)
     for name, value in {"q0": q0, "v0": v0}.items():
@@ -381,7 +380,7 @@ def _canonical_lanes(
 
 
 def _common_length(named: dict[str, tuple[Any, Any]], leaves: list, args_axes: tuple) -> int:
-    """The one length of all lane axes; ``named``: arguments, and whether they carry one."""
+    """Common length of all lane axes; ``named`` are arguments with a flag for a lane axis."""
     sizes = {name: value.shape[0] for name, (value, carried) in named.items() if carried}
     for leaf, axis in zip(leaves, args_axes, strict=True):
         if axis == 0:
@@ -401,7 +400,7 @@ def _common_length(named: dict[str, tuple[Any, Any]], leaves: list, args_axes: t
 
 
 def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
-    """The cure where a leaf of args may be meant to differ between lanes, and args_axes does not say so."""
+    """Advice for a message if a leaf of args looks like one value per lane and args_axes does not say so."""
     paths = jax.tree_util.tree_leaves_with_path(args)
     for (path, leaf), axis in zip(paths, args_axes, strict=True):
         if axis is None and jnp.ndim(leaf) and leaf.shape[0] == lanes:
@@ -413,7 +412,7 @@ def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
 
 
 def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
-    """Admissible start and positive mass of every lane; the problem with room for the near pairs that there are."""
+    """Raises unless every lane has an admissible start and a positive mass; returns the problem with capacity for its near pairs."""
     shortest = lanes.motion.h.min()
 
     def part(begin: int) -> tuple[Report, bool]:

@@ -1,4 +1,4 @@
-"""The one place that chooses how motions are executed: through XLA, as native code of a CPU, or as one kernel of a GPU."""
+"""Choice of the execution of motions: XLA, native code of a CPU, or one kernel of a GPU."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Call = Callable[[Motion, Any], Any]
 
 
 def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) -> Call:
-    """The task for all lanes of a chunk, as ``execution`` says: see `jaximpact.ensemble`.
+    """Function that runs a task for all lanes of a chunk, by the chosen ``execution``: see `jaximpact.ensemble`.
 
     On a device where it was never measured the kernel is taken after it agreed with XLA on the first chunk.
 
@@ -73,11 +73,11 @@ def batch_backend(task: Task, program: Program, lanes: Lanes, execution: str) ->
     if execution == "kernel":
         return partial(_or_refuse, execution, as_kernel(task, program, lanes, shares, sys.maxsize))
     trusted = any(name in jax.devices()[0].device_kind for name in MEASURED)
-    return _Chooser(as_kernel(task, program, lanes, shares, kernel.LARGEST), xla, trusted)
+    return _Chooser(as_kernel(task, program, lanes, shares, kernel.MAX_OPS_TRITON), xla, trusted)
 
 
 def through_xla(task: Task, program: Program, lanes: Lanes, shares: int = 1) -> Call:
-    """Compiled by XLA as operations on all lanes."""
+    """Execution by XLA, as operations on all lanes."""
     return lambda motion, length: _vmap_program(program, motion, length, task=task, axes=lanes.axes, shares=shares)
 
 
@@ -87,13 +87,13 @@ def _vmap_program(program: Program, motion: Motion, length: Any, task: Task, axe
 
 
 def vmap_lanes(one: Callable[[Motion], Any], motion: Motion, axes: tuple, shares: int) -> Any:
-    """``one`` of all lanes, within a function that is compiled with `COMPILE`."""
+    """``one`` vmapped over lanes, for use in a function that is compiled with the options `COMPILE`."""
     in_axes = Lanes(motion, axes, 0).in_axes
     return _share_lanes(jax.vmap(one, in_axes=(in_axes,)), in_axes, shares)(motion)
 
 
 def as_kernel(task: Task, program: Program, lanes: Lanes, shares: int, most: int) -> Call:
-    """As one kernel of a GPU, of at most so many operations a motion."""
+    """Execution as one GPU kernel, with at most ``most`` operations per motion."""
     program = program.replace(per_lane_branches=True)
     return lambda motion, _: _kernel(task, program, motion, lanes.axes, shares, most)
 
@@ -107,7 +107,7 @@ def _kernel(task: Task, program: Program, motion: Motion, axes: tuple, shares: i
 
 
 def _share_lanes(call: Callable, axes: Motion, shares: int) -> Callable:
-    """``call`` of a batch, each local device computing its share of the lanes."""
+    """Shares the lanes of a batched ``call`` among the local devices."""
     if shares == 1:
         return call
     mesh = Mesh(np.array(jax.local_devices()), ("lane",))
@@ -116,7 +116,7 @@ def _share_lanes(call: Callable, axes: Motion, shares: int) -> Callable:
 
 
 def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
-    """As native code of a CPU, in which a branch is taken by the lanes that need it. Results are numpy arrays."""
+    """Execution as native CPU code, in which each lane takes the branches it needs. Results are numpy arrays."""
     turns = RowRequest.of(program) if program.rows else ()
     call = native.over_lanes(one_lane, (None, lanes.in_axes), turns, task=task)
     shape = without_rows(program)
@@ -124,14 +124,14 @@ def as_native(task: Task, program: Program, lanes: Lanes) -> Call:
 
 
 def native_or(one: Callable, axes: tuple, xla: Callable[..., Any]) -> Callable[..., Any]:
-    """A jitted function of one lane for all of them: as native code of a CPU where numbers are known and it can be had, else ``xla``."""
+    """Batched version of a jitted one-lane function: native code if numbers are known and it compiles, else ``xla``."""
     if jax.default_backend() != "cpu" or not is_concrete():
         return xla
     return partial(_either, native.over_lanes(one, axes), xla)
 
 
 def without_rows(program: Program) -> Program:
-    """The program as native code knows it: how many steps and rows there are is no part of it."""
+    """The program without its numbers of steps and rows, which native code takes at run time."""
     rows, every = min(program.rows, 1), program.every and 1
     return program.replace(
         per_lane_branches=True, length=None, times=program.times[:0], rows=rows, every=every, reports_progress=False
@@ -140,12 +140,15 @@ def without_rows(program: Program) -> Program:
 
 @partial(PersistentJit, static=("task",))
 def one_lane(program: Program, motion: Motion, task: Task) -> Any:
-    """The task for one motion."""
+    """Runs the task for one motion."""
     return task(program, motion, None)
 
 
 def listed_lane(program: Program, motion: Motion, carry: Any, task: Task) -> Any:
-    """The same of listed bodies, whose time is spent in native code; from a ``carry``, or from the start where it is None."""
+    """Runs ``task`` for one motion with neighbour lists, from ``carry``, or from the initial state if it is None.
+
+    Compiled without XLA's fusion emitters, which cost compile time and gain nothing here.
+    """
     return _listed_jit()(program, motion, carry, task=task)
 
 
@@ -163,7 +166,7 @@ def _listed_jit() -> Callable[..., Any]:
 def single_backend(
     task: Task, program: Program, execution: str, xla: Callable[[Motion], Any] | None = None
 ) -> Callable[..., Any]:
-    """The task for one motion; by default through XLA it is compiled for its number of steps, as reverse mode needs it."""
+    """Function that runs a task for one motion; by default XLA compiles it for a fixed number of steps, as reverse mode needs."""
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
     if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel" or program.problem.listed:
@@ -191,7 +194,7 @@ def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:
 
 
 def _either(native: Callable[..., Any], xla: Callable[..., Any], *operands: Any) -> Any:
-    """The native code where it can be had; what cannot be compiled is known after the first chunk."""
+    """Native execution if possible, else XLA; decided on the first chunk."""
     try:
         return native(*operands)
     except (Unsupported, ImportError) as error:
@@ -200,7 +203,7 @@ def _either(native: Callable[..., Any], xla: Callable[..., Any], *operands: Any)
 
 
 class _Chooser:
-    """The kernel where it can be had and is right, else XLA; decided on the first chunk, whichever thread has it."""
+    """Chooses the GPU kernel if it compiles and agrees with XLA on the first chunk, else XLA."""
 
     def __init__(self, as_kernel: Call, through_xla: Call, trusted: bool) -> None:
         self.as_kernel, self.through_xla, self.trusted = as_kernel, through_xla, trusted
@@ -214,7 +217,7 @@ class _Chooser:
         return self.chosen(*operands)
 
     def first(self, *operands: Any) -> Solution:
-        """The result of the first chunk."""
+        """Result of the first chunk."""
         self.chosen = self.through_xla
         try:
             found = self.as_kernel(*operands)
@@ -232,7 +235,7 @@ class _Chooser:
 
 
 def alike(found: Solution, reference: Solution) -> bool:
-    """Whether nine of ten lanes end alike: rounding may move an impact of some to another step."""
+    """Whether at least nine of ten lanes agree; rounding may shift an impact to another step in a few."""
     q, expected = np.asarray(found.q), np.asarray(reference.q)
     near = np.abs(q - expected) <= np.sqrt(float(jnp.finfo(q.dtype).eps)) * np.max(np.abs(expected), axis=0)
     same = near.all(axis=(1, 2)) & (np.asarray(found.status) == np.asarray(reference.status))

@@ -1,4 +1,4 @@
-"""The loop over the steps of a motion in which all lanes of a batch step together, for XLA; and the same in stages."""
+"""Loop over steps in which all lanes of a batch step together, for XLA; also in stages for neighbour lists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEGMENTED = 32  # steps from which reverse mode keeps the states between segment
 
 
 class BatchedLoop:
-    """The loop of a course (`trajectory.Course`): its carry is the state, its row, the account, and the rows that are kept."""
+    """Loop of a `MotionLoop` whose carry is (state, row, account, saved rows)."""
 
     def __init__(self, motion_loop: Any) -> None:
         self.motion_loop, self.program, self.motion = motion_loop, motion_loop.program, motion_loop.moving
@@ -32,7 +32,7 @@ class BatchedLoop:
         self.keeper = RowWriter(program, self.motion, self.content)
 
     def content(self, k: Any, row: Row, i: Any) -> Any:
-        """What is kept of step k for the i-th time."""
+        """Content to save for step k at the i-th saved time."""
         program, motion = self.program, self.motion
         if program.every is not None:
             row = row._replace(before=None)
@@ -42,7 +42,7 @@ class BatchedLoop:
         return self.motion_loop.value(t, self.motion_loop.in_time(t, row, motion.time(k) - t))
 
     def start_carry(self, begin: tuple) -> tuple:
-        """The carry before the first step, from state, row and account at the start."""
+        """Carry before the first step."""
         _, initial, _ = begin
         return (*begin, self.keeper.put(self.keeper.empty(initial), 0, initial))
 
@@ -56,17 +56,17 @@ class BatchedLoop:
         return new, row, lax.cond(k % LOOK == 0, motion_loop.stable, lambda _, account: account, new, account)
 
     def step_without_look(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
-        """The same without a look at stability."""
+        """State, row and account after step k, without the stability check."""
         motion_loop, (state, row, account) = self.motion_loop, carry
         new, info = motion_loop.step(motion_loop.until(k), state)
         info = motion_loop.with_tunnelling_status(state, new, info)
         new = forward_first(new) if forgetful else new
         begin, row = (state, row), motion_loop.row_of(new, info, row, state)
-        account = account.added(motion_loop.problem, self.motion, k, new, info)
-        return new, row, motion_loop.crossed(begin, (new, row), account)
+        account = account.with_step(motion_loop.problem, self.motion, k, new, info)
+        return new, row, motion_loop.with_jump_status(begin, (new, row), account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
-        """All steps; of a fixed length where it is known, else ``length`` of them, of which those beyond the motion's own do nothing."""
+        """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""
         program, steps = self.program, self.motion.steps
         if program.branch_free:
             return self.branch_free(self.start_carry(begin), steps if length is None else length)
@@ -92,7 +92,7 @@ class BatchedLoop:
         return self.finish(carry)
 
     def branch_free(self, carry: tuple, last: Any) -> Solution:
-        """All steps, in segments between two looks at stability: see `straight`."""
+        """Runs all steps in branch-free segments between two stability checks: see `compiler.gpu.branch_free`."""
         motion_loop, steps = self.motion_loop, self.motion.steps
         *begin, kept = carry
         advance = lambda now: self.step_without_look(now, now[0].n + 1)
@@ -121,7 +121,7 @@ class BatchedLoop:
         return self.finish((*whole(some), kept))
 
     def up_to(self, carry: tuple, last: Any) -> tuple[tuple, Array]:
-        """Steps up to that number, or to one for which the lists of near pairs have no room: see `trajectory.staged`."""
+        """Runs up to step ``last``, or until a neighbour list overflows: see `run_until_list_full`."""
         lost = lambda account: account.status & int(Status.NEIGHBOURS_LOST) != 0
 
         def continues(now: tuple[tuple, Array]) -> Array:
@@ -139,13 +139,13 @@ class BatchedLoop:
         return lax.while_loop(continues, body, (carry, lost(carry[2])))
 
     def finish(self, carry: tuple) -> Solution:
-        """The solution at the end of the loop."""
+        """Solution from the carry at the end."""
         state, row, account, kept = carry
-        account = self.motion_loop.closed(state, self.motion_loop.stable(state, account))
+        account = self.motion_loop.close_account(state, self.motion_loop.stable(state, account))
         return self.collect(row, self.keeper.all(kept) if self.program.rows else None, account)
 
     def collect(self, row: Row, kept: Any, account: Any) -> Solution:
-        """The solution from what was kept and the last row."""
+        """Solution from the saved rows, the last row and the account."""
         program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
         t1, final = motion.t1, motion_loop.last(row)
         times = jnp.asarray(program.times)
@@ -176,10 +176,10 @@ def _scan(body: Callable, carry: Any, numbers: Array) -> Any:
 
 
 def _scan_in_segments(body: Callable, carry: Any, numbers: Array) -> Any:
-    """The same, with little memory for reverse mode.
+    """`lax.scan` over ``numbers`` that needs little memory in reverse mode.
 
-    Only the states between segments are kept, and their number is about the square root of the number of steps; a
-    segment is computed again when its derivative is taken.
+    Only the states between segments are stored, about as many as the square root of the number of steps; a segment is recomputed
+    for its derivative.
     """
     count = len(numbers)
     root = math.isqrt(count)

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..jaxtools.argument_checks import MOST, is_array, is_traced, is_whole, known_numbers, real_array
+from ..jaxtools.argument_checks import MAX_COUNT, is_array, is_traced, is_whole, known_numbers, real_array
 from ..mechanics.problem import Problem
 
 
 def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
-    """Every real number and floating array of a pytree in ``dtype``; integer and boolean arrays stay as they are."""
+    """Casts every real number and floating array of a pytree to ``dtype``; integer and boolean arrays are unchanged."""
 
     def cast(leaf: Any, where: str) -> Any:
         if is_traced(leaf):
@@ -36,7 +36,7 @@ def cast_numbers(name: str, tree: Any, dtype: Any) -> Any:
 
 
 def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
-    """q0 and v0 as arrays of one floating dtype: that of those that are arrays, as a list of numbers has none."""
+    """q0 and v0 as arrays of one floating dtype, which is that of the arrays among them; lists of numbers have none."""
     arrays = [is_array(x) for x in (q0, v0)]
     q0, v0 = real_array("q0", q0), real_array("v0", v0)
     dtype = np.promote_types(q0.dtype, v0.dtype) if arrays[0] == arrays[1] else (q0 if arrays[0] else v0).dtype
@@ -44,7 +44,7 @@ def canonical_state(q0: Any, v0: Any) -> tuple[Any, Any]:
 
 
 def full_axes(args: Any, args_axes: Any) -> Any:
-    """args_axes leaf by leaf, in the structure of args: 0 for a lane axis, -1 for none."""
+    """args_axes expanded to the structure of args: 0 for a lane axis, -1 for none."""
     message = f"args_axes must be 0, None or a pytree prefix of args of 0 and None, got {args_axes!r}"
     given = jax.tree.leaves(args_axes, is_leaf=lambda x: x is None)
     if not all(axis is None or (is_whole(axis) and axis == 0) for axis in given):
@@ -67,7 +67,7 @@ def full_axes(args: Any, args_axes: Any) -> Any:
 
 
 def leaf_axes(args: Any, args_axes: Any) -> tuple[int | None, ...]:
-    """The axis of every leaf of args: 0 for lanes, None for none."""
+    """Lane axis of every leaf of args: 0 or None."""
     return tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(full_axes(args, args_axes)))
 
 
@@ -78,7 +78,7 @@ def check_finite(**values: Any) -> None:
 
 
 def check_times(t0: Any, t1: Any, h: Any) -> None:
-    """h > 0, t1 > t0 and h <= t1 - t0, for scalars or lanes."""
+    """Raises unless h > 0, t1 > t0 and h <= t1 - t0, for one motion or lanes."""
     check_finite(t0=t0, t1=t1, h=h)
     if is_traced(t0, t1, h):
         return
@@ -92,14 +92,14 @@ def check_times(t0: Any, t1: Any, h: Any) -> None:
 
 
 def count_steps(t0: Any, t1: Any, h: Any, eps: float) -> np.ndarray:
-    """Steps of size h that reach t1 or beyond, up to round-off in h and t1; elementwise. ValueError where too many."""
+    """Number of steps of size h to reach t1, up to round-off, elementwise; ValueError if too many."""
     with np.errstate(over="ignore"):
         ratio = (np.asarray(t1, np.float64) - t0) / h
-    if not (ratio <= MOST).all():
+    if not (ratio <= MAX_COUNT).all():
         i = np.unravel_index(np.argmax(ratio), ratio.shape)
         of = f" of trajectory {i[0]}" if i else ""
         raise ValueError(
-            f"h = {np.broadcast_to(h, ratio.shape)[i]:g}{of} makes {ratio[i]:.3g} steps from t0 to t1, but at most {MOST} "
+            f"h = {np.broadcast_to(h, ratio.shape)[i]:g}{of} makes {ratio[i]:.3g} steps from t0 to t1, but at most {MAX_COUNT} "
             "(2^31 - 2) are possible: take a larger h, or compute the motion in parts"
         )
     steps = np.ceil(ratio - 4 * eps * (1 + ratio + np.abs(t0) / h))
@@ -112,7 +112,7 @@ def check_restitution(e: Any) -> None:
 
 
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
-    """The problem without its restitution, which becomes a number of the lane; a numeric mass in ``dtype``."""
+    """The problem without its restitution, which becomes a number of the lane, and with a numeric mass cast to ``dtype``."""
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
     numbers = (0.0, None)
     if problem.mass is not None and not callable(problem.mass):

@@ -1,4 +1,4 @@
-"""Lanes divided into chunks that are computed together."""
+"""Division of lanes into chunks that are computed together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHORT_VECTORS = (2, 4, 8)
 
 
 def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
-    """Chunks of lanes of similar step counts: (members, members padded to one of few sizes, multiples of ``shares``), longest first.
+    """Chunks of lanes with similar step counts, longest first: (members, members padded to one of few sizes).
 
     Lanes of a chunk run as many steps as the longest of them. Every size costs a compilation, so sizes are shared as far
     as the total work, padding included, stays within WORK times the sum of the steps.
@@ -48,7 +48,7 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
 
 
 def split(count: int, chunk: int, shares: int = 1) -> list[tuple[Any, Any]]:
-    """The same of lanes of one number of steps, as slices: of many lanes no number is looked at."""
+    """Chunks of lanes that all have the same step count, as slices."""
     number = -(-count // chunk)
     size = -(-count // number)
     if size <= max(SHORT_VECTORS):

@@ -1,4 +1,4 @@
-"""Many motions in chunks that fit memory, on all cores, with a progress bar.
+"""Runs of many motions in chunks that fit memory, on all cores, with a progress bar.
 
 Lanes are grouped by their number of steps, so that the work stays near the sum of the steps. The host loops over chunks; a
 lane's numbers do not depend on its neighbours.
@@ -25,32 +25,32 @@ from .lanes import Lanes
 from .program import Program
 
 FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
-MEMORY = 256 * 2**20  # bytes of saved rows in one automatic chunk
-LARGEST = 16384  # lanes in one automatic chunk on a CPU,
+CHUNK_BYTES = 256 * 2**20  # bytes of saved rows in one automatic chunk
+MAX_CHUNK_LANES = 16384  # lanes in one automatic chunk on a CPU,
 LARGEST_ON_DEVICE = 2**20  # and on an accelerator, which they have to fill
 
 
 def largest() -> int:
-    """Lanes in one automatic chunk at most."""
-    return LARGEST if jax.default_backend() == "cpu" else LARGEST_ON_DEVICE
+    """Largest number of lanes in an automatic chunk."""
+    return MAX_CHUNK_LANES if jax.default_backend() == "cpu" else LARGEST_ON_DEVICE
 
 
 def devices(lanes: int) -> int:
-    """How many devices share the lanes of a chunk."""
+    """Number of devices that share the lanes of a chunk."""
     one_device = jax.config.jax_default_device is not None  # type: ignore[attr-defined]
     return 1 if lanes == 1 or one_device else jax.local_device_count()
 
 
 def _automatic_chunk(program: Program, one: Motion) -> int:
-    """Lanes whose saved rows fit MEMORY."""
+    """Number of lanes whose saved rows fit CHUNK_BYTES."""
     m = program.problem.count(one.t0, one.q0, one.args)
     made = (one.q0.shape[0] + m) * one.q0.dtype.itemsize if program.function is None else 0
     row = program.row_size(one, m) + made
-    return int(np.clip(MEMORY // ((program.rows + 1) * max(row, 1)), 1, largest()))
+    return int(np.clip(CHUNK_BYTES // ((program.rows + 1) * max(row, 1)), 1, largest()))
 
 
 def _span(lanes: Any) -> Any:
-    """These lanes as an index: neighbours as a slice, for which nothing is gathered."""
+    """An index for these lanes: a slice if they are contiguous, which copies nothing."""
     if isinstance(lanes, slice):
         return lanes
     first, last = int(lanes[0]), int(lanes[-1])
@@ -61,10 +61,10 @@ def _span(lanes: Any) -> Any:
 def in_chunks(
     program: Program, lanes: Lanes, call: Callable[[Motion, Any], Any], chunk: int | None = None, progress: Any = False
 ) -> Any:
-    """``call(motion, length)`` for every chunk; its results, lane by lane, as numpy arrays.
+    """Runs ``call(motion, length)`` for every chunk and returns the results by lane, as numpy arrays.
 
-    ``motion``: the numbers of a chunk; ``length``: the most steps in it, where lanes differ, else None. ``chunk``: lanes
-    computed at once, by default as many as keep all cores at work to the end.
+    ``motion``: the numbers of a chunk; ``length``: its largest step count if lanes differ, else None. ``chunk``: number of lanes
+    computed at once, by default chosen so that all cores stay busy to the end.
     """
     count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
     counts = lanes.motion.steps
@@ -109,13 +109,13 @@ def in_chunks(
 
 
 class _Gathered:
-    """Results of chunks, put together lane by lane by the threads that computed them."""
+    """Collects the results of chunks by lane, from several threads."""
 
     def __init__(self, count: int) -> None:
         self.count, self.result, self.lock = count, None, Lock()
 
     def put(self, members: Any, found: Any) -> None:
-        """The results of the lanes ``members``, the first of those found."""
+        """Stores a chunk's results at the lane indices ``members``; entries beyond ``len(members)`` are padding."""
         leaves, structure = jax.tree.flatten(wait_interruptibly(found))
         leaves = [np.asarray(x) for x in leaves]
         number = members.stop - members.start if isinstance(members, slice) else len(members)

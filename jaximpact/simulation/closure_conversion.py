@@ -1,4 +1,4 @@
-"""What the functions of a program close over and jax traces, made numbers of the motion: an operation of jax has operands only."""
+"""Closure conversion: traced values that a program's functions close over become numbers of the motion, since an operation of jax has operands only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .program import Program
 
 @dataclass(frozen=True)
 class HoistedFunction:
-    """A function of a problem whose args are those of the user, and what every function closed over."""
+    """A problem's function whose ``args`` hold the user's args and the hoisted closed-over values of all functions."""
 
     pure: Callable
     types: tuple
@@ -32,9 +32,9 @@ class HoistedFunction:
 
 
 def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]:
-    """The same motion, of functions that close over no number that jax traces: these come with its args.
+    """The same motion with functions that close over no traced value: these values are passed in its args.
 
-    What a scheme or a solver closes over is not looked for: see `methods_are_closed`.
+    Closures of a scheme or a solver are not converted: see `methods_are_closed`.
     """
     problem, constants = program.problem, []
 
@@ -63,6 +63,6 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
 
 
 def methods_are_closed(program: Program) -> bool:
-    """Whether scheme and solver hold no function, which might close over a number that jax traces."""
+    """Whether scheme and solver hold no function, which might close over a traced number."""
     methods: tuple[Any, ...] = (program.scheme, program.solver)
     return not any(callable(getattr(x, f.name)) for x in methods if is_dataclass(x) for f in fields(x))

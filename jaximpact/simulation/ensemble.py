@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..bodies.growth import enlarged, slots, with_slots
+from ..bodies.growth import enlarge, slots, with_slots
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
@@ -41,7 +41,7 @@ def ensemble(
     progress: bool | None = None,
     execution: str = "auto",
 ) -> Solution:
-    """Integrate B motions at once; B is the common length of the lane axes.
+    """Integrates B motions at once; B is the common length of the lane axes.
 
     Every argument may carry one leading axis of length B more than `solve` takes, and is shared by all lanes where it
     does not: q0 and v0 (B, d), t0, t1, h and e (B,) or (B, 1), per-contact e (B, m) or (1, m) if shared; an e of shape (m,)
@@ -79,9 +79,9 @@ def ensemble(
 def with_room(
     program: Program, lanes: Lanes, found: Solution, lost: np.ndarray, execution: str, chunk: int | None
 ) -> tuple[Program, Solution]:
-    """The program with larger lists, and the solution with the lanes whose lists were full (B,) computed again by it."""
+    """The program with larger neighbour lists, and the solution with the lanes whose lists overflowed (B,) recomputed."""
     q0 = lanes.take(0).q0
-    larger = program.replace(problem=enlarged(program.problem, q0, int(np.sum(lost))))
+    larger = program.replace(problem=enlarge(program.problem, q0, int(np.sum(lost))))
     some = lanes.some(np.flatnonzero(lost))
     again = in_chunks(larger, some, batch_backend(trajectory, larger, some, execution), chunk, False)
     before, after = (slots(x.problem, q0) for x in (program, larger))

@@ -1,4 +1,4 @@
-"""The motions of a batch: which leaves have a lane axis, and how many lanes there are."""
+"""A batch of motions: which leaves have a lane axis, and the number of lanes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from ..mechanics.motion import Motion
 
 @dataclass(frozen=True)
 class Lanes:
-    """Numbers of ``count`` motions: each leaf as that of a `Motion`, or with one leading axis.
+    """Numbers of ``count`` motions: leaves of a `Motion`, some with a leading lane axis.
 
-    ``axes``: 0 for a leaf with that axis, None for one that all share, in the order of the leaves; hashable.
+    ``axes``: 0 for a leaf with a lane axis, None for a shared one, in the order of the leaves; hashable.
     """
 
     motion: Motion
@@ -25,26 +25,26 @@ class Lanes:
 
     @classmethod
     def of(cls, motion: Motion, marks: Motion, count: int) -> Lanes:
-        """With ``marks`` in the structure of the motion: 0 where a leaf carries the axis, -1 where not."""
+        """Makes lanes from ``marks`` in the structure of the motion: 0 for a leaf with a lane axis, -1 for a shared one."""
         return cls(motion, tuple(0 if mark == 0 else None for mark in jax.tree.leaves(marks)), count)
 
     @property
     def in_axes(self) -> Motion:
-        """The axes as `jax.vmap` takes them."""
+        """Axes in the form that `jax.vmap` takes."""
         return jax.tree.unflatten(jax.tree.structure(self.motion), self.axes)
 
     @property
     def marks(self) -> Motion:
-        """The axes, with -1 for None."""
+        """Axes with -1 in place of None."""
         flags = [-1 if axis is None else 0 for axis in self.axes]
         return jax.tree.unflatten(jax.tree.structure(self.motion), flags)
 
     def carries(self, name: str) -> bool:
-        """Whether lanes differ in a number of that name."""
+        """Whether a number of the motion differs between lanes."""
         return any(mark == 0 for mark in jax.tree.leaves(getattr(self.marks, name)))
 
     def only(self, *names: str, h: Any = None) -> Lanes:
-        """Without the motion's other numbers, and of steps ``h`` where they are given."""
+        """Copy without the motion's other numbers, and with step ``h`` if given."""
         nothing = dict.fromkeys(set(Motion._fields) - set(names))
         motion = self.motion._replace(**nothing | {"h": h})
         marks = self.marks._replace(**nothing | {"h": None if h is None else -1})
@@ -52,29 +52,28 @@ class Lanes:
 
     @cached_property
     def first(self) -> Motion:
-        """The numbers of the first lane."""
+        """Motion of the first lane."""
         return self.take(0)
 
     def take(self, which: Any) -> Motion:
-        """The numbers of the lanes ``which``, an index, several, or a slice."""
+        """Numbers of the lanes ``which``: an index, several, or a slice."""
         leaves, structure = jax.tree.flatten(self.motion)
         some = [x if axis is None else x[which] for x, axis in zip(leaves, self.axes, strict=True)]
         return jax.tree.unflatten(structure, some)
 
     def some(self, which: Any) -> Lanes:
-        """The lanes ``which``, several or a slice."""
+        """Selects the lanes ``which``: several, or a slice."""
         motion = self.take(which)
         leaves = zip(jax.tree.leaves(motion), self.axes, strict=True)
         return Lanes(motion, self.axes, next(len(x) for x, axis in leaves if axis == 0))
 
     def replace(self, **numbers: Any) -> Lanes:
-        """With other numbers in place of some of the motion's: of the same structure and with the same axes, but for states
-        (B, d) and times (B,), which carry theirs."""
+        """Copy with some numbers replaced; they keep their structure and axes, except that states (B, d) and times (B,) get a lane axis."""
         ranks = {"q0": 1, "v0": 1, "t0": 0, "t1": 0, "h": 0}
         spread = {name: 0 for name, rank in ranks.items() if name in numbers and np.ndim(numbers[name]) > rank}
         return Lanes.of(self.motion._replace(**numbers), self.marks._replace(**spread), self.count)
 
     def with_steps(self, steps: int) -> Lanes:
-        """With that number of steps in every lane."""
+        """Copy with ``steps`` steps in every lane."""
         number = np.asarray(steps, np.int32)
         return Lanes.of(self.motion._replace(steps=number), self.marks._replace(steps=-1), self.count)

@@ -1,4 +1,4 @@
-"""The steps of one motion: its start, a step with or without contact, and the loop over steps for one lane."""
+"""Steps of one motion: the start, a step with or without contact, and the loop for one lane."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 
 
 def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, Array]:
-    """The motion with v0 projected onto the admissible velocities T(t0, q0) in the kinetic metric (Paoli 2010, initial data
-    (P4)), the impulse of that projection (m,), and status bits."""
+    """Makes the start admissible: the motion with v0 projected onto T(t0, q0) in the kinetic metric, the impulse (m,), status bits.
+
+    Paoli 2010, initial data (P4).
+    """
     q0, v0, t0, _, h, _, e, args = motion
     metric = Metric.at(problem, q0, args)
     contacts = linearise(problem, metric, t0, q0, args)
@@ -53,22 +55,22 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class PartialStep:
-    """A scheme whose step ends after a time ``length``, within the step."""
+    """Wraps a scheme that can make a part of a step: its step ends after the time ``length``."""
 
     scheme: Any
     length: Array
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """The state then; its number is that of the full step."""
+        """State after ``length``; it is numbered like the end of the full step."""
         return self.scheme.step(problem, law, motion, state, self.length)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """As `step`, without impulses."""
+        """State after ``length`` without impulses."""
         return self.scheme.free_step(problem, motion, state, self.length)
 
 
 class MotionLoop:
-    """A motion under way: what does not change over its steps, its steps, and the two ways to loop over them."""
+    """A motion under way: its constants, its step, and the two loops over steps."""
 
     def __init__(self, program: Program, motion: Motion) -> None:
         self.program, self.problem, traits = program, program.problem, program.scheme.traits
@@ -93,20 +95,20 @@ class MotionLoop:
         self.ended = self.moving._replace(t0=motion.t0 - self.over)  # the clock of the last state
 
     def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
-        """What the loop carries, at the start: the state, the row of the step that led to it, the account before it."""
+        """Initial loop variables: state, row and account."""
         neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
         motion, impulse, status = start(self.problem.near(neighbours), self.law, motion)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
-        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.touched(impulse, None))
+        row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
         row = row._replace(before=(state, impulse)) if self.locates else row
-        return state, row, Account.opened(status, motion.t0).added(self.problem, motion, 0, state, info)
+        return state, row, Account.start(status, motion.t0).with_step(self.problem, motion, 0, state, info)
 
     # steps
 
     def until(self, k: Any) -> Any:
-        """The scheme whose step ends with number k, or at t1."""
+        """Scheme for step k: shortened to end at t1 if it is the last and the scheme can make part of a step."""
         h = self.moving.h
         return (
             PartialStep(self.scheme, jnp.where(k == self.moving.steps, h - self.over, h))
@@ -115,7 +117,7 @@ class MotionLoop:
         )
 
     def step(self, scheme: Any, state: Any) -> tuple[Any, Info]:
-        """A step, with the law for the lanes in which a contact acts."""
+        """Makes a step; the contact law is applied in the lanes in which a contact acts."""
 
         def contact() -> tuple[Any, Info]:
             return scheme.step(self.problem, self.law, self.moving, state)
@@ -127,22 +129,22 @@ class MotionLoop:
         return lax.cond(needs_contact_step(*free), contact, lambda: free)
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
-        """Of the state that a step led to, from the row before it and the state at its beginning."""
+        """Row for the state that a step reached, from the previous row and the state at the beginning of the step."""
         # contacts of bodies come and go: theirs are the impulses of the step
         before = jnp.zeros_like(row.impulse) if self.listed else row.impulse
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
         kept = (begin, before) if self.locates else None
-        pairs, touched = self.pairs_of(state), self.touched(info.impulse, row.touched)
+        pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
         return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched)
 
-    def touched(self, impulse: Array, before: Array | None) -> Array | None:
-        """Whether a contact has touched by now, where rows do not keep the impulses of all steps and a derivative asks."""
+    def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
+        """Whether any contact has had an impulse so far; tracked for derivatives where rows hold the impulses of one step only."""
         if not (self.listed and self.corrected):
             return None
         return jnp.any(impulse > 0) | (False if before is None else before)
 
     def pairs_of(self, state: Any) -> Array | None:
-        """Of contacts between bodies, which these are (m, 2): see `Solution.pairs`."""
+        """Bodies of each contact (m, 2), for contacts between bodies: see `Solution.pairs`."""
         if not self.listed:
             return None
         return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
@@ -157,13 +159,13 @@ class MotionLoop:
         return lax.stop_gradient((motion.time(state.n), motion.h, state.q, new.q - state.q, motion.args))
 
     def tunnelling_status(self, way: Way, impulse: Array) -> Array:
-        """Status bit of a step whose way does not follow the gaps. A scheme that locates impacts goes other ways where it has some."""
+        """Status bit of a step that leads through an obstacle; none where a scheme located impacts, between which it is not straight."""
         acting = impulse > 0
         straight = ~jnp.any(acting) if self.locates else True
         return as_status(loses_the_gap(self.problem, way, acting) & straight, Status.GAP_UNRESOLVED)
 
     def with_tunnelling_status(self, state: Any, new: Any, info: Info) -> Info:
-        """What a step tells, and `tunnelling_status`, of a batch where one of its lanes may have it."""
+        """Adds `tunnelling_status` to the info of a step; a batch computes it only if one of its lanes may have it."""
         if not self.looks_for_tunnelling(state):
             return info
         way, impulse = self.way(state, new), lax.stop_gradient(info.impulse)
@@ -174,8 +176,8 @@ class MotionLoop:
         bits = work_where(work, pending, jnp.zeros((), jnp.int32), (way, impulse))
         return info._replace(status=info.status | bits)
 
-    def crossed(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
-        """With a remark on derivatives where something jumped in a step, from a state and its row to others."""
+    def with_jump_status(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
+        """Adds DERIVATIVE_JUMP to the account if a force, mass or gap velocity jumped in the step."""
         if not self.tells_jumps or (self.scheme.traits.tells_jumps and not self.program.clock):
             return account
         (old, old_row), (new, row) = before, after
@@ -184,7 +186,7 @@ class MotionLoop:
         return account if bits is None else account.with_status(bits, self.moving.time(new.n))
 
     def stable(self, state: Any, account: Account) -> Account:
-        """With a failure where the force is too stiff for h: looked at now and then, it costs two forces, and again for derivatives."""
+        """Adds a failure to the account if the force is too stiff for h; checked at intervals, since it costs two force evaluations."""
         state, motion = lax.stop_gradient((state, self.moving))
         traits = self.scheme.traits
         bits = as_status(unstable(traits, self.problem, motion, state), Status.STEP_UNSTABLE)
@@ -195,7 +197,7 @@ class MotionLoop:
     # rows
 
     def in_time(self, t: Array, row: Row, back: Array) -> Row:
-        """The row at time t, which is ``back`` before its step ended."""
+        """Row interpolated to time t, which is ``back`` before the end of its step."""
         h = self.moving.h
         found = row.interpolated(back, h)
         if self.corrected:
@@ -215,11 +217,11 @@ class MotionLoop:
         return lax.cond(inside, again, lambda: found._replace(before=None))
 
     def value(self, t: Array, row: Row) -> Any:
-        """What the save function keeps of a row."""
+        """Value of the save function at a row."""
         return arrays(self.program.function(t, row.q, row.v, self.moving.args))  # type: ignore[misc]
 
     def energy(self, t: Array, row: Row) -> Array | None:
-        """The energy of a row, where the problem defines one."""
+        """Energy at a row, if the problem defines one."""
         found, args = self.problem.energy, self.moving.args
         if found is None:
             return None
@@ -227,7 +229,7 @@ class MotionLoop:
         return jnp.asarray(found(t, row.q, v, args), row.q.dtype)
 
     def outside(self, t: Array, row: Row) -> Array:
-        """The velocity of a row, or that before the impact of which it has the first of two steps: between them it is of no time."""
+        """Velocity of a row, or the one before the impact if the row lies between the two steps of an impact."""
         traits, h, e, args = self.program.scheme.traits, self.moving.h, self.moving.e, self.moving.args
         if traits.steps < 2:
             return row.v
@@ -242,8 +244,8 @@ class MotionLoop:
 
         return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
-    def closed(self, state: Any, account: Account) -> Account:
-        """At the end: with remarks on derivatives, or without."""
+    def close_account(self, state: Any, account: Account) -> Account:
+        """Account at the end, with or without remarks on derivatives."""
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
             status = end(near, self.scheme, self.ended, self.moving.steps, state)
@@ -252,18 +254,18 @@ class MotionLoop:
         return account._replace(status=account.status & ~unasked) if self.locates else account
 
     def last(self, row: Row) -> Row:
-        """The row at t1."""
+        """Row at t1."""
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
     def solution(self, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
-        """From its rows (t, q, v, z, impulse, energy)."""
+        """Solution from rows (t, q, v, z, impulse, energy), saved values and account."""
         t, q, v, z, impulse, energy = rows
         found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), pairs=pairs)
         return guard_derivative(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
 
     def forgets(self, q: Array) -> bool:
-        """Whether there are rules that jax forgets in reverse mode inside another derivative: of a step, or of a mass matrix."""
+        """Whether the step or the mass has derivative rules that jax loses in reverse mode inside another derivative."""
         if self.corrected or self.program.sensitivity not in ("corrected", "discrete"):
             return False
         if self.problem.constraints is not None:
@@ -275,15 +277,14 @@ class MotionLoop:
     # every lane steps by itself
 
     def run_per_lane(self, carry: Any) -> Solution:
-        """As a loop in which a lane takes the branches that it needs, for native code and kernels; rows leave it as they are
-        made, of which there are then as many as asked for."""
+        """Runs the loop with real branches in each lane, for native code and GPU kernels; rows are streamed out."""
         if self.program.rows:
             each = (jax.ShapeDtypeStruct((), x) for x in (jnp.int32, carry[1].q.dtype, bool))
             return self.solution_from(*stream(self.next_row, carry, RowRequest._make(each)))
         return self.at_end(self.step_to(self.moving.steps, carry))
 
     def at_end(self, carry: Any) -> Solution:
-        """The solution that keeps the last row alone."""
+        """Solution that holds the last row alone."""
         rows = self.row_at(carry, self.moving.steps, None)
         return self.solution_from(carry, jax.tree.map(lambda x: x[None], rows))
 
@@ -291,8 +292,8 @@ class MotionLoop:
         """The solution from the last carry and the rows."""
         program, (state, row, account) = self.program, carry
         still = Info.none(state.q, state.v, len(row.impulse))
-        account = account.added(self.problem, self.ended, self.moving.steps, state, still)
-        account = self.closed(state, self.stable(state, account))
+        account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
+        account = self.close_account(state, self.stable(state, account))
         if program.function is None:
             return self.solution(rows, None, account)
         (t, values), final = rows, self.last(row)
@@ -301,7 +302,7 @@ class MotionLoop:
         return self.solution((t, q, v, z, impulse, energy), values, account)
 
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
-        """Steps up to the next row, and that row."""
+        """Runs to the next saved row, and returns it."""
         motion = self.moving
         of_time = self.program.every is None
         number = step_at_or_after(turn.time, motion.t0, motion.h) if of_time else turn.number
@@ -310,11 +311,11 @@ class MotionLoop:
         return carry, self.row_at(carry, target, turn)
 
     def step_to(self, target: Array, carry: Any) -> Any:
-        """Steps up to that number."""
+        """Runs up to step ``target``."""
         return lax.while_loop(lambda carry: carry[0].n < target, self.advance, carry)
 
     def row_at(self, carry: Any, target: Array, turn: RowRequest | None) -> Any:
-        """The row of a turn, or the last: its time, state and energy, or what is saved in their place."""
+        """Content of a requested row: time, state and energy, or the saved value."""
         program, motion, row = self.program, self.moving, carry[1]
         if program.every is not None or program.rows == 0:
             row = row._replace(before=None)
@@ -328,11 +329,11 @@ class MotionLoop:
         return (t, *row[:4], self.energy(t, row))
 
     def advance(self, carry: Any) -> Any:
-        """A step of one lane; traced once for all executions and derivatives."""
+        """One step of one lane, traced once for all executions and derivatives."""
         return _step_once(self.program, self.moving, carry)
 
     def step_lane(self, carry: Any) -> Any:
-        """A step of one lane: a free one, and where that is not right, one with the law and the full account."""
+        """One step of one lane: a free step, replaced by a contact step with the full account where the free one is invalid."""
         state, row, account = carry
         new, info = self.scheme.free_step(self.problem, self.moving, state)
         # rare are impulses, failures, penetrations
@@ -352,14 +353,14 @@ class MotionLoop:
             if looks:
                 bits = self.tunnelling_status(self.way(state, new), lax.stop_gradient(info.impulse))
                 info = info._replace(status=info.status | bits)
-            told = account.added(self.problem, self.moving, state.n + 1, state, info)
+            told = account.with_step(self.problem, self.moving, state.n + 1, state, info)
             return with_step_number(new, None), self.row_of(new, info, row, state), told
 
         # the number of the step is that of all lanes, which spares them a choice
         begin = state, row
         found, row, account = lax.cond(right, lambda: (with_step_number(new, None), free_row, counted), contact_step)
         state = with_step_number(found, new.n)
-        account = self.crossed(begin, (state, row), account)
+        account = self.with_jump_status(begin, (state, row), account)
         account = lax.cond(
             new.n.astype(jnp.uint32) % LOOK == 0, self.stable, lambda _, account: account, state, account
         )
@@ -372,10 +373,10 @@ def _step_once(program: Program, motion: Motion, carry: Any) -> Any:
 
 
 def needs_contact_step(state: Any, info: Info) -> Array:
-    """Whether a free step is not to be used."""
+    """Whether a free step is invalid, so that a contact step is needed."""
     return info.acts | (info.status != 0) | ~finite(state)
 
 
 def with_step_number(state: Any, n: Any) -> Any:
-    """The state with another number."""
+    """Copy of a state with another step number."""
     return state._replace(state=with_step_number(state.state, n)) if isinstance(state, Tracked) else state._replace(n=n)

@@ -1,4 +1,4 @@
-"""The motion as one operation of jax: a batch of it is one motion with more lanes, its derivatives are operations alike.
+"""The motion as one jax primitive: batching adds lanes, and its derivatives are primitives of the same kind.
 
 On a CPU it is native code, where the problem allows it, also inside a program that XLA compiles; elsewhere XLA takes the lane
 function as it stands. Reverse mode with few inputs takes the Jacobian in forward mode, which needs no memory for the steps.
@@ -43,28 +43,28 @@ motion_p.multiple_results = True
 
 
 class LaneFunction(abc.ABC):
-    """A function of flat operands, hashable; ``before``: axes of its results before their own."""
+    """A hashable function of flat operands of one lane; ``before`` is the number of axes that its results have before their own."""
 
     before: ClassVar[int] = 0
 
     @property
     @abc.abstractmethod
     def value(self) -> Value:
-        """The function itself, or that which is differentiated."""
+        """The function itself, or the function that a derivative is taken of."""
 
     @abc.abstractmethod
     def without_row_count(self) -> LaneFunction:
-        """The same for any number of steps and rows, as native code is."""
+        """The function for any number of steps and rows, as native code takes them at run time."""
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
-        """The target of native code; Unsupported where it cannot be had."""
+        """Name of the native FFI target; raises Unsupported if there is none."""
         without_row_count, turns = self.without_row_count(), _turns(self, axes)
         return foreign.target(_branching, members, axes, count, results, turns, self.before, function=without_row_count)
 
 
 @dataclass(frozen=True)
 class Value(LaneFunction):
-    """The leaves of what a task gives, from the leaves of program and motion."""
+    """Maps the leaves of program and motion to the leaves of a task's result."""
 
     task: Task
     structure: Any
@@ -80,7 +80,7 @@ class Value(LaneFunction):
         return jax.tree.leaves(one_lane(without_rows(program) if branches else program, motion, task=self.task))
 
     def unflatten(self, leaves: Sequence) -> tuple[Program, Motion]:
-        """Program and motion."""
+        """Program and motion from their leaves."""
         return jax.tree.unflatten(self.structure, leaves[: self.structure.num_leaves])
 
     def without_row_count(self) -> Value:
@@ -90,11 +90,11 @@ class Value(LaneFunction):
         return replace(self, structure=jax.tree.structure((program, motion)))
 
     def rows(self, leaves: Sequence) -> int:
-        """How many there are before the last."""
+        """Number of rows before the last."""
         return self.unflatten(leaves)[0].rows
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Of the results in one lane: the form that native code is compiled from is traced, and no other."""
+        """Shapes of the results in one lane, from the trace that native code is compiled from."""
         rows, without_row_count = self.rows(members), self.without_row_count()
         with jax.sharding.use_abstract_mesh(NO_MESH):  # as when it is compiled, so that it is traced once
             of_row = _branching.trace(*members, function=without_row_count).out_info
@@ -109,7 +109,7 @@ class Value(LaneFunction):
         return found
 
     def with_derivative(self, leaves: Sequence, moved: Sequence[bool]) -> Value:
-        """The same, with its derivative by those leaves; ValueError if it is to have none."""
+        """The function with the derivative by the leaves ``moved``; ValueError if sensitivity="none" forbids it."""
         program, motion = self.unflatten(leaves)
         if program.sensitivity == "none":
             raise ValueError(UNDIFFERENTIATED)
@@ -121,7 +121,7 @@ class Value(LaneFunction):
 
 @dataclass(frozen=True)
 class Derivative(LaneFunction):
-    """Of some outputs with respect to some operands of a lane function."""
+    """Base of derivatives of the outputs ``used`` by the operands ``moved`` of a lane function."""
 
     function: Value
     moved: tuple[bool, ...]
@@ -132,7 +132,7 @@ class Derivative(LaneFunction):
         return self.function
 
     def outputs(self, operands: Sequence, branches: bool) -> tuple[Callable, list]:
-        """The used outputs as a function of the moved operands, and those."""
+        """The used outputs as a function of the moved operands, and these operands."""
 
         def of(some: Sequence) -> list:
             numbers = iter(some)
@@ -146,7 +146,7 @@ class Derivative(LaneFunction):
         return replace(self, function=self.function.without_row_count())
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """As `Value.native_shapes`, without a trace of the derivative, which may only be transposed."""
+        """Shapes of the results in one lane, without tracing the derivative, which may be transposable only."""
         count = len(self.moved)
         values = self.function.native_shapes(members[:count], axes[:count])
         moved = sum(math.prod(x.shape) for x, m in zip(members, self.moved, strict=False) if m)
@@ -155,7 +155,7 @@ class Derivative(LaneFunction):
 
 
 class Tangent(Derivative):
-    """From the operands, and changes of those moved: the changes of the outputs."""
+    """JVP: from the operands and tangents of the moved ones to tangents of the outputs."""
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)
@@ -164,7 +164,7 @@ class Tangent(Derivative):
 
 
 class ForwardJacobian(Derivative):
-    """The changes of the outputs, for unit changes of each number moved, which are the first axis."""
+    """Jacobian in forward mode: tangents of the outputs for unit tangents of every moved number, along the first axis."""
 
     before: ClassVar[int] = 1
 
@@ -176,7 +176,7 @@ class ForwardJacobian(Derivative):
 
 
 class Cotangent(Derivative):
-    """From the operands, and cotangents of the outputs: those of the operands moved. Goes through the steps backwards."""
+    """VJP: from the operands and cotangents of the outputs to cotangents of the moved operands; runs backwards through the steps."""
 
     def __call__(self, *operands: Any, branches: bool = False) -> list:
         count = len(self.moved)
@@ -184,11 +184,11 @@ class Cotangent(Derivative):
         return jax.vjp(of, some)[1](list(operands[count:]))[0]
 
     def native_shapes(self, members: Sequence, axes: tuple) -> list:
-        """Those of the operands moved."""
+        """Shapes of the moved operands."""
         return [x for x, m in zip(members, self.moved, strict=False) if m]
 
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
-        """That of the loop over the steps backwards."""
+        """Name of the FFI target of the backward loop."""
         program, motion = self.function.unflatten(members)
         if program.problem.listed or program.length is None:
             raise Unsupported("reverse mode of lists of near pairs")
@@ -201,7 +201,7 @@ class Cotangent(Derivative):
 
 
 def bind(task: Task, result: Any, program: Program, motion: Motion, execution: str = "auto") -> Any:
-    """``task(program, motion, None)``, a pytree of structure ``result``, under a transformation of jax; ``execution``: as in `solve`."""
+    """Binds ``task(program, motion, None)`` as the motion primitive; ``result`` is the structure of its value."""
     leaves, structure = jax.tree.flatten((program, motion))
     # plain numbers, tolerances say, take the types of the motion: an operand has no weak one
     kinds = {float: motion.q0.dtype, int: jnp.int32, bool: bool}
@@ -211,7 +211,7 @@ def bind(task: Task, result: Any, program: Program, motion: Motion, execution: s
 
 
 def _lanewise(function: Any, axes: tuple, count: int | None) -> Callable:
-    """The lane function for all lanes, as XLA takes it."""
+    """The lane function for all lanes, in the form that XLA compiles."""
     return function if count is None else jax.vmap(function, in_axes=axes, axis_size=count)
 
 
@@ -255,7 +255,7 @@ def _motion_batching(
         return found, [0] * len(found)
 
     def join_axes(x: Any, d: int | None, a: int | None) -> Any:
-        """With the new axis and that of the lanes as one."""
+        """Merges the new batch axis into the lane axis."""
         if d is None and a is None:
             return x
         x = x[None] if d is None else x
@@ -316,7 +316,7 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
         every = motion_p.bind(*known, function=of, axes=axes, count=count)
 
         def share(jacobian: Array, ct: Array) -> Array:
-            """(p,), or (lanes, p)."""
+            """Cotangents of the inputs, (p,) or (lanes, p), from one Jacobian."""
             left = (*jacobian.shape[: lane + 1], -1)
             flat = jacobian.reshape(left), ct.reshape(*ct.shape[:lane], -1)
             return jnp.einsum("...pk,...k->...p", *flat)
@@ -340,7 +340,7 @@ def _motion_transpose(cotangents: Sequence, *operands: Any, function: Tangent, a
 
 
 def _fits(avals: Sequence, lane_axes: Sequence, given: Sequence, count: int | None) -> bool:
-    """Whether the Jacobian in forward mode is the better way."""
+    """Whether the forward-mode Jacobian is cheaper than reverse mode."""
     of_lane = [math.prod(x.shape if a is None else x.shape[1:]) for x, a in zip(avals, lane_axes, strict=True)]
     directions = sum(of_lane)
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
@@ -348,7 +348,7 @@ def _fits(avals: Sequence, lane_axes: Sequence, given: Sequence, count: int | No
 
 
 def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:
-    """As native code, where it can be had."""
+    """Lowering to native code, if possible."""
     members = _of_one_lane(ctx.avals_in, axes)
     try:
         if not _is_native(function):
@@ -366,7 +366,7 @@ _branching = jax.jit(lambda *operands, function: function(*operands, branches=Tr
 
 
 def _turns(function: Any, axes: tuple) -> Callable:
-    """The turns of the rows, from the operands; Unsupported where lanes differ in the times, or those are differentiated."""
+    """Row requests for native code; Unsupported if saved times differ between lanes or are differentiated."""
     value = function.value
     number = value.structure.num_leaves
     moved = (False,) * number if function is value else function.moved

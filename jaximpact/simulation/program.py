@@ -1,4 +1,4 @@
-"""What is computed of each motion: the problem, the methods that solve it, and the rows that are kept."""
+"""The static description of a computation: problem, methods, and rows to save."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ static: Any = {"static": True}
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Program:
-    """The same for all lanes; what is static shapes the compiled code.
+    """Static part of a computation, the same for all lanes; it shapes the compiled code.
 
     Attributes:
-        problem, scheme, solver: what is solved, and how.
+        problem, scheme, solver: the problem, the scheme and the contact solver.
         times: times of the rows before the last (k,) [s], where they are given.
-        rows: their number; every: or every so many steps one.
-        function: what is kept in place of the state (`Save`).
+        rows: number of rows. every: number of steps from row to row, in place of times.
+        function: save function, whose values replace the state (`Save`).
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         clock: whether derivatives by t0, t1 or h are wanted, for which the fixed times at which a force jumps count as well.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
-        branches: every lane takes branches of its own, as native code and a kernel do.
-        straight: whether steps through XLA are made without a branch, as a GPU wants them: see `straight`.
-        tells: whether it tells how far it has come, through XLA.
+        per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
+        branch_free: whether XLA runs branch-free steps, as suits a GPU: see `compiler.gpu.branch_free`.
+        reports_progress: whether the XLA program reports its progress.
     """
 
     problem: Problem
@@ -55,7 +55,7 @@ class Program:
 
     @classmethod
     def of(cls, problem: Problem, scheme: Scheme, solver: ContactSolver, save: Save, motion: Motion) -> Program:
-        """For motions of known numbers of steps; their numbers may have a lane axis."""
+        """Makes a program for motions with known step counts; their numbers may have a lane axis."""
         dtype = motion.q0.dtype
         times, rows = np.zeros((0,), dtype), 0
         if save.every is not None:
@@ -66,7 +66,7 @@ class Program:
         return cls(problem, scheme, solver, times, rows, save.every, save.function)
 
     def replace(self, **changes: Any) -> Program:
-        """With some of it changed."""
+        """Copy with some fields changed."""
         return replace(self, **changes)
 
     def row_size(self, one: Motion, m: int) -> int:
@@ -82,7 +82,7 @@ class Program:
 
 
 def _saved_times(save: Save, motion: Motion) -> Any:
-    """The saved times before t1; or ValueError."""
+    """Saved times before t1; ValueError if they are invalid."""
     dtype = motion.q0.dtype
     times = save.times.astype(dtype) if is_traced(save.times) else np.asarray(save.times, dtype)
     if times.ndim != 1:

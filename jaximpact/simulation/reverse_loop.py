@@ -1,8 +1,8 @@
-"""Reverse mode of a motion as native code: its states are kept, and its steps differentiated one by one, from the last to the first.
+"""Reverse mode of a motion in native code: stored states, and steps differentiated one by one from last to first.
 
-Each part of the motion, its start, one step, a row, is a function of numbers whose transposed derivative is compiled once;
-a loop outside calls them. What a step costs then does not depend on how many numbers are differentiated by. What a kept row owes to
-the step that led to it is added when the loop comes there.
+Each part of the motion (start, one step, one row) is a function whose transposed derivative is compiled once; a loop in Python calls
+them. The cost of a step then does not depend on the number of inputs. The cotangent of a saved row is added when the loop reaches
+its step.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ from .backends import without_rows
 from .motion_loop import MotionLoop
 from .rows import Row, RowRequest, step_at_or_after
 
-MEMORY = 2**30  # bytes of states to keep, beyond which reverse mode goes through XLA, which computes them again
-WIDE = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
-FEW = 16  # lanes from which they are shared out to all cores: a lane takes many steps
+MAX_STATE_BYTES = (
+    2**30
+)  # bytes of states to keep, beyond which reverse mode goes through XLA, which computes them again
+MAX_REVERSE_INPUTS = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
+MIN_LANES_FOR_THREADS = 16  # lanes from which they are shared out to all cores: a lane takes many steps
 
 
 def is_real(x: Any) -> bool:
@@ -42,14 +44,14 @@ def is_real(x: Any) -> bool:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a motion as functions of the leaves of program and motion, and of the carry between steps.
+    """Parts of the motion as functions of the leaves of program and motion, and of the carry between steps.
 
     Attributes:
-        structure: of (program, motion); of a program for any number of steps and rows.
-        moved: the leaves that are differentiated by.
-        used: the leaves of the solution that are differentiated.
+        structure: pytree structure of (program, motion), for any number of steps and rows.
+        moved: input leaves, with respect to which derivatives are taken.
+        used: leaves of the solution with cotangents.
         of_rows: which of these have an axis of rows.
-        told: whether some are of the account, which is then differentiated from step to step.
+        told: whether some belong to the account, which is then differentiated from step to step.
     """
 
     structure: Any
@@ -60,7 +62,7 @@ class Parts:
 
     @classmethod
     def of(cls, structure: Any, moved: tuple[bool, ...], used: tuple[bool, ...], solution: Any) -> Parts:
-        """``structure`` of the program for any number of steps and rows; ``solution``: the structure of the outputs."""
+        """Makes the parts; ``solution`` is the pytree structure of the outputs."""
         found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(solution, used))
         names = [path[0].name for path, u in found if u]
         kept = jax.tree.unflatten(structure, range(structure.num_leaves))[0].function
@@ -69,7 +71,7 @@ class Parts:
         return cls(structure, moved, used, tuple(name in of_rows for name in names), told)
 
     def course(self, leaves: Sequence) -> tuple[MotionLoop, Any]:
-        """The motion under way, and its numbers."""
+        """The `MotionLoop` and the motion, from the leaves."""
         program, motion = jax.tree.unflatten(self.structure, leaves)
         return MotionLoop(without_rows(program), motion), motion
 
@@ -81,32 +83,32 @@ class Parts:
         return self.course(leaves)[0].advance(carry)
 
     def row(self, leaves: Sequence, turn: RowRequest, carry: Any) -> list:
-        """What is used of a solution whose row of this turn is all."""
+        """The used leaves of a solution that consists of one row."""
         course, _ = self.course(leaves)
         found = jax.tree.leaves(course.solution_from(carry, course.row_at(carry, carry[0].n, turn)))
         return [x for x, u in zip(found, self.used, strict=True) if u]
 
     def states(self, *leaves: Any) -> tuple:
-        """The carry after the last step, and that before each, which stands for all of them."""
+        """Forward pass: the carry after the last step, and a stream of the carries before each step."""
         course, motion = self.course(leaves)
         each = RowRequest(*(jax.ShapeDtypeStruct((), x) for x in (jnp.int32, motion.q0.dtype, bool)))
         return stream(lambda carry, _: (self.step(leaves, carry), carry), course.begin(motion), each)
 
     def reals(self, carry: Any) -> list:
-        """The leaves of the carry that are differentiated."""
+        """Leaves of the carry that are differentiated."""
         return [x for x in jax.tree.leaves(carry if self.told else carry[:2]) if is_real(x)]
 
     # transposed derivatives
 
     def of_start(self, leaves: Sequence, change: Sequence, total: Sequence) -> list:
-        """``total`` with what the first carry owes to the leaves moved."""
+        """Adds to ``total`` the cotangents of the input leaves that come from the first carry."""
         some, _ = self._transpose_part(lambda leaves, _: self.reals(self.start(leaves)), leaves, None, change)
         return _sum(total, some)
 
     def of_step(
         self, step: ClosedJaxpr, leaves: Sequence, carry: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """What the carry after a ``step`` owes to that before it, and ``total`` with what it owes to the leaves moved."""
+        """Pulls the cotangent ``change`` of the carry back through a step, and adds the input leaves' share to ``total``."""
         structure = jax.tree.structure(carry)
         made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         after = lambda *operands: self.reals(jax.tree.unflatten(structure, made(*operands)))
@@ -117,7 +119,7 @@ class Parts:
     def of_row(
         self, leaves: Sequence, turn: RowRequest, given: Sequence, carry: Any, change: Sequence, total: Sequence
     ) -> tuple[list, list]:
-        """``change`` and ``total`` with what the row of a turn owes to the carry after its step and to the leaves moved."""
+        """Adds the cotangents of one row to those of the carry after its step (``change``) and of the input leaves (``total``)."""
         some, more = self._transpose_part(lambda leaves, carry: self.row(leaves, turn, carry), leaves, carry, given)
         return _sum(change, more), _sum(total, some)
 
@@ -156,13 +158,13 @@ _of_row = jax.jit(lambda *operands, parts: parts.of_row(*operands), static_argna
 
 
 class Backwards:
-    """The cotangents of the leaves moved, from the leaves and cotangents of the outputs used; compiled for ``lanes`` (None: one).
+    """Compiled backward pass: cotangents of the input leaves from leaves and output cotangents, for ``lanes`` (None: one).
 
     ``opened``: program and motion from their leaves.
 
     Raises:
-        Unsupported, ImportError: as `prepared`; lanes differ in the steps that given times belong to, the states would not fit into
-            `MEMORY`, or there are more than `WIDE` numbers moved.
+        Unsupported, ImportError: as `compile_lanes`; lanes differ in the steps that given times belong to, the states would not fit into
+            `MAX_STATE_BYTES`, or more than `MAX_REVERSE_INPUTS` numbers are differentiated by.
     """
 
     def __init__(self, parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None):
@@ -178,9 +180,9 @@ class Backwards:
         some = [x for x, m in zip(leaves, parts.moved, strict=True) if m]
         self.carry = jax.eval_shape(lambda leaves: _start(leaves, parts=parts), leaves)
         size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self.carry))
-        if size * program.length * (lanes or 1) > MEMORY:
+        if size * program.length * (lanes or 1) > MAX_STATE_BYTES:
             raise Unsupported("reverse mode of so many states")
-        if sum(math.prod(x.shape) for x in some) > WIDE:
+        if sum(math.prod(x.shape) for x in some) > MAX_REVERSE_INPUTS:
             raise Unsupported("reverse mode of so many numbers")
         self.steps = program.length
         with without_collection():
@@ -207,15 +209,15 @@ class Backwards:
 
     @cached_property
     def turns(self) -> list[np.ndarray]:
-        """What the loop over the steps is given: nothing but their number."""
+        """Empty sequences that give the forward loop its number of steps."""
         dtype = self.carry[1].q.dtype
         return [np.zeros(self.steps, np.int32), np.zeros(self.steps, dtype), np.zeros(self.steps, bool)]
 
     def __call__(self, operands: list[np.ndarray], found: list[np.ndarray]) -> None:
-        """Fills in the results of all lanes."""
+        """Writes the results of all lanes."""
         every = self.lanes or 1
         slices = [slice(0, every)]
-        if every >= FEW:
+        if every >= MIN_LANES_FOR_THREADS:
             ends = np.linspace(0, every, core_count() + 1).astype(int)
             slices = [slice(a, b) for a, b in pairwise(ends)]
 
@@ -233,7 +235,7 @@ class Backwards:
             list(cores().map(share, slices))
 
     def rows(self, leaves: Sequence) -> tuple[list[int], RowRequest]:
-        """Of all rows, in the order of time, the numbers of their steps and their turns."""
+        """Step numbers and requests of all rows, in order of time."""
         program, motion = self.opened(leaves)
         every = RowRequest.of(program)
         numbers = every.number
@@ -242,7 +244,7 @@ class Backwards:
         return np.where(every.last, self.steps, np.clip(numbers, 0, self.steps)).tolist(), every
 
     def of_lanes(self, operands: list[np.ndarray], lanes: int) -> list[np.ndarray]:
-        """The results for some lanes."""
+        """Results for some of the lanes."""
         leaves, given = list(map(np.ascontiguousarray, operands[: self.count])), operands[self.count :]
         numbers, turn = self.rows(leaves)
         leaves[self.times] = leaves[self.times][:0]
@@ -275,7 +277,7 @@ class Backwards:
         return [as_lanes(x, lanes, a.shape, False) for x, (a, _) in zip(results, self.of_start.results, strict=True)]
 
     def carries(self, found: list[np.ndarray]) -> list[np.ndarray]:
-        """The carry before each step and after the last one (steps + 1, size, whole), from what `Parts.states` gives."""
+        """Carries before each step and after the last one, (steps + 1, size, whole), from the results of `Parts.states`."""
         every = []
         for last, before in zip(found, found[len(found) // 2 :], strict=False):
             size, _, whole = last.shape
@@ -285,7 +287,7 @@ class Backwards:
         return every
 
     def cotangents_of(self, x: np.ndarray, carried: bool, of_row: bool, rows: int, whole: int) -> np.ndarray:
-        """Cotangents of an output, row by row; what is no row belongs to the last."""
+        """Cotangents of an output, row by row; an output without rows belongs to the last row."""
         axis = int(carried)
         if not of_row:
             last, x = x, np.zeros((*x.shape[:axis], rows, *x.shape[axis:]), x.dtype)
@@ -296,8 +298,10 @@ class Backwards:
 def target(
     parts: Parts, opened: Callable, members: Sequence, axes: Sequence, lanes: int | None, results: Sequence
 ) -> str:
-    """The name of a target of XLA's foreign function interface: from the leaves, and cotangents of the outputs used, those of the
-    leaves moved; as `Backwards`, the rest as in `foreign.target`."""
+    """Name of the FFI target of the backward pass: from leaves and output cotangents to cotangents of the input leaves.
+
+    Arguments as in `Backwards` and `xla_ffi.target`.
+    """
     lead = [() if a is None else (lanes,) for a in axes]
     shapes = [((*n, *x.shape), np.dtype(x.dtype)) for n, x in zip(lead, members, strict=True)]
     outputs = [(x.shape, np.dtype(x.dtype)) for x in results]

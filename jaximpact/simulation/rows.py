@@ -1,4 +1,4 @@
-"""The rows of a motion that are kept: which step each belongs to, and the buffer that the loop carries."""
+"""Saved rows of a motion: the step of each, and the buffer that the loop carries."""
 
 from __future__ import annotations
 
@@ -17,10 +17,16 @@ LOOK = 15  # steps after which the stability of the force is looked at; odd, sin
 
 
 class Row(NamedTuple):
-    """What a saved row holds until it is interpolated: position, velocity, admissible position (d,), accumulated impulse (m,),
-    the chord (d,) and the impulse (m,) of the step that led to it, and of a scheme that can step to a row's time the state
-    and the impulse before that step. Of contacts between bodies: the impulse (m,) of the step alone, which ``pairs`` (m, 2)
-    they are and, where derivatives are corrected, whether any contact has ever ``touched`` ()."""
+    """Content of a row before interpolation to its time.
+
+    Attributes:
+        q, v, z: position, velocity and admissible position (d,).
+        impulse: accumulated impulse (m,); of contacts between bodies that of the step alone.
+        chord, last: (q_new - q_old)/h (d,) and impulse (m,) of the step that led to the row.
+        before: state and impulse before that step, for schemes that can step to a row's time.
+        pairs: bodies of each contact (m, 2), for contacts between bodies.
+        touched: whether any contact has had an impulse so far (), for contacts between bodies if derivatives are corrected.
+    """
 
     q: Array
     v: Array
@@ -33,13 +39,13 @@ class Row(NamedTuple):
     touched: Any = None
 
     def interpolated(self, back: Array, h: Array) -> Row:
-        """The row a time ``back`` before its step ended: affine position, impulse spread over the step."""
+        """The row at a time ``back`` before the end of its step: affine position, impulse spread over the step."""
         moved = self._replace(q=self.q - back * self.chord)
         return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)
 
 
 class RowRequest(NamedTuple):
-    """What native code is told of a row: the number of its step, or its time, and whether it is the last, at t1."""
+    """Request for one row in native code: number of its step, or its time, and whether it is the last (at t1)."""
 
     number: Any
     time: Any
@@ -47,7 +53,7 @@ class RowRequest(NamedTuple):
 
     @classmethod
     def of(cls, program: Program) -> RowRequest:
-        """Those of all rows."""
+        """Requests for all rows of a program."""
         times = np.asarray(program.times)
         times = (
             np.append(times, np.zeros(1, times.dtype))
@@ -59,23 +65,23 @@ class RowRequest(NamedTuple):
 
 
 def step_at_or_after(times: Any, t0: Any, h: Any, xp: Any = jnp) -> Any:
-    """Number of the first step at or after each time, up to round-off; ``xp``: whose arrays these are."""
+    """Number of the first step at or after each time, up to round-off; ``xp`` is numpy or jax.numpy."""
     ratio = (times - t0) / h
     slack = 4 * xp.finfo(times.dtype).eps * (1 + xp.abs(ratio) + xp.abs(t0) / h)
     return xp.ceil(ratio - slack).astype(xp.int32)
 
 
 class RowBuffer(NamedTuple):
-    """The rows kept so far, a spare one behind them for steps that are not, and the next of the saved times."""
+    """Rows saved so far, plus a spare one that discarded steps are written to, and the index of the next saved time."""
 
     buffer: Any
     pointer: Array
 
 
 class RowWriter:
-    """Puts the rows of a motion where they belong: of every k-th step, or of the first step at or after each saved time.
+    """Writes the rows of a motion to their places: every k-th step, or the first step at or after each saved time.
 
-    ``content(k, row, i)``: what is kept of step k for the i-th time.
+    ``content(k, row, i)``: content to save for step k at the i-th time.
     """
 
     def __init__(self, program: Program, motion: Motion, content: Callable) -> None:
@@ -86,7 +92,7 @@ class RowWriter:
         self.after = jnp.searchsorted(self.index, self.index, side="right").astype(self.index.dtype)
 
     def empty(self, row: Row) -> RowBuffer:
-        """No row yet."""
+        """An empty buffer."""
         buffer, rows = None, self.program.rows
         if rows:
             shape = jax.eval_shape(lambda row: self.content(0, row, 0), row)
@@ -94,7 +100,7 @@ class RowWriter:
         return RowBuffer(buffer, jnp.zeros((), self.index.dtype))
 
     def put(self, kept: RowBuffer, k: Any, row: Row, live: Any = True) -> RowBuffer:
-        """With the row of step k, if it is one that is kept and the lane is ``live``."""
+        """The buffer with the row of step k, if that is saved and the lane is ``live``."""
         rows, every = self.program.rows, self.program.every
         if rows == 0:
             return kept
@@ -111,7 +117,7 @@ class RowWriter:
         return RowBuffer(buffer, jnp.where(live, following, pointer))
 
     def all(self, kept: RowBuffer) -> Any:
-        """What was kept, one entry for each row."""
+        """Saved rows, without the spare one."""
         found = jax.tree.map(lambda b: b[: self.program.rows], kept.buffer)
         # times that share a step
         return found if self.program.every is not None else jax.tree.map(lambda b: b[self.first], found)

@@ -64,7 +64,7 @@ def sensitivities(
     progress: bool | None = None,
     execution: str = "auto",
 ) -> Sensitivities:
-    """Jacobians of what a motion, or each motion of a batch, gives, with respect to what it was given.
+    """Jacobians of the outputs of one motion, or of each motion of a batch, with respect to its inputs.
 
     Args:
         problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
@@ -116,7 +116,7 @@ def sensitivities(
 
 
 def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
-    """The numbers that are differentiated by: name -> (B, ...), None for a leaf of args that is no real number."""
+    """Values of the inputs in ``wrt``: name -> (B, ...); None for leaves of args that are not real numbers."""
     marks, found = lanes.marks, {}
     for name in wrt:
         spread = lambda mark, x: np.asarray(x) if mark == 0 else np.broadcast_to(x, (lanes.count, *np.shape(x)))
@@ -128,14 +128,14 @@ def chosen_numbers(lanes: Lanes, wrt: tuple[str, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Again:
-    """The Jacobians of one motion once more, at other inputs."""
+    """Recomputes the Jacobian of one motion at other inputs."""
 
     problem: Problem
     one: Motion
     options: dict[str, Any]
 
     def __call__(self, inputs: dict[str, Any]) -> tuple[Sensitivities | None, np.ndarray]:
-        """Of those inputs, each with a leading axis S, that a motion can start from; and the status bits of the others, else 0 (S,)."""
+        """Jacobians at inputs with a leading axis S, for those from which a motion can start; and status bits (S,), 0 for these."""
         count = len(jax.tree.leaves(inputs)[0])
         values = self.one._asdict() | {name: x for name, x in inputs.items() if name != "args"}
         kept = inputs.get("args", jax.tree.map(lambda _: None, self.one.args))
@@ -174,7 +174,7 @@ class Again:
 
 
 def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, execution: str) -> str:
-    """The mode that costs less: forward where inputs do not outnumber outputs, and where native code takes few of them."""
+    """The cheaper mode: forward if inputs do not outnumber outputs, or if native code takes so few inputs in forward mode."""
     if not program.scheme.traits.reverse:
         return "forward"
     inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]
@@ -188,14 +188,14 @@ def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, executi
 
 
 def row_by_row(program: Program, output: Callable) -> bool:
-    """Whether native code can have it: rows leave it one by one, and what is made of several of them is not for it."""
+    """Whether native code can compute the outputs: it streams rows, and so cannot combine several of them."""
     return program.rows == 0 or (output is state and program.function is None)
 
 
 def jacobians(
     program: Program, lanes: Lanes, task: Jacobian, execution: str = "auto", chunk: Any = None, progress: Any = False
 ) -> Any:
-    """The `Jacobian` of every lane."""
+    """Runs a `JacobianTask` for every lane."""
 
     def through_steps(motion: Motion, length: Any) -> Any:
         # forward mode runs the loop of any number of steps, reverse mode one compiled for this number
@@ -212,13 +212,13 @@ def jacobians(
 
 @dataclass(frozen=True)
 class Varied:
-    """The motion of a lane as a function of some of its numbers, ``wrt``."""
+    """Task base: a lane's motion as a function of the numbers in ``wrt``."""
 
     wrt: tuple[str, ...]
     output: Callable[[Solution], Any]
 
     def as_function(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
-        """The function, chosen -> (outputs, (outputs, status)), and the values of the chosen numbers."""
+        """The function, chosen numbers -> (outputs, (outputs, status)), and their values."""
         leaves, structure = jax.tree.flatten(motion.args)
         real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
         args = jax.tree.unflatten(structure, [leaf if r else None for leaf, r in zip(leaves, real, strict=True)])
@@ -243,7 +243,7 @@ class Varied:
 
 
 class Size(Varied):
-    """An array as large as the outputs of one lane."""
+    """Task that returns an array of the size of one lane's outputs."""
 
     def __call__(self, program: Program, motion: Motion, length: Any) -> Array:
         function, chosen_numbers = self.as_function(program, motion, length)
@@ -252,7 +252,7 @@ class Size(Varied):
 
 @dataclass(frozen=True)
 class Jacobian(Varied):
-    """The Jacobian of outputs with respect to chosen numbers, by one mode, the outputs and the status of one lane."""
+    """Task that returns the Jacobian by one mode, the outputs and the status of one lane."""
 
     mode: str
 

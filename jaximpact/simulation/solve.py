@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..bodies.growth import enlarged, grown
+from ..bodies.growth import enlarge, grow
 from ..jaxtools.argument_checks import check_choice, check_kind, check_memory, is_traced
 from ..jaxtools.progress import bar
 from ..jaxtools.threads import interruptible, refuse_fork, wait_interruptibly
@@ -55,7 +55,7 @@ def solve(
     progress: bool = False,
     execution: str = "auto",
 ) -> Solution:
-    """Integrate one motion from (q0, v0) at t0 to t1.
+    """Integrates one motion from (q0, v0) at t0 to t1.
 
     Steps of size h are made until the last lands at or beyond t1; the last row of the solution is the state at t1,
     interpolated between the two steps around it where t1 - t0 is no multiple of h. One trace serves all numbers of the
@@ -145,16 +145,16 @@ def solve(
 
 
 def with_room(program: Program) -> Callable[[Motion], Solution]:
-    """The motion; where more bodies come near each other than there is room for, it goes on from there with larger lists."""
+    """Runs a motion with neighbour lists; when a list overflows, the motion continues from there with larger ones."""
 
     def call(motion: Motion) -> Solution:
         known = program if program.sensitivity == "none" else program.replace(length=int(motion.steps))
         found, carry, full = listed_lane(known, motion, None, task=run_until_list_full)
         while full:
             if carry[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
-                problem, carry = enlarged(known.problem, motion.q0), None
+                problem, carry = enlarge(known.problem, motion.q0), None
             else:
-                problem, carry = grown(known.problem, motion, carry)
+                problem, carry = grow(known.problem, motion, carry)
             known = known.replace(problem=problem)
             found, carry, full = listed_lane(known, motion, carry, task=run_until_list_full)
         return found

@@ -1,4 +1,4 @@
-"""One motion: its start, one loop over its steps, its rows. A pure function of one lane's arrays, batched from outside."""
+"""Tasks of one motion: start, loop over steps, rows. Pure functions of one lane's arrays, batched from outside."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .program import Program
 
 
 def trajectory(program: Program, motion: Motion, length: Any = None) -> Solution:
-    """The motion; ``length`` steps are made, by default its own, of which those beyond its own do nothing."""
+    """Computes a motion; ``length`` steps are executed, by default its own number, and steps beyond that do nothing."""
     loop = MotionLoop(program, motion)
     carry = loop.begin(motion)
     return loop.run_per_lane(carry) if program.per_lane_branches else BatchedLoop(loop).whole(carry, length)
 
 
 def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> tuple[Solution, Any, Array]:
-    """The motion of listed bodies as far as their lists have room, from its start or from where an earlier stage ended.
+    """Runs a motion with neighbour lists until one overflows, from the start or from the end of an earlier stage.
 
     Returns:
         Its solution, where it came to its end; the carry before the step that had no room, and whether there was one ().
@@ -41,7 +41,7 @@ def run_until_list_full(program: Program, motion: Motion, carry: Any = None) -> 
 def resume_until_step(
     program: Program, motion: Motion, carry_and_last: Any
 ) -> tuple[dict[str, Any], Account, Any, Array]:
-    """The motion from a carry up to the step of a number, or its start where the carry is None; of a program that keeps no rows.
+    """Runs from a carry (None: the start) up to a given step, with a program that saves no rows.
 
     Returns:
         The row there by the names of a `Solution`, and the account; the carry, and whether lists had no room for the step behind it ().
@@ -60,13 +60,13 @@ def resume_until_step(
     t = jnp.where(ended, motion.t1, motion.time(state.n))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
     told["energy"] = loop.energy(t, found)
-    closed = loop.closed(state, loop.stable(state, account))
+    closed = loop.close_account(state, loop.stable(state, account))
     full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)
     return {name: x for name, x in told.items() if x is not None}, closed, carry, full
 
 
 def structure(program: Program, motion: Motion) -> Any:
-    """Of the pytree that `trajectory` gives, without tracing it."""
+    """Pytree structure of the result of `trajectory`, without tracing it."""
     values: Any = None
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:

@@ -1,6 +1,6 @@
-"""Checks at the entry, once, on the host: shapes, types, finiteness, admissible start, positive definite mass.
+"""Checks on the host before a motion starts: shapes, types, finiteness, admissible start, positive definite mass.
 
-Under a jax transformation the numbers are not known: shapes and types are still checked, numbers are not.
+Under a jax transformation numbers are unknown: shapes and types are still checked, values are not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def check_problem(problem: Any) -> None:
 
 
 def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: Array, e: Any, args: Any) -> None:
-    """What the user's functions return has the right shape; the scheme covers the problem."""
+    """Raises if a user's function returns a wrong shape, or the scheme does not cover the problem."""
     d = q0.shape[0]
     t = np.zeros((), q0.dtype)
 
@@ -76,7 +76,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
 
 
 def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
-    """What is not covered where near pairs of bodies are listed."""
+    """Raises for features that are not supported with neighbour lists."""
     dense = "; of few bodies give Bodies(lists=False), all pairs as constraints of one dense function"
     if not scheme.traits.lists:
         raise ValueError(
@@ -91,7 +91,7 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
 
 
 def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
-    """The mass of bodies, of that shape: no matrix of all of them where near pairs are listed, and a block for each body."""
+    """Raises unless the mass of listed bodies is a number, a diagonal or one block per body, but no full matrix."""
     number: int = problem.between.number  # type: ignore[union-attr, attr-defined]
     if problem.listed and len(shape) == 2:
         raise ValueError(
@@ -103,7 +103,7 @@ def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
 
 
 class Report(NamedTuple):
-    """Facts about a start: gaps, gap velocities, which are closed, what holds of mass, Lagrangian and force."""
+    """Facts about a start: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
 
     gap: Array
     gap_velocity: Array
@@ -138,9 +138,9 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
 
 
 def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
-    """Whether d2L/dv2 is the same at another time and velocity, at a configuration (d,) and at one beside it, ().
+    """Whether a Lagrangian is quadratic in v: d2L/dv2 does not change with time and velocity, at q (d,) and a point beside it, ().
 
-    What is not finite there says nothing: a Lagrangian need not be defined beside its start.
+    Values that are not finite are ignored, since a Lagrangian need not be defined beside its start.
     """
     d = q.shape[0]
     beside = q + (0.1 + 0.01 * jnp.arange(d, dtype=q.dtype)) * (1 + jnp.abs(q))
@@ -153,20 +153,20 @@ def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) ->
 
 
 def refused_lanes(report: Report) -> np.ndarray:
-    """Lanes whose start is not admissible or not finite, or has no positive definite mass."""
+    """Mask of lanes whose start is not admissible or not finite, or has no positive definite mass."""
     bad = ~(report.positive & report.symmetric & report.finite)
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
 
 
 def is_fine(report: Report) -> bool:
-    """Whether nothing is to be said of any lane."""
+    """Whether no lane needs an error or a remark."""
     at = report.closure
     right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
     return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
 
 
 def raise_or_warn(report: Report, *, lanes: bool) -> str | None:
-    """Errors and remarks of a batch of start reports (leading axis: lanes)."""
+    """Raises errors and issues remarks for a batch of start reports (leading axis: lanes)."""
 
     def worst(mask: Any, value: Any) -> tuple[int, int]:
         lane, constraint = np.unravel_index(np.argmin(np.where(mask, value, np.inf)), mask.shape)

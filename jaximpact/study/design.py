@@ -159,7 +159,7 @@ class Design:
         return f"Design({self.kind}, {'; '.join(self.describe().splitlines())})"
 
     def describe(self) -> str:
-        """One line for each quantity."""
+        """Description of the design, one line for each quantity."""
         return "\n".join(f"{key}: {summarise(column)}" for key, column in self.values.items())
 
 

@@ -113,7 +113,7 @@ def names_in(value: Any) -> list[str]:
 
 
 def in_words(value: Any) -> str:
-    """An encoded value as a line of text."""
+    """Text of an encoded value, in one line."""
     if isinstance(value, dict):
         if "$array" in value:
             return summarise(value["$array"])

@@ -170,7 +170,7 @@ class Reading(StudyLike):
         return self.store.damaged(self._finished_chunks(), contents=True)
 
     def failed(self) -> list[FailedLane]:
-        """The failed lanes so far, in the order of the design."""
+        """Reports of the lanes that have failed so far, in the order of the design."""
         return sorted(self._iter_failed(), key=lambda lane: lane.index)
 
     def _iter_failed(self) -> Iterator[FailedLane]:

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from ..bodies.growth import enlarged, grown, trim_room
+from ..bodies.growth import enlarge, grow, trim_room
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.contact import ContactSolver
 from ..mechanics.problem import Problem
@@ -35,7 +35,7 @@ from .fingerprint import of, sources
 from .schema import DONE, Schema, Variable
 from .zarr_store import ZarrStore
 
-MEMORY = 16 * 2**20  # bytes of rows in one automatic block
+BLOCK_BYTES = 16 * 2**20  # bytes of rows in one automatic block
 STATE = ("q", "v", "z", "impulse", "energy", "pairs")
 
 
@@ -103,7 +103,7 @@ class Run:
         if block is not None:
             check_counts(block=block)
         rows = -(-steps // kept.every) + 1
-        self.blocks = Blocks.of((rows,), int(max(1, MEMORY // size)) if block is None else int(block))
+        self.blocks = Blocks.of((rows,), int(max(1, BLOCK_BYTES // size)) if block is None else int(block))
         if self.store.exists:
             self._check()
 
@@ -256,9 +256,9 @@ class Run:
                 return row, {name: np.asarray(x) for name, x in account._asdict().items()}, new
             problem = self._program.problem
             if new[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
-                problem, carry = enlarged(problem, self._motion.q0), None
+                problem, carry = enlarge(problem, self._motion.q0), None
             else:
-                problem, carry = grown(problem, self._motion, new)
+                problem, carry = grow(problem, self._motion, new)
             self._program = self._program.replace(problem=problem)
 
     def _carry_arrays(self, carry: Any, block: int) -> Iterator[tuple[str, np.ndarray]]:

@@ -39,8 +39,8 @@ e = { from = 0.2, to = 0.9, count = 15 }
 args.frequency = { from = 1.8, to = 3.0, count = 20 }   # spacing = "log" for a geometric sequence
 """
 BASE = ("q0", "v0", "t0", "t1", "h", "e", "args")
-LARGEST = float(np.finfo(np.float64).max)
-MOST = 10**8  # values of one quantity, which all processes hold
+MAX_FLOAT = float(np.finfo(np.float64).max)
+MAX_VALUES = 10**8  # values of one quantity, which all processes hold
 KINDS = ("grid", "latin-hypercube", "points")
 RANGE = ("from", "to", "count", "spacing")
 SPACINGS: dict[str, Callable[..., np.ndarray]] = {"linear": np.linspace, "log": np.geomspace}
@@ -248,10 +248,10 @@ def _values(key: str, value: Any) -> Any:
         raise ValueError(f"design.{key}: unknown spacing {spacing!r}; {suggestion(str(spacing), SPACINGS)}")
     low, high, count = (value[name] for name in ("from", "to", "count"))
     for name in ("from", "to"):
-        if not is_number(value[name]) or not abs(value[name]) <= LARGEST:
+        if not is_number(value[name]) or not abs(value[name]) <= MAX_FLOAT:
             raise TypeError(f"design.{key}: {name} must be a finite number, got {value[name]!r}")
-    if not is_whole(count, 1) or count > MOST:
-        raise ValueError(f"design.{key}: count must be a whole number from 1 to {MOST}, got {count!r}")
+    if not is_whole(count, 1) or count > MAX_VALUES:
+        raise ValueError(f"design.{key}: count must be a whole number from 1 to {MAX_VALUES}, got {count!r}")
     if spacing == "log" and low * high <= 0:
         raise ValueError(
             f"design.{key}: a geometric sequence has from and to of one sign, and not 0, got {low!r}, {high!r}"

@@ -86,7 +86,7 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def read(self, chunk: int, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Variables of a chunk over its lanes along each dimension of the design."""
+        """Reads variables of a chunk, over its lanes along each dimension of the design."""
 
     @abc.abstractmethod
     def dataset(self) -> xarray.Dataset:

@@ -38,8 +38,8 @@ from .system import System
 from .task import Result, Task
 from .work import Gone, Interrupt, drive
 
-CHUNK = 4096  # lanes of a chunk, where their results fit MEMORY
-MEMORY = 256 * 2**20  # bytes of results in one automatic chunk
+CHUNK = 4096  # lanes of a chunk, where their results fit STUDY_CHUNK_BYTES
+STUDY_CHUNK_BYTES = 256 * 2**20  # bytes of results in one automatic chunk
 NEVER = 2  # of the shares of jax processes: process 0 could not begin
 
 
@@ -367,9 +367,9 @@ class Study(Reading):
 
 
 def _automatic_chunk(variables: tuple[Variable, ...]) -> int:
-    """Number of lanes whose results fit MEMORY."""
+    """Number of lanes whose results fit STUDY_CHUNK_BYTES."""
     lane = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in variables)
-    return int(np.clip(MEMORY // lane, 1, CHUNK))
+    return int(np.clip(STUDY_CHUNK_BYTES // lane, 1, CHUNK))
 
 
 def _batch(blocks: Blocks) -> int:

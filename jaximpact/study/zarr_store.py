@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import xarray
 
 HOME = ".study"  # what is not Zarr: the record, the marks of finished chunks, the lock
-LARGEST = 2**31 - 1  # bytes that a codec takes
+MAX_CODEC_BYTES = 2**31 - 1  # bytes that a codec takes
 LOCKED_BY = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no other file, and no waiting for a pipe
 CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP)  # what some file systems say to flushing a directory
 RESTORE = "restore it from a copy; the arrays are still read by xarray"
@@ -108,7 +108,7 @@ class ZarrStore(Store):
         for variable in schema.variables:
             chunks = blocks.shape + variable.shape
             size = int(np.prod(chunks, dtype=float)) * variable.dtype.itemsize
-            if size > LARGEST:
+            if size > MAX_CODEC_BYTES:
                 raise ValueError(
                     f"chunk: {variable.name} of a chunk would take {size / 2**30:.1f} GiB; take fewer lanes a chunk"
                 )

@@ -1,4 +1,4 @@
-"""The numbers of many lanes as arrays: what a kernel of a GPU, and XLA where it wants straight-line arithmetic, are written with."""
+"""Emitter whose numbers are arrays over lanes: used inside GPU kernels, and for straight-line arithmetic in XLA."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..scalar.cost import SMALL
 
 
 class ArrayEmitter:
-    """An emitter of numbers (lanes,), or () where all lanes share them, see `small`.
+    """Emitter of numbers as arrays (lanes,), or () if all lanes share them; see `scalar.values.Emitter`.
 
-    Loops go on while any lane does, and branches are taken if any lane needs them, the others keeping what they have.
-    ``rules``: what is not written as jax has it.
+    Loops run while any lane continues, branches if any lane needs them; other lanes keep their values.
+    ``rules``: operations written differently from jax's primitives.
     """
 
     memory, small = False, SMALL
@@ -35,26 +35,26 @@ class ArrayEmitter:
     def op(self, name: str, params: Any, *values: Any) -> Array:
         if name in ("sin", "cos"):
             return self.of_angle(name, params, *values)
-        found = self.written(name, params, *values)
+        found = self.bind_elementwise(name, params, *values)
         if name == "sub":
             self.differences[id(found)] = found, *values
         return found
 
     def of_angle(self, name: str, params: Any, x: Any) -> Array:
-        """A sine or cosine; of a - b that of b - a, if that came first."""
+        """Sine or cosine; that of a - b reuses that of b - a if it came first."""
         known = self.differences.get(id(x))
         if known is None:
-            return self.written(name, params, x)
+            return self.bind_elementwise(name, params, x)
         _, a, b = known
         if a is b:  # zero, or no number
             return x if name == "sin" else x + 1
         first, second = (self.order.setdefault(id(y), (len(self.order), y))[0] for y in (a, b))
         if first < second:
-            return self.written(name, params, x)
-        found = self.written(name, params, self.written("sub", None, b, a))
+            return self.bind_elementwise(name, params, x)
+        found = self.bind_elementwise(name, params, self.bind_elementwise("sub", None, b, a))
         return -found if name == "sin" else found
 
-    def written(self, name: str, params: Any, *values: Any) -> Array:
+    def bind_elementwise(self, name: str, params: Any, *values: Any) -> Array:
         if name in self.rules:
             return self.rules[name](params, *self.alike(values))
         if params is None or name in PLAIN:
@@ -65,13 +65,13 @@ class ArrayEmitter:
         return primitive.bind(*self.alike(values), **params)
 
     def alike(self, values: Sequence) -> list:
-        """Of all lanes, if there is one among them."""
+        """Broadcasts all values to (lanes,) if one of them varies between lanes."""
         if any(np.ndim(x) for x in values):
             return [jnp.broadcast_to(x, (self.lanes,)) for x in values]
         return [jnp.asarray(x) for x in values]
 
     def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Array]:
-        """The numbers of values, of all lanes where they vary."""
+        """The numbers of arrays in a flat list, broadcast to all lanes where they vary."""
         pairs = [(jnp.asarray(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
         return [jnp.broadcast_to(y, (self.lanes,)) if v else y for y, v in pairs]
 
@@ -115,7 +115,7 @@ class ArrayEmitter:
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list[Value]:
-        """The shortest always, the others if any lane asks for them."""
+        """Runs the shortest branch always, each other one if any lane selects it."""
         rebuilt = rebuilder([np.empty(a.shape, object) for a in avals])
         runs = [lambda branch=branch: self.flat(branch(operands), varies) for branch in branches]
         which = jnp.clip(jnp.asarray(which).astype(jnp.int32), 0, len(branches) - 1)
@@ -126,15 +126,15 @@ class ArrayEmitter:
         for i in rest:
             asked = which == i
 
-            def taken(found: list = found, asked: Array = asked, i: int = i) -> list:
+            def run_branch(found: list = found, asked: Array = asked, i: int = i) -> list:
                 return [jnp.where(asked, x, y) for x, y in zip(runs[i](), found, strict=True)]
 
-            found = lax.cond(any_of(asked), taken, lambda found=found: list(found))
+            found = lax.cond(any_of(asked), run_branch, lambda found=found: list(found))
         return rebuilt(found)
 
 
 def rebuilder(values: Sequence[Value]) -> Callable[[Iterable], list[Value]]:
-    """Values of the same shapes from their numbers."""
+    """Inverse of flattening: makes arrays of these shapes from a flat list of numbers."""
 
     def of(numbers: Iterable) -> list[Value]:
         entries = iter(numbers)
@@ -149,7 +149,7 @@ def any_of(which: Array) -> Array:
 
 
 def _round(params: Any, x: Array) -> Array:
-    """To the nearest whole number, and of two to the even one."""
+    """Rounds to the nearest whole number, ties to even."""
     if params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
         raise Unsupported("round away from zero")
     found = lax.floor(x + jnp.asarray(0.5, x.dtype))
@@ -158,9 +158,13 @@ def _round(params: Any, x: Array) -> Array:
 
 
 class Sine(NamedTuple):
-    """Sines in one precision: angles up to ``near`` less a whole or a half number of times pi, which is in ``parts`` whose product
-    with it is exact; those up to ``far``, with pi in shorter parts and the number in two, of which the first is a multiple of
-    ``split``; and on |r| <= pi/2 a polynomial p of least error with sin r = r + r^3 p(r^2)."""
+    """Constants of the sine in one precision.
+
+    Attributes:
+        parts: pi as a sum whose products with the multiple of pi are exact, for angles up to ``near``.
+        short, split: the same in shorter parts for angles up to ``far``, where the multiple is itself split at ``split``.
+        polynomial: minimax p with sin r = r + r^3 p(r^2) on |r| <= pi/2.
+    """
 
     parts: tuple[float, ...]
     near: float
@@ -188,9 +192,9 @@ SINES = {
 
 
 def _sine(exact: Callable, shift: float) -> Callable:
-    """sin(x + shift pi) to three ulp, as straight-line arithmetic, which spills no registers: x = (k - shift) pi + r.
+    """Rule for sin(x + shift pi) to three ulp, as straight-line arithmetic without register spills: x = (k - shift) pi + r.
 
-    The sine of an angle whose neighbours are more than half a radian apart is no number.
+    NaN for angles so large that neighbouring floats are more than half a radian apart.
     """
 
     def rule(params: Any, x: Array) -> Array:
@@ -223,7 +227,7 @@ def _sine(exact: Callable, shift: float) -> Callable:
 
 
 def _extreme(combine: Callable) -> Callable:
-    """max or min, NaN where either is: those of the device take the other."""
+    """Rule for max or min that gives NaN if either operand is NaN, unlike the device's instruction."""
 
     def rule(params: Any, x: Array, y: Array) -> Array:
         found = combine(x, y)

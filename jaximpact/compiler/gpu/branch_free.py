@@ -1,4 +1,4 @@
-"""Steps of many motions for XLA on a GPU: as separate numbers of all lanes, and without a branch.
+"""Branch-free steps of many motions, for XLA on a GPU.
 
 XLA makes one kernel of what it can fuse, which is arithmetic entry by entry. So what a step does to one lane is traced, and
 executed on separate numbers (`small`), each an array (lanes,). A GPU's host waits for every predicate: steps are made in
@@ -27,14 +27,14 @@ from ..scalar.interpreter import inputs
 from .array_emitter import ArrayEmitter, any_of, rebuilder
 
 TURNS = 6  # of a loop without a branch; of 2000 double pendulums no step needs more iterations than five
-LARGEST = 10_000  # operations of a step: more take minutes to compile
-MOST = 64  # numbers of a state, each an array of its own: XLA gives some hundred arrays to a kernel
+MAX_OPS_BRANCH_FREE = 10_000  # operations of a step: more take minutes to compile
+MAX_STATE_NUMBERS = 64  # numbers of a state, each an array of its own: XLA gives some hundred arrays to a kernel
 
 
 class BranchFreeEmitter(ArrayEmitter):
-    """An emitter that takes all branches, and ``turns`` turns of every loop; None: as many as any lane needs.
+    """Emitter that executes all branches, and ``turns`` iterations of every loop (None: as many as any lane needs).
 
-    ``unfinished``: the lanes that needed more turns.
+    ``unfinished``: mask of the lanes that needed more iterations.
     """
 
     def __init__(self, lanes: int, turns: int | None) -> None:
@@ -49,7 +49,7 @@ class BranchFreeEmitter(ArrayEmitter):
         outside, now = self.asked, start
         for _ in range(self.turns):
             self.asked = outside & continues(now)
-            now = self.chosen(self.asked, turn(now), now)
+            now = self.select(self.asked, turn(now), now)
         self.unfinished |= outside & continues(now)
         self.asked = outside
         return now
@@ -69,12 +69,12 @@ class BranchFreeEmitter(ArrayEmitter):
             this = which == i if 0 < i < len(branches) - 1 else which >= i if i else which <= 0
             self.asked = outside & this
             results = branch(operands)
-            found = self.chosen(this, results, found) if i else results
+            found = self.select(this, results, found) if i else results
         self.asked = outside
         return found
 
-    def chosen(self, which: Array, values: Sequence[Value], others: Sequence[Value]) -> list[Value]:
-        """Entry by entry; what is the same in both needs no choice."""
+    def select(self, which: Array, values: Sequence[Value], others: Sequence[Value]) -> list[Value]:
+        """Selects between results entry by entry; identical entries need no selection."""
 
         def of(x: Any, y: Any) -> Any:
             return x if x is y else lax.select_n(*self.alike([which, jnp.asarray(y, x.dtype), x]))
@@ -84,8 +84,10 @@ class BranchFreeEmitter(ArrayEmitter):
 
 
 def merge_carry(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
-    """Of a loop's carry what is to be carried, every value once of those that begin and go on as the same: the list of these of a
-    carry, and the carry of such a list."""
+    """Removes duplicates from a loop's carry: values that start equal and stay equal are carried once.
+
+    Returns the function from a carry to the list of distinct values, and its inverse.
+    """
     leaves, structure = jax.tree.flatten(carry)
     found = jax.make_jaxpr(lambda leaves: jax.tree.leaves(turn(jax.tree.unflatten(structure, leaves))))(leaves)
     pairs = [(id(x), id(v)) for x, v in zip(leaves, found.jaxpr.outvars, strict=True)]
@@ -96,8 +98,10 @@ def merge_carry(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
 
 
 def segment(turn: Callable, carry: list, kept: Any, keep: Callable, length: int) -> tuple[list, Any]:
-    """``carry = turn(carry)`` and ``kept = keep(kept, carry)``, a `rows.Kept`, ``length`` times: of one lane, whose batch is made as
-    numbers."""
+    """Runs ``carry = turn(carry); kept = keep(kept, carry)`` ``length`` times for one lane; its batch runs branch-free on scalars.
+
+    ``kept`` is a `RowBuffer`.
+    """
     step, known = hoist_constants(turn, carry)
     put, more = hoist_constants(lambda both: keep(*both), (kept, carry))
 
@@ -125,7 +129,7 @@ def segment(turn: Callable, carry: list, kept: Any, keep: Callable, length: int)
 def _of_numbers(
     step: Callable, put: Callable, operands: tuple, batched: Sequence, lanes: int, length: int
 ) -> tuple[list, Any]:
-    """A segment of all lanes."""
+    """Runs a segment for all lanes on separate numbers."""
     (known, more, *start), (of_known, of_more, *of_start) = operands, batched
     spread = lambda x, b: x if b else jnp.broadcast_to(x, (lanes, *jnp.shape(x)))
     carry, kept = jax.tree.map(spread, tuple(start), tuple(of_start))
@@ -137,7 +141,7 @@ def _of_numbers(
     arrays = lambda numbers: [x[:lanes] for x in _join_numbers(numbers, carry)]
     stored = jax.vmap(lambda more, *both: put(more, both), ([0 if b else None for b in of_more], 0, 0))
 
-    def made(turns: int | None, kept: Any) -> tuple:
+    def run_segment(turns: int | None, kept: Any) -> tuple:
         def body(_: Any, now: tuple) -> tuple:
             numbers, kept, unfinished = now
             numbers, over = turn(numbers, turns)
@@ -150,16 +154,15 @@ def _of_numbers(
         return arrays(numbers), rows, unfinished
 
     if looped:
-        return made(None, kept)[:2]
-    numbers, rows, unfinished = made(TURNS, kept)
+        return run_segment(None, kept)[:2]
+    numbers, rows, unfinished = run_segment(TURNS, kept)
     # the rows of these steps are written again where they are
-    again = lambda: made(None, rows._replace(pointer=kept.pointer))[:2]
+    again = lambda: run_segment(None, rows._replace(pointer=kept.pointer))[:2]
     return lax.cond(any_of(unfinished), again, lambda: (numbers, rows))
 
 
 def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) -> tuple[Callable, bool]:
-    """A step of all lanes' numbers, ``turn(numbers, turns of its loops) -> numbers, unfinished lanes``; and whether there are loops
-    within loops, which multiply."""
+    """``turn(numbers, loop iterations) -> numbers, unfinished lanes`` for one step of all lanes, and whether it has nested loops."""
     own = [x for x, b in zip(known, batched, strict=True) if b]
 
     def of_lane(own: list, carry: list) -> list:
@@ -169,8 +172,10 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
     member = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
     closed = _fold_constants(inline_calls(jax.make_jaxpr(of_lane)(*jax.tree.map(member, (own, carry)))))
     carried, operations = sum(math.prod(x.shape[1:]) for x in carry), cost(closed)
-    if operations > LARGEST or carried > MOST:
-        raise Unsupported(f"a step of some {operations} operations on {carried} numbers, more than {LARGEST} or {MOST}")
+    if operations > MAX_OPS_BRANCH_FREE or carried > MAX_STATE_NUMBERS:
+        raise Unsupported(
+            f"a step of some {operations} operations on {carried} numbers, more than {MAX_OPS_BRANCH_FREE} or {MAX_STATE_NUMBERS}"
+        )
     variables, constants = inputs(closed)
     own, constants = [_numbers(x, True) for x in own], [_numbers(x, False) for x in constants]
     rebuilt = rebuilder([_numbers(x, True) for x in carry])
@@ -186,7 +191,7 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
 
 
 def _numbers(x: Any, of_lanes: bool) -> Value:
-    """The numbers of an array, or of one (lanes, ...)."""
+    """An array, with a leading lane axis if ``of_lanes``, as separate numbers."""
     shape = jnp.shape(x)[1:] if of_lanes else jnp.shape(x)
     columns = jnp.reshape(x, (len(x), -1) if of_lanes else -1)
     if columns.shape[-1] > SMALL:
@@ -195,14 +200,14 @@ def _numbers(x: Any, of_lanes: bool) -> Value:
 
 
 def _join_numbers(numbers: Sequence[Array], like: Sequence[Array]) -> list[Array]:
-    """Arrays as those given, of their numbers."""
+    """Arrays with the shapes of ``like`` from a list of numbers."""
     entries = iter(numbers)
     parts = [[next(entries) for _ in range(math.prod(x.shape[1:]))] for x in like]
     return [jnp.stack(p, -1).reshape(x.shape) if p else x for p, x in zip(parts, like, strict=True)]
 
 
 def _fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same, with what is computed of its constants alone, once known, worked out before."""
+    """Moves equations that depend only on traced constants out of the jaxpr, evaluating them once."""
     jaxpr, rest = closed.jaxpr, []
     env = dict(zip(jaxpr.constvars, closed.consts, strict=True))
     worked = {v for v, x in env.items() if is_traced(x)}
@@ -221,17 +226,17 @@ def _fold_constants(closed: ClosedJaxpr) -> ClosedJaxpr:
         else:
             rest.append(eqn)
 
-    def left(*values: Any) -> list:
+    def remaining(*values: Any) -> list:
         now = env | dict(zip(jaxpr.invars, values, strict=True))
         for eqn in rest:
             bind(eqn, now)
         return [reader(now)(v) for v in jaxpr.outvars]
 
-    return jax.make_jaxpr(left)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars))
+    return jax.make_jaxpr(remaining)(*(jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars))
 
 
 def _has_nested_loop(jaxpr: Any, within: bool = False) -> bool:
-    """Whether there is a loop within a loop."""
+    """Whether a jaxpr contains a loop within a loop."""
     loops = lambda eqn: eqn.primitive.name in ("while", "scan")
     return any(
         (within and loops(eqn)) or any(_has_nested_loop(part, within or loops(eqn)) for part in inner(eqn))

@@ -1,4 +1,4 @@
-"""Many motions as one kernel of a GPU: a block of lanes a program, its state in registers over all steps.
+"""Many motions as one GPU kernel: each program instance runs a block of lanes with its state in registers over all steps.
 
 What a function does to one lane is traced, and executed on separate numbers (`small`) inside one `pallas_call`, with blocks of
 lanes in their place. Loops and branches are real: a loop goes on while any lane of its block does, and a branch is taken if any
@@ -23,11 +23,11 @@ BLOCK = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
 )
 WARPS = 1
-LARGEST = 10_000  # operations of a program: twice as many take minutes to compile
+MAX_OPS_TRITON = 10_000  # operations of a program: twice as many take minutes to compile
 
 
-def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bool = False) -> Callable:
-    """``one`` for all lanes, as `jax.vmap` of it with ``in_axes=axes`` would be, as one kernel.
+def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interpret: bool = False) -> Callable:
+    """Runs ``one`` for all lanes as one kernel, like `jax.vmap` with ``in_axes=axes``.
 
     ``largest``: operations of a program at most; ``interpret``: imitate the kernel, on any platform.
 
@@ -72,7 +72,7 @@ def over_lanes(one: Callable, axes: tuple, largest: int = LARGEST, interpret: bo
 
 
 def _launch(program: Callable, dtypes: list, entries: list, varies: list[bool], lanes: int, interpret: bool) -> list:
-    """The program of one lane for all of them: entries (lanes,) or, shared, (1,); its outputs (lanes,)."""
+    """Launches the program of one lane for all lanes: inputs (lanes,), or (1,) if shared; outputs (lanes,)."""
     count = -(-lanes // BLOCK)
     fill = count * BLOCK - lanes
     entries = [jnp.concatenate([x, jnp.repeat(x[-1:], fill)]) if v and fill else x

@@ -1,4 +1,4 @@
-"""Decompositions of matrices that lie in memory, and solves with triangular ones, as loops; and the largest of many entries."""
+"""Rules for Cholesky factors, triangular solves and top_k of arrays in memory, as loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .ir_writer import Number, constant
 
 
 def _after(e: Any, i: Number, n: int, body: Callable[[Number], None]) -> None:
-    """``body(k)`` for i < k < n, of an i below n - 1."""
+    """Emits ``body(k)`` for i < k < n, where i < n - 1."""
     turns(e, n, body, e.w.op("add", i, whole(1)))
 
 
@@ -28,7 +28,7 @@ def _less(e: Any, target: Block, index: Sequence[Number], x: Number, y: Number) 
 
 
 def _cholesky(e: Any, p: Any, x: Block) -> Block:
-    """What a column leaves is brought up to date at once, in rows of L', as they lie in memory."""
+    """Right-looking Cholesky factorisation on rows of L', which are contiguous in memory."""
     if len(x.shape) != 2:
         raise Unsupported("cholesky of a stack of large matrices")
     n, high = x.shape[0], own(e, _transpose(x), x.wide)
@@ -66,7 +66,7 @@ def _cholesky(e: Any, p: Any, x: Block) -> Block:
 
 
 def _triangular_solve(e: Any, p: Any, a: Block, b: Block) -> Block:
-    """Row by row of the unknowns: what is known is taken from all rows that follow, at once."""
+    """Triangular solve by rows: each unknown, once known, is eliminated from all remaining rows."""
     if len(a.shape) != 2:
         raise Unsupported("triangular_solve of a stack of large matrices")
     n, left = a.shape[0], p["left_side"]
@@ -78,32 +78,32 @@ def _triangular_solve(e: Any, p: Any, a: Block, b: Block) -> Block:
     columns = b.shape[1] if left else b.shape[0]
     place = lambda i, c: [i, c] if left else [c, i]
 
-    def known(step: Number) -> None:
+    def divide_row(step: Number) -> None:
         k = order(step)
         if p["unit_diagonal"]:
             return
         pivot = a.at([k, k])
         turns(e, columns, lambda c: put(e, x, place(k, c), e.op("div", None, x.at(place(k, c)), pivot)))
 
-    def taken(step: Number, after: Number) -> None:
+    def eliminate(step: Number, after: Number) -> None:
         k, i = order(step), order(after)
         factor = a.at([i, k])
         turns(e, columns, lambda c: _less(e, x, place(i, c), factor, x.at(place(k, c))))
 
     def turn(step: Number) -> None:
-        known(step)
-        _after(e, step, n, lambda after: taken(step, after))
+        divide_row(step)
+        _after(e, step, n, lambda after: eliminate(step, after))
 
     if n > 1:
         turns(e, n - 1, turn)
-    known(whole(n - 1))
+    divide_row(whole(n - 1))
     return x
 
 
 def _top_k(e: Any, p: Any, x: Block) -> list[Block]:
-    """The largest, and where they are, the first of equal ones first; a NaN is larger than any number.
+    """The k largest entries and their indices, the first of equal entries first; NaN counts as largest.
 
-    A number and its place make one whole number, which orders both; no two are equal.
+    Value and index are packed into one integer key, so that no two keys are equal.
     """
     if len(x.shape) != 1 or x.dtype != np.float32:
         raise Unsupported("top_k but of one axis in single precision")

@@ -1,4 +1,4 @@
-"""Primitives of arrays that lie in memory: a rule is a function of the emitter, the parameters and the arrays."""
+"""Rules for primitives of arrays in memory: functions of the emitter, the parameters and the arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..scalar import Unsupported, Value
 from ..scalar.cost import is_large
-from ..scalar.indexing import replaced
+from ..scalar.indexing import replaces_entries
 from ..scalar.interpreter import RULES as OF_NUMBERS
 from ..scalar.reductions import arrange_axes
 from .array_linear_algebra import RULES as MATRICES
@@ -34,7 +34,7 @@ from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
 from .ir_writer import Number, constant
 
-TOGETHER = 8  # sums that are added up side by side: as many as keep the processor busy
+PARALLEL_SUMS = 8  # sums that are added up side by side: as many as keep the processor busy
 
 # of data movement, which cost nothing
 
@@ -102,7 +102,7 @@ def _concatenate(e: Any, p: Any, *parts: Block) -> Block:
 
 
 def write(e: Any, target: Block, x: Block, corner: Sequence[Number]) -> None:
-    """Into a part of an array in memory, from a corner on."""
+    """Writes an array into a part of an array in memory that starts at ``corner``."""
 
     def body(index: list[Number]) -> None:
         put(e, target, [plus(e, a, i) for a, i in zip(corner, index, strict=True)], x.at(index))
@@ -125,7 +125,7 @@ def _pad(e: Any, p: Any, x: Block, value: Block) -> Block:
 
 
 def _corner(e: Any, x: Block, size: Sequence[int], starts: Sequence[Block]) -> list[Number]:
-    """Where a slice begins, of that size within the array."""
+    """Start indices of a slice of the given size, clamped so that it lies within the array."""
     found = []
     for n, k, start in zip(x.shape, size, starts, strict=True):
         i = convert_type(e.w, start.at([]), LONG)
@@ -151,9 +151,9 @@ def _window(
     e: Any, x: Block, sizes: Sequence[int], axes: Sequence[int], indices: Block, batched: tuple, kept: tuple,
     index: Sequence[Number],
 ) -> tuple[list, Any]:  # fmt: skip
-    """Where an entry of a window of that size lies, moved inside the array, and whether the window was there before, None: it was.
+    """Index of an entry in a gather or scatter window, clamped into the array, and whether clamping changed nothing (None: certain).
 
-    ``batched``, ``kept``: axes of the array, and which of the batch or of the ``index`` says where in them.
+    ``batched``, ``kept``: pairs of array axes and the batch or ``index`` entries that give the position along them.
     """
     batch = [i for k, i in enumerate(index) if k not in kept[1]]
     place, there = [whole(0)] * len(x.shape), None
@@ -189,7 +189,7 @@ def _gather(e: Any, p: Any, x: Block, indices: Block) -> Block:
 
 def _scatter(name: str) -> Callable:
     def rule(e: Any, p: Any, x: Block, indices: Block, updates: Block) -> Block:
-        if not name and not replaced(p):
+        if not name and not replaces_entries(p):
             raise Unsupported("scatter with a function of a large array")
         n, clip = p["dimension_numbers"], "CLIP" in str(p["mode"]).upper()
         gone = (*n.inserted_window_dims, *n.operand_batching_dims)
@@ -217,7 +217,7 @@ def _scatter(name: str) -> Callable:
 
 
 def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
-    """Sums side by side along the free axis of the first operand, or else of the second."""
+    """Product with sums accumulated side by side along the free axis of the first operand, or else of the second."""
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
     if x.dtype != y.dtype:
         raise Unsupported("dot_general of several types")
@@ -231,7 +231,7 @@ def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
     kinds = ("and", "or") if x.dtype.kind == "b" else kinds
     split = len(batch) + len(rows)
     axis = next((i for i in (split - 1, len(target.shape) - 1) if i >= len(batch) and target.shape[i] > 1), None)
-    count = 1 if axis is None else max(k for k in range(1, TOGETHER + 1) if target.shape[axis] % k == 0)
+    count = 1 if axis is None else max(k for k in range(1, PARALLEL_SUMS + 1) if target.shape[axis] % k == 0)
     shape = [n // count if i == axis else n for i, n in enumerate(target.shape)]
 
     def body(index: list[Number]) -> None:
@@ -313,7 +313,7 @@ RULES |= MATRICES
 
 
 def apply(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """A primitive with a large operand or result."""
+    """Applies the rule of a primitive with a large operand or result."""
     name = eqn.primitive.name
     if name in ELEMENTWISE or name in RULES:
         blocks = [as_block(e, x) for x in inputs]

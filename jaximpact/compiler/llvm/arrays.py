@@ -1,7 +1,6 @@
-"""Arrays too large to be numbers: they lie in memory, and loops go over them.
+"""Arrays too large to be separate numbers: they lie in memory, and loops go over them.
 
-An array is what gives its entries for indices, so that moving data costs nothing until it is asked for. What is computed is
-stored.
+An array is a function from indices to entries, so that moving data is free until an entry is read. Computed arrays are stored.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LONG = np.dtype(np.int64)
 
 @dataclass(frozen=True)
 class Block:
-    """An array: ``at(index)`` gives an entry; ``pointer`` is where it lies in memory, in C order, if it does."""
+    """A lazy or stored array: ``at(index)`` gives an entry; ``pointer`` is its address (C order) if it is stored."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -37,7 +36,7 @@ class Block:
 
 
 class Source(NamedTuple):
-    """An input of the program, which holds lanes or is shared by them."""
+    """An input of the program, either one array for all lanes or one entry per lane (``wide``)."""
 
     pointer: str
     aval: Any
@@ -49,7 +48,7 @@ def whole(i: int) -> Number:
 
 
 def linear(e: Any, shape: Sequence[int], index: Sequence[Number]) -> Number:
-    """The number of an entry in C order."""
+    """Position of an entry in C order."""
     known, unknown = 0, None
     for k, i in enumerate(index):
         step = math.prod(shape[k + 1 :])
@@ -71,7 +70,7 @@ def repeat(
     turn: Callable[[Number, list[Number]], list[Number]],
     first: Number | None = None,
 ) -> list[Number]:
-    """Numbers after n turns, of ``turn(i, numbers)``; or after those from a ``first`` below n on."""
+    """Emits a loop: numbers after ``turn(i, numbers)`` for i = 0 ... n - 1, or from ``first`` (< n) on."""
     if n == 0:
         return start
     w = e.w
@@ -80,7 +79,7 @@ def repeat(
     w.begin(body)
     line = len(w.lines)
     with w.scope(w.active):
-        i, *now = [w.joined(x.dtype, x.wide, [(x, before)]) for x in (first or whole(0), *start)]
+        i, *now = [w.phi(x.dtype, x.wide, [(x, before)]) for x in (first or whole(0), *start)]
         new = turn(i, now)
         following = w.op("add", i, whole(1))
         more = w.op("icmp slt", following, whole(n), dtype=bool)
@@ -93,12 +92,12 @@ def repeat(
 
 
 def turns(e: Any, n: int, body: Callable[[Number], None], first: Number | None = None) -> None:
-    """``body(i)`` of all i up to n, from a ``first`` below n on."""
+    """Emits ``body(i)`` for i = 0 ... n - 1, or from ``first`` (< n) on."""
     repeat(e, n, [], lambda i, _: body(i) or [], first)  # type: ignore[func-returns-value]
 
 
 def each(e: Any, shape: Sequence[int], body: Callable[[list[Number]], None]) -> None:
-    """``body(index)`` of every index."""
+    """Emits ``body(index)`` for every index of an array."""
 
     def along(axis: int, index: list[Number]) -> None:
         if axis == len(shape):
@@ -114,7 +113,7 @@ def each(e: Any, shape: Sequence[int], body: Callable[[list[Number]], None]) -> 
 
 
 def place_array(e: Any, pointer: str, shape: Sequence[int], dtype: Any, wide: bool) -> Block:
-    """An array that lies in memory in C order."""
+    """A stored array at a pointer, in C order."""
 
     def at(index: Sequence[Number]) -> Number:
         w, place = e.w, linear(e, shape, index)
@@ -131,7 +130,7 @@ def reserve_array(e: Any, shape: Sequence[int], dtype: Any, wide: bool) -> Block
 
 
 def put(e: Any, target: Block, index: Sequence[Number], x: Number) -> None:
-    """An entry into an array in memory; lanes may each have a place of their own."""
+    """Stores an entry; each lane may have an index of its own."""
     w, place = e.w, linear(e, target.shape, index)
     x = w.wide(x) if target.wide else x
     if not place.wide:
@@ -142,7 +141,7 @@ def put(e: Any, target: Block, index: Sequence[Number], x: Number) -> None:
 
 
 def _lanes(e: Any, x: Block, place: Number) -> list[str]:
-    """The addresses of entries at places of every lane's own."""
+    """Addresses of entries whose index differs between lanes."""
     w = e.w
     place = w.op("mul", place, whole(w.width)) if x.wide else place
     places = [w.lane(place, i) for i in range(w.width)]
@@ -151,7 +150,7 @@ def _lanes(e: Any, x: Block, place: Number) -> list[str]:
 
 
 def copy(e: Any, target: Block, x: Block, where: Number | None) -> None:
-    """An array to its place; where lanes keep what they have, for the others."""
+    """Copies an array to the place of ``target``, only for the lanes in the mask ``where``."""
 
     def body(index: list[Number]) -> None:
         new = x.at(index)
@@ -161,7 +160,7 @@ def copy(e: Any, target: Block, x: Block, where: Number | None) -> None:
 
 
 def as_block(e: Any, x: Value) -> Block:
-    """Numbers as an array in memory."""
+    """Separate numbers as an array in memory."""
     if isinstance(x, Block):
         return x
     numbers = [e.number(y) for y in x.flat]
@@ -180,20 +179,20 @@ def own(e: Any, x: Block, wide: bool) -> Block:
 
 
 def store_array(e: Any, x: Value) -> Block:
-    """The array in memory."""
+    """The array, stored in memory if it is lazy."""
     x = as_block(e, x)
     return x if x.pointer else own(e, x, x.wide)
 
 
 def load_small(e: Any, x: Value) -> Value:
-    """The array as numbers, if it is small."""
+    """The array as separate numbers if it is small."""
     if not isinstance(x, Block) or x.size > e.small:
         return x
     return numbers(x)
 
 
 def numbers(x: Value) -> Value:
-    """The array as numbers."""
+    """The array as separate numbers."""
     if not isinstance(x, Block):
         return x
     return fill_array(x.shape, (x.at([whole(i) for i in index]) for index in np.ndindex(x.shape)))
@@ -206,7 +205,7 @@ def row(e: Any, x: Block, i: Number) -> Block:
 
 
 def read(e: Any, source: Source) -> Value:
-    """An input of the program."""
+    """Reads an input of the program as an array or as numbers."""
     w, aval = e.w, source.aval
     if not source.wide:
         return load_small(e, place_array(e, source.pointer, aval.shape, aval.dtype, False))
@@ -220,7 +219,7 @@ def read(e: Any, source: Source) -> Value:
 
 
 def known(e: Any, x: np.ndarray) -> Block:
-    """A known array, part of the program."""
+    """An array of constants, embedded in the program."""
     name, dtype = "@" + e.w.fresh("array"), memory(x.dtype)
     numbers = ", ".join(f"{kind(dtype)} {constant(y, dtype).name}" for y in x.ravel())
     e.w.declared[name] = f"{name} = private constant [{x.size} x {kind(dtype)}] [{numbers}]"

@@ -1,4 +1,4 @@
-"""A function of one lane, executed for many: traced once for each shape of its arguments, compiled, called on numpy arrays."""
+"""Calls of native code: a function of one lane, traced and compiled once for each shape of its arguments, run for many lanes."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from .emitter import Text, emit
 from .jit import Code, host, write_or_load
 from .program_key import program_key
 
-LONG = 20_000  # operations of a program that is shorter with loops over arrays of more than FEW entries: it compiles twice as soon
-FEW = 32
-SHORT = 4096  # bytes up to which what all lanes share is copied
-LARGEST = 100_000  # operations of a program: more take long to compile
+LONG_PROGRAM_OPS = 20_000  # operations of a program that is shorter with loops over arrays of more than SMALL_IN_LONG_PROGRAMS entries: it compiles twice as soon
+SMALL_IN_LONG_PROGRAMS = 32
+MAX_COPIED_BYTES = 4096  # bytes up to which what all lanes share is copied
+MAX_OPS_LLVM = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
 _known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
 _called: WeakValueDictionary[Any, CompiledFunction] = (
@@ -36,7 +36,7 @@ _called: WeakValueDictionary[Any, CompiledFunction] = (
 
 
 class Compiled(NamedTuple):
-    """Machine code of a program of one lane, and what it closes over."""
+    """Machine code of a one-lane program, and the constants that it closes over."""
 
     code: Code
     text: Text
@@ -45,8 +45,14 @@ class Compiled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
-    """A function of one lane, compiled: its program, the dtypes of its operands, its results as avals and whether they are rows of a
-    `stream`, and their structure."""
+    """A compiled function of one lane.
+
+    Attributes:
+        program: its machine code.
+        dtypes: of its operands.
+        results: avals of its results, each with a flag: whether it is a row of a `stream`.
+        structure: pytree of its results.
+    """
 
     program: Compiled
     dtypes: list[np.dtype]
@@ -54,7 +60,7 @@ class CompiledFunction:
     structure: Any
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
-        """The results for all lanes; ``given``: the sequences for a `stream`, one entry a row."""
+        """Runs all lanes and returns their results; ``given`` are the sequences of a `stream`, one entry per row."""
         program, results, padded = self.program, self.results, self.whole(lanes)
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
@@ -68,7 +74,7 @@ class CompiledFunction:
             end = place + size * dtype.itemsize
             return place
 
-        copied = [c or x.nbytes <= SHORT for x, c in zip(operands, carried, strict=True)]
+        copied = [c or x.nbytes <= MAX_COPIED_BYTES for x, c in zip(operands, carried, strict=True)]
         sizes = [x.size // lanes * padded if c else x.size for x, c in zip(operands, carried, strict=True)]
         inside = [reserve(n, x.dtype) if own else -1 for x, n, own in zip(operands, sizes, copied, strict=True)]
         shapes = [(math.prod(a.shape), rows if many else 1, padded) for a, many in results]
@@ -99,12 +105,12 @@ class CompiledFunction:
         ]
 
     def whole(self, lanes: int) -> int:
-        """Lanes of all vectors, of which the last one is filled up."""
+        """Number of lanes rounded up to whole vectors."""
         width = self.program.text.width
         return -(-lanes // width) * width
 
     def run(self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()) -> list[np.ndarray]:
-        """The same of operands as the program reads them (`columns`), and results as it writes them (size, rows, whole)."""
+        """Runs all lanes like `launch`, with operands and results in the program's own layout (`columns`; (size, rows, whole))."""
         program = self.program
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
@@ -117,10 +123,10 @@ class CompiledFunction:
 
 
 class BoundCall:
-    """A program whose operands and results stay at their places, to be called for one of many: beside it such a call costs nothing.
+    """A program bound to fixed operand and result arrays, for many cheap calls with changing indices.
 
-    ``operands``: arrays as the program reads them, and which of the ``numbers`` of a call counts along their first axis, or None;
-    ``results``: arrays (size, whole), which it writes.
+    ``operands``: arrays in the program's layout, each with the number of the call index that selects along its first axis (or None);
+    ``results``: arrays (size, whole) to write.
     """
 
     def __init__(
@@ -149,7 +155,7 @@ class BoundCall:
 
 
 def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:
-    """A jitted function of operands of one lane, of which some are ``carried``: differ between lanes.
+    """Compiles a jitted function of one lane; ``carried`` marks the operands that differ between lanes.
 
     Raises:
         Unsupported: a part of it has no rule here, or it is too large.
@@ -174,12 +180,12 @@ def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
-    """A jitted function for all lanes, as `jax.vmap` of it with ``in_axes=axes`` would be; its results are numpy arrays.
+    """Native counterpart of `jax.vmap` with ``in_axes=axes``: a function for all lanes that returns numpy arrays.
 
     ``given``: the sequences for a `stream` in it, one entry a row. Without a lane axis it is one lane.
 
     Raises:
-        Unsupported, ImportError: as `prepared`, when it is called.
+        Unsupported, ImportError: as `compile_lanes`, when it is called.
     """
 
     prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
@@ -207,17 +213,17 @@ def _is_none(x: Any) -> bool:
 
 @lru_cache
 def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
-    """Which leaves of operands of a structure carry a lane axis."""
+    """Mask of the operands' leaves with a lane axis, from a prefix of axes."""
     operands = jax.tree.unflatten(structure, range(structure.num_leaves))
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     small = SMALL
-    if (count := cost(closed)) > LONG:
-        small, count = FEW, cost(closed, FEW)
-    if count > LARGEST:
-        raise Unsupported(f"a program of some {count} operations, more than {LARGEST}")
+    if (count := cost(closed)) > LONG_PROGRAM_OPS:
+        small, count = SMALL_IN_LONG_PROGRAMS, cost(closed, SMALL_IN_LONG_PROGRAMS)
+    if count > MAX_OPS_LLVM:
+        raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_LLVM}")
     variables, constants = inputs(closed)
     # numbers that all lanes share may be of more digits, as tolerances are
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
@@ -230,8 +236,10 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
 
 
 def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
-    """Numbers of lanes (lanes, ...) as a program reads them, the lanes of an entry side by side, filled up with the last one:
-    (size, whole); ``lead`` axes behind that of the lanes come before."""
+    """Lane data (lanes, ...) in the program's layout (size, whole): lanes contiguous for each entry, padded by the last lane.
+
+    ``lead`` axes after the lane axis come first.
+    """
     lanes, rows, size = len(x), x.shape[1 : 1 + lead], math.prod(x.shape[1 + lead :])
     found = np.empty((*rows, size, whole), x.dtype)
     found[..., :lanes] = np.moveaxis(x.reshape(lanes, *rows, size), 0, -1)
@@ -240,12 +248,12 @@ def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
 
 
 def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
-    """What a program wrote (size, rows, whole), lane by lane; with an axis of rows, or none."""
+    """Converts results (size, rows, whole) back to lane-major arrays, with an axis of rows if ``many``."""
     return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
 
 
 def _work(program: Compiled) -> tuple[np.ndarray, int]:
-    """Memory of its own, and where it may begin."""
+    """Scratch memory for a program, and its aligned start address."""
     work = np.empty(program.text.work + 64, np.uint8)
     return work, work.ctypes.data + -work.ctypes.data % 64
 
@@ -255,5 +263,5 @@ def _table(addresses: Sequence[int]) -> Any:
 
 
 def _places(arrays: Sequence[np.ndarray]) -> Any:
-    """The table of arrays."""
+    """C table of the arrays' addresses."""
     return _table([x.ctypes.data for x in arrays])

@@ -1,4 +1,4 @@
-"""The elementwise operations of jax on numbers of a `Writer`. No lane traps, whatever it holds."""
+"""Rules for elementwise primitives on numbers of a `Writer`. No instruction traps, whatever a lane holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Rule = Callable[[Writer, Any, list[Number]], Number]
 
 
 def same(x: Number, value: Any) -> Number:
-    """A constant of the type of another number."""
+    """The constant ``value`` in the type of the number x."""
     return constant(value, x.dtype)
 
 
@@ -68,7 +68,7 @@ def _rem(w: Writer, params: Any, values: list[Number]) -> Number:
 
 
 def _overflow(w: Writer, x: Number, y: Number) -> Number:
-    """Whether x / y is too large by one: of the least number and -1."""
+    """Whether the integer quotient x / y overflows: the least integer over -1."""
     least = w.op("icmp eq", x, same(x, np.iinfo(x.dtype).min), dtype=BOOL)
     return w.op("and", least, w.op("icmp eq", y, same(y, -1), dtype=BOOL))
 
@@ -105,7 +105,7 @@ def compare(real: str, signed: str, unsigned: str) -> Rule:
 
 
 def _total_order(name: str) -> Rule:
-    """As sorting compares: a NaN is the largest."""
+    """Rule for a comparison in total order, as sorting uses it: NaN is largest."""
 
     def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         x, y = values
@@ -119,7 +119,7 @@ def _total_order(name: str) -> Rule:
 
 
 def extreme(real: str, whole: str) -> Rule:
-    """max or min, NaN where either is."""
+    """Rule for max or min that gives NaN if either operand is NaN."""
 
     def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         x, y = values
@@ -159,7 +159,7 @@ def _convert(w: Writer, params: Any, values: list[Number]) -> Number:
 
 
 def convert_type(w: Writer, x: Number, dtype: Any) -> Number:
-    """A number of another type, as XLA converts it: real ones to the nearest whole one towards zero that there is."""
+    """Converts a number's type as XLA does: floats to integers by truncation, clamped to the range."""
     new = np.dtype(dtype)
     kind(new)
     if new == x.dtype:
@@ -226,7 +226,7 @@ def _logistic(w: Writer, params: Any, values: list[Number]) -> Number:
 
 
 def _shift(name: str) -> Rule:
-    """What is shifted out is lost, by however many bits."""
+    """Rule for a shift; shifts by the width or more give 0 (or the sign)."""
 
     def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         x, by = values
@@ -282,7 +282,7 @@ LIBRARY = {name: name for name in (
 
 
 def library(w: Writer, name: str, *values: Number) -> Number:
-    """A function of the C library: called for every lane."""
+    """Calls a function of the C library, lane by lane."""
     values = tuple(w.alike(values))
     first = values[0]
     scalar = kind(first.dtype)

@@ -1,4 +1,4 @@
-"""A jaxpr as a function in LLVM IR that executes it for blocks of lanes, a vector at a time.
+"""Emitter of LLVM IR: a jaxpr as a function that runs over many lanes, one vector of lanes at a time.
 
 Loops and branches are real: a loop goes on while any lane of the vector does, and the others keep what they have; of the
 branches of a `cond` the shortest is taken always, another one if any lane asks for it. What has no rule raises `Unsupported`.
@@ -30,7 +30,7 @@ LONG = np.dtype(np.int64)
 
 
 class Text(NamedTuple):
-    """A program for vectors of ``width`` lanes: its IR, which results are rows of a `stream`, and bytes of memory of its own."""
+    """IR of a program for vectors of ``width`` lanes, which results are rows of a `stream`, and its scratch memory in bytes."""
 
     ir: str
     width: int
@@ -40,7 +40,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """A number that a stream gives in every turn: it can be stored, where the text of the turn has a line for that."""
+    """A number that a stream produces in every iteration, with the line of IR at which it can be stored."""
 
     x: Number
     line: int
@@ -52,7 +52,7 @@ class Row:
 
 
 class LLVMEmitter:
-    """The emitter of LLVM IR, see `jaximpact.small`."""
+    """Emitter of LLVM IR: see `scalar.values.Emitter`."""
 
     memory = True
 
@@ -80,7 +80,7 @@ class LLVMEmitter:
         return x.wide if isinstance(x, Block) else any(getattr(y, "wide", False) for y in x.flat)
 
     def large(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """What was computed before of the same operands is not computed again: a branch knows what the free step did."""
+        """Emits a primitive of arrays in memory, or reuses its result if the same operands were computed before."""
         key = eqn.primitive, (str(eqn.params), *map(identity, inputs))
         if (found := self.w.known(key)) is None:
             found = self.w.seen[-1][key] = large.apply(self, machine, eqn, inputs)
@@ -92,7 +92,7 @@ class LLVMEmitter:
     # values that pass from one basic block to another: numbers, and large arrays that lie in memory
 
     def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Number]:
-        """The numbers of values, as vectors where they vary."""
+        """The numbers of arrays in a flat list, broadcast to vectors where they vary."""
         split = [(self.number(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
         return [self.w.wide(y) if v else y for y, v in split]
 
@@ -103,7 +103,7 @@ class LLVMEmitter:
         ]
 
     def put(self, targets: Sequence[Value], values: Sequence[Value], where: Number | None) -> None:
-        """Large arrays to their places, for some lanes; none is read from a place that was written before."""
+        """Stores large arrays at their places, for some lanes; all values are computed before any place is overwritten."""
         pairs = [(x, memory.store_array(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, Block)]
         for x, y in pairs:
             memory.copy(self, x, y, where)
@@ -117,11 +117,11 @@ class LLVMEmitter:
         if counter:
             w.do(f"store volatile i64 0, ptr {counter}, align 8")
         w.lines.append("")
-        with w.looping(w.active):
+        with w.loop_scope(w.active):
             w.go(head)
             w.begin(head)
             first = len(w.lines)
-            phis = [w.joined(x.dtype, x.wide, [(x, before)]) for x in numbers]
+            phis = [w.phi(x.dtype, x.wide, [(x, before)]) for x in numbers]
             carry = self.rebuilt(start, phis)
             more = self.number(continues(carry))
             if more.wide:
@@ -171,7 +171,7 @@ class LLVMEmitter:
             self.put(held, found, None)
             now = self.flat(found, varies)
         for i in order:
-            asked = self.asked(which, i, last)
+            asked = self.selects_branch(which, i, last)
             before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
             needed, taken = conditions.any_asks(w, asked, w.active) if asked.wide else (asked, asked)
             w.branch(needed, inside, after, SELDOM)
@@ -185,11 +185,11 @@ class LLVMEmitter:
                 end = w.block
                 w.go(after)
             w.begin(after)
-            now = [w.joined(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
+            now = [w.phi(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
         return self.rebuilt(held, now)
 
-    def asked(self, which: Number, i: int, last: int) -> Number:
-        """Whether the i-th of several branches is asked for; a number that is out of range means the nearest."""
+    def selects_branch(self, which: Number, i: int, last: int) -> Number:
+        """Mask of the lanes that select the i-th branch; numbers out of range select the nearest."""
         bits = conditions.flags(self.w, which)
         if bits and len(bits) == last == 1:
             return bits[0][0] if i else conditions.negate(self.w, bits[0][0])
@@ -226,7 +226,7 @@ class LLVMEmitter:
         return [*state, *(memory.load_small(self, x) for x in rows)]
 
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Turns as many as the caller has rows, in each of which there is a line for what is stored of it."""
+        """Emits a loop with one iteration per row of the caller; each iteration reserves a line where rows may be stored."""
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
         flags = [False, *varying(eqn, [self.varies(x) for x in inputs])[:carried]]
@@ -262,7 +262,7 @@ def emit(
     fused: bool,
     small: int = SMALL,
 ) -> Text:
-    """A program for ``width`` lanes a vector, with the C signature
+    """Emits the program of a jaxpr for ``width`` lanes a vector, with the C signature
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
@@ -310,7 +310,7 @@ def emit(
 
 
 def identity(x: Value) -> Any:
-    """What is equal of equal values only; known numbers by their bits."""
+    """Hashable key that is equal only for identical values; constants are compared by their bits."""
     return x if isinstance(x, Block) else (x.shape, *((y.dtype, y.tobytes()) if known(y) else y for y in x.flat))
 
 
@@ -322,7 +322,7 @@ def pointer(w: Writer, table: str, i: int) -> str:
 
 
 def _result(e: LLVMEmitter, target: str, x: Value) -> bool:
-    """Stores a result, entry after entry; whether they are rows."""
+    """Stores a result, entry after entry; returns whether its entries are rows of a stream."""
     w = e.w
     if isinstance(x, Block):
         memory.each(e, x.shape, lambda index: _store(e, target, memory.linear(e, x.shape, index), w.wide(x.at(index))))
@@ -347,7 +347,7 @@ def _store(e: LLVMEmitter, target: str, entry: Number, x: Number) -> None:
 
 
 def _store_row(w: Writer, target: str, j: int, row: Row, x: Number) -> None:
-    """Into the line that the turn has for it."""
+    """Stores a row's number in the line that its loop iteration reserved."""
     outside, w.lines = w.lines, []
     name = "%" + w.fresh("p")
     w.do(f"{name}.skip = mul i64 %rows, {j}")

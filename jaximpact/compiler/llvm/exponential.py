@@ -25,7 +25,7 @@ WHOLE = np.int64
 
 
 class _Doubles:
-    """Arithmetic on doubles, numbers of a writer or known ones."""
+    """Arithmetic in double precision on numbers of a `Writer` or constants."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
@@ -34,7 +34,7 @@ class _Doubles:
         return self.w.op(name, *(self.real(x) for x in values), dtype=dtype)
 
     def real(self, x: Any, dtype: Any = np.float64) -> Number:
-        """A number of the program, or a known one of a type."""
+        """A float of the program, or a constant of the given type."""
         return x if isinstance(x, Number) else constant(x, dtype)
 
     def add(self, x: Any, y: Any) -> Number:
@@ -65,12 +65,12 @@ class _Doubles:
         return self.w.op(name, x, self.real(y, WHOLE))
 
     def power_of_two(self, k: Number) -> Number:
-        """2^k of whole numbers from -1022 to 1023."""
+        """2^k for integers k from -1022 to 1023."""
         return self.w.convert("bitcast", self.whole("shl", self.whole("add", k, 1023), 52), np.float64)
 
 
 def _parts(d: _Doubles, x: Number) -> tuple[Number, Number]:
-    """k and exp(r) - 1 for x = k ln 2 + r."""
+    """Argument reduction of the exponential: k and exp(r) - 1 for x = k ln 2 + r."""
     shifted = d.fma(x, 1 / math.log(2), SHIFT)
     k = d.sub(shifted, SHIFT)
     r = d.fma(k, -LN2[0], x)
@@ -111,7 +111,7 @@ def tanh(w: Writer, x: Number) -> Number:
 
 
 def _log(d: _Doubles, u: Number, correction: Number | None) -> Number:
-    """log u + correction, for a correction of a rounding error of u, relative to it."""
+    """log u + correction, where the correction is the rounding error of u, relative to u."""
     tiny = d.is_("olt", u, 2.0**-1022)
     bits = d.w.convert("bitcast", d.where(tiny, d.mul(u, 2.0**54), u), WHOLE)
     k = d.whole("ashr", d.whole("sub", bits, ROOT_HALF), 52)
@@ -149,7 +149,7 @@ def log1p(w: Writer, x: Number) -> Number:
 def in_double(
     function: Callable[[Writer, Number], Number], library: Callable[[Writer, str, Number], Number]
 ) -> Callable:
-    """A rule of a function, from the C library where multiplications and additions are not fused."""
+    """Rule that computes a function in double; from the C library on processors without fused multiply-add."""
 
     def body(w: Writer, x: Number) -> Number:
         if x.dtype == np.float64:
@@ -159,7 +159,7 @@ def in_double(
     def rule(w: Writer, params: Any, values: list[Number]) -> Number:
         (x,) = values
         name = function.__name__
-        return w.called(name, x, body) if w.fused and x.is_float else library(w, name, x)
+        return w.call_function(name, x, body) if w.fused and x.is_float else library(w, name, x)
 
     return rule
 

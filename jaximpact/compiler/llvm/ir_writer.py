@@ -1,4 +1,4 @@
-"""Instructions of LLVM IR, written as text: numbers that all lanes share are scalars, others vectors with one entry a lane."""
+"""Writer of LLVM IR text: numbers shared by all lanes are scalars, others vectors with one entry per lane."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of a program: its name in the text, its dtype, and whether it is a vector over lanes."""
+    """A number of the program: its name in the IR, its dtype, and whether it is a vector over lanes."""
 
     name: str
     dtype: np.dtype
@@ -54,7 +54,7 @@ class Number:
 
 @cache
 def kind(dtype: Any) -> str:
-    """The type of a scalar."""
+    """LLVM type of a scalar."""
     try:
         return TYPES[np.dtype(dtype).name]  # the name takes numpy a while
     except (KeyError, TypeError) as error:
@@ -62,7 +62,7 @@ def kind(dtype: Any) -> str:
 
 
 def constant(value: Any, dtype: Any) -> Number:
-    """A known number, shared by all lanes."""
+    """A constant, shared by all lanes."""
     dtype = np.dtype(dtype)
     kind(dtype)
     if dtype == BOOL:
@@ -75,13 +75,13 @@ def constant(value: Any, dtype: Any) -> Number:
 
 
 def memory(dtype: Any) -> np.dtype:
-    """The type of a number in memory: that of a boolean is a byte."""
+    """The dtype of a number in memory: booleans are stored as bytes."""
     return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop: the line before it, of these lines, and what is known there."""
+    """A loop being written: the line before it, where invariant code is hoisted to, and the results known there."""
 
     lines: list[str]
     line: int
@@ -92,9 +92,9 @@ class Loop:
 
 
 class Writer:
-    """A function body of ``width`` lanes a vector, one basic block after the other.
+    """Writes a function body for ``width`` lanes a vector, one basic block after the other.
 
-    What was computed before is not computed again: `text` finds it, as far as the present block can see it.
+    Common subexpressions are emitted once: `text` returns an earlier result that is visible in the present block.
     """
 
     def __init__(self, width: int, fused: bool) -> None:
@@ -108,7 +108,7 @@ class Writer:
         self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
         self.active: Number | None = None  # the lanes whose results matter, None: all
         self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
-        self.made: dict[str, tuple] = {}  # what conditions are made of, and whole numbers of flags: see `conditions`
+        self.made: dict[str, tuple] = {}  # how conditions and status integers were made: see `predicates`
         self.terms: dict[str, tuple[Number, ...]] = {}  # of what is no finite number if one of them is none
         self.loops: list[Loop] = []  # around the present block
         self.depth: dict[str, int] = {}  # how many loops there are around a number
@@ -118,7 +118,7 @@ class Writer:
         return f"<{self.width} x {kind(dtype)}>" if wide else kind(dtype)
 
     def of(self, x: Number) -> str:
-        """The type of a number."""
+        """LLVM type of a number."""
         return self.type(x.dtype, x.wide)
 
     def arg(self, x: Number) -> str:
@@ -131,7 +131,7 @@ class Writer:
         return f"{prefix}{self._count}"
 
     def text(self, dtype: Any, wide: bool, instruction: str) -> Number:
-        """The result of an instruction without side effects."""
+        """Emits an instruction without side effects, hoisted out of loops if possible; returns its result."""
         dtype = np.dtype(dtype)
         if (known := self.known((instruction, dtype))) is not None:
             return known
@@ -149,7 +149,7 @@ class Writer:
         return found
 
     def known(self, key: tuple) -> Any:
-        """What was computed before under that key, as far as the present block can see it."""
+        """Result computed before under ``key``, if it is visible in the present block."""
         for scope in reversed(self.seen):
             if key in scope:
                 return scope[key]
@@ -159,7 +159,7 @@ class Writer:
         self.lines.append(f"  {instruction}")
 
     def op(self, name: str, *values: Number, dtype: Any = None) -> Number:
-        """An instruction whose operands have one type, and its result too where no other dtype is given."""
+        """Emits an instruction whose operands share one type, which is also its result's unless ``dtype`` is given."""
         first, *_ = operands = self.alike(values)
         found = self.text(first.dtype if dtype is None else dtype, first.wide, self._instruction(name, operands))
         if found.dtype == BOOL and found.name not in self.made:
@@ -173,8 +173,8 @@ class Writer:
     def _instruction(self, name: str, values: Sequence[Number]) -> str:
         return f"{name} {self.of(values[0])} {', '.join(x.name for x in values)}"
 
-    def computed(self, name: str, *values: Number) -> Number | None:
-        """The result of an instruction that was written before, of operands of its type."""
+    def find_result(self, name: str, *values: Number) -> Number | None:
+        """Result of an instruction that was emitted before for these operands, or None."""
         operands = self.alike(values)
         return self.known((self._instruction(name, operands), operands[0].dtype))
 
@@ -188,22 +188,22 @@ class Writer:
         return self.text(yes.dtype, yes.wide, f"select {self.arg(which)}, {self.arg(yes)}, {self.arg(no)}")
 
     def intrinsic(self, name: str, *values: Number, dtype: Any = None, extra: str = "") -> Number:
-        """``llvm.name`` of operands of one type; ``extra`` operands follow them."""
+        """Calls the intrinsic ``llvm.name`` on operands of one type, followed by ``extra`` operands."""
         operands = self.alike(values)
         first = operands[0]
         result = np.dtype(first.dtype if dtype is None else dtype)
-        suffix = self.mangled(first)
+        suffix = self.type_suffix(first)
         if result != first.dtype:
-            suffix = f"{self.mangled(Number('', result, first.wide))}.{suffix}"
+            suffix = f"{self.type_suffix(Number('', result, first.wide))}.{suffix}"
         function = f"@llvm.{name}.{suffix}"
         inputs = ", ".join([self.of(x) for x in operands] + ([extra.split()[0]] if extra else []))
         self.declared[function] = f"declare {self.type(result, first.wide)} {function}({inputs})"
         given = ", ".join([self.arg(x) for x in operands] + ([extra] if extra else []))
         return self.text(result, first.wide, f"call {self.type(result, first.wide)} {function}({given})")
 
-    def called(self, name: str, x: Number, body: Callable[[Writer, Number], Number]) -> Number:
-        """``body(writer, x)`` as a function, written once."""
-        function = f"@lanes.{name}.{self.mangled(x)}"
+    def call_function(self, name: str, x: Number, body: Callable[[Writer, Number], Number]) -> Number:
+        """Calls ``body(writer, x)`` as an IR function, which is emitted once."""
+        function = f"@lanes.{name}.{self.type_suffix(x)}"
         if function not in self.declared:
             inside = Writer(self.width, self.fused)
             inside.begin("entry")
@@ -213,14 +213,14 @@ class Writer:
             self.declared[function] = "\n".join([head, *inside.lines, f"  ret {inside.arg(found)}", "}"])
         return self.text(x.dtype, x.wide, f"call {self.of(x)} {function}({self.arg(x)})")
 
-    def mangled(self, x: Number) -> str:
+    def type_suffix(self, x: Number) -> str:
         short = {"double": "f64", "float": "f32"}.get(kind(x.dtype), kind(x.dtype))
         return f"v{self.width}{short}" if x.wide else short
 
     # shared numbers and vectors
 
     def wide(self, x: Number) -> Number:
-        """A number as a vector."""
+        """A number broadcast to a vector."""
         if x.wide:
             return x
         if not x.name.startswith("%"):
@@ -234,11 +234,11 @@ class Writer:
         )
 
     def lane(self, x: Number, i: int) -> Number:
-        """The number of a lane."""
+        """The number of lane i."""
         return self.text(x.dtype, False, f"extractelement {self.arg(x)}, i64 {i}") if x.wide else x
 
     def vector(self, lanes: Sequence[Number]) -> Number:
-        """The vector of the numbers of all lanes."""
+        """The vector made of one number per lane."""
         kind_, found = self.type(lanes[0].dtype, True), "poison"
         for i, x in enumerate(lanes):
             now = self.text(x.dtype, True, f"insertelement {kind_} {found}, {self.arg(x)}, i64 {i}")
@@ -246,12 +246,12 @@ class Writer:
         return now
 
     def alike(self, values: Iterable[Number]) -> list[Number]:
-        """Vectors, if there is one among them."""
+        """Broadcasts all values to vectors if one of them is a vector."""
         values = list(values)
         return [self.wide(x) for x in values] if any(x.wide for x in values) else values
 
     def like(self, values: Sequence[Number], flags: Sequence[bool]) -> list[Number]:
-        """Vectors where the flags say so."""
+        """Broadcasts the values marked by ``flags`` to vectors."""
         return [self.wide(x) if wide else x for x, wide in zip(values, flags, strict=True)]
 
     def any(self, x: Number) -> Number:
@@ -259,7 +259,7 @@ class Writer:
         return self._of_all("or", x)
 
     def all(self, x: Number) -> Number:
-        """Whether it holds in every lane."""
+        """Whether a condition holds in every lane."""
         return self._of_all("and", x)
 
     def _of_all(self, name: str, x: Number) -> Number:
@@ -275,7 +275,7 @@ class Writer:
     # memory
 
     def address(self, pointer: str, dtype: Any, *, wide: bool, place: Number | str) -> str:
-        """The address of an entry of an array in memory; one of lanes has ``width`` numbers an entry."""
+        """Address of an array entry in memory; a wide array has ``width`` numbers per entry."""
         name = "%" + self.fresh("p")
         at = place if isinstance(place, str) else self.arg(place)
         self.do(f"{name} = getelementptr {self.type(memory(dtype), wide)}, ptr {pointer}, {at}")
@@ -292,7 +292,7 @@ class Writer:
         self.do(f"store {self.arg(x)}, ptr {address}, align {kept.itemsize}")
 
     def reserve(self, count: int, dtype: Any, wide: bool) -> str:
-        """Memory for so many numbers, or vectors, which a call of the program is given."""
+        """Reserves scratch memory for ``count`` numbers, or vectors."""
         name, self.used = "%" + self.fresh("m"), -(-self.used // 64) * 64
         self.entry.append(f"  {name} = getelementptr i8, ptr %work, i64 {self.used}")
         self.used += count * memory(dtype).itemsize * (self.width if wide else 1)
@@ -301,9 +301,8 @@ class Writer:
     # blocks
 
     @contextmanager
-    def looping(self, active: Number | None) -> Iterator[None]:
-        """A scope of blocks that are gone through again and again: what does not change is computed before them, in the line that
-        was written last."""
+    def loop_scope(self, active: Number | None) -> Iterator[None]:
+        """Scope of a loop's blocks: invariant instructions are hoisted to the line before it."""
         self.loops.append(Loop(self.lines, len(self.lines) - 1, self.seen[-1]))
         try:
             with self.scope(active):
@@ -319,12 +318,12 @@ class Writer:
         self.do(f"br label %{label}")
 
     def branch(self, which: Number, yes: str, no: str, hint: str = "") -> None:
-        """To a block; ``hint`` RARE or SELDOM: hardly ever to the first, which then has to save the registers that it needs."""
+        """Emits a conditional branch; ``hint`` RARE or SELDOM marks the first target as unlikely, so that it saves the registers it needs."""
         self.do(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
     @contextmanager
     def scope(self, active: Number | None) -> Iterator[None]:
-        """Blocks that may not be passed: what they compute is forgotten after them. Only the active lanes matter there."""
+        """Scope of blocks that may be skipped: results computed there are not visible after it. Only the ``active`` lanes matter inside."""
         outside, self.active = self.active, active
         self.seen.append({})
         try:
@@ -333,8 +332,8 @@ class Writer:
             self.seen.pop()
             self.active = outside
 
-    def joined(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
-        """A number that comes from one of several blocks."""
+    def phi(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
+        """Emits a phi node: a number that comes from one of several blocks."""
         found = Number("%" + self.fresh(), np.dtype(dtype), wide)
         parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
         self.lines.append(f"  {found.name} = phi {self.of(found)} {parts}")

@@ -1,4 +1,4 @@
-"""Machine code from LLVM IR, by llvmlite, for the processor at hand. A program is compiled once, and kept (`cache`)."""
+"""Machine code from LLVM IR by llvmlite, for this processor. A program is compiled once and cached on disk (`disk_cache`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ compilations = 0  # how many programs were compiled
 
 
 class Code:
-    """A compiled function, see `emit`; other threads of Python run while it does."""
+    """A compiled function, see `emit`; calls release Python's global lock."""
 
     def __init__(self, engine: Any, address: int) -> None:
         self.engine, self.address = engine, address  # the code lives as long as the engine
@@ -37,7 +37,7 @@ class Code:
 
 
 class Host:
-    """The processor at hand, as LLVM knows it."""
+    """This processor, as LLVM knows it."""
 
     def __init__(self, llvmlite: Any) -> None:
         binding = llvmlite.binding
@@ -60,12 +60,12 @@ class Host:
                 binding.add_symbol(symbol, ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value)
 
     def key(self, text: str) -> str:
-        """What a compiled program depends on."""
+        """Cache key of a compiled program: everything that its code depends on."""
         parts = (LAYOUT, self.versions, self.machine.triple, self.cpu, self.features, text)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def compile(self, text: str, loops: bool = False) -> bytes:
-        """The object code of a module; of one with ``loops`` over arrays by all of LLVM's passes."""
+        """Object code of a module; modules with ``loops`` over arrays go through all of LLVM's passes."""
         binding, machine = self.binding, self.machine
         module = binding.parse_assembly(text)
         module.triple = machine.triple
@@ -84,15 +84,15 @@ class Host:
         return machine.emit_object(module)
 
     def load(self, code: bytes) -> Code:
-        """The function `NAME` of object code.
+        """Loads object code and returns its function `NAME`.
 
         Raises:
-            Unsupported: it calls a function that there is not, which would end the process.
+            Unsupported: it calls a function that does not exist, which would crash the process.
         """
         binding = self.binding
         # those that LLVM was told of, and those that the process has, as memset, which passes of LLVM write
         there = lambda name: binding.address_of_symbol(name) is not None or hasattr(self.process, name)
-        if missing := [name for name in undefined(code) if not there(name)]:
+        if missing := [name for name in undefined_symbols(code) if not there(name)]:
             raise Unsupported(f"no function {', '.join(missing)} in this process")
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(code))
@@ -100,8 +100,8 @@ class Host:
         return Code(engine, engine.get_function_address(NAME))
 
 
-def undefined(code: bytes) -> list[str]:
-    """The functions that object code calls and does not have; of files of ELF, others are not looked into."""
+def undefined_symbols(code: bytes) -> list[str]:
+    """External functions that object code calls; only ELF files are inspected."""
     if code[:6] != b"\x7fELF\x02\x01":
         return []
     (sections,), (size, count) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<2H", code, 58)
@@ -120,10 +120,10 @@ def undefined(code: bytes) -> list[str]:
 
 @lru_cache
 def host() -> Host:
-    """The processor, if llvmlite can be had.
+    """This processor; needs llvmlite.
 
     Raises:
-        ImportError: it cannot.
+        ImportError: llvmlite is not available.
     """
     import llvmlite.binding
 
@@ -134,18 +134,18 @@ def host() -> Host:
 
 
 def load_module(text: str) -> Code:
-    """The code of a small module that no other process could use."""
+    """Code of a small module, compiled now and not cached."""
     with _lock:
         return host().load(host().compile(text))
 
 
 def compile_module(text: str, loops: bool = False) -> Code:
-    """The code of a module, compiled now or before, in this process or another."""
+    """Code of a module, compiled now or taken from the cache."""
     return _load_or_compile(host().key(text), lambda: (text, b""), loops)[0]
 
 
 def write_or_load(name: str | None, write: Callable[[], Text]) -> tuple[Text, Code]:
-    """A program and its code; one that was written before, in this process or another, is known by its ``name`` and not written again."""
+    """Text and code of the program called ``name``, from the cache if possible; else ``write()`` emits it."""
     if name is None:
         text = write()
         return text, compile_module(text.ir)
@@ -159,7 +159,7 @@ def write_or_load(name: str | None, write: Callable[[], Text]) -> tuple[Text, Co
 
 
 def _load_or_compile(key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False) -> tuple[Code, bytes]:
-    """The code of a key, and what is known about it; where none is kept, of a ``fresh`` text."""
+    """Code for a cache key, with its text's facts; ``fresh()`` gives the text if nothing is cached."""
     global compilations
     with _lock:
         if key not in _programs:

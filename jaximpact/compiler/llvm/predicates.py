@@ -1,7 +1,7 @@
-"""Conditions of lanes, as what they are made of, so that few instructions tell whether a branch is asked for by any lane.
+"""Simplification of lane conditions, so that few instructions tell whether any lane takes a branch.
 
-What all lanes share is asked of one number; numbers that have to be finite are added up; a status is not put together to be
-compared with none. What is made of what stands in `Writer.made`.
+Conditions shared by all lanes are tested once; finiteness of several numbers is tested in one comparison; a status is not assembled
+just to be compared with 0. `Writer.made` records how each condition was made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Flag = tuple[Number, int]  # a condition, and the bits that are set where it hol
 
 
 def negate(w: Writer, x: Number) -> Number:
-    """The condition that holds where this one does not."""
+    """The negation of a condition."""
     name, *parts = w.made.get(x.name, ("",))
     if name == "not":
         return parts[0]
@@ -45,7 +45,7 @@ def _opposite(kind: str, order: str) -> str:
 
 
 def flags(w: Writer, x: Number) -> list[Flag] | None:
-    """The bits that a whole number may have, of which no other is set; None: not known."""
+    """Bits that an integer may have set, each with its condition; None if unknown."""
     if x.name == "0":
         return []
     name, *parts = w.made.get(x.name, ("",))
@@ -53,27 +53,27 @@ def flags(w: Writer, x: Number) -> list[Flag] | None:
 
 
 def with_flags(w: Writer, x: Number, found: Sequence[Flag] | None) -> Number:
-    """The number, known to have these bits."""
+    """Records the bits that a number may have set; returns the number."""
     if found is not None and x.name.startswith("%"):
         w.made[x.name] = ("flags", *found)
     return x
 
 
 def chosen_flags(w: Writer, which: Number, yes: Number, no: Number) -> list[Flag] | None:
-    """Of a choice between a known number and 0."""
+    """Flags of a selection between a constant and 0."""
     if no.name == "0" and yes.name.isdigit():
         return [(which, int(yes.name))]
     return [(negate(w, which), int(no.name))] if yes.name == "0" and no.name.isdigit() else None
 
 
 def joined_flags(w: Writer, x: Number, y: Number) -> list[Flag] | None:
-    """Of x or y."""
+    """Flags of x | y."""
     a, b = flags(w, x), flags(w, y)
     return None if a is None or b is None else [*a, *b]
 
 
 def kept_flags(w: Writer, x: Number, mask: Number) -> list[Flag] | None:
-    """Of x and a mask."""
+    """Flags of x & mask, if the mask clears none of them."""
     found = flags(w, x)
     if found is None:
         return None
@@ -87,7 +87,7 @@ def kept_flags(w: Writer, x: Number, mask: Number) -> list[Flag] | None:
 
 
 def literals(w: Writer, x: Number, holds: bool) -> Iterator[Literal]:
-    """What is true, all of it, if and only if the condition ``holds``."""
+    """Conjuncts of a condition (of its negation if ``holds`` is False)."""
     name, *parts = w.made.get(x.name, ("",))
     if name == "not":
         yield from literals(w, parts[0], not holds)
@@ -102,7 +102,7 @@ def literals(w: Writer, x: Number, holds: bool) -> Iterator[Literal]:
 
 
 def any_asks(w: Writer, asked: Number, active: Number | None) -> tuple[Number, Number]:
-    """Whether any of the ``active`` lanes asks, as a number that all share; and which."""
+    """Whether any ``active`` lane satisfies ``asked``, as one shared number; and the mask of these lanes."""
     known = list(dict.fromkeys(literals(w, asked, False)))
     numbers = [w.made[x.name][1] for x, holds in known if holds and x.wide and _is_finite(w, x)]
     others = [(x, holds) for x, holds in known if not (holds and x.wide and _is_finite(w, x))]
@@ -127,8 +127,11 @@ def _is_finite(w: Writer, x: Number) -> bool:
 
 
 def _add_finite(w: Writer, conditions: list[Number], numbers: Sequence[Number]) -> None:
-    """To the conditions, that all the numbers are finite: the difference of any other from itself is no number, and that of these
-    is 0, to which something may be compared already. What is a term of another of them needs no look of its own."""
+    """Appends to the conditions that all numbers are finite.
+
+    x - x is 0 for finite x and NaN otherwise; the differences are OR-ed, and merged into an existing comparison with 0 if there is one.
+    Numbers that are terms of another one in the list need no test of their own.
+    """
     rest, terms = [x.name for x in numbers], set[str]()
     while rest:
         new = {x.name for x in w.terms.get(rest.pop(), ())} - terms

@@ -1,7 +1,7 @@
-"""The name of a program: one hash of all that its code depends on, so that another process finds the code without writing it again.
+"""Cache keys of programs: a hash of everything that the code depends on, so that it can be found without emitting it again.
 
-Two programs of one name have the same operations, on the same kinds of operands, with the same parameters and known arrays. What
-cannot be named by its content, as a function of Python can not, leaves its program without a name.
+Programs with equal keys have the same operations, on the same kinds of operands, with the same parameters and constants. A program
+with a parameter that has no stable hash, such as a Python function, has no key.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ log = logging.getLogger(__name__)
 
 
 class NoStableKey(Exception):
-    """What has no name; the message says what it is."""
+    """Raised for a parameter without a stable hash: the program then cannot be cached on disk."""
 
 
 def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
-    """The name of a program of these ``variables``, whose values are not part of it, and ``flags``; None: it has none."""
+    """Key of a program with these input ``variables``, whose values do not enter, and ``flags``; None if there is no stable key."""
     named = _Naming(variables)
     try:
         named.value(flags)
-        named.closed(closed)
+        named.closed_jaxpr(closed)
     except NoStableKey as what:
         log.info("a program is compiled anew in every process: what it is made of has no name, %s", what)
         return None
@@ -55,7 +55,7 @@ def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | Non
 
 @cache
 def _sources() -> bytes:
-    """A hash of what writes the code."""
+    """Hash of the source of the modules that emit code."""
     root, found = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(
         [*(path for room in SOURCES for path in (root / room).glob("*.py")), root / "jaxtools/jaxpr_tools.py"]
@@ -65,7 +65,7 @@ def _sources() -> bytes:
 
 
 class _Naming:
-    """What is said of a program, part by part."""
+    """Accumulates the hash of a program."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.parts: list[bytes] = [_sources()]
@@ -81,7 +81,7 @@ class _Naming:
         self.parts.append(part.encode())
 
     def value(self, x: Any) -> None:
-        """Anything that a parameter may be."""
+        """Hashes a parameter of any supported type."""
         if type(x) in PLAIN:
             self.text(f"{type(x).__name__} {x!r}")
         elif type(x) in (tuple, list):
@@ -89,7 +89,7 @@ class _Naming:
             for y in x:
                 self.value(y)
         elif isinstance(x, ClosedJaxpr):
-            self.closed(x)
+            self.closed_jaxpr(x)
         elif isinstance(x, Jaxpr):
             self.jaxpr(x)
         elif isinstance(x, enum.Enum):
@@ -116,7 +116,7 @@ class _Naming:
         self.text(f"array {x.dtype.str} {x.shape}")
         self.parts.append(x.tobytes())
 
-    def closed(self, closed: Any) -> None:
+    def closed_jaxpr(self, closed: Any) -> None:
         self.jaxpr(closed.jaxpr)
         for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             if v not in self.given:

@@ -26,8 +26,15 @@ COSINE = (-1.13596475577881948265e-11, 2.08757232129817482790e-09, -2.7557314351
 
 @dataclass(frozen=True)
 class Precision:
-    """What depends on the type of numbers: the whole number of their size, the largest that is reduced here, the sum with which
-    leaves the nearest whole number in the last bits, pi/2 in parts, and polynomials of an even number of terms."""
+    """Constants of one precision.
+
+    Attributes:
+        whole: integer type of the same size.
+        large: largest angle reduced here.
+        shift: constant whose addition leaves the nearest integer in the last bits.
+        half_pi: pi/2 as a sum of parts.
+        sine, cosine: polynomials with an even number of terms.
+    """
 
     whole: np.dtype
     large: float
@@ -54,7 +61,7 @@ Library = Callable[..., Number]
 
 
 def sine(w: Writer, x: Number, library: Library) -> Number:
-    """sin x; ``library(writer, name, x)`` is that of the C library."""
+    """sin x; ``library(writer, name, x)`` calls the C library."""
     return _single(w, x, library)[0]
 
 
@@ -64,11 +71,11 @@ def cosine(w: Writer, x: Number, library: Library) -> Number:
 
 
 def _single(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
-    """Both, in the precision of x; that of single precision is computed in double."""
+    """Sine and cosine in the precision of x; single precision is computed in double."""
     a, b = w.differences.get(x.name, (x, None))
     if a == b:
         return x, w.op("fadd", x, constant(1, x.dtype))  # of 0, or of what is no number
-    flip_sign = None if b is None else w.computed("fsub contract", b, a)
+    flip_sign = None if b is None else w.find_result("fsub contract", b, a)
     if flip_sign is not None and (len(flip_sign.name), flip_sign.name) < (len(x.name), x.name):
         sine, cosine = _single(w, flip_sign, library)
         return w.op("fsub", constant(0, x.dtype), sine), cosine
@@ -96,13 +103,13 @@ def _both(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
         end = w.block
         w.go(after)
     w.begin(after)
-    joined = [w.joined(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True)]
+    joined = [w.phi(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True)]
     w.seen[-1][key] = joined[0], joined[1]
     return w.seen[-1][key]
 
 
 def _far(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
-    """Both, of large numbers."""
+    """Sine and cosine of large numbers."""
     if x.dtype == np.float64:
         return library(w, "sin", x), library(w, "cos", x)
     sine, cosine = _both(w, w.convert("fpext", x, np.float64), library)
@@ -123,7 +130,7 @@ def _small(w: Writer, x: Number, precision: Precision) -> tuple[Number, Number]:
     square = mul(z, z)
 
     def polynomial(coefficients: Sequence[float]) -> Number:
-        """Two terms at a time, which is a chain half as long as one by one."""
+        """Evaluates a polynomial two terms at a time, which halves the dependency chain."""
         pairs = [
             fma(z, real(a), real(b)) if a else real(b)
             for a, b in zip(coefficients[::2], coefficients[1::2], strict=True)
@@ -138,7 +145,7 @@ def _small(w: Writer, x: Number, precision: Precision) -> tuple[Number, Number]:
     bits = 8 * x.dtype.itemsize
 
     def flip_sign(value: Number, half: Number) -> Number:
-        """With the opposite sign where the second bit is set."""
+        """``value`` with its sign flipped where the second bit of the quadrant is set."""
         sign = w.op("and", w.op("shl", half, whole(bits - 2)), whole(-(2 ** (bits - 1))))
         return w.convert("bitcast", w.op("xor", w.convert("bitcast", value, precision.whole), sign), x.dtype)
 

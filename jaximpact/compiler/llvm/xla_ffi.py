@@ -1,8 +1,8 @@
-"""Native code as a target of XLA's foreign function interface, so that programs that XLA compiles can call it.
+"""Native code as a target of XLA's foreign function interface, callable from programs that XLA compiles.
 
-The handler of a motion alone hands its buffers on, in native code. That of many lanes is a function of Python that reads the call's
-frame: the interface is in C, as ``xla/ffi/api/c_api.h`` of jaxlib has it. It takes some tens of microseconds, and the interpreter's
-lock while it copies lanes to columns and back.
+For a single motion the handler is native and passes XLA's buffers on. For many lanes it is a Python function that reads the call
+frame of the C interface (``xla/ffi/api/c_api.h`` of jaxlib); it takes some tens of microseconds, and holds the interpreter's lock while
+it transposes lanes to columns and back.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def target(
     before: int = 0,
     **static: Any,
 ) -> str:
-    """The name of the target that calls a jitted function of one lane for all ``lanes`` (None: for one).
+    """Name of the FFI target that runs a jitted one-lane function for all ``lanes`` (None: for one).
 
     ``members``: avals of its operands in one lane; ``results``: those of its results for all lanes; ``turns``: from the operands
     the sequences for a `stream`, one entry a row, whose axis comes behind ``before`` axes of a result.
 
     Raises:
-        Unsupported, ImportError: as `prepared`.
+        Unsupported, ImportError: as `compile_lanes`.
     """
     carried = [a is not None for a in axes]
     program = compile_lanes(one, members, carried, **static)
@@ -95,9 +95,11 @@ def target(
 def register_target(
     key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence, lasts: bool = False
 ) -> str:
-    """The name of a target that calls ``call(operands, results)`` on arrays of these shapes and dtypes, which the key stands for;
-    ``make()`` gives the call where there is no such target yet. A key that ``lasts`` says the same in every process, and so does its
-    name, as programs need it that are kept (`lasting`)."""
+    """Name of the FFI target for ``key``, registered if necessary: it runs ``call(operands, results)``, where ``call = make()``.
+
+    ``shapes`` and ``outputs`` are the shapes and dtypes. A key that ``lasts`` is the same in every process, and gives the same name, which
+    cached XLA programs need (`xla_cache`).
+    """
     if key in _targets:
         return _targets[key]
     call = make()
@@ -106,7 +108,7 @@ def register_target(
 
 
 def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False) -> str:
-    """The name of a new target: the handler at an address, and what it needs."""
+    """Registers the handler at an address under a new name, which it returns; ``parts`` are kept alive with it."""
     name = f"jaximpact_{os.getpid()}_{next(_number)}"
     if lasts:
         name = FIXED + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
@@ -117,11 +119,11 @@ def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False) 
 
 
 def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
-    """A handler that hands XLA's buffers to the program of one lane as they are: a hundredth of what one in Python takes."""
+    """IR of a handler that passes XLA's buffers to the one-lane program; a hundred times faster than a Python handler."""
     lines: list[str] = []
 
     def at(name: str, base: str, offset: int) -> str:
-        """The pointer that lies there."""
+        """Emits the load of the pointer stored at ``base`` + ``offset``."""
         lines.append(f"%{name}.at = getelementptr i8, ptr {base}, i64 {offset}")
         lines.append(f"%{name} = load ptr, ptr %{name}.at")
         return f"%{name}"
@@ -130,7 +132,7 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
         lines.append(f"%{table}.{i} = getelementptr ptr, ptr %{table}, i64 {i}")
         lines.append(f"store ptr {value}, ptr %{table}.{i}")
 
-    def fixed(address: int) -> str:
+    def fixed_pointer(address: int) -> str:
         return f"inttoptr (i64 {address} to ptr)"
 
     lines += [f"%entries = alloca [{operands + len(program.constants)} x ptr]", f"%results = alloca [{results} x ptr]"]
@@ -151,9 +153,9 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
         for i in range(count):
             put(at(f"{table}.data{i}", at(f"{table}.buffer{i}", buffers, 8 * i), DATA), table, i)
     for i, x in enumerate(program.constants):
-        put(fixed(x.ctypes.data), "entries", operands + i)
+        put(fixed_pointer(x.ctypes.data), "entries", operands + i)
     given = "ptr %entries, ptr %results, ptr null, ptr %work, i64 1, i64 0"
-    lines += [f"call void {fixed(program.code.address)}({given})", "ret ptr null"]
+    lines += [f"call void {fixed_pointer(program.code.address)}({given})", "ret ptr null"]
     body = "\n".join(lines)
     return f"define ptr @{NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
 
@@ -163,7 +165,7 @@ _Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 @cache
 def cores() -> ThreadPoolExecutor:
-    """Threads that share the lanes of a call."""
+    """Thread pool that shares the lanes of a call."""
     return ThreadPoolExecutor(core_count(), "jaximpact")
 
 
@@ -172,7 +174,7 @@ def _at(address: int) -> int:
 
 
 def _arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-    """The buffers of a table as arrays of these shapes and dtypes."""
+    """Buffers of a call frame as numpy arrays."""
     found = []
     for i, (shape, dtype) in enumerate(kinds):
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize

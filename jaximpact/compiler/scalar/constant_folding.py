@@ -1,4 +1,4 @@
-"""Arithmetic on known numbers, and what an operation with a known 0 or 1 is."""
+"""Constant folding, and simplification of operations with a constant 0 or 1."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDED: dict[str, Callable] = {
 
 
 def fold(name: str, x: Sequence[Any], params: Any) -> Any:
-    """The result for known numbers, or None where it is left to the emitter."""
+    """Result of an operation on constants, or None if it is left to the emitter."""
     if name == "select_n":
         return x[1 + int(x[0])]
     if name == "convert_element_type":

@@ -1,4 +1,4 @@
-"""Loops, branches and calls: what the emitter has to write is told in functions of values."""
+"""Rules for loops, branches and calls, which pass their bodies to the emitter as functions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """A loop over a counter; one over sequences is the emitter's, unless it is a single turn."""
+    """Lowers a scan: length 1 is inlined; without xs and ys it becomes a counted loop; any other is left to `emitter.scan`."""
     p = eqn.params
     a, count = scan_counts(p)
     fixed, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
@@ -65,7 +65,7 @@ def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Newer versions of jax give `lax.custom_root` as an object."""
+    """Lowers `lax.custom_root` in newer versions of jax, which give it as an object: evaluates its expansion."""
     primitive = eqn.params["_prim"]
 
     def flat(*leaves: Any) -> list:
@@ -75,7 +75,7 @@ def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def platform_index(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Of implementations for several platforms, which must all mean the same, the one for any."""
+    """Index of the platform-independent branch among platform-specific implementations, which must all mean the same."""
     return [one(np.int32(eqn.params["platforms"].index(None)))]
 
 

@@ -1,4 +1,4 @@
-"""How much a program of numbers would be, before it is written."""
+"""Estimated size of a program of separate numbers, before it is emitted."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ LARGE = 50  # operations of a primitive of large arrays
 
 
 def products(eqn: Any) -> int:
-    """Terms of the sums of a dot product."""
+    """Number of terms in the sums of a dot product."""
     (contracted, _), _ = eqn.params["dimension_numbers"]
     shape = eqn.invars[0].aval.shape
     return math.prod(eqn.outvars[0].aval.shape) * math.prod(shape[i] for i in contracted)
 
 
 def is_large(eqn: Any, small: int = SMALL) -> bool:
-    """Whether a primitive is a loop over memory, where arrays of so many entries are small."""
+    """Whether a primitive has an array with more than ``small`` entries, and so becomes a loop over memory."""
     if eqn.primitive.name == "dot_general" and products(eqn) > small:
         return True
     return eqn.primitive.name == "top_k" or any(math.prod(v.aval.shape) > small for v in (*eqn.invars, *eqn.outvars))
 
 
 def cost(jaxpr: Any, small: int = SMALL) -> int:
-    """Operations on numbers, loops counted once."""
+    """Number of scalar operations, each loop body counted once."""
     return sum(_of(eqn, small) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
 
 

@@ -1,4 +1,4 @@
-"""Data movement: numpy on arrays of numbers; where an index is not known, a choice among all that it may be."""
+"""Rules for data movement: numpy on object arrays; an unknown index becomes a selection among all possible ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .values import Value, fill_array, known, one, split
 
 
 def _move_rule(move: Callable[[Any, np.ndarray], Any]) -> Callable:
-    """A rule of one operand, from ``move(parameters, array)``."""
+    """Rule of a one-operand primitive, from ``move(parameters, array)``."""
     return lambda m, eqn, inputs: [move(eqn.params, inputs[0])]
 
 
@@ -49,7 +49,7 @@ def _pad(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _empty(m: Any, eqn: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """What nothing is read of: zeros do."""
+    """Rule for uninitialised arrays: zeros."""
     a = eqn.outvars[0].aval
     return [split(np.zeros(a.shape, a.dtype))]
 
@@ -65,7 +65,7 @@ def _iota(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def cut(m: Any, x: np.ndarray, starts: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
-    """``sizes`` entries along every axis from starts, which are clipped to those that there are."""
+    """Slice with ``sizes`` entries along every axis; starts are clamped to the valid range."""
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         last = x.shape[axis] - size
         part = lambda at, x=x, axis=axis, size=size: np.take(x, range(at, at + size), axis)
@@ -96,7 +96,7 @@ def clip_start(m: Any, start: Any, last: int) -> Any:
 
 
 def put(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combine: Callable) -> np.ndarray:
-    """x with ``combine(old, new)`` in a window; one that is not wholly inside is left out."""
+    """Copy of x with ``combine(old, new)`` in a window; a window not wholly inside x is skipped."""
     found = x.copy()
     ranges = [range(n - size + 1) for n, size in zip(x.shape, window.shape, strict=True)]
     ranges = [[int(s)] if known(s) and s in r else [] if known(s) else r for s, r in zip(starts, ranges, strict=True)]  # type: ignore[misc]
@@ -109,7 +109,10 @@ def put(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combin
 
 
 def _positions(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tuple[int, int]], rank: int) -> Iterator:
-    """Of every index vector its place among them, and the start that it means; ``batch`` are pairs of axes, of array and place."""
+    """Yields, for each index vector of a gather or scatter, its position in ``indices`` and the start of its window in the array.
+
+    ``batch`` holds pairs of batch axes: of the array, and of ``indices``.
+    """
     for where in np.ndindex(indices.shape[:-1]):
         starts: list[Any] = [np.int32(0)] * rank
         for axis, i in zip(axes, indices[where], strict=True):
@@ -147,19 +150,19 @@ def _gather(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [found.transpose(order)]
 
 
-def replaced(p: Any) -> bool:
-    """Whether a scatter puts new numbers in the place of the old ones; else it computes them, by its ``update_jaxpr``."""
+def replaces_entries(p: Any) -> bool:
+    """Whether a scatter overwrites entries; otherwise it combines old and new by its ``update_jaxpr``."""
     jaxpr = p["update_jaxpr"]
     return jaxpr is None or (not jaxpr.eqns and list(jaxpr.outvars) == list(jaxpr.invars[1:]))
 
 
-def updated(m: Any, p: Any, old: Any, new: Any) -> Any:
-    """The number that a scatter computes of an old and a new one."""
+def combine_entry(m: Any, p: Any, old: Any, new: Any) -> Any:
+    """Entry that a scatter computes from the old and the new one."""
     return m.evaluate(p["update_jaxpr"], [split(x) for x in p["update_consts"]], [one(old), one(new)])[0].item()
 
 
 def _scatter(name: str) -> Callable:
-    """x.at[indices].set, or add, ...; windows that are not wholly inside are left out, or moved inside."""
+    """Rule for x.at[indices].set, .add, ...; windows not wholly inside are skipped or clamped, by the mode."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         x, indices, updates = inputs
@@ -170,9 +173,11 @@ def _scatter(name: str) -> Callable:
         sizes = iter(updates.shape[len(lead) :])
         shape = [1 if i in gone else next(sizes) for i in range(x.ndim)]
         combine = (lambda old, new: m.each(name, old, new)) if name else lambda old, new: new
-        if not name and not replaced(eqn.params):
+        if not name and not replaces_entries(eqn.params):
             pairs = lambda old, new: zip(old.flat, new.flat, strict=True)
-            combine = lambda old, new: fill_array(old.shape, (updated(m, eqn.params, *x) for x in pairs(old, new)))
+            combine = lambda old, new: fill_array(
+                old.shape, (combine_entry(m, eqn.params, *x) for x in pairs(old, new))
+            )
         batch = list(zip(n.operand_batching_dims, n.scatter_indices_batching_dims, strict=True))
         for where, starts in _positions(indices, n.scatter_dims_to_operand_dims, batch, x.ndim):
             if _mode(eqn, "CLIP"):

@@ -1,4 +1,4 @@
-"""The interpreter: a jaxpr walked once, its arrays held as numbers."""
+"""Interpreter of jaxprs whose arrays are object arrays of separate numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CONTROL: dict[str, Callable] = control.RULES
 
 
 class ScalarInterpreter:
-    """Executes jaxprs on numbers by an emitter; ``given``: values of variables that they close over, the others are known."""
+    """Evaluates jaxprs on separate numbers through an emitter.
+
+    ``given`` holds the values of closed-over variables that are inputs of the program; other closed-over values are constants.
+    """
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
@@ -35,7 +38,10 @@ class ScalarInterpreter:
         self.kept: dict[int, tuple[Any, list]] = {}
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
-        """An elementwise primitive of numbers; ``structural``: a known zero in a product or quotient is one of the structure, not written."""
+        """Applies an elementwise primitive to numbers.
+
+        ``structural``: a constant 0 comes from a sparse tangent, so 0 * x may be dropped; False keeps the user's own 0 * x, which may be NaN.
+        """
         if all(map(known, x)):
             found = fold(name, x, params)
             if found is not None:
@@ -47,20 +53,20 @@ class ScalarInterpreter:
         return self.emitter.op(name, params, *x)
 
     def each(self, name: str, *arrays: np.ndarray, params: Any = None, structural: bool = True) -> np.ndarray:
-        """The same, entry by entry."""
+        """Applies an elementwise primitive to arrays of numbers."""
         arrays = np.broadcast_arrays(*arrays)
         entries = zip(*(a.flat for a in arrays), strict=True)
         return fill_array(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
 
     def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
-        """The outputs of a jaxpr."""
+        """Evaluates a jaxpr: its outputs for the given inputs."""
         closed = as_closed(jaxpr)
         closes = zip(closed.jaxpr.constvars, closed.consts, strict=True)
         constants = [self.given[v] if v in self.given else self.constant(x) for v, x in closes]
         return self.evaluate(closed.jaxpr, constants, values)
 
     def constant(self, x: Any) -> Value:
-        """A known array."""
+        """A constant array, as separate numbers if it is small."""
         return split(x) if np.size(x) <= self.emitter.small else self.emitter.constant(np.asarray(x))
 
     def evaluate(self, jaxpr: Any, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
@@ -71,13 +77,13 @@ class ScalarInterpreter:
         return [read(v) for v in jaxpr.outvars]
 
     def needed(self, jaxpr: Any) -> list:
-        """The equations that something depends on."""
+        """Equations on which an output depends, remembered by jaxpr."""
         if id(jaxpr) not in self.kept:
             self.kept[id(jaxpr)] = jaxpr, needed(jaxpr)  # which lives as long as its number is known
         return self.kept[id(jaxpr)][1]
 
     def is_searched(self, name: str, inputs: list[Value]) -> bool:
-        """Whether an entry at an unknown place is better looked up in memory than chosen among all."""
+        """Whether an entry at an unknown index is better looked up in memory than selected among all."""
         places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
         return self.emitter.memory and inputs[0].size > SEARCHED and not all(map(all_known, places))
 
@@ -103,9 +109,9 @@ class ScalarInterpreter:
 
 
 def inputs(closed: Any) -> tuple[list, list]:
-    """The variables of a jaxpr that are inputs of its program, and the values of those that it, or a function called in it, closes over.
+    """Input variables of a jaxpr's program, and the values of the closed-over ones among them.
 
-    Whole numbers, which may be indices, are part of the program.
+    Closed-over integers, which may be indices, are constants of the program.
     """
     given = {v: x for v, x in closed_over(closed).items() if _is_given(x)}
     return [*closed.jaxpr.invars, *given], [*given.values()]

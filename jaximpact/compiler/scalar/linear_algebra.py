@@ -15,7 +15,7 @@ from .values import Value, fill_array, one
 
 
 def matrices(rule: Callable) -> Callable:
-    """A rule for stacks of matrices, from one for matrices."""
+    """Extends a rule for one matrix to stacks of matrices."""
 
     def of_stack(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         lead = eqn.invars[0].aval.shape[:-2]
@@ -63,7 +63,7 @@ def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """With partial pivoting, rows exchanged by selection."""
+    """LU factorisation with partial pivoting; rows are exchanged by selection."""
     a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
     n = len(a)
     permutation, pivots = [np.int32(i) for i in range(n)], []
@@ -89,7 +89,7 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def as_traced(function: Callable[[Any], Callable]) -> Callable:
-    """A rule from a jax function, ``function(parameters)``, of the operands."""
+    """Rule that interprets the jaxpr of a jax function, ``function(parameters)``, of the operands."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         flat = lambda *x: jax.tree.leaves(function(eqn.params)(*x))
@@ -102,7 +102,7 @@ SWEEPS = 12  # of Jacobi's method, which converges quadratically: 6 to 8 suffice
 
 
 def _eigen(p: Any) -> Callable:
-    """Vectors and values of a symmetric matrix, by Jacobi's cyclic method: Golub and Van Loan, Matrix Computations (2013), 8.5."""
+    """Eigenvectors and eigenvalues of a symmetric matrix by Jacobi's cyclic method: Golub and Van Loan, Matrix Computations (2013), 8.5."""
 
     def rotate(a: Array, v: Array, i: int, j: int) -> tuple[Array, Array]:
         off, apart = a[i, j], a[j, j] - a[i, i]

@@ -18,7 +18,7 @@ def total(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
 
 
 def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:
-    """The axes of an operand of a product: batch, free, contracted, or the contracted ones before the free; and the free sizes."""
+    """Axes of a product's operand in the order batch, free, contracted (or contracted before free), and the sizes of the free ones."""
     free = [i for i in range(len(x.shape)) if i not in (*batch, *contract)]
     return [*batch, *free, *contract] if last else [*batch, *contract, *free], [x.shape[i] for i in free]
 
@@ -61,7 +61,7 @@ def _reducer(name: str, start: Any) -> Callable:
 
 
 def _arg(name: str) -> Callable:
-    """The first of the best; a NaN is better than any number."""
+    """Rule for argmax or argmin: the first of equal entries; NaN wins."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (axis,), dtype = eqn.params["axes"], np.dtype(eqn.params["index_dtype"])
@@ -90,7 +90,7 @@ def _cumulative(name: str) -> Callable:
 
 
 def _sort(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Neighbours exchanged where out of order, n times: stable, NaN last."""
+    """Odd-even transposition sort: n passes of neighbour exchanges; stable, NaN last."""
     if eqn.params["num_keys"] != 1:
         raise Unsupported("sort by several keys")
     axis = eqn.params["dimension"]

@@ -1,4 +1,4 @@
-"""Arrays of numbers, known or of an emitter, and what an emitter has to offer."""
+"""Arrays of separate numbers, constant or emitted, and the interface of an emitter."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Value = Any  # an object array of numbers, or a large array in an emitter's memo
 
 
 class Unsupported(Exception):
-    """A primitive, or an array, that has no rule where lanes are executed together; the message names it."""
+    """Raised for a primitive or an array without a rule in compiled code; the message names it."""
 
 
 class Emitter(Protocol):
-    """What writes instructions. Its numbers have a ``dtype``; the same in all lanes, or one for each (then they vary)."""
+    """Interface of an emitter of instructions. Its numbers have a ``dtype`` and are shared by all lanes or vary between lanes."""
 
     memory: bool  # whether it has room for large arrays
     small: int  # entries of an array that is numbers
 
     def op(self, name: str, params: Any, *values: Any) -> Any:
-        """An elementwise primitive of numbers, by its name in jax; ``params`` None: it has none."""
+        """Emits an elementwise primitive of numbers, by its jax name; ``params`` None means no parameters."""
 
     def constant(self, x: np.ndarray) -> Value:
-        """A known array too large for numbers."""
+        """A constant array too large for separate numbers."""
 
     def varies(self, x: Value) -> bool: ...
 
@@ -36,7 +36,7 @@ class Emitter(Protocol):
         continues: Callable[[list[Value]], Any],
         turn: Callable[[list[Value]], list],
     ) -> list[Value]:
-        """The carry once ``going`` is false; lanes that are done keep theirs."""
+        """Emits a while loop: the carry once ``continues`` is false; lanes that are done keep theirs."""
 
     def choose(
         self,
@@ -47,19 +47,19 @@ class Emitter(Protocol):
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list:
-        """The results of the branch of that number, in range, of the operands; of branches of so many operations."""
+        """Emits a switch: results of branch number ``which`` (clamped); ``sizes`` are the branches' operation counts."""
 
     def large(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """A primitive with an array too large for numbers among its operands or results."""
+        """Emits a primitive with a large array among its operands or results."""
 
     def stream(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]: ...
 
     def scan(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """A counted loop over sequences, or one that leaves some."""
+        """Emits a counted loop over sequences, or one that produces sequences."""
 
 
 def known(x: Any) -> bool:
-    """Whether a number is known while emitting."""
+    """Whether a number is a compile-time constant."""
     return isinstance(x, np.generic)
 
 
@@ -68,29 +68,29 @@ def all_known(x: Value) -> bool:
 
 
 def fill_array(shape: Sequence[int], entries: Iterable[Any]) -> np.ndarray:
-    """The object array of a shape with these entries."""
+    """Object array with the given shape and entries."""
     found = np.empty(shape, object)
     found.reshape(-1)[:] = np.fromiter(entries, object, found.size)
     return found
 
 
 def one(x: Any) -> np.ndarray:
-    """A number as an array ()."""
+    """A number as an array of shape ()."""
     return fill_array((), [x])
 
 
 def split(x: Any) -> np.ndarray:
-    """A known array as separate numbers."""
+    """A constant array as separate numbers."""
     x = np.asarray(x)
     return fill_array(x.shape, x.ravel())
 
 
 def join_known(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """The array of known numbers."""
+    """Constant numbers as a numpy array."""
     return np.array(list(x.flat), dtype).reshape(x.shape)
 
 
 def carried_axes(axes: Any, operands: Any) -> Any:
-    """Whether each leaf of the operands carries a lane axis, from a prefix of them with 0 and None."""
+    """Mask of the operands' leaves with a lane axis, from a prefix of axes 0 and None."""
     none = lambda x: x is None
     return jax.tree.map(lambda axis, x: jax.tree.map(lambda _: axis is not None, x), axes, operands, is_leaf=none)

@@ -1,4 +1,4 @@
-"""Contact laws and solvers: `law` is what a step may ask, `solved` the law by a solver, then one file a solver."""
+"""Contact laws and solvers: `laws` is the interface for schemes, `solved` the law by a solver, then one file for each solver."""
 
 from .active_set import ActiveSet
 from .admm import ADMM

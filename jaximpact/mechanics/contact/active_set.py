@@ -55,13 +55,12 @@ class ActiveSet(ContactSolver):
         return m <= ENUMERATE
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Constraints solved for together: at most d have independent gradients, and crystals of spheres close some more;
-        a few where few are closed."""
+        """Sizes of the working sets: at most d gradients are independent, and crystals of spheres close a few contacts more."""
         size = min(m, max(24, d + d // 2))
         return (16, size) if size > 32 else (size,)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        """As `ContactSolver.impulses`; active sets are guessed from the contacts that carry an impulse in ``guess``, if any do."""
+        """Solves as `ContactSolver.impulses` says; the initial active set is that of the impulses in ``guess``, if there are any."""
         m, d = contacts.shape
         a = contacts.delassus()
         if m <= ENUMERATE:
@@ -74,7 +73,7 @@ class ActiveSet(ContactSolver):
 
 
 class Attempt(NamedTuple):
-    """Impulses (m,), whether they solve the problem, iterations spent and status bits."""
+    """Result of one attempt: impulses (m,), whether they solve the problem, iterations and status bits."""
 
     impulse: Array
     solved: Array
@@ -83,16 +82,16 @@ class Attempt(NamedTuple):
 
 
 def solves(a: Array, b: Array, x: Array, tolerance: Array) -> Array:
-    """Whether impulses x >= 0 leave a KKT residual within the tolerance, or round-off."""
+    """Whether impulses x >= 0 have a KKT residual within the tolerance or round-off."""
     residual = jnp.abs(jnp.minimum(a @ x + b, jnp.diagonal(a) * x))
     return jnp.all(residual <= jnp.maximum(tolerance, 32 * jnp.finfo(b.dtype).eps * (jnp.abs(a) @ x + jnp.abs(b))))
 
 
 def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most: int) -> Attempt:
-    """Primal-dual active sets (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)), a few.
+    """A few iterations of primal-dual active sets (M. Hintermueller, K. Ito, K. Kunisch, SIAM J. Optim. 13 (2002)).
 
-    Unsolved where they do not converge, and where more contacts than ``most`` are closed: pivots close independent ones
-    only, which leaves room in the working set for others.
+    The attempt counts as unsolved if it does not converge, or closes more than ``most`` contacts: pivoting closes independent
+    contacts only, and so leaves room in the working set.
     """
     # regularised against dependent gradients; each factorisation corrects the impulses of the one before
     shift = jnp.maximum(1e-12, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
@@ -123,10 +122,9 @@ def guess_active_set(a: Array, b: Array, tolerance: Array, start: Attempt, most:
 def pivot_and_refine(
     a: Array, b: Array, tolerance: Array, start: Attempt, pivots: Callable[..., Impulses] | None = None
 ) -> Impulses:
-    """The dual active set method (or other ``pivots``) where the start is no solution, then as a proximal iteration while its
-    result is none.
+    """Dual active-set method (or other ``pivots``) from ``start``, followed by proximal iterations until the residual is met.
 
-    The proximal problem, A + r I for A and b - r x for b, has no dependent gradients.
+    The proximal problem replaces A by A + r I and b by b - r x, and has no dependent gradients.
     """
     shift = jnp.maximum(PROXIMAL, 64 * jnp.finfo(b.dtype).eps) * jnp.diagonal(a)
 
@@ -148,7 +146,7 @@ def pivot_and_refine(
 
 
 def enumerate_sets(a: Array, b: Array) -> Impulses:
-    """The best of the 2^m active sets, unrolled: m <= 3."""
+    """Best of all 2^m active sets, unrolled: m <= 3."""
     m = b.shape[0]
     best, best_score = [jnp.zeros((), b.dtype)] * m, jnp.max(-b)
     for size in range(1, m + 1):

@@ -1,4 +1,4 @@
-"""Conjugate gradients on the contacts that push, with projected gradient steps that change which these are.
+"""Contact solver by conjugate gradients on the active contacts, with projected gradient steps that change the active set.
 
 Reference: Z. Dostal, J. Schoberl, Minimizing quadratic functions over non-negative cone with the rate of convergence and finite
 termination, Comput. Optim. Appl. 30 (2005), algorithm MPRGP.
@@ -25,9 +25,9 @@ STEP = 1.9  # of a projected gradient step, over the largest eigenvalue: 2 is th
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class ConjugateGradients(ContactSolver):
-    """For very many contacts: needs only G v and M^-1 G' L, and some half as many of them as `ProjectedGradient`.
+    """For very many contacts: needs only G v and M^-1 G' L, and about half as many of these products as `ProjectedGradient`.
 
-    On a CPU contacts between bodies are walked over by native code.
+    On a CPU native code loops over contacts between bodies.
 
     Attributes:
         tolerance: KKT residual [gap velocity]; by default 1e-8 of the speed at which contacts close.
@@ -49,7 +49,7 @@ class ConjugateGradients(ContactSolver):
         return Impulses(impulse, count, jnp.zeros((), jnp.int32), jump)
 
     def _products(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> tuple[Array, Array]:
-        """By products with all contacts, as XLA takes them."""
+        """MPRGP with products over all contacts, for XLA."""
         diagonal, present, root, scale = unit_scaling(contacts)
         product = lambda x: scale * contacts.velocity(contacts.jump(scale * x))
         b = scale * offset
@@ -101,8 +101,9 @@ class ConjugateGradients(ContactSolver):
 
 
 class _Face(NamedTuple):
-    """Scaled impulses x, their gradient g and the direction p, (m,); whether g was worked out from x; residual over tolerance,
-    squares of the free and of the chopped gradient."""
+    """Iterate: scaled impulses x, gradient g and direction p (m,); whether g was computed from x; residual over tolerance; squared norms of the
+    free and the chopped gradient.
+    """
 
     x: Array
     g: Array
@@ -114,7 +115,7 @@ class _Face(NamedTuple):
 
 
 def _largest(product: Callable[[Array], Array], x: Array) -> Array:
-    """The largest eigenvalue, with a margin."""
+    """Largest eigenvalue of A by the power method, with a margin."""
 
     def body(_: int, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         x = carry[0]

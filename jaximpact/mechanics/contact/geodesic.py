@@ -54,7 +54,7 @@ def geodesic(problem: Problem, z: Array, w: Array, args: Any) -> Array:
 
 
 def project_geodesic(solver: ContactSolver, problem: Problem, target: Target, args: Any) -> Reaction:
-    """Geodesic projection of a target; of the solver it takes the tolerance and the number of linearisations.
+    """Projects a target along a geodesic, with the solver's tolerance and number of linearisations.
 
     The impulse is s / (scale |grad f|) with the gradient's length in M^-1 at Z: the multiplier of the unit normal.
     """

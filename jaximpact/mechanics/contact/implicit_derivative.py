@@ -1,4 +1,4 @@
-"""The one derivative that all contact solvers share: that of the solution, whatever iteration found it."""
+"""Derivative of a contact problem's solution by the implicit function theorem, shared by all solvers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .laws import Reaction
 
 
 def reaction(residual: Callable, solve: Callable, d: int, m: int, dtype: Any, dense: bool = True) -> Reaction:
-    """A root (jump, impulse) of ``residual``, found by ``solve()`` with (residual, iterations, status) beside it.
+    """Root (jump, impulse) of ``residual``, differentiable; ``solve()`` finds it and returns (residual, iterations, status) beside it.
 
     Forward and reverse mode follow from the implicit function theorem at the solution with the active set frozen.
     Dependent active gradients are regularised by round-off: the jump's derivative is then still right, the split between
@@ -36,8 +36,10 @@ def reaction(residual: Callable, solve: Callable, d: int, m: int, dtype: Any, de
 
 
 def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
-    """x = (jump, impulse) with ``linear(x) = y``, by block elimination, with everything that multiplies y kept free of it
-    (it is transposed in reverse mode)."""
+    """Solves ``linear(x) = y`` for x = (jump, impulse) by block elimination.
+
+    No factor that multiplies y may depend on y, since it is transposed in reverse mode.
+    """
     flat, unravel = ravel_pytree(y)
     d = y[0].size
     matrix = jax.jacfwd(lambda x: ravel_pytree(linear(unravel(x)))[0])(jnp.zeros_like(flat))
@@ -51,8 +53,11 @@ def _tangent(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
 
 
 def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The same by conjugate gradients, where ``linear`` is (P jump - J impulse, G jump of closed contacts and impulse of open ones)
-    with P near 1: 1 where gaps are linear, else less by what gradients turn in a step."""
+    """Solves ``linear(x) = y`` by conjugate gradients.
+
+    ``linear`` is (P jump - J impulse, G jump of closed contacts and impulse of open ones), where P is 1 for linear gaps and otherwise
+    differs from 1 by the turn of the gradients in a step.
+    """
     none = jnp.zeros_like(y[0]), jnp.zeros_like(y[1])
     opened = linear((none[0], jnp.ones_like(y[1])))[1] != 0
     closed = lambda x: jnp.where(opened, 0, x)

@@ -1,7 +1,7 @@
-"""What a step may ask for: impulses at the level of velocities, or the projection of a position.
+"""Contact laws, as a step uses them: impulses for gap velocities, or the projection of a position.
 
-A scheme asks its contact law and never knows which one it has: `solved.Solved` finds the impulses, `Open` gives none and
-says where one should act, `Held` keeps given contacts closed, which makes of a step the derivative of one.
+A scheme does not know which law it is given: `solved.Solved` computes the impulses, `Open` gives none and reports where one should
+act, `Held` keeps given contacts closed, so that differentiating a step gives the derivative with the active set frozen.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MARGIN = 1.001  # of what a step moves, for the rounding of a bound
 
 
 class Reaction(NamedTuple):
-    """What contacts answer to a step.
+    """Answer of a contact law to a step: velocity jump, impulses and their accuracy.
 
     ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) which contacts carry an impulse or, with `Open`,
     would be violated without; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver, summed over
@@ -41,20 +41,20 @@ class Reaction(NamedTuple):
 
     @classmethod
     def exact(cls, jump: Array, impulse: Array, acts: Array) -> Reaction:
-        """One that leaves nothing to report."""
+        """A reaction with residual 0, no iterations and a clean status."""
         zero = jnp.zeros((), jnp.int32)
         return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero)
 
     @classmethod
     def none(cls, d: int, acts: Array, dtype: Any) -> Reaction:
-        """No impulse, of contacts ``acts`` (m,) that should have one."""
+        """A reaction without impulses, where contacts ``acts`` (m,) should have one."""
         return cls.exact(jnp.zeros(d, dtype), jnp.zeros(acts.shape, dtype), acts)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Target:
-    """A position to be made admissible: W = base + increment, (d,) each, onto f(time, .) >= 0, as Z = W + scale * jump.
+    """Position to be projected: W = base + increment, (d,) each, onto f(time, .) >= 0, as Z = W + scale * jump.
 
     ``scale`` is a time, h or h/(1+e). ``normal``: "implicit", M (Z - W) = scale * G(Z)' L as in the papers, the metric
     projection; "explicit", G(base)' L with the same exact constraint (SHAKE-like, second order in lasting contact); or
@@ -68,42 +68,42 @@ class Target:
     normal: str = field(default="implicit", metadata={"static": True})
 
     def point(self, jump: Array) -> Array:
-        """The position (d,) under a velocity jump (d,): nothing of its size is subtracted."""
+        """Position (d,) under a velocity jump (d,), computed without subtracting numbers of its own size."""
         return self.base + (self.increment + self.scale * jump)
 
 
 class ContactLaw(abc.ABC):
-    """What a step may ask for. ``solves``: whether the impulses solve the contact problem, so that a status says something."""
+    """Interface of contact laws. ``solves``: whether the law solves the contact problem, so that its status is meaningful."""
 
     solves: ClassVar[bool] = False
 
     @abc.abstractmethod
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        """Impulses 0 <= L _|_ A L + offset >= 0 of the contacts ``among`` (m,) bool, or of all; others carry nothing.
+        """Impulses 0 <= L _|_ A L + offset >= 0 of the contacts ``among`` (m,) bool, by default all; others get none.
 
         ``offset`` (m,): the gap velocities without impulses, restitution included.
         """
 
     @abc.abstractmethod
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
-        """The projection of a target onto the admissible positions, in a frozen metric."""
+        """Projects a target onto the admissible positions, in a frozen metric."""
 
     def beginning(self, guess: Array) -> ContactLaw:
-        """The same, a solver beginning with the impulses ``guess`` (m,)."""
+        """Copy whose solver starts from the impulses ``guess`` (m,)."""
         return self
 
     def resolution(self, pushed: Array) -> Any:
-        """Gap velocity up to which an impulse may be none, (), of contacts with A_aa L = ``pushed`` (m,): what a solver leaves over."""
+        """Gap velocity, (), that a solver's tolerance leaves undetermined, for contacts with A_aa L = ``pushed`` (m,)."""
         return 0.0
 
     def acting(self, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array]:
-        """Which contacts (m,) act in `velocity`, and status bits, for a scheme that works out the impulses; constants."""
+        """Contacts (m,) that act in `velocity`, and status bits, without derivatives; for schemes that compute the impulses themselves."""
         found = self.velocity(*lax.stop_gradient((contacts, offset)), among)
         return found.acts, found.status
 
 
 def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> tuple[Contacts, Array]:
-    """The contact problem of the contacts ``among`` (m,): the others have no gradient, and open."""
+    """The contact problem of the contacts ``among`` (m,); the others get gradient zero and an open gap."""
     if among is None:
         return contacts, offset
     return contacts.masked(among), jnp.where(among, offset, jnp.max(jnp.abs(offset), initial=0.0))
@@ -112,10 +112,10 @@ def restrict_problem(contacts: Contacts, offset: Array, among: Array | None) -> 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Open(ContactLaw):
-    """No impulse; ``acts`` says which contacts are violated without, or may be, and if none is, nothing is left out.
+    """Law without impulses; ``acts`` marks contacts that are, or may be, violated without one.
 
-    The step of a motion far from its constraints, at the cost of a look at the gaps: where gaps cost much, at those of the
-    position that the step begins with, and whether they can close on the way.
+    It makes the free step of a motion, at the cost of evaluating the gaps; for expensive gaps, at the start of the step only, with
+    a bound on how far they can close.
     """
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
@@ -135,7 +135,7 @@ class Open(ContactLaw):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Held(ContactLaw):
-    """Impulses already known, as functions whose derivative is wanted with the closed contacts kept closed.
+    """Law with known impulses: its derivative keeps the closed contacts closed.
 
     ``closed`` (m,) contacts that stay closed, their ``impulse`` (m,), and the admissible ``point`` Z (d,). The derivative is
     that of the projection onto {f_a = 0, a closed}, by one Newton step from the known solution, and the free step's where
@@ -168,7 +168,7 @@ class Held(ContactLaw):
         return self._found(contacts, balance, jnp.diagonal(matrix), gap / target.scale)
 
     def _listed_position(self, problem: Problem, metric: Metric, target: Target, z: Array, args: Any) -> Reaction:
-        """The same at the known position z (d,), without a matrix."""
+        """Position projection with neighbour lists: derivative at the known position z (d,), without a matrix."""
         contacts: Any = problem.constraints.linearised(metric, target.time, z, args)  # type: ignore[union-attr]
         shift = target.scale * contacts.jump(self.impulse)
         gap = contacts.gap + lax.stop_gradient(contacts).velocity(shift - lax.stop_gradient(shift))

@@ -38,7 +38,7 @@ class ProjectedGradient(ContactSolver):
     max_iterations: int = field(default=5000, metadata={"static": True})
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Constraints solved for together: of dependent ones more than d may carry impulses."""
+        """Sizes of the working sets; with dependent gradients more than d constraints may carry impulses."""
         return (min(m, max(64, 4 * d)),)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:

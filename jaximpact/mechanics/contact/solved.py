@@ -1,4 +1,4 @@
-"""The contact law by a contact solver: a solver solves linearised problems, here they are made and their residual checked.
+"""Contact law by a contact solver: sets up linearised problems, checks their residuals, and differentiates the solution.
 
 Curved constraints are handled by successive linearisations around Z (SQP). The unknowns are the velocity jump and the
 impulse, not Z: nothing of the size of Z is subtracted, which keeps float32 usable and the residual in velocity units. Of
@@ -27,7 +27,7 @@ from .solver import ContactSolver, closing_speed, complementarity
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Solved(ContactLaw):
-    """Impulses found by a contact solver, differentiated with the contacts that act held closed."""
+    """Impulses computed by a contact solver; the derivative keeps the acting contacts closed."""
 
     solver: ContactSolver
     guess: Array | None = None  # impulses (m,) to begin with
@@ -36,7 +36,7 @@ class Solved(ContactLaw):
     solves: ClassVar[bool] = True
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
-        """Solved once, and again with more contacts while one outside the working set is violated."""
+        """Solves on a working set, and again on a larger one while a contact outside it is violated."""
         contacts, offset = restrict_problem(contacts, offset, among)
         m, d = contacts.shape
         if m == 0:
@@ -76,7 +76,7 @@ class Solved(ContactLaw):
 
 
 def coupling_status(contacts: Contacts, impulse: Array) -> Array:
-    """Status bit of impulses (m,) along gradients that are not orthogonal."""
+    """IMPULSES_COUPLED, if contacts with impulses (m,) have gradients that are not orthogonal."""
     if len(impulse) < 2:
         return jnp.zeros((), jnp.int32)
     acting = impulse > 0
@@ -84,9 +84,9 @@ def coupling_status(contacts: Contacts, impulse: Array) -> Array:
 
 
 def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Array, gap_velocity: Array) -> Array:
-    """The tolerance ``asked`` for, (), raised to the round-off (m,) of gap velocities made of velocities of a ``size`` (d,).
+    """Tolerance ``asked`` for, (), raised to the round-off (m,) of gap velocities made of velocities of ``size`` (d,).
 
-    Where the ``residual`` meets the first, the second is not worked out.
+    The round-off is computed only if ``residual`` exceeds the tolerance.
     """
 
     def raised(_: None) -> Array:
@@ -101,7 +101,7 @@ def _tolerance(asked: Any, residual: Array | None, contacts: Contacts, size: Arr
 
 
 class Iterate(NamedTuple):
-    """What one linearised problem leaves to the next: ``gap`` (m,) are all gap velocities, under ``jump``."""
+    """State of the SQP iteration over linearised problems; ``gap`` (m,) are all gap velocities under ``jump``."""
 
     jump: Array
     impulse: Array
@@ -118,11 +118,10 @@ class Iterate(NamedTuple):
         return cls(jnp.zeros(d, gap.dtype), none, gap, jnp.zeros((), gap.dtype), jnp.all(gap >= 0), zero, zero)
 
     def until_done(self, improve: Callable[[Iterate, int], Iterate], limit: int, sizes: tuple[int, ...]) -> Iterate:
-        """Improved while not done, ``limit`` times more than once at most; not at all where no gap is violated. Little is
-        carried: in a batch of small systems computing contacts again costs less than storing them.
+        """Repeats ``improve`` until done, at most 1 + ``limit`` times; not at all if no gap is violated.
 
-        The working sets have the last of the ``sizes``, or a smaller one, to begin with, where half of that is enough for
-        what is violated or as good as closed.
+        The carry is small: for batches of small systems recomputing contacts is cheaper than storing them. Working sets have the last of the
+        ``sizes``, or initially a smaller one if half of it suffices for the contacts that are violated or nearly closed.
         """
         now = self
         near = jnp.sum(self.gap < 0.1 * jnp.max(-self.gap))
@@ -142,20 +141,20 @@ class Iterate(NamedTuple):
         return now
 
     def pack_root(self) -> tuple[tuple[Array, Array], tuple[Array, Array, Array]]:
-        """As `implicit.reaction` wants it: root, and what is reported of it."""
+        """Result in the form of `implicit_derivative.reaction`: the root, and what is reported of it."""
         status = self.status | as_status(~self.done, Status.PROJECTION_NOT_CONVERGED)
         return (self.jump, self.impulse), (self.residual, self.iterations, status)
 
 
 class Selection(NamedTuple):
-    """The contacts a linearised problem is solved for: ``rows`` of all m, or None for all of them."""
+    """Working set of a linearised problem: numbers ``rows`` of the contacts, or None for all m."""
 
     rows: Array | None
     m: int
 
     @classmethod
     def of(cls, now: Iterate, size: int) -> Selection:
-        """``size`` of them, most likely to be closed: first what carries an impulse, then what has the least gap."""
+        """Selects the ``size`` contacts most likely closed: those with an impulse first, then those with the smallest gaps."""
         m = now.gap.shape[0]
         if size >= m:
             return cls(None, m)
@@ -168,12 +167,12 @@ class Selection(NamedTuple):
         return x if self.rows is None else x[self.rows]
 
     def spread(self, x: Array) -> Array:
-        """(m,), zero in what was left out."""
+        """Vector (m,) over all contacts, zero outside the working set."""
         return x if self.rows is None else jnp.zeros(self.m, x.dtype).at[self.rows].set(x, unique_indices=True)
 
 
 class _Velocities(NamedTuple):
-    """0 <= L _|_ A L + offset >= 0, once linearised: the projection onto a polyhedral set of velocities."""
+    """The linear problem 0 <= L _|_ A L + offset >= 0, a projection onto a polyhedral set of velocities."""
 
     solver: ContactSolver
     contacts: Contacts
@@ -182,7 +181,7 @@ class _Velocities(NamedTuple):
     couples: bool = True
 
     def improve(self, now: Iterate, size: int) -> Iterate:
-        """Solved for ``size`` contacts."""
+        """Solves on a working set of ``size`` contacts."""
         solver, contacts, offset, *_ = self
         chosen = Selection.of(now, size)
         part, start = contacts.take(chosen.rows), chosen.take(offset)
@@ -211,7 +210,7 @@ class _Velocities(NamedTuple):
         return start.until_done(self.improve, limit, sizes).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Zero at the solution, with the contacts that act held closed."""
+        """Residual of the equations with acting contacts held closed; zero at the solution."""
         jump, impulse = x
         active = lax.stop_gradient(impulse) > 0
         velocity = self.contacts.velocity(jump) + self.offset
@@ -219,7 +218,7 @@ class _Velocities(NamedTuple):
 
 
 class _ManyVelocities(_Velocities):
-    """The same for contacts that are listed: none is left out, nothing is tried again, and the round-off is estimated."""
+    """`_Velocities` for neighbour lists: all contacts are solved for at once, and the round-off is estimated."""
 
     def solve(self) -> tuple:
         solver, contacts, offset, guess, couples = self
@@ -236,7 +235,7 @@ class _ManyVelocities(_Velocities):
 
 
 class _ManyPositions(NamedTuple):
-    """The projection of a target onto the constraints of a list of near pairs, by linearised problems for all of them."""
+    """Projection of a target onto the constraints of a neighbour list, by linearised problems of all contacts."""
 
     solver: ContactSolver
     problem: Problem
@@ -247,13 +246,13 @@ class _ManyPositions(NamedTuple):
     couples: bool
 
     def contacts(self, jump: Array) -> Any:
-        """Those under a velocity jump, gaps as velocities."""
+        """Contacts at the position under a velocity jump, with gaps in velocity units."""
         constraints: Any = self.problem.constraints
         found = constraints.linearised(self.metric, self.target.time, self.target.point(jump), self.args)
         return found.at(found.gap / self.target.scale)
 
     def tolerance(self, asked: Any, contacts: Any, jump: Array) -> Array:
-        """The one asked for, raised to the round-off of positions over a step."""
+        """Tolerance ``asked`` for, raised to the round-off of positions over a step."""
         target, eps = self.target, jnp.finfo(jump.dtype).eps
         size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(jump)
         return jnp.maximum(asked, 32 * eps * (contacts.velocity_terms(size) + jnp.abs(contacts.gap)))
@@ -289,12 +288,12 @@ class _ManyPositions(NamedTuple):
         return found._replace(status=found.status | coupled).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Zero at the solution, with the contacts that act held closed."""
+        """Residual of the equations with acting contacts held closed; zero at the solution."""
         return _held(self, x, None)
 
 
 def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tuple[Array, Array]:
-    """What is left of the equations of a projection at (jump, impulse), with the contacts that act held closed."""
+    """Residual of a projection's equations at (jump, impulse), with acting contacts held closed."""
     jump, impulse = x
     target, active = projection.target, lax.stop_gradient(impulse) > 0
     gaps = lambda x: projection.problem.gaps(target.time, x, projection.args)
@@ -304,7 +303,7 @@ def _held(projection: Any, x: tuple[Array, Array], normals: Array | None) -> tup
 
 
 class _Positions(NamedTuple):
-    """The projection of a target: ``normals`` (m, d) where they are fixed, ``flat`` whether all gaps are affine."""
+    """Projection of a target by SQP: ``normals`` (m, d) if fixed, ``flat`` if all gaps are affine."""
 
     solver: ContactSolver
     problem: Problem
@@ -318,7 +317,7 @@ class _Positions(NamedTuple):
         return self.problem.gaps(self.target.time, x, self.args)
 
     def linearised(self, now: Iterate, chosen: Selection) -> Contacts:
-        """The chosen contacts at the point where ``now`` is."""
+        """The working set's contacts, linearised at the iterate ``now``."""
         if self.normals is None:
             point = self.target.point(now.jump)
             matrix = jacobian(self.problem, self.target.time, point, self.args, chosen.rows)[1]
@@ -327,7 +326,7 @@ class _Positions(NamedTuple):
         return Contacts(chosen.take(now.gap), matrix, self.metric.solve(matrix.T))
 
     def tolerance(self, asked: Any, contacts: Contacts, parts: Array, residual: Array | None = None) -> Array:
-        """The one ``asked`` for, raised to the round-off of a jump made of ``parts`` (d,)."""
+        """Tolerance ``asked`` for, raised to the round-off of a jump made of ``parts`` (d,)."""
         target = self.target
         size = (jnp.abs(target.base) + jnp.abs(target.increment)) / target.scale + jnp.abs(parts)
         return _tolerance(asked, residual, contacts, size, contacts.gap)
@@ -335,7 +334,7 @@ class _Positions(NamedTuple):
     def corrected(
         self, now: Iterate, contacts: Contacts, chosen: Selection, pulled: Array | None = None
     ) -> tuple[Iterate, Array]:
-        """With gradients from where ``now`` is; or from before, ``pulled`` (d,) being the jump its impulses make now."""
+        """Solves the working set linearised at ``now``, with new gradients; or with the previous ones, ``pulled`` (d,) being their jump."""
         contacts, impulse = contacts.at(chosen.take(now.gap)), chosen.take(now.impulse)
         change = -now.jump if pulled is None else pulled - contacts.jump(impulse) - now.jump
         offset = contacts.gap + contacts.velocity(change)
@@ -365,7 +364,7 @@ class _Positions(NamedTuple):
         return Iterate(jump, impulse, gap, residual, done, found.iterations, status), pulled
 
     def improve(self, now: Iterate, size: int) -> Iterate:
-        """Solved for ``size`` contacts, linearised where ``now`` is."""
+        """Solves on a working set of ``size`` contacts, linearised at ``now``."""
         chosen = Selection.of(now, size)
         contacts = self.linearised(now, chosen)
         if len(now.gap) <= SMALL or not self.solver.warm_starts:
@@ -396,5 +395,5 @@ class _Positions(NamedTuple):
         return start.until_done(self.improve, self.solver.max_linearisations, sizes).pack_root()
 
     def residual(self, x: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Zero at the solution, with the contacts that act held closed."""
+        """Residual of the equations with acting contacts held closed; zero at the solution."""
         return _held(self, x, self.normals)

@@ -1,8 +1,8 @@
-"""What a contact solver is: a method for the contact problem of one linearisation, and what every solver measures with.
+"""Interface of contact solvers, which solve one linearised contact problem, and the residuals that all of them use.
 
 The problem is the linear complementarity problem 0 <= L _|_ A L + b >= 0 with the Delassus matrix A = G M^-1 G', in
 gap velocities [unit of f per unit of time]: tolerances and residuals are free of the factor 1/h that amplifies an error in
-position. What a step asks of it stands in `law`, curved constraints and derivatives in `solved`.
+position. The interface for steps is in `laws`; curved constraints and derivatives are in `solved`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..linearisation import Contacts
 
 
 class Impulses(NamedTuple):
-    """Solution of one linearised problem: impulse (m,), iterations (), status bits (); the velocity jump (d,) where a solver has it."""
+    """Solution of one linearised problem: impulse (m,), iterations (), status bits (), and the velocity jump (d,) if the solver has it."""
 
     impulse: Array
     iterations: Array
@@ -25,12 +25,12 @@ class Impulses(NamedTuple):
     jump: Array | None = None
 
     def jumped(self, contacts: Contacts) -> Array:
-        """The velocity jump (d,)."""
+        """Velocity jump (d,) of the impulses."""
         return contacts.jump(self.impulse) if self.jump is None else self.jump
 
 
 class ContactSolver(abc.ABC):
-    """A method for the contact problem of one linearisation: ``impulses`` is all that a new one must define.
+    """Base class of contact solvers, for the problem of one linearisation; a new one must define ``impulses`` alone.
 
     Of ``contacts`` it may ask for their numbers, ``shape``; gap velocities ``velocity(v)`` = G v, velocity jumps ``jump(L)`` =
     M^-1 G' L, and the ``diagonal()`` of the Delassus matrix; and for the matrix itself, ``delassus()``, if it suits few
@@ -54,10 +54,10 @@ class ContactSolver(abc.ABC):
 
     @abc.abstractmethod
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
-        """Impulses L >= 0 with w = A L + offset >= 0 and L w = 0, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
+        """Solves L >= 0, w = A L + offset >= 0, L w = 0 for the impulses L, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
 
     def allowed(self, speed: Array) -> Any:
-        """The KKT residual asked for, (), of contacts that close at ``speed`` ()."""
+        """Tolerated KKT residual, (), for contacts that close at ``speed`` ()."""
         if self.tolerance is not None:
             return self.tolerance
         return jnp.maximum(self.relative * speed, jnp.finfo(speed.dtype).tiny)
@@ -67,12 +67,12 @@ class ContactSolver(abc.ABC):
         return False
 
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
-        """Increasing numbers of constraints: only so many, the likely ones, are handed to the solver, and all are checked."""
+        """Increasing sizes of the working sets handed to the solver; all constraints are checked afterwards."""
         return (m,)
 
 
 def closing_speed(gap_velocity: Array) -> Array:
-    """Of the contact that closes fastest, ()."""
+    """Largest closing speed of any contact, ()."""
     return jnp.max(-gap_velocity, initial=0.0)
 
 

@@ -1,4 +1,4 @@
-"""Time-stepping schemes: one file a scheme, with its citation."""
+"""Time-stepping schemes, one file each, with its citation."""
 
 from .base import Info, Scheme, State
 from .event_corrected import EventCorrected

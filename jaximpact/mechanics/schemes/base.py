@@ -1,4 +1,4 @@
-"""What a scheme is: `init` and `step`, pure functions of one trajectory's small arrays, and its citation."""
+"""Interface of a scheme: `init` and `step`, pure functions of one motion's small arrays; and helpers that schemes share."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4,
 
 
 class State(NamedTuple):
-    """What the next step needs: step number n (t = t0 + n h), position q (d,), velocity v (d,) over the last step.
+    """State between steps: step number n (t = t0 + n h), position q (d,), and velocity v (d,) over the last step.
 
-    Below float64 steps are short beside the resolution of q: ``low`` (d,) is then what rounding has kept from q. ``lasting`` (m,) bool
-    are contacts that the next step has to ask for, whatever their gaps, None where a scheme asks by their gaps alone; ``joints`` ()
-    bool, whether two gaps may be one joint.
+    Attributes:
+        low: rounding remainder of q (d,), kept below float64, where a step may be smaller than the resolution of q.
+        lasting: mask (m,) of contacts that the next step includes whatever their gaps; None for schemes that select by gaps alone.
+        joints: whether two gaps may be the sides of one joint, ().
     """
 
     n: Array
@@ -41,26 +42,26 @@ class State(NamedTuple):
 
     @classmethod
     def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
-        """The state at step 0."""
+        """State at step 0."""
         return cls(jnp.zeros((), jnp.int32), motion.q0, motion.v0, zero_remainder(motion.q0), lasting, joints)
 
     def relisted(self, moved: Callable[[Array], Array]) -> State:
-        """The state on another list of near pairs of bodies: ``moved`` takes what it holds of contacts (m,) there."""
+        """The state on another neighbour list; ``moved`` maps its arrays of contacts (m,) to the new slots."""
         return self if self.lasting is None else self._replace(lasting=moved(self.lasting))
 
     def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
-        """The next state, ``shift`` (d,) further, with velocity v; the sum is compensated below float64."""
+        """The next state: displaced by ``shift`` (d,), with velocity v; the sum is compensated below float64."""
         q, low = add_compensated(self.q, shift, self.low)
         return State(self.n + 1, q, v, low, lasting, self.joints)
 
 
 def zero_remainder(q: Array) -> Array | None:
-    """What rounding has kept from a position (d,) at first; None in float64, where it does not matter."""
+    """Initial rounding remainder of a position (d,); None in float64, where positions are not compensated."""
     return None if q.dtype == jnp.float64 else jnp.zeros_like(q)
 
 
 def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, Array | None]:
-    """q + shift, and what rounding keeps from it, given what it kept before (Kahan's compensated sum)."""
+    """q + shift and its rounding remainder, given the previous remainder (Kahan's compensated sum)."""
     if low is None:
         return q + shift, None
     shift = shift + low
@@ -69,7 +70,7 @@ def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, A
 
 
 class Info(NamedTuple):
-    """What the reader needs of one step.
+    """Facts about one step, for rows and the account.
 
     ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the step, ``acts`` () whether a
     contact has one or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits.
@@ -85,7 +86,7 @@ class Info(NamedTuple):
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
-        """Of a step from its reaction, found with restitution ``e``; adds the status of the mass matrix."""
+        """Info of a step from its reaction, found with restitution ``e``; adds the status of the mass matrix."""
         status = found.status | mass_status(metric)
         if found.impulse.shape[0] > 1:
             # without restitution coupled impulses are the projection of the theory
@@ -94,13 +95,13 @@ class Info(NamedTuple):
 
     @classmethod
     def none(cls, q: Array, v: Array, m: int) -> Info:
-        """Of an `init`, which makes no step."""
+        """Info of `init`, which makes no step."""
         zero = jnp.zeros((), jnp.int32)
         return cls(q, v, jnp.zeros(m, q.dtype), jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero)
 
 
 class Traits(NamedTuple):
-    """What is to be known of a scheme before it makes a step; all static.
+    """Properties of a scheme; static.
 
     Attributes:
         steps: over how many steps an impact is spread, 1 or 2.
@@ -137,7 +138,7 @@ class Traits(NamedTuple):
 
 
 class Scheme(abc.ABC):
-    """A time-stepping scheme: `init` and `step` are all that a new one must define; `free_step`, `traits` and `check` it may.
+    """Base class of schemes: a new one must define `init` and `step`, and may define `free_step`, `traits` and `check`.
 
     Both are pure functions of one motion's small arrays, in float64 and float32. A step asks its contact law for impulses,
     whichever law it is: so one function gives contact steps, free steps and derivatives.
@@ -145,19 +146,19 @@ class Scheme(abc.ABC):
 
     @abc.abstractmethod
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        """State at n = 0 from initial data, whose velocity is admissible: see `trajectory.start`."""
+        """State at n = 0 from initial data, whose velocity is admissible: see `motion_loop.start`."""
 
     @abc.abstractmethod
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         """State at n + 1."""
 
     def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
-        """State at n + 1 without impulses; where ``info.acts`` or a status bit is set it is not to be used."""
+        """State at n + 1 without impulses; invalid if ``info.acts`` or a status bit is set."""
         return self.step(problem, Open(), motion, state)
 
     @property
     def traits(self) -> Traits:
-        """What is to be known before a step is made."""
+        """Properties of the scheme."""
         return Traits()
 
     def resolution(self, motion: Motion) -> Array:
@@ -169,9 +170,9 @@ class Scheme(abc.ABC):
         return self
 
     def check(self, problem: Problem, e: Any, m: int) -> None:
-        """Raise ValueError, on the host, where the scheme does not cover the problem or one of its options is wrong.
+        """Raises ValueError, on the host, if the scheme does not cover the problem or one of its options is wrong.
 
-        By default where the restitution is not of those that ``traits.restitution`` says.
+        By default the restitution must be one that ``traits.restitution`` allows.
         """
         name, covered = type(self).__name__, self.traits.restitution
         if covered == "none" and not is_traced(e) and np.any(np.asarray(e) != 0):
@@ -190,7 +191,7 @@ class Scheme(abc.ABC):
 
 @dataclass(frozen=True)
 class Wrapping(Scheme):
-    """A scheme that wraps a scheme."""
+    """A scheme that wraps another one."""
 
     scheme: Scheme
 
@@ -203,8 +204,10 @@ class Wrapping(Scheme):
 
 
 class Timing(NamedTuple):
-    """What tells impacts from a scheme's rows: its name, by how many steps a velocity lags behind its row, and whether an
-    impact takes two steps. Known without any array, so that a `Solution` carries it through jax's transformations."""
+    """Timing of a scheme's rows, by which impacts are recognised: its name, lag of velocities in steps, and whether an impact takes two steps.
+
+    It holds no array, so that a `Solution` carries it through jax's transformations.
+    """
 
     scheme: str
     velocity_lag: float
@@ -217,7 +220,7 @@ class Timing(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Steps that an impact takes."""
+        """Number of steps that an impact takes."""
         return 2 if self.rebounds else 1
 
 
@@ -232,19 +235,19 @@ def finite(state: State) -> Array:
 
 
 def mass_status(metric: Metric) -> Array:
-    """Status bits of a mass matrix."""
+    """Status bits of the mass matrix."""
     wrong = as_status(~metric.positive(), Status.MASS_NOT_POSITIVE)
     return wrong | as_status(~metric.symmetric(), Status.MASS_NOT_SYMMETRIC)
 
 
 def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> Array:
-    """Whether h is beyond the stability bound of an explicit force, seen along the present velocity, ().
+    """Whether h is beyond the stability bound of an explicit force, tested along the present velocity, ().
 
-    Where such a scheme is unstable the state alternates, (q, v) -> (q - h v, -v). The acceleration answers to that with
-    (h K + 2 C) v, K and C being stiffness and damping; h times it is below 4 v in a stable step, in the kinetic metric and in
-    every direction. What drives away so fast multiplies the motion by five in a step, and is not resolved either. The time is
-    the same in both: a force that varies in time counts for nothing. So do a velocity and an answer within the rounding of positions
-    and forces, which native code contracts into sums in one of two places: those of a body at rest.
+    An unstable state alternates, (q, v) -> (q - h v, -v). The acceleration changes by (h K + 2 C) v under that, with stiffness K and
+    damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every direction. A force that accelerates the motion
+    as strongly multiplies it by five in a step, which is not resolved either. Both evaluations use the same time, so that a force that varies
+    in time does not count. Velocities and changes within the round-off of positions and forces are ignored: a body at rest has only
+    those, and native code rounds sums differently from XLA.
     """
     if traits.explicit <= 0:
         return jnp.zeros((), bool)
@@ -275,8 +278,10 @@ def gradient_status(
     acting: Array,
     args: Any,
 ) -> Array:
-    """Status bit of contacts (m,) that act where no gradient describes the gap over a displacement ``shift`` (d,), to half of
-    what it could change: the gradient vanishes there, or the step is as long as the radius of curvature."""
+    """Status bit of acting contacts (m,) whose gradient does not describe the gap over the displacement ``shift`` (d,), by half or more.
+
+    The gradient vanishes there, or the step is as long as the radius of curvature.
+    """
     # of listed bodies another look at all gaps would cost as much as a step; how far they overlap is told
     if not law.solves or problem.is_local or is_flat(problem, t, q, args):
         return jnp.zeros((), jnp.int32)

@@ -1,4 +1,4 @@
-"""Derivatives that are right across impacts: a scheme that wraps a scheme, with its values and a corrected tangent.
+"""Derivatives that are right across impacts: a wrapper that keeps a scheme's values and corrects its tangent.
 
 Differentiating a time-stepping scheme through an impact loses the dependence of the impact's time on the data: an
 error that no step size cures. Here a step's values are left alone and its derivative is that of
@@ -40,9 +40,16 @@ FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REB
 
 
 class Tracked(NamedTuple):
-    """A scheme's state, whose n, q and v are its own, and what each contact (m,) did in the ``last`` step, whether it ever
-    had an impact (``met``), the number () of the ``latest`` impact's step, and by what times () the motion's own impacts
-    may come before (``late``) and after (``early``) those of the scheme; the gaps (m,) where the last step began, and their ``change`` in the step before."""
+    """A scheme's state with the history of its contacts; attributes n, q and v are the scheme's.
+
+    Attributes:
+        last: what each contact (m,) did in the last step.
+        met: whether each contact ever had an impact (m,).
+        latest: number () of the latest impact's step.
+        early, late: times () by which the scheme's impacts may be early or late against the motion's.
+        gap: gaps (m,) at the start of the last step.
+        change: their change (m,) in the step before that.
+    """
 
     state: Any
     last: Array
@@ -65,15 +72,15 @@ class Tracked(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Corrected(Wrapping):
-    """The values of a scheme, with the derivative of the motion: for schemes that locate no impacts."""
+    """Wraps a scheme that locates no impacts: its values, with the derivative of the motion."""
 
     @property
     def tangent(self) -> Scheme:
-        """The scheme that is differentiated."""
+        """Scheme whose step is differentiated."""
         return self.traits.tangent or self.scheme
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
-        """The scheme's, and what the contacts do at first."""
+        """Initial state of the scheme, and what the contacts do there."""
         state, info = self.scheme.init(problem, law, motion)
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         metric = Metric.at(problem, q0, args)
@@ -87,7 +94,7 @@ class Corrected(Wrapping):
         return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, jnp.zeros_like(gap)), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """The scheme's, with the derivative of the impacts' saltation and then the step with lasting contacts held closed."""
+        """Step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
         before, last, met, latest, early, late, *_ = state
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, e, args = motion.h, motion.e, motion.args
@@ -155,7 +162,7 @@ class Corrected(Wrapping):
         return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
-        """The scheme's, with its own derivative; a lasting contact acts, if only by opening, and one that is only just missed."""
+        """Free step with the scheme's own derivative; a lasting contact counts as acting, even if it opens, and so does a near miss."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
         surrogate = self.tangent.free_step(problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state)
         new, info = graft_tree((new, info), surrogate)
@@ -166,7 +173,7 @@ class Corrected(Wrapping):
 
 
 def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
-    """Which contacts (m,) are the other side of a joint at q (d,) that one of the ``sides`` (m,) belongs to."""
+    """Mask of contacts (m,) whose opposite side in a joint at q (d,) is one of the ``sides`` (m,)."""
     if not contacts.dense or len(sides) < 2:
         return jnp.zeros_like(sides)
     return jnp.any(contacts.joined(q)[1] & sides[None, :], axis=1)
@@ -175,8 +182,7 @@ def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:
 def derivative_status(
     here: Instant, q: Array, e: Array, impact: Array, grazing: Array, zeno: Array, impulse: Array
 ) -> Array:
-    """Status bits of what derivatives across a step suffer from: impacts of contacts (m,), what might be one, all that act by an
-    ``impulse`` (m,)."""
+    """Status bits of derivatives across a step with impacts or near-impacts of contacts (m,) and impulses (m,)."""
     oblique = here.contacts.coupled(impact)
     count = jnp.sum(impact)
     together = (count > 1) & (oblique | (count > IMPACTS))
@@ -193,7 +199,7 @@ def derivative_status(
 def velocity_at_row_time(
     problem: Problem, scheme: Scheme, motion: Motion, t: Array, q: Array, v: Array, apart: Array
 ) -> Array:
-    """A velocity reported at t, with the derivative of the velocity at t after a first impact.
+    """Velocity reported at t, with the derivative of the velocity at t once a first impact has happened.
 
     Velocities over a step are those of its middle: after an impact, between contacts (``apart``, ()), the derivative is that
     of v + h/2 a. Before the first contact it stays that of the discrete map.
@@ -209,12 +215,12 @@ def flight(h: Array, state: Tracked) -> Array:
 
 
 def elapsed(h: Array, first: Array, last: Any) -> Array:
-    """The time from a step to another."""
+    """Time between two steps, given by their numbers."""
     return h * (last - first).astype(h.dtype)
 
 
 def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Array:
-    """By what times (m,) impacts at a ``speed`` (m,) are off, after a ``flight`` () since the impact before.
+    """Timing errors (m,) of impacts at a ``speed`` (m,) after a ``flight`` () since the previous impact.
 
     The velocity behind that one is off by a quarter of h times the acceleration for each step that an impact takes, which is an eighth
     of the threshold (m,) for impacts.
@@ -223,7 +229,7 @@ def swings(traits: Traits, speed: Array, threshold: Array, flight: Array) -> Arr
 
 
 def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
-    """By what gaps (m,) may be off after a ``flight`` () since an impact, with the ``threshold`` (m,) of their velocities.
+    """Error bounds of gaps (m,) after a ``flight`` () since an impact, from the ``threshold`` (m,) of gap velocities.
 
     Measured, at worst: the velocity is off by h times the acceleration behind an impact of two steps, by a quarter of it behind one of
     one. Before the first impact it is of second order.
@@ -232,9 +238,9 @@ def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
 
 
 def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array) -> Array:
-    """Which impacts (m,) are so slow that the error of the gap after a ``flight`` () since the impact before may have made them.
+    """Mask of impacts (m,) so slow that they may be due to the error of the gap after a ``flight`` () since the impact before.
 
-    Not of a contact that ``met`` (m,) that one and comes back from it: its impact is late or early alone.
+    Excepts contacts that had that impact (``met``) and fall back: their impact is early or late, but is one.
     """
     speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
     weak = impact & (speed**2 <= 2 * pull * gap_errors(traits, flight, here.threshold))
@@ -242,8 +248,10 @@ def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, fligh
 
 
 def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked) -> tuple[Array, Array, Array]:
-    """Which gaps (m,) were least a step ago, so near zero that h cannot tell whether they close: those that do would meet at a speed
-    below the threshold for impacts, or by the error of a gap since the impact before. Returns gaps, and their changes in a step, too."""
+    """Mask of gaps (m,) with a minimum a step ago that is too near zero for h to decide whether they close; gaps; and their changes.
+
+    If they close, their speed is below the threshold of impacts, or the minimum is within the error of gaps since the last impact.
+    """
     t, q, args = lax.stop_gradient((motion.time(state.n), state.q, motion.args))
     gap = problem.gaps(t, q, args)
     change = gap - state.gap

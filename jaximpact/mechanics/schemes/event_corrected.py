@@ -46,7 +46,7 @@ class EventState(NamedTuple):
 
 
 class _Progress(NamedTuple):
-    """Where a step has come: time since its start, state, and what is reported of it; ``met`` (m,): contacts with an impact."""
+    """Progress within a step: time since its start, state, and totals to report; ``met`` (m,): contacts with an impact."""
 
     elapsed: Array
     q: Array
@@ -61,7 +61,7 @@ class _Progress(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """The path from (q, v) at t over a time r, along which the acceleration goes linearly from a to a + change."""
+    """Cubic path from (q, v) at t over a time r, with acceleration varying linearly from a to a + change."""
 
     t: Array
     r: Array
@@ -145,7 +145,7 @@ class EventCorrected(Scheme):
         return EventState(n + 1, q_new, v, closed, latest, low), info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
-        """The step of a motion that meets and leaves no contact."""
+        """Step without contact; invalid, as ``info.acts`` says, if a contact is closed or an event may lie in the step."""
         h, args = motion.h, motion.args
         r = h if length is None else length
         n, q, v, closed, latest, low = state
@@ -172,7 +172,7 @@ class EventCorrected(Scheme):
         progress: _Progress,
         left: Array,
     ) -> _Progress:
-        """Follow the path to the next event, of which ``left`` may be located, or to the end of the step, and treat it."""
+        """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
         h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         t, r, last = start + elapsed, length - elapsed, left == 0
@@ -230,10 +230,9 @@ class EventCorrected(Scheme):
         kinks: Kinks | None,
         idle: Array,
     ) -> tuple[_Progress, Array]:
-        """At an end of the path: lasting contacts back onto their surface, the impact law for the candidates.
+        """Treats the end of a path: puts lasting contacts back onto their surface, and applies the impact law to the candidates.
 
-        A lasting contact whose gap had a kink on the path is let go, or struck. Returns the progress made and which contacts (m,) had
-        an impact.
+        A lasting contact whose gap had a kink on the path is released or struck. Returns the new progress and the contacts (m,) that had an impact.
         """
         h, e, args = motion.h, motion.e, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
@@ -272,7 +271,7 @@ class EventCorrected(Scheme):
         allowed: Array,
         time: Array,
     ) -> tuple[Array, Array, Array]:
-        """The first free contact to reach zero gap on the path: whether there is one, which (m,) bool, and when.
+        """Finds the first impact on the path: whether there is one, the contacts (m,) that meet, and the time.
 
         ``allowed`` (m,) is the round-off of gaps, over ``time`` () that of their velocities. The time of the impact is found with all
         derivatives stopped; two more Newton steps give it the first three derivatives of the implicit function.
@@ -322,15 +321,17 @@ class EventCorrected(Scheme):
 
 
 def _double_crossing(taylor: tuple[Array, Array, Array], r: Array, closed: Array, allowed: Array) -> Array:
-    """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r: no penetration at its end shows them."""
+    """Gaps (m,) c + b s + a s^2 that close and open again within a path of length r, which its end does not show."""
     c, b, a = taylor
     c = jnp.maximum(c, 0)
     return ~closed & (b < 0) & (a > 0) & (b + 2 * a * r > 0) & (c * a - 0.25 * b * b < -allowed * a)
 
 
 def _near_grazing(taylor: tuple[Array, Array, Array], r: Array, h: Array, closed: Array, allowed: Array) -> Array:
-    """Gaps (m,) c + b s + a s^2 with a minimum within a path of length r, so near zero that h cannot tell whether they close:
-    those that do meet at a speed below 2 h 2 a. One that opens, to the round-off of gap velocities, has none."""
+    """Gaps (m,) c + b s + a s^2 whose minimum within a path of length r is too near zero for h to decide whether they close.
+
+    If they close, their speed is below 2 h 2 a. A gap that opens, up to the round-off of gap velocities, has no minimum.
+    """
     c, b, a = taylor
     return (
         ~closed

@@ -1,4 +1,4 @@
-"""What contacts do at an event of a motion: which meet one impact law, which last, and their impulses and forces."""
+"""Contacts at an event: which meet one impact law, which last, their impulses and forces."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class View(NamedTuple):
 def met_together(
     contacts: Contacts, v: Array, speed: Array, closed: Array, candidates: Array, near: Array, left: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Which contacts (m,) meet one impact law with the candidates, and which are beside them, not approaching.
+    """Contacts (m,) that meet one impact law together with the candidates, and closed ones beside them that do not approach.
 
-    Those met at the same instant do, unless one after the other is the same. Returns too whether there are such, and which
-    pairs (m, m) have gradients that are not orthogonal.
+    Contacts met at the same instant meet one law, unless treating them one after the other gives the same result. Also returns whether
+    there are several, and which pairs (m, m) have gradients that are not orthogonal.
     """
     reached = near & ~closed & jnp.any(candidates)
     group = candidates | (reached & (speed < -noise(contacts, v, speed)))
@@ -70,10 +70,10 @@ def met_together(
 
 
 def shared(oblique: Array, elastic: Array, touching: Array, sides: Array, percussion: Array, e: Array) -> Array:
-    """Whether an ``elastic`` impact (m,) sends a percussion through a contact that touched already, ().
+    """Whether an ``elastic`` impact (m,) sends a percussion through a contact that was already touching, ().
 
-    Opened by ever so little that one would have had an impact of its own, and the motion would be another. The ``sides`` (m,) of a
-    joint cannot open. ``oblique`` (m, m): which pairs have gradients that are not orthogonal.
+    Had that contact been slightly open, it would have had an impact of its own, and the motion would be another. The ``sides`` (m,)
+    of a joint cannot open. ``oblique`` (m, m): which pairs have gradients that are not orthogonal.
     """
     takes = touching & ~sides & (percussion > 0) & (jnp.broadcast_to(e, elastic.shape) > 0)
     return jnp.any(oblique & (elastic & takes)[:, None] & takes[None, :])
@@ -92,7 +92,7 @@ def lasting(
     speed: Array,
     involved: Array,
 ) -> tuple[Array, Array, Array, Array]:
-    """Whether contacts (m,) last after an inelastic impact, and the elastic one is too slow to be resolved.
+    """Contacts (m,) that last after an inelastic impact, or an elastic one too slow to be resolved.
 
     Returns that and the gap velocity (m,) below which none is resolved; free acceleration (d,) and gap acceleration (m,) then.
     """
@@ -116,7 +116,7 @@ def returning(
     opened: Array,
     involved: Array,
 ) -> Array:
-    """Which contacts (m,) an impact opens so slowly, at gap velocities ``after``, that they are back before their flight is resolved.
+    """Contacts (m,) that an impact opens so slowly, at gap velocities ``after``, that they close again before the flight is resolved.
 
     A body rocks between two contacts like this, with less at each impact, and comes to rest on both.
     """
@@ -136,12 +136,11 @@ def returning(
 
 
 def behind(law: ContactLaw, h: Array, contacts: Contacts, speed: Array, e: Array, closed: Array) -> tuple[Array, Array]:
-    """Which contacts (m,) go back onto their surfaces together behind the last event that is located in a step, and whether more
-    impacts are left out there than one of each tells.
+    """Contacts (m,) put back onto their surfaces together after the last located event of a step, and whether several impacts are left out.
 
-    A body that flew on past two contacts that face each other would have gone to and fro between them. If their gradients are just
-    opposite it is late by a part of a step, and if impacts take its energy it soon comes to rest there; else each one turns the motion,
-    and many of them by what is not known. Of a body that touches both, in a corner, IMPULSES_COUPLED tells.
+    A body between two opposing contacts would have gone to and fro. If their gradients are exactly opposite, it is late by part of a step, and
+    with dissipative impacts soon rests there; otherwise every omitted impact turns the motion, by an unknown amount. For a body that touches
+    both, in a corner, IMPULSES_COUPLED is set.
     """
     together = closed | law.acting(contacts, contacts.gap / h, ~closed)[0]
     eps = jnp.finfo(speed.dtype).eps
@@ -175,9 +174,9 @@ def impulses_of(contacts: Contacts, target: Array, held: Array) -> Array:
 
 
 def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -> tuple[Array, Array, Array]:
-    """Impulses 0 <= L _|_ G M^-1 G' L + offset >= 0 of the contacts ``among`` (m,), which of them push, and status.
+    """Impulses 0 <= L _|_ G M^-1 G' L + offset >= 0 of the contacts ``among`` (m,), which of them push, and status bits.
 
-    The law only chooses those that push; the impulses are differentiated with that choice frozen.
+    The law only selects the contacts that push; the impulses are differentiated with that selection frozen.
     """
     if among.shape[0] == 0:
         return offset, among, jnp.zeros((), jnp.int32)
@@ -188,7 +187,7 @@ def reaction(law: ContactLaw, contacts: Contacts, offset: Array, among: Array) -
 def persisting(
     law: ContactLaw, contacts: Contacts, free: Array, gap_acceleration: Array, closed: Array, slack: ArrayLike = 0.0
 ) -> tuple[Array, Array, Array, Array]:
-    """Contact forces of the closed contacts at the level of accelerations.
+    """Contact forces of the closed contacts, from the contact problem of accelerations.
 
     Returns the forces (m,), which contacts push, which of the closed ones stay closed, and status. One that opens with no more
     than the acceleration ``slack`` stays.

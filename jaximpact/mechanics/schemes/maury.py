@@ -1,4 +1,4 @@
-"""The velocity-level scheme of Maury, with time-dependent constraints, for inelastic impacts.
+"""Velocity-level scheme of Maury for inelastic impacts, with time-dependent constraints.
 
     u+ = Proj_M( {u : f(t+, q) + h G(t+, q) u >= 0},  u + h M^-1 f^n ),      q+ = q + h u+
 

@@ -120,8 +120,11 @@ class MoreauJean(Scheme):
     def lasting(
         problem: Problem, law: ContactLaw, contacts: Contacts, t: Array, state: State, acts: Array, args: Any
     ) -> Array | None:
-        """Which contacts (m,) the next step asks for whatever their gaps: those that acted, since gaps may have turned away within the
-        step, and both sides of a joint. Where nothing turns, joints are those of the start."""
+        """Contacts (m,) that the next step includes whatever their gaps.
+
+        These are contacts that acted, whose gaps may have turned away within the step, and both sides of a joint. If no gradient turns, joints are
+        those of the start.
+        """
         before = state.lasting
         if before is None or is_steady(problem, t, state.q, args):
             return before
@@ -141,8 +144,11 @@ class MoreauJean(Scheme):
     def depth_status(
         metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array, curved: bool
     ) -> Array:
-        """Status bit of penetrations, at the beginning of a step, that spoil the motion: past a contact that faces the first, or on a
-        ``curved`` surface. ``rate`` (m,) are the gap velocities then, ``acts`` (m,) contacts with an impulse."""
+        """Status bit of penetrations at the start of a step that spoil the motion.
+
+        They lead past an opposing contact, or lie on a ``curved`` surface. ``rate`` (m,) are the gap velocities, ``acts`` (m,) the contacts
+        with an impulse.
+        """
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
         depth, speed = -contacts.gap / norm, -rate / norm
@@ -169,14 +175,17 @@ class MoreauJean(Scheme):
         return as_status(deep, Status.PENETRATION_DEEP)
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
-        """The operator of an iteration, and where it begins."""
+        """Operator and starting point of the Newton iteration."""
         # of many bodies no matrix but the mass: exact where the force is constant
         return (metric if problem.is_local else Metric.from_iteration_matrix(jax.jacfwd(defect)(w))), w
 
 
 def delay(e: Any) -> tuple[Array, Array]:
-    """By how many steps the scheme is ahead and behind after an impact: the position is too low by up to (1 + e) h times the
-    velocity before it, on average half of that, which the motion makes good at e times that velocity."""
+    """Steps by which the scheme may be ahead and behind after an impact.
+
+    The position is too low by up to (1 + e) h times the velocity before the impact, on average half of that, which the motion makes good at e
+    times that velocity.
+    """
     least = jnp.maximum(jnp.min(e), 0.1)
     return 0.2 * (1 - least) / least, 0.2 + 0.5 * (1 + least) / least
 
@@ -184,7 +193,7 @@ def delay(e: Any) -> tuple[Array, Array]:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Converged(MoreauJean):
-    """The same step, with the derivative of the equations that Newton's method solves.
+    """`MoreauJean` step differentiated through the equations that Newton's method solves, rather than through its iterations.
 
     Its last iteration has it, with constants in place of the earlier ones and of the force's part of the matrix: what that leaves out is
     of the order of what the iteration changes, h^3, times h. It spares the force's second derivatives.

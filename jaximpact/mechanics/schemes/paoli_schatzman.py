@@ -103,18 +103,18 @@ class PaoliSchatzman(Scheme):
         return State.start(motion), Info.none(motion.q0, motion.v0, m)
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
-        """The first step is one with e = 0 and another force."""
+        """A step; the first one has e = 0 and another force."""
         return self._make_step(problem, law, motion, state, state.n == 0)
 
     def free_step(self, problem: Problem, motion: Motion, state: State) -> tuple[State, Info]:
-        """All steps but the first, whose numbers would have to be chosen again and again."""
+        """A step without impulses, never the first, which would add a selection of its numbers to every step."""
         new, info = self._make_step(problem, Open(), motion, state, None)
         return new, info._replace(acts=info.acts | (state.n == 0))
 
     def _make_step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: State, first: Array | None
     ) -> tuple[State, Info]:
-        """A step, which may be the ``first``; None: it is not."""
+        """A step; ``first`` says whether it may be the first (None: it is not)."""
         h, e, args = motion.h, motion.e, motion.args
         n, q, v = state[:3]
         t = motion.time(n)
@@ -147,7 +147,7 @@ class PaoliSchatzman(Scheme):
         return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
 
     def _start(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
-        """What is added to the velocity in the first step."""
+        """Velocity increment of the first step."""
         if callable(self.start):
             return jnp.asarray(self.start(h, q, v, args), q.dtype)
         if self.start == "euler":

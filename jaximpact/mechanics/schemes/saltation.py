@@ -1,4 +1,4 @@
-"""The state carried across the impacts of a step, with the derivative of the times at which they happen (saltation matrix).
+"""Saltation: a state carried across the impacts of a step, with the derivative of their times.
 
 References:
     M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
@@ -24,8 +24,15 @@ RELEASES = 3  # contacts that let go one after the other when forces are looked 
 
 
 class Instant(NamedTuple):
-    """Contacts at one instant: linearised constraints, gap velocities (m,), gap accelerations (m,) without contact forces, the round-off
-    (m,) of gap velocities, the threshold (m,) under which one is no impact, and the acceleration (d,) without contact forces."""
+    """Contacts at one instant.
+
+    Attributes:
+        contacts: linearised constraints.
+        gap_velocity, gap_acceleration: (m,), without contact forces.
+        noise: round-off (m,) of gap velocities.
+        threshold: gap velocity (m,) below which there is no impact.
+        acceleration: (d,), without contact forces.
+    """
 
     contacts: Contacts
     gap_velocity: Array
@@ -36,7 +43,7 @@ class Instant(NamedTuple):
 
 
 def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
-    """The contacts at (t, q, v); constants for differentiation."""
+    """The contacts at (t, q, v), without derivatives."""
     h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
     metric = Metric.at(problem, q, args)
     contacts = linearise(problem, metric, t, q, args)
@@ -52,10 +59,10 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
 def solve_active_forces(
     balance: Callable, offset: Array, closed: Array, always: Array, slack: Array | None = None
 ) -> tuple[Array, Array]:
-    """Forces or impulses (m,) with A L + offset = 0 at the closed contacts (`Contacts.balance`), less those that pull unless ``always``.
+    """Forces or impulses (m,) with A L + offset = 0 at the closed contacts, without those that pull unless ``always``.
 
-    Returns them and the contacts that act. Of several that pull the strongest lets go first: without it another may push. With a
-    ``slack`` (m,) those that pull less stay, and those without any impulse: their sign is that of the round-off.
+    Returns them and the contacts that act. The contact that pulls most is released first, since without it others may push. With
+    ``slack`` (m,), contacts that pull less, or have no impulse, are kept: their sign is round-off.
     """
     acting = closed
     for left in reversed(range(min(closed.shape[0], RELEASES))):
@@ -66,8 +73,7 @@ def solve_active_forces(
 
 
 class Salted(NamedTuple):
-    """A state carried across the impacts of a step: q, v and the acceleration behind them (d,), contacts then closed
-    (m,), impulses (m,)."""
+    """State after the impacts of a step: q, v and acceleration (d,), closed contacts (m,), impulses (m,)."""
 
     q: Array
     v: Array
@@ -88,7 +94,7 @@ def cross_impacts(
     reacting: Array,
     resolution: Any,
 ) -> Salted:
-    """The state at one instant, with the derivative of crossing the impacts in the order of arrival.
+    """The state after the impacts at one instant, with the derivative of crossing them in the order of arrival.
 
     The value is that of impacts at this very instant; the derivative has the variation of their times. ``closed`` are
     the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
