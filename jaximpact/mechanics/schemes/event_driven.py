@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
 from ..jump_search import path_jumped
@@ -122,13 +123,13 @@ class EventDriven(Scheme):
 
     Attributes:
         rtol, atol: error of a substep in positions, velocities, gaps and impulses x: atol + rtol |x|, of the numbers as they are stated.
-        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), which is compiled sooner.
+        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
         trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
         jumps: whether substeps look for jumps of the force, of which the status of derivatives tells; runs for values alone never do.
     """
 
-    rtol: float = field(default=1e-9, metadata={"static": True})
-    atol: float = field(default=1e-9, metadata={"static": True})
+    rtol: float = 1e-9
+    atol: float = 1e-9
     order: int = field(default=8, metadata={"static": True})
     trials: int = field(default=20_000, metadata={"static": True})
     jumps: bool = field(default=True, metadata={"static": True})
@@ -148,7 +149,7 @@ class EventDriven(Scheme):
         super().check(problem, e, m)
         if self.order not in TABLEAUS:
             raise ValueError(f"EventDriven(order=...) must be 5 or 8, got {self.order}")
-        if not (self.rtol > 0 and self.atol > 0):
+        if not is_traced(self.rtol, self.atol) and not (self.rtol > 0 and self.atol > 0):
             raise ValueError(
                 f"EventDriven needs rtol and atol above 0, got {self.rtol:g} and {self.atol:g}: 1e-12 is near what float64 can hold"
             )
@@ -179,7 +180,17 @@ class EventDriven(Scheme):
         zero, none, of_none = jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32), jnp.zeros(m, q.dtype)
         substep = frozen(jnp.minimum(substep, whole))
         base, failure = _settled(
-            problem, law, start, zero, q, v, closed, jnp.zeros_like(closed), substep, self.atol, motion.args
+            problem,
+            law,
+            start,
+            zero,
+            q,
+            v,
+            closed,
+            jnp.zeros_like(closed),
+            substep,
+            self._tolerance(q.dtype).absolute,
+            motion.args,
         )
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
         told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure)
@@ -207,7 +218,8 @@ class EventDriven(Scheme):
     def _tolerance(self, dtype: Any) -> Tolerance:
         """No smaller than what rounding leaves of it."""
         rounding = 32 * float(jnp.finfo(dtype).eps)
-        return Tolerance(max(self.rtol, rounding), self.atol)
+        relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
+        return Tolerance(jnp.maximum(relative, rounding), absolute)
 
     def _turn(self, problem: Problem, law: ContactLaw, motion: Motion, start: Array, whole: Array, p: Course) -> Course:
         """One trial, and what follows from it."""
@@ -271,7 +283,7 @@ class EventDriven(Scheme):
         closed, struck = lasting_at_end(kinks, idle, contacts, *frozen((t, q, v, speed)), base.closed, args)
         candidates, near = impact | struck, near | struck
         left = jnp.full((), WITHOUT_END, jnp.int32)
-        atol = self.atol
+        atol = self._tolerance(q.dtype).absolute
         slowest = lambda normal: jnp.sqrt(2 * atol * normal)
         found = collide(
             problem, law, motion, slowest, t, q, v, metric, contacts, speed, closed, candidates, near,
@@ -289,7 +301,7 @@ class EventDriven(Scheme):
             found.closed & ~verdict.loosed,
             verdict.loosed,
             substep,
-            self.atol,
+            atol,
             args,
         )
         return after, Told(
@@ -330,7 +342,7 @@ def _settled(
     closed: Array,
     loosed: Array,
     substep: Array,
-    atol: float,
+    atol: Array,
     args: Any,
 ) -> tuple[Base, Array]:
     """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""

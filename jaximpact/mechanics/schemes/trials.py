@@ -43,8 +43,8 @@ class Base(NamedTuple):
 class Tolerance(NamedTuple):
     """What errors are compared with: of a position or a velocity x, absolute + relative |x|."""
 
-    relative: float
-    absolute: float
+    relative: Array
+    absolute: Array
 
     def of(self, x: Array, y: Array) -> Array:
         """Of what goes from x to y."""
