@@ -392,3 +392,13 @@ def test_forces_that_jump_between_two_rows_are_told(force, told):
     speed = np.sqrt(1 + 2 * (1.0 if told else 0.25))
     assert found.v[-1, 0] == pytest.approx(speed, abs=1e-6)
     assert ji.solve(problem, [-1.0], [1.0], **options).status == 0
+
+
+def test_between_rows():
+    """Cubics between the rows, of fourth order, and parabolas beside the impact, of third: (w h)^4/384 and a part of (w h)^3."""
+    found = ji.solve(SPRING, [1.0], [0.0], **ONCE)
+    times = np.linspace(0.0, 1.2, 997)
+    h = 1.2 / 200
+    error = np.abs(found.at(times).q[:, 0] - spring(times))
+    near = np.abs(times - MEETS) < 2 * h
+    assert np.max(error[~near]) < (2 * h) ** 4 / 300 and np.max(error[near]) < (2 * h) ** 3
