@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..linearisation import Metric, acceleration, linearise
+from ..linearisation import CANCELLING, Metric, acceleration, linearise
 from ..problem import Problem
 from .events import View, impulses_of, noise
 from .tableau import TABLEAUS, Tableau
@@ -138,8 +138,16 @@ def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array]:
     contacts = view.contacts
     normal = contacts.velocity(view.free) + view.gap_acceleration
     force = impulses_of(contacts, -normal, closed)
-    push = contacts.diagonal() * force + noise(contacts, view.free, view.gap_acceleration) + slack
-    return view.free + contacts.jump(force), force, frozen(jnp.where(closed, push, 0))
+    a, spare = view.free + contacts.jump(force), noise(contacts, view.free, view.gap_acceleration) + slack
+    push = contacts.diagonal() * force + spare
+    if len(closed) > 1:
+        # the sides of a joint share its force by halves; one of them has all of it, and neither lets go
+        sides = (contacts.angles() < CANCELLING - 1) & closed[:, None] & closed[None, :]
+        norms, joined = contacts.norms(), jnp.any(sides, axis=1)
+        other = jnp.sum(jnp.where(sides, (norms * force)[None, :], 0), axis=1) / norms
+        force = jnp.where(joined, jnp.maximum(force - other, 0), force)
+        push = jnp.where(joined, spare, push)
+    return a, force, frozen(jnp.where(closed, push, 0))
 
 
 def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolerance: Tolerance, args: Any) -> Trial:
