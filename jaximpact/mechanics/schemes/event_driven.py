@@ -32,7 +32,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import Info, Scheme, Traits, before, gradient_status, mass_status
+from .base import Info, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .events import View, collide, lasting_at_end, noise, persisting
 from .tableau import TABLEAUS
 from .trials import NEAREST, Base, Tolerance, Trial, attempt, first_roots, frozen, held, hold, least_gaps
@@ -162,7 +162,7 @@ class EventDriven(Scheme):
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, TERMS * motion.h, a)
         zero = jnp.zeros((), jnp.int32)
         substep = frozen(motion.h + 0 * q0[0])
-        state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep)
+        state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep, zero_remainder(q0))
         return state, Info.none(q0, v0, len(at.closed))
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
@@ -192,6 +192,7 @@ class EventDriven(Scheme):
             self._tolerance(q.dtype).absolute,
             motion.args,
         )
+        base = base._replace(low=low)
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
         told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure)
 
@@ -213,7 +214,7 @@ class EventDriven(Scheme):
         info = Info(
             base.q, (base.q - q) / whole, told.impulse, jnp.any(told.impulse > 0), told.residual, told.trials, status
         )
-        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, low), info
+        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, base.low), info
 
     def _tolerance(self, dtype: Any) -> Tolerance:
         """No smaller than what rounding leaves of it."""
@@ -236,8 +237,14 @@ class EventDriven(Scheme):
 
         def accept() -> Course:
             event = jnp.any(verdict.impact | verdict.loosed)
-            flown = Base(
-                base.elapsed + s, *found[:3], base.closed, found.force, found.push, base.allowed, base.still, base.slack
+            flown = base._replace(
+                elapsed=base.elapsed + s,
+                q=found.q,
+                v=found.v,
+                a=found.a,
+                force=found.force,
+                push=found.push,
+                low=found.low,
             )
             path = (t, base.q, base.v), (t + s, found.q, found.v)
             jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
@@ -304,7 +311,7 @@ class EventDriven(Scheme):
             atol,
             args,
         )
-        return after, Told(
+        return after._replace(low=flown.low), Told(
             told.impulse + found.impulse,
             told.met | found.impact,
             jnp.maximum(told.residual, jnp.max(found.error, initial=0.0)),

@@ -16,6 +16,7 @@ from jax import Array, lax
 
 from ..linearisation import CANCELLING, Metric, acceleration, linearise
 from ..problem import Problem
+from .base import add_compensated
 from .events import View, impulses_of, noise
 from .tableau import TABLEAUS, Tableau
 
@@ -26,7 +27,7 @@ NEAREST = 1e-6  # of a trial's length: a least gap as near as that to its ends i
 class Base(NamedTuple):
     """Where trials begin: time ``elapsed`` since the step began, q, v and acceleration a (d,); of contacts (m,) which are ``closed``, the
     ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; what is ``allowed`` of negative gaps,
-    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero."""
+    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero. ``low`` as in `State`."""
 
     elapsed: Array
     q: Array
@@ -38,6 +39,7 @@ class Base(NamedTuple):
     allowed: Array
     still: Array
     slack: Array
+    low: Array | None = None
 
 
 class Tolerance(NamedTuple):
@@ -65,7 +67,8 @@ class Seen(NamedTuple):
 
 class Trial(NamedTuple):
     """What a trial led to: q, v, acceleration (d,), ``force`` and ``push`` of closed contacts (m,), their ``impulse``; gaps and rates (m,)
-    at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`."""
+    at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`;
+    ``low`` as in `State`."""
 
     q: Array
     v: Array
@@ -77,6 +80,7 @@ class Trial(NamedTuple):
     after: tuple[Array, Array]
     error: Array
     negative: Array
+    low: Array | None
 
 
 class _Rows(NamedTuple):
@@ -165,7 +169,8 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
 
     def stage(carry: tuple, row: _Rows) -> tuple[tuple, None]:
         kept, *_, seen = carry
-        x = q + s * (row.node * v + s * (row.position @ kept))
+        shift = s * (row.node * v + s * (row.position @ kept))
+        x = q + shift
         y = v + s * (row.velocity @ kept)
         a, force, push = held(problem, t + row.node * s, x, y, closed, base.slack, args)
         if m:
@@ -179,13 +184,16 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
             )
             seen = Seen(gap, rate, negative, *sums)
         kept = jnp.concatenate([a[None], kept[:-1]])
-        return (kept, x, y, force, push, seen), None
+        return (kept, shift, y, force, push, seen), None
 
     rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
-    start = (accelerations, q, v, base.force, base.push, seen)
-    kept, x, y, force, push, seen = lax.scan(stage, start, rows)[0]
+    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, seen)
+    kept, shift, y, force, push, seen = lax.scan(stage, start, rows)[0]
+    x, low = add_compensated(q, shift, base.low)
     error = frozen(_error(tableau, base, kept, x, y, s, seen, before[0], tolerance))
-    return Trial(x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative)
+    return Trial(
+        x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative, low
+    )
 
 
 def _error(
