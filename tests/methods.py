@@ -49,3 +49,5 @@ SOLVERS = {
 }
 # one of each kind of step
 KINDS = ("paoli-schatzman", "maury", "moreau-jean", "event-corrected")
+# and one whose error is that of a tolerance, whatever h
+EVERY = (*KINDS, "event-driven")

@@ -24,7 +24,7 @@ def both(name, case, scheme, **options):
 def test_errors_are_those_against_the_exact_motion(scheme):
     """Every error is known up to the reference's own, which is estimated: the difference is below it, or a tenth of the error."""
     exact, found = both("resonant-oscillator", "e=1/2", scheme)
-    assert "EventCorrected" in found.reference and found.steps.tolist() == STEPS
+    assert "EventDriven" in found.reference and found.steps.tolist() == STEPS
     for name in ("position", "velocity"):
         error, truth = getattr(found, name), getattr(exact, name)
         np.testing.assert_allclose(error, truth, rtol=0.1, atol=1.5 * found.floor[name])

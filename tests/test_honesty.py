@@ -148,6 +148,38 @@ def test_clean_is_right_of_many(d, count, walls):
     check_values(d, SCHEMES, count, walls)
 
 
+def check_by_tolerance(d: int, count: int):
+    """`EventDriven`: what is clean is right to a millionth, whatever h; most are right to a hundred tolerances."""
+    systems = [draw(seed, d, WALLS) for seed in range(count)]
+    runs = ji.ensemble(PROBLEM, **batch(systems), scheme=ji.EventDriven(1e-10, 1e-10))
+    errors, remarks = {}, collections.Counter()
+    for seed, (system, status) in enumerate(zip(systems, runs.status, strict=True)):
+        try:
+            x = Motion(system, T1).x
+        except Excluded as reason:
+            remarks[str(reason)] += 1
+            continue
+        if status:
+            remarks[str(ji.Status(int(status)))] += 1
+        else:
+            errors[seed] = np.max(np.abs(runs.q[seed, -1] - x[:d]))
+    found = np.array(list(errors.values()))
+    print(f"\nd={d}: {count} systems, {dict(remarks)}, median error {np.median(found):.1e}")
+    assert len(found) > 0.9 * count
+    assert np.max(found) < 1e-6, {seed: error for seed, error in errors.items() if error >= 1e-6}
+    assert np.quantile(found, 0.9) < 1e-8
+
+
+def test_clean_is_right_by_a_tolerance():
+    check_by_tolerance(2, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_clean_is_right_of_many_by_a_tolerance(d):
+    check_by_tolerance(d, 700)
+
+
 def central(system: System, along: np.ndarray, tolerance: float = 1e-11) -> np.ndarray:
     """Derivative of the exact motion's end along a change of the data."""
     ends = [Motion(moved(system, sign * DELTA * along), T1, tolerance).x for sign in (1, -1)]

@@ -10,7 +10,7 @@ from scipy.integrate import solve_ivp
 import jaximpact as ji
 
 G = 9.81
-SCHEMES = [methods.SCHEMES[name].scheme for name in methods.KINDS]
+SCHEMES = [methods.SCHEMES[name].scheme for name in methods.EVERY]
 every = pytest.mark.parametrize(
     "scheme",
     [pytest.param(s, marks=() if isinstance(s, ji.MoreauJean) else pytest.mark.slow) for s in SCHEMES],

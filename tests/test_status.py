@@ -8,7 +8,7 @@ import pytest
 
 import jaximpact as ji
 
-SCHEMES = [methods.SCHEMES[name].scheme for name in methods.KINDS]
+SCHEMES = [methods.SCHEMES[name].scheme for name in methods.EVERY]
 EXPLICIT = [
     ji.PaoliSchatzman(),
     ji.PaoliSchatzman(force="mean"),

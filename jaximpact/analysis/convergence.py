@@ -21,7 +21,7 @@ from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes import EventCorrected
+from ..mechanics.schemes import EventDriven
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES, Status
 from ..results import Arrays, Drawable, Solution, with_names
@@ -178,7 +178,7 @@ def convergence(
         phases: an error depends on where within its step each impact falls; with phases > 1 every count stands for a
             band of that many consecutive primes, whose worst error is reported. Orders then scatter much less.
         exact: ``exact(t) -> (q, v)`` for t of shape (k,), each (k, d): a closed form or any trusted reference. Without
-            it the reference is `EventCorrected` with four times the most steps, with its impacts located; where that cannot be
+            it the reference is `EventDriven` with four times as many rows as the most steps; where that cannot be
             (impacts at one instant, another limit) it is the scheme's run with the most steps, which is left out of the errors.
             Its own error is estimated and errors below are shown as such.
         impulse: exact total impulse of each constraint over [t0, t1], (m,).
@@ -263,19 +263,19 @@ class Reference:
 
 
 def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Reference) -> Reference:
-    """Reference by `EventCorrected`, which locates impacts, with more steps than any run; ``own`` if that motion cannot serve.
+    """Reference by `EventDriven`, which locates impacts, with more rows than any run; ``own`` if that motion cannot serve.
 
     It cannot serve if it fails, is doubtful (impacts at one instant) or has the larger estimated error, nor if the scheme converges to
     another motion (obtuse corners): the scheme's runs then approach each other, but not this one.
     """
     counts = [next_primes(factor * most, 1)[0] for factor in FINE]
     try:
-        coarse, fine = run(counts, scheme=EventCorrected(), remarks=False)
+        coarse, fine = run(counts, scheme=EventDriven(1e-12, 1e-12), remarks=False)
     except ValueError:
         return own  # a problem that it does not cover
     if any(int(one.status) & int(FAILURES | Status.DERIVATIVE_SIMULTANEOUS) for one in (coarse, fine)):
         return own
-    found = Reference(coarse, fine, f"EventCorrected with {counts[-1]} steps, impacts located")
+    found = Reference(coarse, fine, f"EventDriven with {counts[-1]} rows, cubic between them")
     apart = lambda one, motion: float(np.max(np.abs(np.asarray(one.q, np.float64) - motion(np.asarray(one.t))[0])))
     first, last, among = apart(runs[0], found.motion), apart(runs[-1], found.motion), apart(runs[0], own.motion)
     # an error that falls like h^(1/2) at least leaves that part of the first one; and the runs differ by the rest

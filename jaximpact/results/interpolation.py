@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ..jaxtools.argument_checks import is_traced, real
-from ..mechanics.schemes import EventCorrected
+from ..mechanics.schemes import EventCorrected, EventDriven
 from ..mechanics.schemes.base import Timing
 from .impulse_intervals import REBOUND, runs
 
@@ -81,8 +81,8 @@ def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray)
 
 
 def _is_located(solution: Solution) -> bool:
-    """Whether impacts were located, so that each row holds the velocity at its own time (`EventCorrected`)."""
-    return solution.timing == Timing.of(EventCorrected())
+    """Whether impacts were located, so that each row holds the velocity at its own time."""
+    return solution.timing in (Timing.of(EventCorrected()), Timing.of(EventDriven()))
 
 
 @dataclass(frozen=True)

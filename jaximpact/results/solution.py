@@ -58,7 +58,7 @@ class Solution(Drawable):
         t: times of the rows (k,) [s]; the last is t1.
         q: positions U (k, d), interpolated affinely between steps. For e > 0 they may leave the admissible set by O(h).
         v: velocities (k, d) over the step that ends at or after the row's time.
-        z: admissible positions Z (k, d) of that step. Of `EventCorrected` q, v and z are those at the row's very time.
+        z: admissible positions Z (k, d) of that step. Of `EventCorrected` and `EventDriven` q, v and z are those at the row's very time.
         impulse: impulse of each constraint accumulated since the start (k, m).
         energy: (k,) where the problem defines one, else None; at (q, v), of a row within the two steps of an impact at the v before it.
         values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
@@ -168,9 +168,9 @@ class Solution(Drawable):
         """Interpolates the motion to other times, as ``save=t`` would have given it.
 
         Positions are affine over each step, impulses are spread over it, v and z are those of the step that ends at or
-        after t: to rounding what `solve` gives with ``save=t``. Of `EventCorrected`, whose rows hold velocities too, a
+        after t: to rounding what `solve` gives with ``save=t``. Of `EventCorrected` and `EventDriven`, whose rows hold velocities too, a
         cubic between rows, and two parabolas that meet in the impact where a step holds one: second order in h at least,
-        as its rows are. Energies are left out: they are ``problem.energy(t, q, v, args)``.
+        as the rows of `EventCorrected` are; those of ``save=t`` are as accurate as any. Energies are left out: they are ``problem.energy(t, q, v, args)``.
 
         Args:
             t: times in [t0, t1], one or (k,) [s]. One gives one row.

@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
 from ..jump_search import path_jumped
@@ -31,7 +32,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import Info, Scheme, Traits, before, gradient_status, mass_status
+from .base import Info, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .events import View, collide, lasting_at_end, noise, persisting
 from .tableau import TABLEAUS
 from .trials import NEAREST, Base, Tolerance, Trial, attempt, first_roots, frozen, held, hold, least_gaps
@@ -122,13 +123,13 @@ class EventDriven(Scheme):
 
     Attributes:
         rtol, atol: error of a substep in positions, velocities, gaps and impulses x: atol + rtol |x|, of the numbers as they are stated.
-        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), which is compiled sooner.
+        order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
         trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
         jumps: whether substeps look for jumps of the force, of which the status of derivatives tells; runs for values alone never do.
     """
 
-    rtol: float = field(default=1e-9, metadata={"static": True})
-    atol: float = field(default=1e-9, metadata={"static": True})
+    rtol: float = 1e-9
+    atol: float = 1e-9
     order: int = field(default=8, metadata={"static": True})
     trials: int = field(default=20_000, metadata={"static": True})
     jumps: bool = field(default=True, metadata={"static": True})
@@ -148,7 +149,7 @@ class EventDriven(Scheme):
         super().check(problem, e, m)
         if self.order not in TABLEAUS:
             raise ValueError(f"EventDriven(order=...) must be 5 or 8, got {self.order}")
-        if not (self.rtol > 0 and self.atol > 0):
+        if not is_traced(self.rtol, self.atol) and not (self.rtol > 0 and self.atol > 0):
             raise ValueError(
                 f"EventDriven needs rtol and atol above 0, got {self.rtol:g} and {self.atol:g}: 1e-12 is near what float64 can hold"
             )
@@ -161,7 +162,7 @@ class EventDriven(Scheme):
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, TERMS * motion.h, a)
         zero = jnp.zeros((), jnp.int32)
         substep = frozen(motion.h + 0 * q0[0])
-        state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep)
+        state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep, zero_remainder(q0))
         return state, Info.none(q0, v0, len(at.closed))
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
@@ -179,8 +180,19 @@ class EventDriven(Scheme):
         zero, none, of_none = jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32), jnp.zeros(m, q.dtype)
         substep = frozen(jnp.minimum(substep, whole))
         base, failure = _settled(
-            problem, law, start, zero, q, v, closed, jnp.zeros_like(closed), substep, self.atol, motion.args
+            problem,
+            law,
+            start,
+            zero,
+            q,
+            v,
+            closed,
+            jnp.zeros_like(closed),
+            substep,
+            self._tolerance(q.dtype).absolute,
+            motion.args,
         )
+        base = base._replace(low=low)
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
         told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure)
 
@@ -202,12 +214,13 @@ class EventDriven(Scheme):
         info = Info(
             base.q, (base.q - q) / whole, told.impulse, jnp.any(told.impulse > 0), told.residual, told.trials, status
         )
-        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, low), info
+        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, base.low), info
 
     def _tolerance(self, dtype: Any) -> Tolerance:
         """No smaller than what rounding leaves of it."""
         rounding = 32 * float(jnp.finfo(dtype).eps)
-        return Tolerance(max(self.rtol, rounding), self.atol)
+        relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
+        return Tolerance(jnp.maximum(relative, rounding), absolute)
 
     def _turn(self, problem: Problem, law: ContactLaw, motion: Motion, start: Array, whole: Array, p: Course) -> Course:
         """One trial, and what follows from it."""
@@ -224,8 +237,14 @@ class EventDriven(Scheme):
 
         def accept() -> Course:
             event = jnp.any(verdict.impact | verdict.loosed)
-            flown = Base(
-                base.elapsed + s, *found[:3], base.closed, found.force, found.push, base.allowed, base.still, base.slack
+            flown = base._replace(
+                elapsed=base.elapsed + s,
+                q=found.q,
+                v=found.v,
+                a=found.a,
+                force=found.force,
+                push=found.push,
+                low=found.low,
             )
             path = (t, base.q, base.v), (t + s, found.q, found.v)
             jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
@@ -271,7 +290,7 @@ class EventDriven(Scheme):
         closed, struck = lasting_at_end(kinks, idle, contacts, *frozen((t, q, v, speed)), base.closed, args)
         candidates, near = impact | struck, near | struck
         left = jnp.full((), WITHOUT_END, jnp.int32)
-        atol = self.atol
+        atol = self._tolerance(q.dtype).absolute
         slowest = lambda normal: jnp.sqrt(2 * atol * normal)
         found = collide(
             problem, law, motion, slowest, t, q, v, metric, contacts, speed, closed, candidates, near,
@@ -289,10 +308,10 @@ class EventDriven(Scheme):
             found.closed & ~verdict.loosed,
             verdict.loosed,
             substep,
-            self.atol,
+            atol,
             args,
         )
-        return after, Told(
+        return after._replace(low=flown.low), Told(
             told.impulse + found.impulse,
             told.met | found.impact,
             jnp.maximum(told.residual, jnp.max(found.error, initial=0.0)),
@@ -330,7 +349,7 @@ def _settled(
     closed: Array,
     loosed: Array,
     substep: Array,
-    atol: float,
+    atol: Array,
     args: Any,
 ) -> tuple[Base, Array]:
     """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""

@@ -14,8 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..linearisation import Metric, acceleration, linearise
+from ..linearisation import CANCELLING, Metric, acceleration, linearise
 from ..problem import Problem
+from .base import add_compensated
 from .events import View, impulses_of, noise
 from .tableau import TABLEAUS, Tableau
 
@@ -26,7 +27,7 @@ NEAREST = 1e-6  # of a trial's length: a least gap as near as that to its ends i
 class Base(NamedTuple):
     """Where trials begin: time ``elapsed`` since the step began, q, v and acceleration a (d,); of contacts (m,) which are ``closed``, the
     ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; what is ``allowed`` of negative gaps,
-    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero."""
+    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero. ``low`` as in `State`."""
 
     elapsed: Array
     q: Array
@@ -38,13 +39,14 @@ class Base(NamedTuple):
     allowed: Array
     still: Array
     slack: Array
+    low: Array | None = None
 
 
 class Tolerance(NamedTuple):
     """What errors are compared with: of a position or a velocity x, absolute + relative |x|."""
 
-    relative: float
-    absolute: float
+    relative: Array
+    absolute: Array
 
     def of(self, x: Array, y: Array) -> Array:
         """Of what goes from x to y."""
@@ -65,7 +67,8 @@ class Seen(NamedTuple):
 
 class Trial(NamedTuple):
     """What a trial led to: q, v, acceleration (d,), ``force`` and ``push`` of closed contacts (m,), their ``impulse``; gaps and rates (m,)
-    at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`."""
+    at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`;
+    ``low`` as in `State`."""
 
     q: Array
     v: Array
@@ -77,6 +80,7 @@ class Trial(NamedTuple):
     after: tuple[Array, Array]
     error: Array
     negative: Array
+    low: Array | None
 
 
 class _Rows(NamedTuple):
@@ -138,8 +142,16 @@ def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array]:
     contacts = view.contacts
     normal = contacts.velocity(view.free) + view.gap_acceleration
     force = impulses_of(contacts, -normal, closed)
-    push = contacts.diagonal() * force + noise(contacts, view.free, view.gap_acceleration) + slack
-    return view.free + contacts.jump(force), force, frozen(jnp.where(closed, push, 0))
+    a, spare = view.free + contacts.jump(force), noise(contacts, view.free, view.gap_acceleration) + slack
+    push = contacts.diagonal() * force + spare
+    if len(closed) > 1:
+        # the sides of a joint share its force by halves; one of them has all of it, and neither lets go
+        sides = (contacts.angles() < CANCELLING - 1) & closed[:, None] & closed[None, :]
+        norms, joined = contacts.norms(), jnp.any(sides, axis=1)
+        other = jnp.sum(jnp.where(sides, (norms * force)[None, :], 0), axis=1) / norms
+        force = jnp.where(joined, jnp.maximum(force - other, 0), force)
+        push = jnp.where(joined, spare, push)
+    return a, force, frozen(jnp.where(closed, push, 0))
 
 
 def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolerance: Tolerance, args: Any) -> Trial:
@@ -157,7 +169,8 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
 
     def stage(carry: tuple, row: _Rows) -> tuple[tuple, None]:
         kept, *_, seen = carry
-        x = q + s * (row.node * v + s * (row.position @ kept))
+        shift = s * (row.node * v + s * (row.position @ kept))
+        x = q + shift
         y = v + s * (row.velocity @ kept)
         a, force, push = held(problem, t + row.node * s, x, y, closed, base.slack, args)
         if m:
@@ -171,13 +184,16 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
             )
             seen = Seen(gap, rate, negative, *sums)
         kept = jnp.concatenate([a[None], kept[:-1]])
-        return (kept, x, y, force, push, seen), None
+        return (kept, shift, y, force, push, seen), None
 
     rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
-    start = (accelerations, q, v, base.force, base.push, seen)
-    kept, x, y, force, push, seen = lax.scan(stage, start, rows)[0]
+    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, seen)
+    kept, shift, y, force, push, seen = lax.scan(stage, start, rows)[0]
+    x, low = add_compensated(q, shift, base.low)
     error = frozen(_error(tableau, base, kept, x, y, s, seen, before[0], tolerance))
-    return Trial(x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative)
+    return Trial(
+        x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative, low
+    )
 
 
 def _error(
