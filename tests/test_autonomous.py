@@ -386,7 +386,7 @@ def test_a_force_of_no_amplitude_is_none():
         periodic_orbit(problem, state[:1], state[1:], args={"z": Z, "drive": 0.1}, **options)
 
 
-def test_float32():
+def test_an_orbit_in_float32_is_that_of_the_closed_form():
     e, _, motion = exact(4.5, {"z": Z})
     q = motion(turn(motion, 4.5))[:1].astype(np.float32)
     found = periodic_orbit(CLOCK, q, np.zeros(1, np.float32), period=4.5, steps=200, surface=top, args={"z": Z}, e=e)

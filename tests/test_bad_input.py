@@ -95,7 +95,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("change", "error", "message"), CASES, ids=lambda x: x if isinstance(x, str) else "")
-def test_error(change, error, message):
+def test_a_bad_argument_raises_the_error_that_names_it(change, error, message):
     with pytest.raises(error, match=message):
         run(**change)
 
@@ -156,7 +156,7 @@ def test_infeasible_constraints():
             found.raise_if_failed()
 
 
-def test_blow_up():
+def test_a_motion_that_overflows_is_flagged_and_left_visible():
     """An explicit scheme beyond its stability limit overflows: flagged, with NaN or infinity left visible."""
     problem = ji.Problem(lambda t, q, v, args: -1e8 * q)
     found = run(problem, q0=(1.0,), v0=(0.0,), h=0.01, t1=10.0)

@@ -111,7 +111,7 @@ def test_the_wrong_restitution_shows(dropped):
     assert np.isclose(balance(*dropped, e=1.0).energy_error, 0.75 * 9.81, rtol=1e-9)
 
 
-def test_bad_input(dropped):
+def test_bad_arguments_are_refused_by_name(dropped):
     ball, motion = dropped
     rows = {name: getattr(motion, name)[-1:] for name in ("t", "q", "v", "z", "impulse")}
     with pytest.raises(ValueError, match="final row only"):

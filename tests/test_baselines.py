@@ -72,7 +72,7 @@ def compiled(tmp_path_factory):
     [(works.BALL, FLAT), (works.DOUBLE, CURVED), (FLAT_HIT, CURVED)],
     ids=["ball", "double", "flat hit"],
 )
-def test_native(compiled, work, tolerance):
+def test_the_native_baseline_makes_the_same_motion(compiled, work, tolerance):
     assert differences(compiled.run, work, 5, work.steps) < tolerance
 
 
@@ -136,7 +136,7 @@ SHORT = [
 
 
 @pytest.mark.parametrize(("work", "steps", "tolerance"), SHORT)
-def test_numba(loops, work, steps, tolerance):
+def test_the_numba_baseline_makes_the_same_motion(loops, work, steps, tolerance):
     assert differences(loops.run, work, 2, steps) < tolerance
 
 

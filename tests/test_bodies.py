@@ -236,7 +236,7 @@ def test_an_ensemble_is_its_motions():
         assert np.array_equal(many.pairs[lane], one.pairs)
 
 
-def test_single_precision():
+def test_single_precision_stays_single():
     problem, q0 = pile(12)
     q0 = q0.astype(np.float32)
     found = ji.solve(problem, q0, [0.0] * 24, t1=0.5, h=np.float32(5e-3), projection=ConjugateGradients(tolerance=1e-4))

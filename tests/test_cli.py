@@ -156,7 +156,7 @@ def test_changed_restitution_has_no_exact_motion(tmp_path, capsys):
     assert abs(table(tmp_path / "motion.csv")["q[0]"][-1]) <= 1e-9
 
 
-def test_float32(tmp_path):
+def test_float32_gives_rows_in_float32(tmp_path):
     assert call(*BALL, "--float32", "--out", tmp_path) == 0
     arrays = np.load(tmp_path / "motion.npz")
     assert arrays["q"].dtype == np.float32

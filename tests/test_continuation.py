@@ -228,7 +228,7 @@ def test_bifurcations_of_smooth_systems():
         ({"q0": [[0.5]]}, "a branch has one start"),
     ],
 )
-def test_bad_input(change, message):
+def test_bad_arguments_are_refused_by_name(change, message):
     given = {"q0": [0.5], "v0": [0.0], "parameter": "frequency", "bounds": (2.0, 3.0), "period": 2.0, "steps": 10}
     given |= {"args": arguments(Z, W, WALL, 0.0), "e": E}
     with pytest.raises(ValueError, match=message):

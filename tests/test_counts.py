@@ -33,7 +33,7 @@ def test_too_many_steps_are_refused_by_name(call, state, options, message):
 
 
 @pytest.mark.parametrize("bad", [True, 0, -1, 1.0, "2", None, MOST + 1])
-def test_counts(bad):
+def test_bad_counts_are_refused(bad):
     with pytest.raises(ValueError, match="count must"):
         ji.analysis.prime_steps(1, 10, bad)
 

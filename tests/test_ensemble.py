@@ -92,7 +92,7 @@ def test_chunking_changes_nothing(dtype):
     [ji.PaoliSchatzman(), *(pytest.param(s, marks=pytest.mark.slow) for s in (ji.MoreauJean(), ji.EventCorrected()))],
     ids=lambda s: type(s).__name__,
 )
-def test_one_lane(scheme):
+def test_a_batch_of_one_lane_is_solve(scheme):
     """As through `solve`."""
     given = lane(3, options())
     q0, v0 = given.pop("q0"), given.pop("v0")
@@ -133,7 +133,7 @@ def test_an_error_in_a_chunk_reaches_the_caller():
         ji.ensemble(ji.Problem(force, gaps), [[0.0, 1.0]] * 9, [0.0, 0.0], t1=0.1, h=0.01, chunk=3)
 
 
-def test_different_steps():
+def test_lanes_of_different_steps_are_those_of_solve():
     given = options()
     h = np.geomspace(0.002, 0.05, LANES)[np.random.default_rng(1).permutation(LANES)]
     times = [0.3, 1.0, 1.7]
@@ -236,7 +236,7 @@ def test_progress_bar(capsys):
         ({"scheme": ji.Maury()}, ValueError, "inelastic"),
     ],
 )
-def test_bad_input(change, error, message):
+def test_bad_arguments_are_refused_by_name(change, error, message):
     given = {"t1": 2.0, "h": 0.01, **options(), **change}
     with pytest.raises(error, match=message):
         ji.ensemble(OSCILLATOR, **given)

@@ -21,7 +21,7 @@ def ball(y0, steps, e=E):
     return jnp.stack([found.q[-1, 0], found.v[-1, 0]])
 
 
-def test_commands(tmp_path, monkeypatch, capsys):
+def test_commands_take_a_scheme_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     main(["run", "bouncing-ball", "--scheme", "symplectic_euler:SymplecticEuler", "--h", "1e-2", "--out", "motion"])
     assert "SymplecticEuler" in capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_a_contact_solver_of_ones_own():
 
 
 @pytest.mark.slow
-def test_reverse_mode():
+def test_reverse_mode_is_forward_mode():
     forward, backward = (
         transform(lambda y, e: ball(y, 300, e), (0, 1))(1.0, E) for transform in (jax.jacfwd, jax.jacrev)
     )

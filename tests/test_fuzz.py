@@ -183,13 +183,13 @@ FATAL = ("problem", "q0", "t1", "h", "scheme", "projection")
 
 @QUICK
 @given(wrong(*FATAL, "save", "execution"))
-def test_solve(changes):
+def test_solve_is_right_or_refuses(changes):
     fuzz_solve(changes)
 
 
 @QUICK
 @given(wrong(*FATAL, "args_axes", "chunk"))
-def test_ensemble(changes):
+def test_ensemble_is_right_or_refuses(changes):
     fuzz_ensemble(changes)
 
 
@@ -226,7 +226,7 @@ def test_sensitivities_broadly(changes):
     st.sampled_from(["force", "constraints", "mass", "restitution", "energy"]),
     st.one_of(things, st.sampled_from(FUNCTIONS)),
 )
-def test_problems(name, value):
+def test_a_problem_with_something_absurd_is_right_or_refused(name, value):
     judge(
         lambda: ji.solve(**GIVEN | {"problem": ji.Problem(**{"force": force, "constraints": gaps} | {name: value})}),
         right,
@@ -235,7 +235,7 @@ def test_problems(name, value):
 
 @QUICK
 @given(st.sampled_from([scheme_from_name, projection_from_name]), WRONG)
-def test_names(find, name):
+def test_unknown_names_are_refused(find, name):
     judge(lambda: find(name), lambda found: None) if isinstance(name, str) else refused_name(find, name)
 
 
@@ -246,7 +246,7 @@ def refused_name(find, name):
 
 @QUICK
 @given(WRONG)
-def test_catalogue(name):
+def test_a_name_finds_its_entry_or_is_a_key_error(name):
     for find in (catalogue.get, catalogue.get("bouncing-ball").case):
         with contextlib.suppress(KeyError):
             assert find(name).title if find is catalogue.get else find(name).t1 > 0

@@ -60,7 +60,7 @@ def both(q0, v0, tolerance=1e-11, **given):
     return kernel
 
 
-def test_a_ball():
+def test_the_kernel_is_xla_for_a_ball():
     """What is quick to compile: all kinds of lanes, and a NaN."""
     until = np.full(LANES, 10.0)
     until[3] = 0.4
@@ -83,7 +83,7 @@ def pendulum_mass(q, args):
     return jnp.array([[2.0, 0.0], [0.0, 1.0]]) + jnp.cos(q[0] - q[1]) * jnp.array([[0.0, 1.0], [1.0, 0.0]])
 
 
-def test_a_double_pendulum():
+def test_the_kernel_is_xla_for_a_double_pendulum():
     """Between a wall and its joint and tip, beside native code, which counts iterations otherwise; roundings grow with the motion."""
     pendulum = ji.Problem(pendulum_force, lambda t, q, args: 0.3 - jnp.cumsum(jnp.sin(q)), pendulum_mass)
     at = np.linspace(0, 1, LANES)
@@ -94,7 +94,7 @@ def test_a_double_pendulum():
     compare(kernel, dataclasses.replace(native, iterations=kernel.iterations), 1e-10)
 
 
-def test_steps_of_xla_on_a_gpu(monkeypatch):
+def test_branch_free_steps_are_those_with_branches(monkeypatch):
     """Separate numbers of all lanes, in segments: lanes of their own steps, saved rows, a NaN, and a curved wall that takes three
     iterations, which are made without a branch, or four, for which a segment is made again with loops. They stop at 1e-12, which
     the motion carries on."""
@@ -128,7 +128,7 @@ def test_lanes_of_all_kinds():
 @pytest.mark.slow
 @pytest.mark.parametrize("projection", [ji.ActiveSet(), ji.ProjectedGradient()], ids=lambda p: type(p).__name__)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
-def test_schemes(scheme, projection):
+def test_the_kernel_is_xla_for_every_scheme(scheme, projection):
     q0, v0, given = lanes()
     e = 0.0 if isinstance(scheme, ji.Maury) else 0.6
     # iterations stop at 1e-12, which 120 steps carry on
@@ -137,8 +137,8 @@ def test_schemes(scheme, projection):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
-def test_schemes_of_xla_on_a_gpu(monkeypatch, scheme):
-    """Tolerance as in `test_schemes`."""
+def test_branch_free_steps_are_those_of_every_scheme(monkeypatch, scheme):
+    """Tolerance as in `test_the_kernel_is_xla_for_every_scheme`."""
     q0, v0, given = lanes()
     e = 0.0 if isinstance(scheme, ji.Maury) else 0.6
     run = lambda: ji.ensemble(PROBLEM, q0, v0, h=0.005, e=e, scheme=scheme, save=10, execution="xla", **given)
@@ -149,7 +149,7 @@ def test_schemes_of_xla_on_a_gpu(monkeypatch, scheme):
 
 
 @pytest.mark.slow
-def test_single_precision():
+def test_the_kernel_is_xla_in_single_precision():
     q0, v0, given = lanes(np.float32)
     with jax.enable_x64(False):
         found = both(q0, v0, 1e-3, h=np.float32(0.005), e=np.float32(0.5), **given)

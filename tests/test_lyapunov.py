@@ -110,7 +110,7 @@ def test_a_contact_that_stays_loses_every_direction():
         ({"interval": 0.0}, "interval must be positive"),
     ],
 )
-def test_bad_input(change, message):
+def test_bad_arguments_are_refused_by_name(change, message):
     given = {"interval": 1.0, "steps": 10, "intervals": 20, "args": CHAOTIC, "e": E}
     with pytest.raises(ValueError, match=message):
         lyapunov(SHAW_HOLMES, [0.5], [0.0], **(given | change))

@@ -73,7 +73,7 @@ def bouncing():
     return balls(execution="native")
 
 
-def test_a_ball(bouncing):
+def test_a_lane_that_becomes_nan_is_flagged_and_no_other(bouncing):
     """As through XLA; a lane that becomes NaN is flagged, and no other notices."""
     assert np.flatnonzero(bouncing.failed).tolist() == [3] and np.isnan(bouncing.q[3]).any()
     assert np.sum(np.any(bouncing.impulse[:, -1] > 0, axis=-1)) > LANES // 2
@@ -140,7 +140,7 @@ def test_auto_is_native_where_it_can_be(bouncing):
     [[0.0, 0.25, 0.3001, 0.7], pytest.param(20, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)],
     ids=["times", "every", "all"],
 )
-def test_saved_rows(save, bouncing):
+def test_saved_rows_are_those_of_xla_and_their_number_compiles_nothing(save, bouncing):
     """The same rows as through XLA; another number of them compiles nothing anew."""
     given = {
         "problem": BALL,
@@ -308,7 +308,7 @@ def test_arithmetic_of_whole_numbers(dtype):
         np.testing.assert_array_equal(found, expected, strict=True)
 
 
-def test_loops_and_branches():
+def test_lanes_leave_loops_and_take_branches_of_their_own():
     """Lanes leave a loop when they are done; a branch is taken by those that ask for it, the nearest if there is none."""
 
     def function(k, x):
@@ -423,7 +423,7 @@ def of_matrices(a, b, x):
 
 
 @pytest.mark.parametrize("small", ["numbers", "memory"])
-def test_matrices(monkeypatch, small):
+def test_matrices_are_those_of_jax_as_numbers_or_in_memory(monkeypatch, small):
     """Whether their entries are numbers or lie in memory; cond(a) < 10, so that n = 24 roundings are 1e-14."""
     monkeypatch.setattr(native_run, "LONG_PROGRAM_OPS", 10**9 if small == "numbers" else 0)
     random, n = np.random.default_rng(0), 24 if small == "memory" else 6
@@ -735,7 +735,7 @@ def around(problem, case, scheme, projection=None, dtype=np.float64, h=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["bowl", "polar-particle", "groove", "growing-spheres", "adly-thieu"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda s: type(s).__name__)
-def test_catalogue(name, scheme):
+def test_native_motions_of_the_catalogue_are_those_of_xla(name, scheme):
     entry = catalogue.get(name)
     native, xla = around(entry.problem, next(iter(entry.cases.values())), scheme)
     # projections stop at 1e-12, which 200 steps carry on
@@ -744,7 +744,7 @@ def test_catalogue(name, scheme):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("projection", PROJECTIONS, ids=lambda p: type(p).__name__)
-def test_projections(projection):
+def test_native_projections_are_those_of_xla(projection):
     native, xla = around(
         catalogue.get("bowl").problem, catalogue.get("bowl").case("e=0"), ji.PaoliSchatzman(), projection
     )
@@ -752,7 +752,7 @@ def test_projections(projection):
 
 
 @pytest.mark.slow
-def test_single_precision():
+def test_native_single_precision_is_that_of_xla():
     entry = catalogue.get("polar-particle")
     with jax.enable_x64(False):
         native, xla = around(entry.problem, entry.case("e=0.9"), ji.PaoliSchatzman(), dtype=np.float32)

@@ -135,7 +135,7 @@ def has_derivative(expression, backwards, operands):
 @pytest.mark.slow
 @pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("integers", "comparison")])
-def test_derivatives(family, backwards):
+def test_derivatives_are_those_of_xla(family, backwards):
     operands = [ordinary(x) for x in table.operands(np.float64)]
     expressions = [x for x in supported(family) if has_derivative(x, backwards, operands)]
     compare(expressions, lambda f: derivative(f, backwards), operands, 1e-11, 1e-12)

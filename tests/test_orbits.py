@@ -181,7 +181,7 @@ def test_float32_beside_float64():
         ({"args_axes": "all"}, "args_axes"),
     ],
 )
-def test_bad_input(change, message):
+def test_bad_arguments_are_refused_by_name(change, message):
     given = {"q0": [0.5], "v0": [0.0], "period": 2.0, "steps": 10, "args": arguments(0.0, np.pi, -0.1, 0.0), "e": 0.5}
     with pytest.raises(ValueError, match=message):
         periodic_orbit(SHAW_HOLMES, **(given | change))

@@ -69,6 +69,6 @@ def test_bodies_in_the_plane_have_no_third_coordinate(tmp_path):
     [("run.vtk", {}, "ends with .pvd"), ("run.pvd", {"dimension": 2}, "27"), ("run.pvd", {"dimension": 1}, "dimension=1"),
      ("run.pvd", {"radius": [0.1, 0.2]}, "one for each of 9 bodies")],
 )  # fmt: skip
-def test_bad_input(column, path, options, message, tmp_path):
+def test_bad_arguments_are_refused_by_name(column, path, options, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         column.to_paraview(tmp_path / path, **options)

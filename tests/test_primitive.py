@@ -245,7 +245,7 @@ def test_status_and_refusals():
         jax.grad(lambda q: status(q, sensitivity="none")[0][0])(jnp.asarray(Q0[0]))
 
 
-def test_single_precision():
+def test_gradients_of_single_precision_are_single():
     q = jnp.asarray(Q0[0], jnp.float32)
     given = (jnp.asarray(V0, jnp.float32), jnp.float32(0.6), jax.tree.map(jnp.float32, ARGS))
     found = jax.jacrev(lambda q: end(q, *given))(q)

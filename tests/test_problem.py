@@ -39,7 +39,7 @@ LAGRANGIAN = ji.Problem.from_lagrangian(
 
 @pytest.mark.parametrize("problem", [POTENTIAL, LAGRANGIAN], ids=["potential", "lagrangian"])
 @pytest.mark.parametrize("seed", range(5))
-def test_double_pendulum(problem, seed):
+def test_the_force_of_a_lagrangian_is_that_by_hand(problem, seed):
     q, v = np.random.default_rng(seed).normal(size=(2, 2))
     found = problem.generalised_force(0.0, jnp.asarray(q), jnp.asarray(v), None)
     np.testing.assert_allclose(found, by_hand(q, v) - 0.3 * v, atol=1e-12)

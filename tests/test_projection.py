@@ -68,7 +68,7 @@ SIZES = [(1, 1), (12, 9), *(pytest.param(d, m, marks=pytest.mark.slow) for d, m 
 
 @METHODS
 @pytest.mark.parametrize(("d", "m"), SIZES)
-def test_linear_problem(method, d, m):
+def test_every_solver_finds_the_solution_of_the_linear_problem(method, d, m):
     for seed in range(10):
         jacobian, mass, b = random_case(seed, d, m)
         contacts = contacts_of(jacobian, mass)
@@ -166,7 +166,7 @@ def test_curved_constraints(method, increment):
 
 @FEW_METHODS
 @pytest.mark.parametrize("normal", ["implicit", pytest.param("explicit", marks=pytest.mark.slow)])
-def test_derivative(method, normal):
+def test_the_implicit_derivative_is_the_difference_quotient(method, normal):
     """The implicit derivative against central differences, in forward and reverse mode."""
     problem = curved_problem()
     metric = Metric.at(problem, jnp.zeros(3), None)

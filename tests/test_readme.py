@@ -38,7 +38,7 @@ def test_five_lines(namespace):
 
 
 @pytest.mark.slow
-def test_derivative(namespace, capsys):
+def test_the_derivative_is_that_of_the_closed_form(namespace, capsys):
     exec(compile(BLOCKS[1], str(README), "exec"), namespace)
     # y = y0 - 1.3 t - g t^2/2 meets 0.05: dv/dy0 = (1 + e) g/|v|, up to O(h)
     assert float(capsys.readouterr().out.split()[-1]) == pytest.approx(3.698792, abs=1e-2)

@@ -187,7 +187,7 @@ def test_a_damaged_file_of_a_result_is_told(results, tmp_path):
     kind, fields = good["result"]["result"]
     bad = {
         "numbers": good,
-        "no result of this version": {**good, "result": {"result": ["Popen", fields]}},
+        "this version does not know": {**good, "result": {"result": ["Popen", fields]}},
         "'shell', which": {**good, "result": {"result": [kind, fields | {"shell": None}]}},
         "numbers are not": {**good, "result": {"result": [kind, fields | {"by": {"plain": "absolute"}}]}},
         "it holds a float": {**good, "result": {"plain": 1.0}},

@@ -27,7 +27,7 @@ SOLVED = 1e-9
     ["grav1d", "off-wall", "hop1d", "corner", "zeno"]
     + [pytest.param(name, marks=pytest.mark.slow) for name in ("grav1d-once", "ball-e0.5", "two-balls")],
 )
-def test_closed_forms(name):
+def test_the_reference_is_the_closed_form(name):
     case = cases.get(name)
     found, exact = case.by_events(), case.exact_at()
     np.testing.assert_allclose(found.state, exact.state, rtol=0, atol=SOLVED)
@@ -71,7 +71,7 @@ def test_sliding_into_a_ramp():
 
 
 @pytest.mark.slow
-def test_central_differences():
+def test_the_reference_is_the_central_difference():
     case = cases.get("dpend")
     found = reference(case.problem, case.q0, case.v0, case.t1, case.args, case.e)
     numeric = central_differences(case.problem, case.q0, case.v0, case.t1, case.args, case.e, step=1e-4)
@@ -98,7 +98,7 @@ KNOWN = {  # name: rows and columns of the Jacobian, and its values, to the digi
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_known_numbers(name):
+def test_the_reference_has_the_known_numbers(name):
     case = cases.get(name)
     rows, columns, values, unit = KNOWN[name]
     place = np.ix_([case.rows.index(r) for r in rows.split()], [case.columns.index(c) for c in columns.split()])

@@ -118,7 +118,7 @@ def test_one_located_step(order):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nesting", FORWARD)
-def test_located_impacts(nesting):
+def test_second_derivatives_across_located_impacts_are_exact(nesting):
     np.testing.assert_allclose(
         jax.jit(FORWARD[nesting](height(ji.EventCorrected())))(1.0), jax.grad(jax.grad(exact))(1.0), rtol=1e-12
     )
@@ -126,7 +126,7 @@ def test_located_impacts(nesting):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nesting", FORWARD)
-def test_discrete_map(nesting):
+def test_second_derivatives_of_the_discrete_map_are_differences_of_first_ones(nesting):
     """In a bowl, with an impact: the second derivative is the difference of first ones, or of the map itself."""
 
     def final(x):

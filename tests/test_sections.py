@@ -167,7 +167,7 @@ def sections_of(orbit, n=24, lanes=1):
 @pytest.mark.parametrize(
     ("orbit", "period"), [([1.0], 1), ([1, 2.0], 2), ([1, 2, 1, 3.0], 4), (np.sqrt(np.arange(24)), 0)]
 )
-def test_period_of(orbit, period):
+def test_the_least_period_is_found(orbit, period):
     assert period_of(sections_of(orbit)) == period
 
 
@@ -273,7 +273,7 @@ def test_bad_input_is_named():
         impact_section(PROBLEM, [0.5], [0.0], **good, scheme=ji.PaoliSchatzman())
 
 
-def test_pictures(tmp_path):
+def test_a_section_has_its_picture(tmp_path):
     found = impact_section(
         PROBLEM,
         [0.5],

@@ -413,7 +413,7 @@ WEDGE = ji.Problem(lambda t, q, v, args: jnp.zeros(2), wedge)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_remarks(scheme):
+def test_each_remark_comes_with_its_cause_alone(scheme):
     """Each remark for a motion made for it, none for a bounce, and none is a failure."""
     e = 0.0 if scheme == "Maury" else 0.5
     options = {"steps": 100, "e": e, "scheme": SCHEMES[scheme], "save": "final", "sensitivity": "corrected"}

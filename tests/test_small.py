@@ -197,7 +197,7 @@ def test_values_and_derivatives(function):
 @pytest.mark.parametrize(
     "function", [lambda a, b: jnp.linalg.solve(matrix(a, b), b), factor, lambda a, b: custom(a, b)[2:]]
 )
-def test_second_derivatives(function):
+def test_second_derivatives_of_custom_rules_are_those_of_jax(function):
     """Of what has derivatives of its own."""
     twice = jax.jacfwd(jax.jacrev(real(function)))
     close(native(twice), jax.jit(jax.vmap(twice, (0, None)))(LANES, B), 1e-12)

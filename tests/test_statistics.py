@@ -29,7 +29,7 @@ def batch():
     return ji.ensemble(BALL, heights, v0, t1=0.8, h=0.01, e=e, args={"limit": 3.0}, save=TIMES), e
 
 
-def test_groups(batch):
+def test_groups_are_statistics_of_their_lanes(batch):
     solution, e = batch
     found = statistics(solution, groups=e, values={"height": solution.q[:, :, 0]})
     assert np.array_equal(found.groups, [0.2, 0.5, 0.8])
@@ -84,7 +84,7 @@ def test_values_of_a_save_function(batch):
         ({"values": {"x": np.zeros(3)}}, r"values\['x'\] must have shape"),
     ],
 )
-def test_bad_input(batch, change, message):
+def test_bad_arguments_are_refused_by_name(batch, change, message):
     with pytest.raises(ValueError, match=message):
         statistics(batch[0], **change)
 

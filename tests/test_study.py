@@ -148,7 +148,7 @@ def test_whole_vectors_on_a_grid(tmp_path):
     np.testing.assert_allclose(found.q[1, 0], single_backend.q, **ROUNDING)
 
 
-def test_save_function(tmp_path):
+def test_values_of_a_save_function_are_variables(tmp_path):
     save = ji.Save(every=25, function=study_systems.observed)
     study = small(tmp_path / "s.zarr", save=save)
     study.run()

@@ -50,7 +50,7 @@ def test_study_computes_what_the_file_says(folder):
     assert found.done.values.tolist() == [1, 1, 2]
 
 
-def test_show(folder, capsys):
+def test_show_tells_progress_definition_and_failed_lanes(folder, capsys):
     assert main(["show", str(folder / "three.zarr")]) == 0
     told = capsys.readouterr().out
     for words in (
@@ -65,7 +65,7 @@ def test_show(folder, capsys):
     assert main(["show", "bouncing-ball"]) == 0  # a name of the catalogue, as before
 
 
-def test_resume(tmp_path, capsys):
+def test_resume_refuses_a_damaged_chunk_unless_it_is_to_repair(tmp_path, capsys):
     study = small(tmp_path / "s.zarr")
     study.run()
     before = digest(study.path)

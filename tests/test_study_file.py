@@ -34,7 +34,7 @@ e = [0.5, 0.6]
             "problem: study_systms:ball: no module 'study_systms'",
         ),
         ('"shaw-holmes"\ncase = "damped"', '"study_systems:bal"', "module study_systems has no 'bal'"),
-        ('"shaw-holmes"\ncase = "damped"', '"a:b:c"', "problem: 'a:b:c' is no name"),
+        ('"shaw-holmes"\ncase = "damped"', '"a:b:c"', "problem: 'a:b:c' does not name"),
         ("h = 0.1", "h = 0.1\nscheme = { name = 3 }", "scheme must be a name, or a table with its name"),
         ("h = 0.1", "h = 0.1\nscheme = { nodes = 3 }", "scheme must be a name, or a table with its name"),
         (

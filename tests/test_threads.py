@@ -101,7 +101,7 @@ print(compute(ji.solve))
 
 @posix
 @pytest.mark.parametrize("first", [True, False])
-def test_fork(first):
+def test_a_forked_child_refuses_once_jax_has_been_used(first):
     """After use a child refuses; before, it computes. The parent goes on either way."""
     found = python(START + FORK.format(first=first))
     *child, parent = found.stdout.splitlines()

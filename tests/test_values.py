@@ -60,7 +60,7 @@ def test_summed_form_keeps_round_off():
     assert position_error(case, solution) < 1e-12
 
 
-def test_float32():
+def test_values_agree_in_float32():
     """The same in float32: 4e-5 from prototypes, where the three-term recurrence loses everything."""
     entry, case = catalogue.get("bouncing-ball"), catalogue.get("bouncing-ball").case("e=0")
     start = np.array([1.0], np.float32), np.array([0.0], np.float32)

@@ -116,7 +116,7 @@ def _sound(solution: Solution) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     failed = (np.asarray(solution.status) & int(FAILURES)) != 0
     kept = ~failed & np.all(np.isfinite(q), axis=(1, 2))
     if not kept.any():
-        raise ValueError("every motion of the ensemble failed: there is none to draw")
+        raise ValueError("every motion of the ensemble failed, so that there is nothing to draw")
     return np.asarray(solution.t)[kept], q[kept], kept
 
 

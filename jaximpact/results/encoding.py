@@ -147,7 +147,7 @@ def _make_result(
 ) -> Result:
     cls = registry().get(name)
     if cls is None:
-        raise ValueError(f"it holds a {name!r}, which is no result of this version")
+        raise ValueError(f"it holds a {name!r}, which this version does not know as a result")
     known = {field.name for field in saved_fields(cls)}
     strange = sorted(set(fields) - known)
     if strange:

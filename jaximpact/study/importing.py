@@ -42,7 +42,7 @@ def load(text: str, folder: str | None = None) -> Any:
     """Imports the object "module:name"; ``folder`` is searched for modules that are not found otherwise."""
     module, _, name = text.partition(":")
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
-        raise ValueError(f"{text!r} is no name of something in a module: write 'module:name'")
+        raise ValueError(f"{text!r} does not name an attribute of a module: write 'module:name'")
     try:
         found = _import_module(module, folder)
     except ModuleNotFoundError as error:

@@ -286,7 +286,7 @@ class Run:
         for x, like in zip(leaves, jax.tree.leaves(shape), strict=True):
             if x.shape != like.shape or x.dtype != like.dtype:
                 raise ValueError(
-                    f"{self.store.name}: what is kept to go on from is damaged, or of another version: restore it from a copy"
+                    f"{self.store.name}: the state to continue from is damaged, or was stored by another version: restore it from a copy"
                 )
         return jax.tree.unflatten(jax.tree.structure(shape), leaves), int(kept["block"])
 

@@ -201,9 +201,7 @@ class ZarrStore(Store):
         try:
             about = os.fstat(file)
             if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
-                raise ValueError(
-                    f"{self._home / 'lock'} is no file of its own (a second name of another one): remove it"
-                )
+                raise ValueError(f"{self._home / 'lock'} is not a regular file with a single name: remove it")
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
