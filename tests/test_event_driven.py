@@ -404,3 +404,11 @@ def test_between_rows():
     error = np.abs(found.at(times).q[:, 0] - spring(times))
     near = np.abs(times - MEETS) < 2 * h
     assert np.max(error[~near]) < (2 * h) ** 4 / 300 and np.max(error[near]) < (2 * h) ** 3
+
+
+def test_float32_rests_without_many_trials():
+    """Rounding of forces is above a tolerance of 1e-9: a ball that has come to rest would take ever shorter substeps."""
+    options = {"t1": 5.0, "args": {"g": np.float32(9.81)}, "e": 0.5, "scheme": SCHEME, "save": "final"}
+    found = ji.solve(BALL, np.float32([1.0]), np.float32([0.0]), **options)
+    assert not found.failed and found.iterations < 200
+    assert found.q[-1, 0] == 0 and found.impulse[-1, 0] == pytest.approx(5 * 9.81, rel=1e-6)

@@ -220,7 +220,7 @@ class EventDriven(Scheme):
         """No smaller than what rounding leaves of it."""
         rounding = 32 * float(jnp.finfo(dtype).eps)
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
-        return Tolerance(jnp.maximum(relative, rounding), absolute)
+        return Tolerance(jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding))
 
     def _turn(self, problem: Problem, law: ContactLaw, motion: Motion, start: Array, whole: Array, p: Course) -> Course:
         """One trial, and what follows from it."""

@@ -190,7 +190,7 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
     start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, seen)
     kept, shift, y, force, push, seen = lax.scan(stage, start, rows)[0]
     x, low = add_compensated(q, shift, base.low)
-    error = frozen(_error(tableau, base, kept, x, y, s, seen, before[0], tolerance))
+    error = frozen(_error(tableau, base, kept, x, y, push, s, seen, before[0], tolerance))
     return Trial(
         x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative, low
     )
@@ -202,21 +202,25 @@ def _error(
     kept: Array,
     q: Array,
     v: Array,
+    push: Array,
     s: Array,
     seen: Seen,
     gap: Array,
     tolerance: Tolerance,
 ) -> Array:
-    """Of a trial from a base to (q, v), whose gaps began with ``gap`` (m,), in units of the tolerance: of the state, of what gaps and pushes
-    add up to, and of the gaps that should have stayed closed."""
+    """Of a trial from a base to (q, v) and ``push`` (m,), whose gaps began with ``gap`` (m,), in units of the tolerance: of the state, of
+    what gaps and pushes add up to, and of the gaps that should have stayed closed."""
     turned = lambda weights: jnp.asarray(weights[:, ::-1].copy(), q.dtype)
     of_q, of_v = tolerance.of(base.q, q), tolerance.of(base.v, v)
     to_v, to_q = s * (turned(tableau.errors) @ kept), s * s * (turned(tableau.position_errors) @ kept)
     of_gap = tolerance.of(gap, seen.gap)
+    # what a push adds up to is compared with nothing but its rounding
+    rounding = tolerance._replace(relative=jnp.asarray(32 * jnp.finfo(q.dtype).eps, q.dtype))
+    of_push = rounding.of(s * base.push, s * push)
     squares = jnp.sum((to_q / of_q[None]) ** 2, axis=1) + jnp.sum((to_v / of_v[None]) ** 2, axis=1)
     if len(base.closed):
         open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
-        squares += jnp.sum(open_**2, axis=1) + jnp.sum((s * seen.of_push / tolerance.absolute) ** 2, axis=1)
+        squares += jnp.sum(open_**2, axis=1) + jnp.sum((s * seen.of_push / of_push[None]) ** 2, axis=1)
     squares = squares / (2 * len(q))
     error = jnp.sqrt(squares[0])
     if len(tableau.errors) > 1:
