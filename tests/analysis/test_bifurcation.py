@@ -1,0 +1,119 @@
+"""Diagrams and maps over parameters: exact solutions, hysteresis, and the event-by-event reference on a grid."""
+
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.analysis import bifurcation, stroboscopic, two_parameter_map
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "gallery"))  # as a script there sees it
+
+from impact_oscillator import PROBLEM, args_of, exact_section, forcing_period
+
+DAMPING, WALL, E = 0.05, -0.3, 0.8
+
+
+def particular(w):
+    """State at t = 0 of the oscillation that never reaches the wall."""
+    size = (1 - w**2) ** 2 + (2 * DAMPING * w) ** 2
+    return np.stack([(1 - w**2) / size, 2 * DAMPING * w**2 / size], axis=-1)
+
+
+def test_continuation_follows_its_attractor():
+    """Both ways over frequencies at which an oscillation free of impacts (amplitude below 0.3) and an orbit of period 2 coexist.
+
+    From the free one, the exact particular solution, to second order; from the other one, the period 2 that the
+    reference finds there. One start for each lane.
+    """
+    values = np.array([3.0, 3.2, 3.1])
+    q, v, count = exact_section(args_of(3.0, DAMPING, WALL), E, 0.5, 0.0, skip=300, cycles=2)
+    assert count > 0 and abs(q[0] - q[1]) > 0.01
+    hitting = np.array([q[-1], v[-1]])
+    q0, v0 = np.stack([particular(3.0), hitting]).T[..., None]
+    common = {"parameter": "frequency", "values": values, "period": forcing_period, "steps": 100, "cycles": 8}
+    options = common | {"args": args_of(1.0, DAMPING, WALL), "e": E}
+    for sweep in ("up", "down"):
+        found = bifurcation(PROBLEM, q0, v0, skip=150, sweep=sweep, **options)
+        np.testing.assert_array_equal(found.values, values)
+        assert found.q.shape == (3, 2, 8, 1)
+        assert not found.status.any()
+        np.testing.assert_array_equal(found.periods(), [[1, 2]] * 3)
+        h = 2 * np.pi / 3.0 / 100
+        states = np.concatenate([found.q, found.v], axis=-1)
+        np.testing.assert_allclose(states[:, 0], np.repeat(particular(values)[:, None], 8, axis=1), atol=10 * h**2)
+        for i, w in enumerate(values):
+            q, v, _ = exact_section(args_of(w, DAMPING, WALL), E, *hitting, skip=300, cycles=2)
+            np.testing.assert_allclose(np.sort(found.q[i, 1, -2:, 0]), np.sort(q), atol=10 * h**2)
+
+
+def swing(t, q, v, args):
+    return -args["body"]["stiffness"] * q - v + args["drive"][0] * jnp.cos(args["drive"][1] * t)
+
+
+def test_values_in_one_batch_and_nested_parameters(tmp_path):
+    """Amplitudes of a linear oscillator are proportional to the drive; every lane is what `stroboscopic` gives alone."""
+    problem = ji.Problem(swing, lambda t, q, args: q + 100.0)
+    args, values = {"body": {"stiffness": 2.0}, "drive": (1.0, 2.0)}, np.array([0.5, 1.0, 2.0, 4.0])
+    options = {"period": np.pi, "steps": 40, "cycles": 4, "skip": 12, "scheme": ji.MoreauJean()}
+    found = bifurcation(problem, [0.0], [0.0], parameter=("drive", 0), values=values, args=args, **options)
+    assert found.parameter == "drive.0"
+    np.testing.assert_allclose(
+        found.q[:, 0] / values[:, None, None], np.broadcast_to(found.q[1, :1], (4, 4, 1)), rtol=1e-9
+    )
+    single_backend = stroboscopic(problem, [0.0], [0.0], args=args, **options)
+    np.testing.assert_allclose(found.q[1], single_backend.q, rtol=1e-12)
+    assert found.plot(tmp_path / "diagram.png").stat().st_size > 5000
+    with pytest.raises(
+        KeyError, match=r"drive.2: args has no such number, but \['body.stiffness', 'drive.0', 'drive.1'\]"
+    ):
+        bifurcation(problem, [0.0], [0.0], parameter=("drive", 2), values=values, args=args, **options)
+    with pytest.raises(ValueError, match="parameter body must be one number"):
+        bifurcation(problem, [0.0], [0.0], parameter="body", values=values, args=args, **options)
+    with pytest.raises(ValueError, match="choose None, 'up' or 'down'"):
+        bifurcation(problem, [0.0], [0.0], parameter="e", values=values, args=args, sweep="left", **options)
+    with pytest.raises(ValueError, match="rebounds in the next one"):
+        bifurcation(
+            problem,
+            [0.0],
+            [0.0],
+            parameter="e",
+            values=[0.5],
+            args=args,
+            sweep="up",
+            **options | {"scheme": ji.PaoliSchatzman()},
+        )
+
+
+@pytest.mark.slow
+def test_map_over_frequency_and_restitution(tmp_path):
+    """Period and impacts in a period, at every point of a grid, as the reference finds them."""
+    frequencies, es = np.array([2.2, 3.8, 5.6]), np.array([0.5, 0.6])
+    found = two_parameter_map(
+        PROBLEM, [0.5], [0.0], parameters=("frequency", "e"), values=(frequencies, es), period=forcing_period, steps=100,
+        cycles=12, skip=300, args=args_of(1.0, 0.05),
+    )  # fmt: skip
+    assert found.period.shape == found.impacts.shape == (2, 3)
+    assert not found.status.any()
+    for j, e in enumerate(es):
+        for i, w in enumerate(frequencies):
+            q, _, count = exact_section(args_of(w, 0.05), e, 0.5, 0.0, skip=300, cycles=12)
+            period = min(p for p in range(1, 7) if np.max(np.abs(q[p:] - q[:-p])) < 1e-6)
+            assert (found.period[j, i], found.impacts[j, i]) == (period, pytest.approx(count / 12))
+    assert len(np.unique(found.period)) == 3
+    assert found.plot(tmp_path / "map.png").stat().st_size > 5000
+    with pytest.raises(ValueError, match="parameters must differ"):
+        two_parameter_map(
+            PROBLEM,
+            [0.5],
+            [0.0],
+            parameters=("e", "e"),
+            values=(es, es),
+            period=1.0,
+            steps=9,
+            cycles=2,
+            args=args_of(1.0),
+        )

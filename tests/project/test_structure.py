@@ -1,0 +1,113 @@
+"""The one-way street: a module imports only from those before it; the public API is small and documented."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import jaximpact as ji
+
+ROOT = Path(ji.__file__).parent
+# packages from the ground up; a file may import from lower rows, and from its own package
+ROWS = [
+    ["jaxtools", "version"],
+    ["mechanics", "compiler"],
+    ["bodies", "catalogue", "results", "extend"],
+    ["simulation"],
+    ["analysis", "conformance"],
+    ["study", "plots"],
+    ["indices"],
+    ["__init__"],
+    ["cli"],
+    ["__main__"],
+]
+LEVEL = {name: level for level, names in enumerate(ROWS) for name in names}
+FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def room_of(module):
+    return module.split(".")[0]
+
+
+def is_for_types(node):
+    """Whether a statement is one for type checkers alone."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def imported(module):
+    """The package's modules that one imports, wherever in its file."""
+    package = module.split(".")[:-1]
+    tree = ast.parse(FILES[module].read_text())
+    for_types = {id(inner) for node in ast.walk(tree) if is_for_types(node) for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or id(node) in for_types:
+            continue
+        absolute = (node.module or "").split(".")[0] == "jaximpact" and not node.level
+        assert not absolute, f"{module}: write imports inside the package as relative ones"
+        if node.level:
+            base = [*package[: len(package) - (node.level - 1)], *(node.module.split(".") if node.module else [])]
+            for alias in node.names:
+                names = (".".join([*base, alias.name]), ".".join([*base, alias.name, "__init__"]))
+                whole = (".".join(base), ".".join([*base, "__init__"]))
+                yield next(name for name in (*names, *whole) if name in FILES)
+
+
+IMPORTS = {module: set(imported(module)) - {module} for module in FILES}
+
+
+def test_a_package_imports_lower_ones_only():
+    assert {room_of(module) for module in FILES} == set(LEVEL)
+    for module, others in IMPORTS.items():
+        own = room_of(module)
+        for other in others:
+            assert room_of(other) == own or LEVEL[room_of(other)] < LEVEL[own] or own == "__init__", (module, other)
+
+
+def test_no_file_imports_itself_by_others():
+    left = dict(IMPORTS)
+    while left:
+        # files that import none of those left; a circle has none
+        ground = [module for module, others in left.items() if not others & left.keys()]
+        assert ground, f"these import each other: {sorted(left)}"
+        for module in ground:
+            del left[module]
+
+
+def test_public_names():
+    assert len(ji.__all__) <= 30
+    assert sorted(ji.__all__) == sorted(set(ji.__all__))
+    for name in ji.__all__:
+        documented = inspect.getdoc(getattr(ji, name))
+        assert documented, name
+        assert len(documented.splitlines()[0]) < 130, name
+
+
+# the test files that know inner modules, since what they test has no public name; the list may only get shorter
+INSIDERS = {
+    "test_cli", "test_ensemble", "test_fuzz", "test_honesty_pieces", "test_native", "test_native_table",
+    "test_projection_sizes", "test_recipes", "test_small", "test_study_trust",
+}  # fmt: skip
+OPEN = {"analysis", "bodies", "catalogue", "cli", "conformance", "extend", "indices", "plots", "study"}
+
+
+def test_tests_lie_in_the_folder_of_a_package():
+    folders = {path.parent for path in Path(__file__).parents[1].rglob("test_*.py")}
+    assert {folder.name for folder in folders} <= {*LEVEL, "properties", "project"}
+    assert {folder.parent for folder in folders} == {Path(__file__).parents[1]}
+
+
+def test_tests_look_from_outside():
+    inside = set()
+    for path in Path(__file__).parents[1].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaximpact":
+                parts = node.module.split(".")
+                names, known = (
+                    (parts[1:2], OPEN) if len(parts) > 1 else ([a.name for a in node.names], OPEN | set(ji.__all__))
+                )
+            elif isinstance(node, ast.Import):
+                names, known = [a.name.split(".")[1] for a in node.names if a.name.startswith("jaximpact.")], OPEN
+            else:
+                continue
+            if not known.issuperset(names):
+                inside.add(path.stem)
+    assert inside == INSIDERS
