@@ -91,6 +91,6 @@ class Entry:
         """The named case, or the first one."""
         if name is None:
             return next(iter(self.cases.values()))
-        if name not in list(self.cases):
+        if not isinstance(name, str) or name not in self.cases:  # an array compares entry by entry
             raise KeyError(f"{self.name} has no case {name!r}; its cases are {', '.join(map(repr, self.cases))}")
         return self.cases[name]

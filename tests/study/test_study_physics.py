@@ -302,7 +302,8 @@ print(json.dumps({name: here.computes(store) for name, store in stores.items()})
 
 
 def test_another_process_finds_the_same(tmp_path):
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(ji.__file__).parents[1])])
+    folders = Path(__file__).parent, Path(__file__).parents[1], Path(ji.__file__).parents[1]
+    paths = os.pathsep.join(map(str, folders))
     environment = os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": "7", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-W", "ignore", "-c", IN_ANOTHER_PROCESS, str(tmp_path / "there")]
     (tmp_path / "there").mkdir()
