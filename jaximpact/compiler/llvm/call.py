@@ -24,6 +24,10 @@ from .emitter import Text, emit
 from .jit import Code, host, write_or_load
 from .program_key import program_key
 
+# registers of a vector in programs of so many operations that have to wait for each other, where registers are of 64 bytes: 12 to 19 %
+# of a double pendulum. Shorter programs are all contact, longer ones fill the processor, and with 32 bytes there are too few registers
+REGISTERS_TOGETHER = 2
+WAITING_OPS = range(2_000, 8_000)
 LONG_PROGRAM_OPS = 20_000  # operations of a program that is shorter with loops over arrays of more than SMALL_IN_LONG_PROGRAMS entries: it compiles twice as soon
 SMALL_IN_LONG_PROGRAMS = 32
 MAX_COPIED_BYTES = 4096  # bytes up to which what all lanes share is copied
@@ -227,9 +231,11 @@ def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
     variables, constants = inputs(closed)
     # numbers that all lanes share may be of more digits, as tolerances are
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
-    width = host().bytes // max(real, default=8) if many else 1
+    register = host().bytes // max(real, default=8) if many else 1
+    paired = many and host().bytes == 64 and count in WAITING_OPS
+    width = register * REGISTERS_TOGETHER if paired else register
     varies = [*carried, *[False] * len(constants)]
-    options = width, host().fused, small
+    options = width, host().fused, register, small
     name = program_key(closed, variables, varies, *options)
     text, code = write_or_load(name, lambda: emit(closed, variables, varies, *options))
     return Compiled(code, text, [np.array(x, order="C") for x in constants])

@@ -56,9 +56,10 @@ class LLVMEmitter:
 
     memory = True
 
-    def __init__(self, width: int, fused: bool, small: int) -> None:
-        self.w = Writer(width, fused)
+    def __init__(self, width: int, register: int, fused: bool, small: int) -> None:
+        self.w, self.register = Writer(width, fused), register  # lanes of a vector, and of one register
         self.small = small  # entries of an array that is numbers
+        self.live: Number | None = None  # lanes of a vector of several registers that are no filling
         self.empty: list[Value] = []  # rows without entries
         # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
         self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
@@ -173,15 +174,23 @@ class LLVMEmitter:
         for i in order:
             asked = self.selects_branch(which, i, last)
             before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
-            needed, taken = conditions.any_asks(w, asked, w.active) if asked.wide else (asked, asked)
+            parted = asked.wide and w.width > self.register
+            parted = parted and not any(isinstance(x, Block) for x in (*operands, *held))
+            needed, taken = asked, asked
+            if asked.wide:
+                active = w.active if not parted or self.live is None else w.both(self.live, w.active)
+                needed, taken = conditions.any_asks(w, asked, active)
             w.branch(needed, inside, after, SELDOM)
             w.begin(inside)
             with w.scope(taken if asked.wide else w.active):
-                found = branches[i](operands)
-                new = self.flat(found, varies)
-                if asked.wide:
-                    new = [w.select(taken, x, y) for x, y in zip(new, now, strict=True)]
-                self.put(held, found, taken if asked.wide else None)
+                if parted:
+                    new = self.by_register(branches[i], operands, varies, taken, now)
+                else:
+                    found = branches[i](operands)
+                    new = self.flat(found, varies)
+                    if asked.wide:
+                        new = [w.select(taken, x, y) for x, y in zip(new, now, strict=True)]
+                    self.put(held, found, taken if asked.wide else None)
                 end = w.block
                 w.go(after)
             w.begin(after)
@@ -195,6 +204,40 @@ class LLVMEmitter:
             return bits[0][0] if i else conditions.negate(self.w, bits[0][0])
         name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
         return self.w.op(name, which, constant(i, INT), dtype=BOOL)
+
+    def by_register(
+        self, branch: Callable, operands: list[Value], varies: Sequence[bool], taken: Number, now: list[Number]
+    ) -> list[Number]:
+        """Numbers of an expensive branch where it is ``taken``, else ``now``: for one register after the other, skipping those
+        without a lane that takes it."""
+        w, every, bits = self.w, self.w.width, self.w.bits(taken)
+        results = [w.reserve(1, x.dtype, True) for x in now]
+        for place, x in zip(results, now, strict=True):
+            w.store(place, x)
+        w.lines.append("")
+        keeping = len(w.lines) - 1
+
+        def turn(i: Number, _: list[Number]) -> list[Number]:
+            with w.narrowed(self.register) as outside:
+                mask = w.mask(bits, i)
+                inside, after = w.fresh("inside"), w.fresh("outside")
+                w.branch(w.any(mask), inside, after)
+                w.begin(inside)
+                w.lines.append("")
+                reading = len(w.lines) - 1
+                part = lambda y: outside.part(y) if isinstance(y, Number) else y
+                with w.scope(mask):
+                    found = self.flat(branch([fill_array(x.shape, map(part, x.flat)) for x in operands]), varies)
+                    for place, x in zip(results, found, strict=True):
+                        address = w.address(place, x.dtype, wide=True, place=i)
+                        w.store(address, w.select(mask, x, w.load(address, x.dtype, True)))
+                outside.read(keeping, reading, i)
+                w.go(after)
+                w.begin(after)
+            return []
+
+        memory.repeat(self, every // self.register, [], turn)
+        return [w.load(place, x.dtype, True) for place, x in zip(results, now, strict=True)]
 
     def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         p = eqn.params
@@ -260,9 +303,10 @@ def emit(
     varies: Sequence[bool],
     width: int,
     fused: bool,
+    register: int | None = None,
     small: int = SMALL,
 ) -> Text:
-    """Emits the program of a jaxpr for ``width`` lanes a vector, with the C signature
+    """Emits the program of a jaxpr for ``width`` lanes a vector, of which a ``register`` holds so many (None: all), with the C signature
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
@@ -271,7 +315,7 @@ def emit(
     ``given`` are the sequences that its turns are given. Booleans are bytes. What the jaxpr closes over is known where it
     is no variable; ``fused``: see `Writer`.
     """
-    e = LLVMEmitter(width, fused, small)
+    e = LLVMEmitter(width, register or width, fused, small)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
     w.do(f"%above = add i64 %lanes, {width - 1}")
     w.do(f"%blocks = udiv i64 %above, {width}")
@@ -287,6 +331,8 @@ def emit(
     w.do("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
     head = len(w.lines) - 1
     w.do(f"%lane = mul i64 %number, {width}")
+    if width > e.register:  # what fills up the last vector asks for no branch
+        e.live = w.op("icmp slt", w.counted(Number("%lane", LONG, False)), Number("%lanes", LONG, False), dtype=BOOL)
     values = dict(
         zip(variables, (shared[id(s)] if id(s) in shared else memory.read(e, s) for s in sources), strict=True)
     )

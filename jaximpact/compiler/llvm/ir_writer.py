@@ -107,6 +107,7 @@ class Writer:
         self.used = 0  # bytes of memory for arrays
         self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
         self.active: Number | None = None  # the lanes whose results matter, None: all
+        self.outside: Outside | None = None  # of blocks for the lanes of one register of several
         self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
         self.made: dict[str, tuple] = {}  # how conditions and status integers were made: see `predicates`
         self.terms: dict[str, tuple[Number, ...]] = {}  # of what is no finite number if one of them is none
@@ -153,7 +154,7 @@ class Writer:
         for scope in reversed(self.seen):
             if key in scope:
                 return scope[key]
-        return None
+        return None if self.outside is None else self.outside.known(key)
 
     def do(self, instruction: str) -> None:
         self.lines.append(f"  {instruction}")
@@ -245,6 +246,11 @@ class Writer:
             found = now.name
         return now
 
+    def counted(self, first: Number) -> Number:
+        """first, first + 1, ... over the lanes."""
+        steps = ", ".join(f"{kind(first.dtype)} {i}" for i in range(self.width))
+        return self.op("add", first, Number(f"<{steps}>", first.dtype, True))
+
     def alike(self, values: Iterable[Number]) -> list[Number]:
         """Broadcasts all values to vectors if one of them is a vector."""
         values = list(values)
@@ -332,9 +338,90 @@ class Writer:
             self.seen.pop()
             self.active = outside
 
+    @contextmanager
+    def narrowed(self, width: int) -> Iterator[Outside]:
+        """Opens basic blocks for the lanes of one of several registers, which can read what was computed for all of them before."""
+        before = self.width, self.seen, self.active, self.outside, self.loops
+        outside = Outside(self, width)
+        self.width, self.seen, self.active, self.outside, self.loops = width, [{}], None, outside, []
+        try:
+            yield outside
+        finally:
+            self.width, self.seen, self.active, self.outside, self.loops = before
+
+    def bits(self, which: Number) -> Number:
+        """A predicate of all lanes as one integer."""
+        found = self.text(LONG, False, f"bitcast {self.arg(which)} to i{self.width}")
+        return found if self.width == 64 else self.text(LONG, False, f"zext i{self.width} {found.name} to i64")
+
+    def mask(self, bits: Number, i: Number) -> Number:
+        """The predicate of the lanes of register i."""
+        shifted = self.op("lshr", bits, self.op("mul", i, constant(self.width, LONG)))
+        part = self.text(LONG, False, f"trunc i64 {shifted.name} to i{self.width}")
+        return self.text(BOOL, True, f"bitcast i{self.width} {part.name} to {self.type(BOOL, True)}")
+
     def phi(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
         """Emits a phi node: a number that comes from one of several blocks."""
         found = Number("%" + self.fresh(), np.dtype(dtype), wide)
         parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
         self.lines.append(f"  {found.name} = phi {self.of(found)} {parts}")
         return found
+
+
+class Outside:
+    """What blocks for one register's lanes see of the vectors of several registers: a vector that they use is kept in memory before
+    them, and its part read at their beginning."""
+
+    def __init__(self, w: Writer, width: int) -> None:
+        self.w, self.seen, self.every, self.width = w, w.seen, w.width, width
+        self.images: dict[Number, Number] = {}  # by vector, the part of the register
+        self.sources: dict[str, Number] = {}  # and back, by name
+
+    def part(self, x: Number) -> Number:
+        """The register's part of a vector."""
+        if not x.wide:
+            return x
+        if x not in self.images:
+            self.images[x] = found = Number("%part" + self.w.fresh(""), x.dtype, True) if x.name.startswith("%") else x
+            self.sources[found.name] = x
+        return self.images[x]
+
+    def known(self, key: tuple) -> Any:
+        """As `Writer.known`, of what is computed from parts as the whole was."""
+        what, other = key
+        if not isinstance(what, str):  # arrays in memory
+            return None
+        if isinstance(other, Number):
+            outer = (what, self.sources.get(other.name, other))
+        else:
+            whole = NAMED.sub(lambda name: self.sources[name[0]].name if name[0] in self.sources else name[0], what)
+            whole = whole.replace(f"<{self.width} x ", f"<{self.every} x ").replace(
+                f".v{self.width}", f".v{self.every}"
+            )
+            outer = (whole, other)
+        for scope in reversed(self.seen):
+            if outer in scope:
+                found = scope[outer]
+                return self.part(found) if isinstance(found, Number) else tuple(map(self.part, found))
+        return None
+
+    def read(self, keeping: int, reading: int, i: Number) -> None:
+        """Fills in two lines: ``keeping``, before the blocks, with the vectors that the lines after ``reading`` use, and that with
+        their i-th parts."""
+        w = self.w
+        used = set(NAMED.findall("\n".join(w.lines[reading:])))
+        parts = [(x, part) for x, part in self.images.items() if part.name in used]
+        keep, read = list[str](), list[str]()
+        before = w.lines, w.width, w.outside
+        w.outside = None
+        w.seen.append({})  # nothing that this computes is seen elsewhere
+        for x, part in parts:
+            w.lines, w.width = keep, self.every
+            place = w.reserve(1, x.dtype, True)
+            w.store(place, x)
+            w.lines, w.width = read, self.width
+            found = w.load(w.address(place, x.dtype, wide=True, place=i), x.dtype, True)
+            read[-1] = read[-1].replace(f"{found.name} =", f"{part.name} =")
+        w.seen.pop()
+        w.lines, w.width, w.outside = before
+        w.lines[keeping], w.lines[reading] = "\n".join(keep), "\n".join(read)
