@@ -19,7 +19,7 @@ from ..mechanics.jumps import jump_status, steep_status
 from ..mechanics.linearisation import Metric, acceleration, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Info, Timing, finite, unstable
+from ..mechanics.schemes.base import Info, Timing, finite, state_switches, unstable
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
@@ -87,8 +87,11 @@ class MotionLoop:
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
         if self.listed:
             self.scheme = Listing(self.scheme)
-        # what a step needs of the motion, and no more
-        self.moving = motion._replace(q0=None, v0=None)
+        # what a step needs of the motion, and no more: the speed at the start where the force may jump
+        begins = motion.q0 is not None
+        jumps = begins and state_switches(self.problem, motion.t0, motion.q0, motion.v0, motion.args) is not None
+        v0 = lax.stop_gradient(motion.v0) if jumps or not begins else None
+        self.moving = motion._replace(q0=None, v0=v0)
         # a scheme that can make part of a step makes the last one end at t1
         over = motion.time(motion.steps) - motion.t1
         self.over = jnp.where(over > ALIGNED * motion.h, over, 0) if self.locates else jnp.zeros_like(over)

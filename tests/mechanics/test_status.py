@@ -117,6 +117,39 @@ def test_a_force_that_varies_in_time_is_not_taken_for_a_stiff_one(scheme):
         assert not found.failed, rate
 
 
+# a force that jumps, read in steps of h = 0.01: (v0, push, friction, stiffness of a staircase), and whether a step resolves it
+JUMPS = {
+    "friction stops a body": (1.0, 0.0, 4.0, 0.0, True),
+    "friction holds a body": (0.0, 1.0, 10.0, 0.0, True),
+    "friction loses against a push": (0.0, 3.0, 2.0, 0.0, True),
+    "a brake that stops it in a step": (1.3, 0.0, 300.0, 0.0, False),
+    "a brake that holds it": (0.0, -1.0, 1e6, 0.0, False),
+    "a staircase": (1.0, 0.0, 0.0, (0.5 / H) ** 2, True),
+    "a staircase that is too stiff": (1.0, 0.0, 0.0, (3.0 / H) ** 2, False),
+}
+
+
+@pytest.mark.parametrize(
+    "scheme", [*SCHEMES[:1], *(pytest.param(s, marks=pytest.mark.slow) for s in SCHEMES[1:2]), *SCHEMES[2:3]], ids=repr
+)
+def test_a_jump_of_the_force_is_no_stiffness(scheme):
+    """What holds a body leaves it h times the jump of velocity, and that over the time of the motion, 1."""
+
+    def force(t, q, v, args):
+        return args["push"] - args["friction"] * jnp.sign(v) - args["k"] * 1e-3 * jnp.round(q / 1e-3)
+
+    v0, push, friction, k, _ = map(np.array, zip(*JUMPS.values(), strict=True))
+    args = {"push": push, "friction": friction, "k": k}
+    common = {"t1": 1.0, "h": H, "args": args, "args_axes": 0, "scheme": scheme}
+    found = ji.ensemble(ji.Problem(force), [0.5], v0[:, None], **common)
+    failed = dict(zip(JUMPS, np.asarray(found.failed), strict=True))
+    assert failed == {name: not lane[-1] for name, lane in JUMPS.items()}
+    ends = 0.5 + np.array([v0[0] ** 2 / 2 / friction[0], 0, (push[2] - friction[2]) / 2])
+    jumps = 2 * friction[:3]
+    assert np.all(np.abs(found.q[:3, -1, 0] - ends) <= H * (jumps + np.abs(v0[:3])))
+    assert np.all(np.abs(found.v[:3, -1, 0] - [0, 0, 1.0]) <= H * jumps)
+
+
 @over(SCHEMES)
 def test_a_mass_that_loses_its_symmetry_sets_a_bit(scheme):
     def mass(q, args):

@@ -18,10 +18,12 @@ from ..linearisation import Contacts, Metric, is_flat
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
-from ..switches import gap_switches
+from ..switches import STATE, Switches, crossing, gap_switches
 
 FACING = -0.99  # cosine of the angle between contacts that face each other
 STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
+SLIGHT = 0.1  # of the speed of a motion, which a jump of the force may change in a step that resolves it
+SOME = 200  # steps in which the other forces may give that speed
 
 
 class State(NamedTuple):
@@ -240,13 +242,71 @@ def mass_status(metric: Metric) -> Array:
     return wrong | as_status(~metric.symmetric(), Status.MASS_NOT_SYMMETRIC)
 
 
+class Jump(NamedTuple):
+    """A jump of the force between two states.
+
+    Attributes:
+        size: the jump (d,), zero if the force has none there.
+        resolved: whether h resolves its effect, ().
+    """
+
+    size: Array
+    resolved: Array
+
+    @classmethod
+    def between(
+        cls,
+        problem: Problem,
+        metric: Metric,
+        motion: Motion,
+        t: Array,
+        before: tuple[Array, Array],
+        after: tuple[Array, Array],
+    ) -> Jump | None:
+        """The largest jump of the force from (q, v) ``before`` to ``after`` at time t; None if it has no switch, known while tracing.
+
+        A staircase that stands for a stiff spring keeps all of its steps but one. Neither end may lie on a switch, where sign(0) = 0 is
+        on neither side. A body held by friction that jumps with its velocity keeps a velocity of h times the jump. It is resolved if
+        that is small beside the speed of the motion, or beside what the other forces give in ``SOME`` steps: an error of first order.
+        """
+        switches = state_switches(problem, t, *before, motion.args)
+        if switches is None:
+            return None
+        found = crossing(switches, (t, *before), (t, *after), (motion.args,))
+        size, mean = found.value_after - found.value_before, 0.5 * (found.value_after + found.value_before)
+        norm = lambda x: metric_norm(x, metric.solve(x))
+        known = [before[1]] if motion.v0 is None else [before[1], motion.v0]
+        speed = sum((metric_norm(v, metric.times(v)) for v in known), SOME * motion.h * norm(mean))
+        return cls(size, motion.h * norm(size) <= SLIGHT * speed)
+
+    @classmethod
+    def along(
+        cls, problem: Problem, metric: Metric, motion: Motion, t: Array, point: Callable, v: Array, w: Array
+    ) -> Jump:
+        """The jump between the states ``point(v)`` and ``point(w)`` of two velocities, extended by their distance beyond both."""
+        found = cls.between(problem, metric, motion, t, point(2 * v - w), point(2 * w - v))
+        assert found is not None
+        return found
+
+
+def state_switches(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Switches | None:
+    """Switches of the force that depend on position or velocity, as a function of (t, q, v, args); None if there are none."""
+    operands, marks = (t, q, v, args), (0, STATE, STATE, 0)
+    return Switches.of(lambda t, q, v, args: problem.generalised_force(t, q, v, args), operands, marks)
+
+
+def metric_norm(x: Array, y: Array) -> Array:
+    """Norm () of x (d,) in a metric, whose product with x is y (d,)."""
+    return jnp.sqrt(jnp.abs(x @ y))
+
+
 def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> Array:
     """Whether h is beyond the stability bound of an explicit force, tested along the present velocity, ().
 
     An unstable state alternates, (q, v) -> (q - h v, -v). The acceleration changes by (h K + 2 C) v under that, with stiffness K and
     damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every direction. A force that accelerates the motion
     as strongly multiplies it by five in a step, which is not resolved either. Both evaluations use the same time, so that a force that varies
-    in time does not count. Velocities and changes within the round-off of positions and forces are ignored: a body at rest has only
+    in time does not count. Nor does a jump of the force that h resolves (`Jump`). Velocities and changes within the round-off of positions and forces are ignored: a body at rest has only
     those, and native code rounds sums differently from XLA.
     """
     if traits.explicit <= 0:
@@ -255,16 +315,21 @@ def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> 
     n, q, v = state.n, state.q, state.v
     t, metric = motion.time(n), Metric.at(problem, q, args)
     # three quarters of the way there: neither at the mirror image nor at rest, where forces are even or singular
-    back = problem.generalised_force(t, q - (0.75 * h) * v, -0.5 * v if traits.damping else v, args)
+    there = q - (0.75 * h) * v, -0.5 * v if traits.damping else v
     here = problem.generalised_force(t, q, v, args)
-    answer = (h / 0.75) * (back - here)
+    change = problem.generalised_force(t, *there, args) - here
     eps = 64 * jnp.finfo(q.dtype).eps
     length, rounding = (eps / h) * q, (eps * h) * here
-    norm = lambda x, y: jnp.sqrt(jnp.abs(x @ y))
-    speed = norm(v, metric.times(v)) + norm(length, metric.times(length))
-    return norm(answer, metric.solve(answer)) > (STABLE / traits.explicit) * speed + norm(
-        rounding, metric.solve(rounding)
-    )
+    speed = metric_norm(v, metric.times(v)) + metric_norm(length, metric.times(length))
+    bound = (STABLE / traits.explicit) * speed + metric_norm(rounding, metric.solve(rounding))
+
+    def answer(change: Array) -> Array:
+        answer = (h / 0.75) * change
+        return metric_norm(answer, metric.solve(answer))
+
+    beyond = answer(change) > bound
+    jump = Jump.between(problem, metric, motion, t, (q, v), there)
+    return beyond if jump is None else beyond & ~(jump.resolved & (answer(change - jump.size) <= bound))
 
 
 def gradient_status(

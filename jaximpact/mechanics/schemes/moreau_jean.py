@@ -26,7 +26,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import gap_switches
-from .base import FACING, Info, Scheme, State, Traits, gradient_status
+from .base import FACING, Info, Jump, Scheme, State, Traits, gradient_status, metric_norm, state_switches
 
 ROOM = 0.05  # of the widest room between them, by which a body may be past both
 CURVED = 0.1  # of the radius of a curved surface, to which a body may sink into it
@@ -91,7 +91,7 @@ class MoreauJean(Scheme):
             force = problem.generalised_force(t_new, q + h * (theta * w + (1 - theta) * v), w, args)
             return metric.times(w - v) - h * (theta * force + (1 - theta) * old_force)
 
-        w = free = last = v
+        w = free = last = earlier = v
         for _ in range(1 if theta == 0 else self.newton):
             if theta == 0:
                 operator, free = metric, v + h * metric.solve(old_force)
@@ -100,7 +100,7 @@ class MoreauJean(Scheme):
                 free = w - operator.solve(momentum_defect(w))
                 contacts = contacts.under(operator)
             found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
-            last, w = w, free + found.jump
+            earlier, last, w = last, w, free + found.jump
         chord = theta * w + (1 - theta) * v
         new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
         info = Info.of(found, metric, new.q, chord, e)
@@ -110,11 +110,31 @@ class MoreauJean(Scheme):
             curved = gap_switches(problem, t, q, args) is None
             status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved)
         if theta > 0 and self.newton > 1:
-            # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
-            change, rounding = jnp.max(jnp.abs(w - last)), 1e3 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(w))
-            failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
-            status = status | as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+            status |= self.convergence_status(problem, metric, motion, state, (earlier, last, w), free)
         return new, info._replace(status=info.status | status)
+
+    def convergence_status(
+        self, problem: Problem, metric: Metric, motion: Motion, state: State, iterates: tuple, free: Array
+    ) -> Array:
+        """Status bit of the last three velocities of Newton's method, and of the last one without impulses."""
+        motion, state, (earlier, last, w), free = lax.stop_gradient((motion, state, iterates, free))
+        h, theta, v = motion.h, self.theta, state.v
+        # converged as Newton's method is, quadratically: the last iteration is far smaller than the step's change
+        change, rounding = jnp.max(jnp.abs(w - last)), 1e3 * jnp.finfo(v.dtype).eps * jnp.max(jnp.abs(w))
+        failed = change > 0.1 * jnp.max(jnp.abs(w - v) + jnp.abs(free - v)) + rounding
+        t, point = motion.time(state.n + 1), lambda w: (state.q + h * (theta * w + (1 - theta) * v), w)
+
+        def jumps() -> Array:
+            # where the force jumps there may be no solution: either side is as far from what it would be
+            jump = Jump.along(problem, metric, motion, t, point, earlier, last)
+            norm = lambda x: metric_norm(x, metric.times(x))
+            # of several coordinates each may jump at a place of its own
+            kick = h * theta * len(v) ** 0.5 * metric_norm(jump.size, metric.solve(jump.size))
+            return jump.resolved & (norm(w - last) <= 2 * kick + 0.1 * norm(jnp.abs(w - v) + jnp.abs(free - v)))
+
+        if state_switches(problem, t, *point(w), motion.args) is not None:
+            failed &= ~lax.cond(failed, jumps, lambda: jnp.zeros((), bool))
+        return as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
 
     @staticmethod
     def lasting(

@@ -28,7 +28,7 @@ from ..linearisation import Metric, acceleration
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
-from .base import Info, Scheme, State, Traits, mean_acceleration
+from .base import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
 
 static = {"static": True}
 CHOICES = {
@@ -138,7 +138,7 @@ class PaoliSchatzman(Scheme):
 
         status = jnp.zeros((), jnp.int32)
         if self.force == "centred":
-            centred, status = self._centred_velocity(problem, metric, t, q, v, args, lambda f: advance(kick(f))[0])
+            centred, status = self._centred_velocity(problem, metric, motion, state, lambda f: advance(kick(f))[0])
             force = acceleration(problem, metric, t, q, centred, args)
         else:
             force = self._force(problem, metric, t, h, q, v, args)
@@ -165,9 +165,10 @@ class PaoliSchatzman(Scheme):
         return Target(time, base, increment, scale, "geodesic" if self.metric == "geodesic" else self.normal)
 
     def _centred_velocity(
-        self, problem: Problem, metric: Metric, t: Array, q: Array, v: Array, args: Any, advance: Callable
+        self, problem: Problem, metric: Metric, motion: Motion, state: State, advance: Callable
     ) -> tuple[Array, Array]:
         """The centred velocity (V^n + V^{n-1})/2, a fixed point with contraction rate O(h), and its status."""
+        t, q, v, args = motion.time(state.n), state.q, state.v, motion.args
 
         def update(centred: Array) -> Array:
             return 0.5 * (v + advance(acceleration(problem, metric, t, q, centred, args)))
@@ -193,4 +194,17 @@ class PaoliSchatzman(Scheme):
             return linalg.solve(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
 
         root, failed = implicit_root(lambda x: x - update(x), v, solve, tangent_solve)
-        return root, as_status(lax.stop_gradient(failed) > 0, Status.FIXED_POINT_NOT_CONVERGED)
+        failed = lax.stop_gradient(failed) > 0
+
+        def jumps() -> Array:
+            # where the force jumps there may be no fixed point: either side is as far from what it would be
+            here, there = lax.stop_gradient((root, update(root)))
+            jump = Jump.along(
+                problem, *lax.stop_gradient((metric, motion, t)), lambda v: (lax.stop_gradient(q), v), here, there
+            )
+            change = metric_norm(there - here, metric.times(there - here))
+            return jump.resolved & (change <= motion.h * metric_norm(jump.size, metric.solve(jump.size)))
+
+        if state_switches(problem, t, q, v, args) is not None:
+            failed &= ~lax.cond(failed, jumps, lambda: jnp.zeros((), bool))
+        return root, as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
