@@ -11,7 +11,7 @@ from .mechanics.schemes import EventCorrected, EventDriven, Maury, MoreauJean, P
 from .mechanics.status import Status
 from .results import Sensitivities, Solution, with_names
 from .results.files import load
-from .results.save import Save
+from .results.save import Events, Save
 from .simulation.ensemble import ensemble
 from .simulation.sensitivities import sensitivities
 from .simulation.solve import solve
@@ -29,6 +29,7 @@ __all__ = [
     "Design",
     "EventCorrected",
     "EventDriven",
+    "Events",
     "Hypotheses",
     "JaximpactWarning",
     "Maury",

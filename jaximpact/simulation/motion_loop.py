@@ -23,7 +23,7 @@ from ..mechanics.schemes.base import Info, Timing, finite, unstable
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
-from ..results import Solution
+from ..results import LocatedImpacts, Solution
 from .account import Account
 from .program import Program
 from .rows import LOOK, Row, RowRequest, step_at_or_after
@@ -85,6 +85,7 @@ class MotionLoop:
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
+        self.scheme = self.scheme.recording(program.impacts) if program.impacts else self.scheme
         if self.listed:
             self.scheme = Listing(self.scheme)
         # what a step needs of the motion, and no more
@@ -258,10 +259,12 @@ class MotionLoop:
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
-    def solution(self, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
-        """Solution from rows (t, q, v, z, impulse, energy), saved values and account."""
+    def solution(self, state: Any, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
+        """Solution from the last state, rows (t, q, v, z, impulse, energy), saved values and account."""
         t, q, v, z, impulse, energy = rows
-        found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), pairs=pairs)
+        events = LocatedImpacts(*state.record) if self.program.impacts else None
+        timing = Timing.of(self.program.scheme)
+        found = Solution(t, q, v, z, impulse, energy, values, *account, timing, pairs=pairs, events=events)
         return guard_derivative(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
 
     def forgets(self, q: Array) -> bool:
@@ -295,11 +298,11 @@ class MotionLoop:
         account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
         account = self.close_account(state, self.stable(state, account))
         if program.function is None:
-            return self.solution(rows, None, account)
+            return self.solution(state, rows, None, account)
         (t, values), final = rows, self.last(row)
         energy = self.energy(self.moving.t1, final)
         q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
-        return self.solution((t, q, v, z, impulse, energy), values, account)
+        return self.solution(state, (t, q, v, z, impulse, energy), values, account)
 
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
         """Runs to the next saved row, and returns it."""

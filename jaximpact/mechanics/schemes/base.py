@@ -169,6 +169,12 @@ class Scheme(abc.ABC):
         """The same, where no derivative is asked for and no remark on one: of the same values, by fewer operations."""
         return self
 
+    def recording(self, impacts: int) -> Scheme:
+        """The same, which writes down the first ``impacts`` in its state (`record`); ValueError if it locates none to its order."""
+        raise ValueError(
+            f"save=Events(impacts=...): {type(self).__name__} does not locate impacts to the accuracy of its rows; give scheme=EventDriven()"
+        )
+
     def check(self, problem: Problem, e: Any, m: int) -> None:
         """Raises ValueError, on the host, if the scheme does not cover the problem or one of its options is wrong.
 

@@ -16,8 +16,8 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .events import View, collide, lasting_at_end, noise, persisting
+from .record import Record
 from .searches import Search, Verdict, judged
 from .tableau import TABLEAUS
 from .trials import Base, Tolerance, attempt, frozen, held, hold
@@ -53,7 +54,8 @@ APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a 
 
 
 class DrivenState(NamedTuple):
-    """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with."""
+    """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with; and the ``record`` of the
+    first impacts, where it is asked for."""
 
     n: Array
     q: Array
@@ -62,11 +64,12 @@ class DrivenState(NamedTuple):
     latest: Array
     substep: Array
     low: Array | None = None
+    record: Record | None = None
 
 
 class Told(NamedTuple):
     """What is reported of the trials of a step: impulses (m,), contacts that have ``met`` (m,), the law's error, time of the ``latest``
-    impact, the number of ``trials`` and the status."""
+    impact, the number of ``trials``, the status and the ``record`` of the first impacts."""
 
     impulse: Array
     met: Array
@@ -74,6 +77,7 @@ class Told(NamedTuple):
     latest: Array
     trials: Array
     status: Array
+    record: Record | None
 
 
 class Course(NamedTuple):
@@ -104,6 +108,7 @@ class EventDriven(Scheme):
     order: int = field(default=8, metadata={"static": True})
     trials: int = field(default=20_000, metadata={"static": True})
     jumps: bool = field(default=True, metadata={"static": True})
+    impacts: ClassVar[int] = 0  # that are written down
 
     @property
     def traits(self) -> Traits:
@@ -112,6 +117,11 @@ class EventDriven(Scheme):
 
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False)
+
+    def recording(self, impacts: int) -> EventDriven:
+        return _Recording(
+            **{option.name: getattr(self, option.name) for option in fields(EventDriven)}, impacts=impacts
+        )
 
     def resolution(self, motion: Motion) -> Array:
         return frozen(SPREAD * self._tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
@@ -134,6 +144,8 @@ class EventDriven(Scheme):
         zero = jnp.zeros((), jnp.int32)
         substep = frozen(motion.h + 0 * q0[0])
         state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep, zero_remainder(q0))
+        if self.impacts:
+            state = state._replace(record=Record.empty(self.impacts, q0))
         return state, Info.none(q0, v0, len(at.closed))
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
@@ -146,7 +158,7 @@ class EventDriven(Scheme):
     ) -> tuple[Any, Info]:
         """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
         whole = motion.h if length is None else length
-        n, q, v, closed, latest, substep, low = state
+        n, q, v, closed, latest, substep, low, record = state
         m, start = closed.shape[0], motion.time(n)
         zero, none, of_none = jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32), jnp.zeros(m, q.dtype)
         substep = frozen(jnp.minimum(substep, whole))
@@ -165,7 +177,7 @@ class EventDriven(Scheme):
         )
         base = base._replace(low=low)
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
-        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure)
+        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure, record)
 
         def continues(p: Course) -> Array:
             sound = jnp.all(jnp.isfinite(p.base.q)) & jnp.all(jnp.isfinite(p.base.v))
@@ -185,7 +197,7 @@ class EventDriven(Scheme):
         info = Info(
             base.q, (base.q - q) / whole, told.impulse, jnp.any(told.impulse > 0), told.residual, told.trials, status
         )
-        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, base.low), info
+        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record), info
 
     def _tolerance(self, dtype: Any) -> Tolerance:
         """No smaller than what rounding leaves of it."""
@@ -282,6 +294,9 @@ class EventDriven(Scheme):
             atol,
             args,
         )
+        record = told.record
+        if record is not None:
+            record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
         return after._replace(low=flown.low), Told(
             told.impulse + found.impulse,
             told.met | found.impact,
@@ -289,7 +304,16 @@ class EventDriven(Scheme):
             jnp.where(jnp.any(found.impact), frozen(t), told.latest),
             told.trials,
             told.status | status | failure,
+            record,
         )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Recording(EventDriven):
+    """The same, with a record of the first impacts."""
+
+    impacts: int = field(default=0, metadata={"static": True})  # type: ignore[misc]
 
 
 def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any) -> tuple[Array, Array, Array]:
