@@ -8,6 +8,7 @@ from .mechanics.contact import ADMM, ActiveSet, ProjectedGradient
 from .mechanics.from_sympy import from_sympy
 from .mechanics.problem import Problem
 from .mechanics.schemes import EventCorrected, EventDriven, Maury, MoreauJean, PaoliSchatzman
+from .mechanics.schemes.stops import Until
 from .mechanics.status import Status
 from .results import Sensitivities, Solution, with_names
 from .results.files import load
@@ -42,6 +43,7 @@ __all__ = [
     "Solution",
     "Status",
     "Study",
+    "Until",
     "bodies",
     "check_hypotheses",
     "convergence",

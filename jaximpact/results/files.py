@@ -181,7 +181,7 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
     """Decodes a `Solution` from the text and the arrays of an untrusted file."""
     numbers = _numbers(about, found)
     state = {name: numbers.get(name) for name in MEANING}
-    missing = [name for name, x in state.items() if x is None and name not in ("energy", "pairs")]
+    missing = [name for name, x in state.items() if x is None and name not in ("energy", "pairs", "stopped")]
     if missing:
         raise KeyError(missing[0])
     timing = about["timing"]

@@ -75,6 +75,8 @@ class Solution(Drawable):
             body i and obstacle a as (i, -1 - a); (N, N) where there is none. ``impulse`` is then that of the row's last step
             alone. Else None.
         events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
+        stopped: with ``until=``, whether the motion met the surface before t1, (); rows from there on are those of the stop, times included.
+            Else None.
     """
 
     t: Array
@@ -93,6 +95,7 @@ class Solution(Drawable):
     origin: Origin = field(default=Origin(), metadata={"static": True})
     pairs: Array | None = None
     events: LocatedImpacts | None = None
+    stopped: Array | None = None
     made: ClassVar[Any] = None  # type: ignore[misc]  # no field: its origin, which is static, has it
 
     def __repr__(self) -> str:

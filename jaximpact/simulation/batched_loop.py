@@ -160,7 +160,7 @@ class BatchedLoop:
             every = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), kept, ending)
         else:
             every = jax.tree.map(lambda x: x[None], ending)
-        times = jnp.concatenate([times, t1[None]])
+        times = final.time(jnp.concatenate([times, t1[None]]))
         rows, values = every, None
         if program.function is not None:
             rows, values = jax.tree.map(lambda x: x[None], final), every

@@ -75,5 +75,8 @@ def structure(program: Program, motion: Motion) -> Any:
     numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", *Account._fields), 0)
     of_record: Any = [0] * len(Record._fields)
     events = LocatedImpacts(*of_record) if program.impacts else None
+    stopped: Any = None if program.until is None else 0
     timing = Timing.of(program.scheme)
-    return jax.tree.structure(Solution(**numbers, energy=energy, values=values, timing=timing, events=events))
+    return jax.tree.structure(
+        Solution(**numbers, energy=energy, values=values, timing=timing, events=events, stopped=stopped)
+    )

@@ -16,7 +16,9 @@ References:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -35,11 +37,11 @@ from ..switches import Kinks
 from .base import Info, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .events import View, collide, lasting_at_end, noise, persisting
 from .record import Record
-from .searches import Search, Verdict, judged
+from .searches import TOGETHER, Search, Verdict, judged
+from .stops import Stop, Until, met, seek
 from .tableau import TABLEAUS
 from .trials import Base, Tolerance, attempt, frozen, held, hold
 
-TOGETHER = 1e-9  # of a substep: impacts within that time are at once
 SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
 NO_REVERSE = (
     f"reverse mode through EventDriven asks for a fixed number of trials in a step: give EventDriven(trials=...) of at most {SCANNED}, with "
@@ -54,8 +56,8 @@ APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a 
 
 
 class DrivenState(NamedTuple):
-    """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with; and the ``record`` of the
-    first impacts, where it is asked for."""
+    """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with; and, where they are asked for, the
+    ``record`` of the first impacts and the ``stop`` of the motion."""
 
     n: Array
     q: Array
@@ -65,11 +67,12 @@ class DrivenState(NamedTuple):
     substep: Array
     low: Array | None = None
     record: Record | None = None
+    stop: Stop | None = None
 
 
 class Told(NamedTuple):
     """What is reported of the trials of a step: impulses (m,), contacts that have ``met`` (m,), the law's error, time of the ``latest``
-    impact, the number of ``trials``, the status and the ``record`` of the first impacts."""
+    impact, the number of ``trials``, the status, the ``record`` of the first impacts and the ``stop``."""
 
     impulse: Array
     met: Array
@@ -78,6 +81,7 @@ class Told(NamedTuple):
     trials: Array
     status: Array
     record: Record | None
+    stop: Stop | None
 
 
 class Course(NamedTuple):
@@ -109,6 +113,7 @@ class EventDriven(Scheme):
     trials: int = field(default=20_000, metadata={"static": True})
     jumps: bool = field(default=True, metadata={"static": True})
     impacts: ClassVar[int] = 0  # that are written down
+    until: ClassVar[Until | None] = None  # where the motion ends
 
     @property
     def traits(self) -> Traits:
@@ -118,10 +123,9 @@ class EventDriven(Scheme):
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False)
 
-    def recording(self, impacts: int) -> EventDriven:
-        return _Recording(
-            **{option.name: getattr(self, option.name) for option in fields(EventDriven)}, impacts=impacts
-        )
+    def observing(self, impacts: int, until: Until | None) -> EventDriven:
+        options = {option.name: getattr(self, option.name) for option in fields(EventDriven)}
+        return _Observing(**options, impacts=impacts, until=until)
 
     def resolution(self, motion: Motion) -> Array:
         return frozen(SPREAD * self._tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
@@ -146,6 +150,9 @@ class EventDriven(Scheme):
         state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep, zero_remainder(q0))
         if self.impacts:
             state = state._replace(record=Record.empty(self.impacts, q0))
+        if self.until is not None:
+            force = held(problem, t0, q0, v0, state.closed, jnp.zeros_like(t0), args)[0]
+            state = state._replace(stop=Stop.start(self.until, t0, q0, v0, force, motion.h, args))
         return state, Info.none(q0, v0, len(at.closed))
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
@@ -158,7 +165,7 @@ class EventDriven(Scheme):
     ) -> tuple[Any, Info]:
         """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
         whole = motion.h if length is None else length
-        n, q, v, closed, latest, substep, low, record = state
+        n, q, v, closed, latest, substep, low, record, stop = state
         m, start = closed.shape[0], motion.time(n)
         zero, none, of_none = jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32), jnp.zeros(m, q.dtype)
         substep = frozen(jnp.minimum(substep, whole))
@@ -177,10 +184,11 @@ class EventDriven(Scheme):
         )
         base = base._replace(low=low)
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
-        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure, record)
+        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure, record, stop)
 
         def continues(p: Course) -> Array:
             sound = jnp.all(jnp.isfinite(p.base.q)) & jnp.all(jnp.isfinite(p.base.v))
+            sound = sound if p.told.stop is None else sound & ~p.told.stop.stopped
             return (p.base.elapsed < whole) & (p.told.trials < self.trials) & sound & (p.search.substep > 0)
 
         turn = lambda p: self._turn(problem, law, motion, start, whole, p)
@@ -192,12 +200,15 @@ class EventDriven(Scheme):
             base, search, told = lax.scan(part, begin, None, length=self.trials)[0]
         status = told.status | mass_status(Metric.at(problem, base.q, motion.args))
         short = (base.elapsed < whole) & ((told.trials >= self.trials) | (substep <= 0))
+        short = short if told.stop is None else short & ~told.stop.stopped
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
         ending = jnp.where(short, 0, search.substep)  # nothing is tried again behind a failure
         info = Info(
             base.q, (base.q - q) / whole, told.impulse, jnp.any(told.impulse > 0), told.residual, told.trials, status
         )
-        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record), info
+        return DrivenState(
+            n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record, told.stop
+        ), info
 
     def _tolerance(self, dtype: Any) -> Tolerance:
         """No smaller than what rounding leaves of it."""
@@ -213,9 +224,13 @@ class EventDriven(Scheme):
         covers = search.s >= frozen(rest) * (1 - 1e-10)
         s = jnp.where(covers, rest, search.s)
         tolerance = self._tolerance(base.q.dtype)
-        found = attempt(problem, self.order, t, base, s, tolerance, args)
+        found = attempt(problem, self.order, t, base, s, tolerance, args, self._watch(told.stop, args))
         shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
-        verdict = judged(base, search, jax.tree.map(frozen, found), frozen(s), shortest, TABLEAUS[self.order].halvings)
+        known = jax.tree.map(frozen, found)
+        verdict = judged(base, search, known, frozen(s), shortest, TABLEAUS[self.order].halvings)
+        stops: Any = False
+        if self.until is not None and told.stop is not None:
+            verdict, stops = seek(self.until, told.stop.side, search, verdict, known, frozen(s), shortest)
         told = told._replace(trials=told.trials + 1)
 
         def accept() -> Course:
@@ -232,10 +247,17 @@ class EventDriven(Scheme):
             path = (t, base.q, base.v), (t + s, found.q, found.v)
             jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
             status = told.status if jumps is None else told.status | as_status(jumps, Status.DERIVATIVE_JUMP)
+            if self.until is not None:
+                end = partial(met, problem, self.until, t + s, flown, search.substep, args)
+                flown, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
+                status = status | bits
             after, more = flown, told._replace(impulse=told.impulse + found.impulse, status=status)
             if base.closed.shape[0]:
                 arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
                 after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
+            if self.until is not None and told.stop is not None:
+                at = (start + after.elapsed, after.q, after.v)
+                more = more._replace(stop=told.stop.after(self.until, *at, args, stops, jnp.any(verdict.impact)))
             ended = covers & ~jnp.any(verdict.impact)
             after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
             left = frozen(whole - after.elapsed)
@@ -245,6 +267,18 @@ class EventDriven(Scheme):
             return Course(after, following, more)
 
         return lax.cond(verdict.accepted, accept, lambda: Course(base, verdict.search, told))
+
+    def _watch(self, stop: Stop | None, args: Any) -> Callable | None:
+        """What trials see of the surface that ends the motion, positive before it is met."""
+        until = self.until
+        if stop is None or until is None:
+            return None
+
+        def watch(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
+            value, rate = until.rates(t, q, v, a, frozen(args))
+            return stop.side * value, stop.side * rate
+
+        return watch
 
     def _arrive(
         self,
@@ -305,15 +339,17 @@ class EventDriven(Scheme):
             told.trials,
             told.status | status | failure,
             record,
+            told.stop,
         )
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class _Recording(EventDriven):
-    """The same, with a record of the first impacts."""
+class _Observing(EventDriven):
+    """The same, with a record of the first impacts, or a surface at which the motion ends."""
 
     impacts: int = field(default=0, metadata={"static": True})  # type: ignore[misc]
+    until: Until | None = field(default=None, metadata={"static": True})  # type: ignore[misc]
 
 
 def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any) -> tuple[Array, Array, Array]:

@@ -13,8 +13,9 @@ from jax import Array
 
 from .trials import NEAREST, Base, Trial, first_roots, least_gaps
 
-STEPPING, IMPACT, RELEASE = 0, 1, 2  # what a trial is for
+STEPPING, IMPACT, RELEASE, STOP = 0, 1, 2, 3  # what a trial is for
 TURNS = 60  # of a search, which halves at worst
+TOGETHER = 1e-9  # of a substep: impacts within that time are at once
 CLOSE = 1e-5  # of a substep: what is left to an impact when one last correction is enough
 SETTLED = 1e-13  # of a substep: what a search for a release may still move
 
@@ -62,7 +63,7 @@ def judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, 
     for_impact = ((stepping & fine) | released) & jnp.any(negative)
     for_release = (jnp.where(stepping, fine & ~for_impact, settled)) & jnp.any(pulling)
     found = (settled & ~for_release) | (released & ~for_impact)
-    x, dips = least_gaps(trial, s)
+    x, dips = least_gaps(trial.before, trial.after, s)
     part = jnp.minimum(jnp.min(jnp.where(dips & ~base.closed & ~negative, x, 1)), trial.negative)
     ends = (stepping & fine & ~for_impact & ~for_release) | found
     split = ends & (part < 1)
@@ -110,15 +111,21 @@ def _newton(
     correction = jnp.where(meets, -gap / jnp.where(meets, rate, -1), jnp.inf)
     least = jnp.min(correction)
     beyond = jnp.any(which & ((gap < 0) | ((began < 0) & (rate >= 0))))
+    small, improved = bracketed(search, s, least, beyond, shortest)
+    small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # none is to be told from zero
+    contact = which & (jnp.arange(len(which)) == jnp.argmin(jnp.where(which, correction, jnp.inf)))
+    return (search.sought == IMPACT) & small, contact, improved
+
+
+def bracketed(search: Search, s: Array, correction: Array, beyond: Array, shortest: Array) -> tuple[Array, _Newton]:
+    """Of a search by Newton's method for the next ``correction`` of s, which is ``beyond`` the root or not: whether it ends, and how it goes on."""
     low, high = jnp.where(beyond, search.low, s), jnp.where(beyond, s, search.high)
-    found, spare = s + least, NEAREST * search.high
+    found, spare = s + correction, NEAREST * search.high
     # a correction may leave the bracket by rounding: that is no reason to halve it
     inside = (found >= low - spare) & (found <= high + spare)
     following = jnp.where(inside, jnp.clip(found, low, high), 0.5 * (low + high))
-    small = (jnp.abs(least) <= CLOSE * search.substep) | (high - low <= shortest) | (search.turns >= TURNS)
-    small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # none is to be told from zero
-    contact = which & (jnp.arange(len(which)) == jnp.argmin(jnp.where(which, correction, jnp.inf)))
-    return (search.sought == IMPACT) & small, contact, _Newton(following, low, high)
+    small = (jnp.abs(correction) <= CLOSE * search.substep) | (high - low <= shortest) | (search.turns >= TURNS)
+    return small, _Newton(following, low, high)
 
 
 class _Falsi(NamedTuple):
