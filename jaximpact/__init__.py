@@ -8,10 +8,11 @@ from .mechanics.contact import ADMM, ActiveSet, ProjectedGradient
 from .mechanics.from_sympy import from_sympy
 from .mechanics.problem import Problem
 from .mechanics.schemes import EventCorrected, EventDriven, Maury, MoreauJean, PaoliSchatzman
+from .mechanics.schemes.stops import Until
 from .mechanics.status import Status
 from .results import Sensitivities, Solution, with_names
 from .results.files import load
-from .results.save import Save
+from .results.save import Events, Save
 from .simulation.ensemble import ensemble
 from .simulation.sensitivities import sensitivities
 from .simulation.solve import solve
@@ -29,6 +30,7 @@ __all__ = [
     "Design",
     "EventCorrected",
     "EventDriven",
+    "Events",
     "Hypotheses",
     "JaximpactWarning",
     "Maury",
@@ -41,6 +43,7 @@ __all__ = [
     "Solution",
     "Status",
     "Study",
+    "Until",
     "bodies",
     "check_hypotheses",
     "convergence",

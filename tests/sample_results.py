@@ -76,5 +76,8 @@ def undrawn(found):
         "runs": analysis.runs(batch.impulse, batch.timing),
         "intervals": found["impacts"].lasting,
         "attractor": found["basins"].attractors[0],
+        "located impacts": ji.solve(
+            BALL.problem, CASE.q0, CASE.v0, scheme=ji.EventDriven(), save=ji.Events(impacts=3), **OPTIONS
+        ).events,
         "event": analysis.BranchEvent("fold", 1.0, *np.ones((2, 3)), np.ones(6), 2),
     }

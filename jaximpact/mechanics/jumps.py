@@ -17,7 +17,7 @@ from .jump_search import TouchingRates, jumped, size_of_terms, size_of_values
 from .linearisation import Metric, acceleration, linearise
 from .motion import Motion
 from .problem import Problem
-from .schemes.base import Traits
+from .schemes.base import Traits, time_of
 from .schemes.corrected import FREE, IMPACT, REBOUND
 from .status import Status, as_status
 from .switches import (
@@ -50,8 +50,8 @@ def jump_status(
     before, after, motion, impulses = lax.stop_gradient((before, after, motion, impulses))
     args, impulse = motion.args, impulses[1] - impulses[0]
     struck, touching = _contact(before, after, impulse)
-    start = (motion.time(before.n), before.q, before.v)
-    end = (jnp.minimum(motion.time(after.n), motion.t1), after.q, jnp.where(struck, before.v, after.v))
+    start = (time_of(motion, before), before.q, before.v)
+    end = (jnp.minimum(time_of(motion, after), motion.t1), after.q, jnp.where(struck, before.v, after.v))
     found = jnp.zeros((), bool)
     if of_force is not None:
         passed = end

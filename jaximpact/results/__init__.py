@@ -1,6 +1,7 @@
 """Results: solutions, Jacobians and indices as objects that print, save, tabulate and draw themselves."""
 
 from .covariance import Covariance, Linearity
+from .located_impacts import LocatedImpacts
 from .ranking import Ranking
 from .result import Arrays, Drawable, Result
 from .sensitivities import Sensitivities, components, unit_of
@@ -16,6 +17,7 @@ __all__ = [
     "Drawable",
     "Indices",
     "Linearity",
+    "LocatedImpacts",
     "Origin",
     "Ranking",
     "Result",

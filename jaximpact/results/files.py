@@ -22,10 +22,11 @@ import numpy as np
 from ..jaxtools.optional_packages import import_optional
 from ..mechanics.schemes.base import Timing
 from .encoding import KINDS, decode_value, encode_value, pack
+from .located_impacts import LocatedImpacts
 from .result import UPPER, Result
 from .safe_reading import check_arrays, check_tree
 from .solution import Origin, Solution
-from .tables import MEANING, arrays, named_dataset, value_name
+from .tables import EVENTS, MEANING, arrays, named_dataset, value_name
 
 if TYPE_CHECKING:
     import xarray
@@ -180,14 +181,16 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
     """Decodes a `Solution` from the text and the arrays of an untrusted file."""
     numbers = _numbers(about, found)
     state = {name: numbers.get(name) for name in MEANING}
-    missing = [name for name, x in state.items() if x is None and name not in ("energy", "pairs")]
+    missing = [name for name, x in state.items() if x is None and name not in ("energy", "pairs", "stopped")]
     if missing:
         raise KeyError(missing[0])
     timing = about["timing"]
     if timing is not None:
         scheme, lag, rebounds = timing
         timing = Timing(str(scheme), float(lag), bool(rebounds))
-    solution = Solution(**state, values=decode_value(about["values"], numbers), timing=timing)  # type: ignore[arg-type]
+    of_events = {name: x for name in EVENTS if (x := numbers.get(f"events_{name}")) is not None}
+    events = LocatedImpacts(**of_events) if of_events else None  # type: ignore[arg-type]
+    solution = Solution(**state, values=decode_value(about["values"], numbers), events=events, timing=timing)  # type: ignore[arg-type]
     known = {None: None, True: True, False: False}[about["every_step"]]
     labels = decode_value({"labels": about["labels"]}, numbers)
     return replace(solution, origin=Origin(every_step=known, naming=labels, made=_provenance_of(about)))

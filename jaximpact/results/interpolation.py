@@ -48,6 +48,7 @@ def at(solution: Solution, t: Any) -> Solution:
 
 def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
     """Rows of one motion interpolated to other times, by field."""
+    one = until_stop(one)
     t, q, v, z, impulse = (np.asarray(x, np.float64) for x in (one.t, one.q, one.v, one.z, one.impulse))
     # the row at or after each time, and the part of its step that is still to come
     h = np.diff(t)
@@ -72,6 +73,14 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
         found = {name: np.where(inside[:, None], between[name], x) for name, x in found.items()}
     kinds = {name: np.asarray(getattr(one, name)).dtype for name in found}
     return {"t": times.astype(kinds["q"]), **{name: x.astype(kinds[name]) for name, x in found.items()}}
+
+
+def until_stop(one: Solution) -> Solution:
+    """One motion without the rows that repeat the one at which it has stopped."""
+    if one.stopped is None or not one.stopped:
+        return one
+    rows = slice(int(np.argmax(np.asarray(one.t) >= one.t[-1])) + 1)
+    return replace(one, **{name: getattr(one, name)[rows] for name in ("t", "q", "v", "z", "impulse")}, energy=None)
 
 
 def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -138,7 +147,7 @@ def curve(solution: Solution) -> Curve:
     impacts rows hold velocities of their own time: a cubic in each step, or two parabolas that meet in the impact.
     """
     if _is_located(solution):
-        return _smooth(solution)
+        return _smooth(until_stop(solution))
     t, q, v = (np.asarray(x, np.float64) for x in (solution.t, solution.q, solution.v))
     h = np.diff(t)
     zero = np.zeros_like(q[1:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Save:
     every: Any = None
     times: Any = None
     function: Callable | None = None
+    impacts: ClassVar[int] = 0  # of which the time is kept
 
     @classmethod
     def of(cls, save: Any) -> Save:
@@ -46,6 +47,9 @@ class Save:
             save = cls(every=1, function=save)
         else:
             save = cls(times=save)
+        if isinstance(save, Events):
+            check_counts(**{"save: Events(impacts=...)": save.impacts})
+            save = replace(save, impacts=int(save.impacts))
         if save.every is not None and save.times is not None:
             raise ValueError("save: give either every or times, not both")
         if save.every is not None:
@@ -54,3 +58,17 @@ class Save:
         if save.times is not None and not is_traced(save.times):
             known_numbers("save: times", save.times)
         return save
+
+
+@dataclass(frozen=True)
+class Events(Save):
+    """Rows as `Save` has them, and beside them the first impacts of the motion, as ``solution.events``: `EventDriven` locates them.
+
+    Times, places and velocities of impacts that can be differentiated: ``jax.jacfwd(lambda e: solve(..., e=e, save=Events(impacts=5)).events.t)``.
+
+    Attributes:
+        impacts: the number k of impacts that are kept, from the first on.
+        every, times, function: rows, as in `Save`; by default the final state alone.
+    """
+
+    impacts: int = 8  # type: ignore[misc]

@@ -19,6 +19,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.schemes.base import Timing
 from ..mechanics.status import FAILURES, Status, describe, summarise
 from . import interpolation, paraview
+from .located_impacts import LocatedImpacts
 from .provenance import provenance
 from .result import Drawable, Result, analysis, plots
 from .save import Save
@@ -73,6 +74,9 @@ class Solution(Drawable):
         pairs: with `jaximpact.bodies`, where near pairs are listed, which contacts these are (k, m, 2): bodies i < j, or
             body i and obstacle a as (i, -1 - a); (N, N) where there is none. ``impulse`` is then that of the row's last step
             alone. Else None.
+        events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
+        stopped: with ``until=``, whether the motion met the surface before t1, (); rows from there on are those of the stop, times included.
+            Else None.
     """
 
     t: Array
@@ -90,6 +94,8 @@ class Solution(Drawable):
     timing: Timing | None = field(default=None, metadata={"static": True})
     origin: Origin = field(default=Origin(), metadata={"static": True})
     pairs: Array | None = None
+    events: LocatedImpacts | None = None
+    stopped: Array | None = None
     made: ClassVar[Any] = None  # type: ignore[misc]  # no field: its origin, which is static, has it
 
     def __repr__(self) -> str:

@@ -34,6 +34,17 @@ MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "iterations": ((), PURE, "projection iterations of all steps"),
     "status": ((), PURE, "Status bits OR-ed over the steps"),
     "failed_at": ((), SECOND, "time of the first failure, NaN where none"),
+    "stopped": ((), PURE, "whether the motion met the surface at which it ends before t1"),
+}
+# of `LocatedImpacts`, in datasets and files after "events_"
+EVENTS: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "t": (("impact",), SECOND, "time of the impact"),
+    "contact": (("impact",), PURE, "its constraint, -1 for an impact that did not happen"),
+    "q": (("impact", "coordinate"), "q", "position"),
+    "before": (("impact", "coordinate"), "v", "velocity just before"),
+    "after": (("impact", "coordinate"), "v", "velocity just after"),
+    "impulse": (("impact",), "impulse", "impulse of the contact"),
+    "count": ((), PURE, "number of impacts of the whole motion"),
 }
 STATE = ("q", "v", "z", "impulse", "energy", "pairs")  # of which a save function leaves the final row
 
@@ -41,6 +52,8 @@ STATE = ("q", "v", "z", "impulse", "energy", "pairs")  # of which a save functio
 def arrays(solution: Solution) -> dict[str, np.ndarray]:
     """The arrays of a solution by name; leaves of ``values`` are named values_ and their path."""
     found = {name: np.asarray(getattr(solution, name)) for name in MEANING if getattr(solution, name) is not None}
+    if solution.events is not None:
+        found |= {f"events_{name}": np.asarray(getattr(solution.events, name)) for name in EVENTS}
     for path, leaf in jax.tree_util.tree_leaves_with_path(solution.values):
         parts = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
         name = value_name(("values", *parts))
@@ -67,6 +80,9 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
     variables = {}
     for name, value in found.items():
         dims, units, meaning = MEANING.get(name, (("time",), "", "what the save function returned"))
+        if solution.events is not None and name.startswith("events_"):
+            dims, units, meaning = EVENTS[name.removeprefix("events_")]
+            units = solution.naming.unit(units) if units in QUANTITIES else units
         if solution.values is not None and name in STATE:
             # one row, the final state
             value, dims, meaning = value.take(0, axis=rank), dims[1:], f"{meaning}; at t1"

@@ -9,7 +9,7 @@ from jax import Array
 
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Info, finite
+from ..mechanics.schemes.base import Info, finite, time_of
 from ..mechanics.status import FAILURES, Status, as_status
 
 
@@ -35,7 +35,7 @@ class Account(NamedTuple):
 
     def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
         """Adds the state and info of a step, ``k`` being the number of the step that reaches or leaves that state."""
-        t = motion.time(state.n)
+        t = time_of(motion, state)
         gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)
         lost = as_status(~finite(state), Status.NON_FINITE)
         found = self._replace(

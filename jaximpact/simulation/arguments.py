@@ -25,6 +25,7 @@ from ..jaxtools.argument_checks import (
     real_array,
     short,
 )
+from ..jaxtools.shapes import array
 from ..jaxtools.threads import make_executor, refuse_fork, workers
 from ..jaxtools.trace_context import is_concrete
 from ..jaxtools.warnings import remark
@@ -36,7 +37,8 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.schemes.maury import Maury
 from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
-from ..mechanics.user_functions import differentiable
+from ..mechanics.schemes.stops import Until
+from ..mechanics.user_functions import differentiable, outcome
 from ..results.save import Save
 from .backends import native_or
 from .canonical_arrays import (
@@ -194,6 +196,18 @@ def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
     return (problem, raise_or_warn(report, lanes=False)) if fitting is problem else check_start(fitting, motion)
 
 
+def check_until(until: Any, one: Motion) -> Until | None:
+    """The surface at which motions end; TypeError or ValueError if it is none."""
+    found = Until.of(until)
+    if found is not None:
+        shape = outcome("until(t, q, v, args)", array, found.function, one.t0, one.q0, one.v0, one.args)
+        if shape.shape != () or not jnp.issubdtype(shape.dtype, jnp.floating):
+            raise ValueError(
+                f"until(t, q, v, args) must return one real number, got {shape.dtype} of shape {shape.shape}"
+            )
+    return found
+
+
 def fit_room(problem: Problem, report: Report) -> Problem:
     """The problem with capacity for the near pairs found at the starts; unchanged if it suffices."""
     if report.bodies is None:
@@ -218,6 +232,7 @@ def for_lanes(
     save: Any,
     chunk: int | None,
     steps: int | None = None,
+    until: Any = None,
 ) -> tuple[Program, Lanes]:
     """Checked `Program` and `Lanes` of many motions."""
     refuse_fork()
@@ -239,8 +254,8 @@ def for_lanes(
         raise ValueError(
             "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
         )
-    program = Program.of(problem, scheme, projection, save, lanes.motion)
     one = lanes.first
+    program = Program.of(problem, scheme, projection, save, lanes.motion, check_until(until, one))
     size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
     rows = program.rows + 1
     check_memory(

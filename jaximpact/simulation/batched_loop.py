@@ -142,10 +142,10 @@ class BatchedLoop:
         """Solution from the carry at the end."""
         state, row, account, kept = carry
         account = self.motion_loop.close_account(state, self.motion_loop.stable(state, account))
-        return self.collect(row, self.keeper.all(kept) if self.program.rows else None, account)
+        return self.collect(state, row, self.keeper.all(kept) if self.program.rows else None, account)
 
-    def collect(self, row: Row, kept: Any, account: Any) -> Solution:
-        """Solution from the saved rows, the last row and the account."""
+    def collect(self, state: Any, row: Row, kept: Any, account: Any) -> Solution:
+        """Solution from the last state, the saved rows, the last row and the account."""
         program, motion, motion_loop, index = self.program, self.motion, self.motion_loop, self.keeper.index
         t1, final = motion.t1, motion_loop.last(row)
         times = jnp.asarray(program.times)
@@ -160,7 +160,7 @@ class BatchedLoop:
             every = jax.tree.map(lambda b, x: jnp.concatenate([b, x[None]]), kept, ending)
         else:
             every = jax.tree.map(lambda x: x[None], ending)
-        times = jnp.concatenate([times, t1[None]])
+        times = final.time(jnp.concatenate([times, t1[None]]))
         rows, values = every, None
         if program.function is not None:
             rows, values = jax.tree.map(lambda x: x[None], final), every
@@ -168,7 +168,9 @@ class BatchedLoop:
         energy = (
             None if motion_loop.problem.energy is None else jax.vmap(motion_loop.energy)(t, rows._replace(before=None))
         )
-        return motion_loop.solution((times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs)
+        return motion_loop.solution(
+            state, (times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs
+        )
 
 
 def _scan(body: Callable, carry: Any, numbers: Array) -> Any:

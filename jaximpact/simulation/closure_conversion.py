@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import jax
@@ -55,11 +55,15 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         open_one(problem.energy, t, q, v),
     )
     kept = open_one(program.function, t, q, v)
+    until = program.until
+    if until is not None:
+        opened: Any = open_one(until.function, t, q, v)
+        until = replace(until, function=opened)
     if not is_traced(constants):
         return program, motion
     leaves, _ = problem.tree_flatten_with_keys()
     of = Problem.tree_unflatten((*functions, problem.naming), tuple(x for _, x in leaves))
-    return program.replace(problem=of, function=kept), motion._replace(args=(motion.args, constants))
+    return program.replace(problem=of, function=kept, until=until), motion._replace(args=(motion.args, constants))
 
 
 def methods_are_closed(program: Program) -> bool:

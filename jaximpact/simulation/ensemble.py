@@ -37,6 +37,7 @@ def ensemble(
     args_axes: Any = None,
     e: ArrayLike | None = None,
     save: Any = "final",
+    until: Any = None,
     chunk: int | None = None,
     progress: bool | None = None,
     execution: str = "auto",
@@ -54,6 +55,7 @@ def ensemble(
         args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
             pytree prefix of args of 0 and None.
         save: as in `solve`; "final" by default. With lanes of different step counts give times or "final".
+        until: as in `solve`; each lane ends at its own time.
         chunk: lanes computed at once; by default what keeps the saved rows of a chunk under 256 MB.
         progress: show a progress bar; by default on a terminal, for more than one chunk.
         execution: "xla", compiled by XLA as thousands of operations on all lanes, on every platform; "native", all steps of a
@@ -69,7 +71,9 @@ def ensemble(
     Raises:
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
-    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
+    program, lanes = for_lanes(
+        problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps, until
+    )
     found = in_chunks(program, lanes, batch_backend(trajectory, program, lanes, execution), chunk, progress)
     while np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):
         program, found = with_room(program, lanes, found, lost, execution, chunk)

@@ -23,7 +23,7 @@ from ..mechanics.schemes.base import Info, Timing, finite, state_switches, unsta
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
-from ..results import Solution
+from ..results import LocatedImpacts, Solution
 from .account import Account
 from .program import Program
 from .rows import LOOK, Row, RowRequest, step_at_or_after
@@ -85,6 +85,8 @@ class MotionLoop:
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
         self.listed = self.problem.listed  # constraints are those of near pairs of bodies
+        if program.impacts or program.until is not None:
+            self.scheme = self.scheme.observing(program.impacts, program.until)
         if self.listed:
             self.scheme = Listing(self.scheme)
         # what a step needs of the motion, and no more: the speed at the start where the force may jump
@@ -106,6 +108,7 @@ class MotionLoop:
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
         row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
         row = row._replace(before=(state, impulse)) if self.locates else row
+        row = row if self.program.until is None else row._replace(stop=state.stop.time)
         return state, row, Account.start(status, motion.t0).with_step(self.problem, motion, 0, state, info)
 
     # steps
@@ -138,7 +141,8 @@ class MotionLoop:
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
         kept = (begin, before) if self.locates else None
         pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
-        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched)
+        stop = None if self.program.until is None else state.stop.time
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop)
 
     def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
         """Whether any contact has had an impulse so far; tracked for derivatives where rows hold the impulses of one step only."""
@@ -221,7 +225,7 @@ class MotionLoop:
 
     def value(self, t: Array, row: Row) -> Any:
         """Value of the save function at a row."""
-        return arrays(self.program.function(t, row.q, row.v, self.moving.args))  # type: ignore[misc]
+        return arrays(self.program.function(row.time(t), row.q, row.v, self.moving.args))  # type: ignore[misc]
 
     def energy(self, t: Array, row: Row) -> Array | None:
         """Energy at a row, if the problem defines one."""
@@ -229,7 +233,7 @@ class MotionLoop:
         if found is None:
             return None
         v = row.v if self.problem.constraints is None or self.listed else self.outside(t, row)
-        return jnp.asarray(found(t, row.q, v, args), row.q.dtype)
+        return jnp.asarray(found(row.time(t), row.q, v, args), row.q.dtype)
 
     def outside(self, t: Array, row: Row) -> Array:
         """Velocity of a row, or the one before the impact if the row lies between the two steps of an impact."""
@@ -261,10 +265,13 @@ class MotionLoop:
         back = self.ended.time(self.moving.steps) - self.moving.t1
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
-    def solution(self, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
-        """Solution from rows (t, q, v, z, impulse, energy), saved values and account."""
+    def solution(self, state: Any, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
+        """Solution from the last state, rows (t, q, v, z, impulse, energy), saved values and account."""
         t, q, v, z, impulse, energy = rows
-        found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), pairs=pairs)
+        events = LocatedImpacts(*state.record) if self.program.impacts else None
+        stopped = None if self.program.until is None else state.stop.stopped
+        more = {"pairs": pairs, "events": events, "stopped": stopped}
+        found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), **more)
         return guard_derivative(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
 
     def forgets(self, q: Array) -> bool:
@@ -298,11 +305,11 @@ class MotionLoop:
         account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
         account = self.close_account(state, self.stable(state, account))
         if program.function is None:
-            return self.solution(rows, None, account)
+            return self.solution(state, rows, None, account)
         (t, values), final = rows, self.last(row)
         energy = self.energy(self.moving.t1, final)
         q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
-        return self.solution((t, q, v, z, impulse, energy), values, account)
+        return self.solution(state, (t, q, v, z, impulse, energy), values, account)
 
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
         """Runs to the next saved row, and returns it."""
@@ -328,8 +335,8 @@ class MotionLoop:
             clock = jnp.where(turn.last, clock, motion.time(target))
         row = self.in_time(t, row, clock - t)
         if program.function is not None:
-            return t, self.value(t, row)
-        return (t, *row[:4], self.energy(t, row))
+            return row.time(t), self.value(t, row)
+        return (row.time(t), *row[:4], self.energy(t, row))
 
     def advance(self, carry: Any) -> Any:
         """One step of one lane, traced once for all executions and derivatives."""

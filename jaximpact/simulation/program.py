@@ -15,6 +15,7 @@ from ..mechanics.contact import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
+from ..mechanics.schemes.stops import Until
 from ..mechanics.user_functions import outcome
 from ..results.save import Save
 
@@ -31,6 +32,8 @@ class Program:
         times: times of the rows before the last (k,) [s], where they are given.
         rows: number of rows. every: number of steps from row to row, in place of times.
         function: save function, whose values replace the state (`Save`).
+        impacts: of how many impacts, from the first on, times and states are kept (`Events`).
+        until: the surface at which the motion ends, if it meets it before t1.
         sensitivity: the derivative, as in `solve`; None: "corrected" if it is taken.
         clock: whether derivatives by t0, t1 or h are wanted, for which the fixed times at which a force jumps count as well.
         length: the number of steps, where reverse mode must know it; None for one trace for any number.
@@ -46,6 +49,8 @@ class Program:
     rows: int = field(default=0, metadata=static)
     every: int | None = field(default=None, metadata=static)
     function: Callable | None = field(default=None, metadata=static)
+    impacts: int = field(default=0, metadata=static)
+    until: Until | None = field(default=None, metadata=static)
     sensitivity: str | None = field(default="none", metadata=static)
     clock: bool = field(default=False, metadata=static)
     length: int | None = field(default=None, metadata=static)
@@ -54,16 +59,26 @@ class Program:
     reports_progress: bool = field(default=False, metadata=static)
 
     @classmethod
-    def of(cls, problem: Problem, scheme: Scheme, solver: ContactSolver, save: Save, motion: Motion) -> Program:
+    def of(
+        cls,
+        problem: Problem,
+        scheme: Scheme,
+        solver: ContactSolver,
+        save: Save,
+        motion: Motion,
+        until: Until | None = None,
+    ) -> Program:
         """Makes a program for motions with known step counts; their numbers may have a lane axis."""
         dtype = motion.q0.dtype
+        if save.impacts or until is not None:
+            scheme.observing(save.impacts, until)  # which refuses what it cannot do
         times, rows = np.zeros((0,), dtype), 0
         if save.every is not None:
             rows = -(-int(np.max(motion.steps)) // save.every)
         elif save.times is not None:
             times = _saved_times(save, motion)
             rows = times.shape[0]
-        return cls(problem, scheme, solver, times, rows, save.every, save.function)
+        return cls(problem, scheme, solver, times, rows, save.every, save.function, save.impacts, until)
 
     def replace(self, **changes: Any) -> Program:
         """Copy with some fields changed."""

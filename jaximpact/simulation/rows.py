@@ -26,6 +26,7 @@ class Row(NamedTuple):
         before: state and impulse before that step, for schemes that can step to a row's time.
         pairs: bodies of each contact (m, 2), for contacts between bodies.
         touched: whether any contact has had an impulse so far (), for contacts between bodies if derivatives are corrected.
+        stop: the time () at which the motion has stopped, infinity before, where it may.
     """
 
     q: Array
@@ -37,6 +38,11 @@ class Row(NamedTuple):
     before: Any = None
     pairs: Any = None
     touched: Any = None
+    stop: Any = None
+
+    def time(self, t: Array) -> Array:
+        """The time of the row () at time t: where the motion has stopped before, that of its stop."""
+        return t if self.stop is None else jnp.where(self.stop < t, self.stop, t)
 
     def interpolated(self, back: Array, h: Array) -> Row:
         """The row at a time ``back`` before the end of its step: affine position, impulse spread over the step."""

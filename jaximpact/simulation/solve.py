@@ -25,7 +25,7 @@ from ..mechanics.status import Status
 from ..mechanics.user_functions import differentiable
 from ..results import Solution
 from ..results.save import Save
-from .arguments import canonical, check_start, choose_grid, choose_methods
+from .arguments import canonical, check_start, check_until, choose_grid, choose_methods
 from .backends import EXECUTIONS, listed_lane, one_lane, single_backend
 from .canonical_arrays import count_steps
 from .chunked_runs import FEWER_ROWS
@@ -51,6 +51,7 @@ def solve(
     args: Any = None,
     e: ArrayLike | None = None,
     save: Any = "all",
+    until: Any = None,
     sensitivity: str | None = None,
     progress: bool = False,
     execution: str = "auto",
@@ -78,6 +79,8 @@ def solve(
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.
         save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
+        until: with `EventDriven`, a function (t, q, v, args) -> () or `Until`: where it changes its sign the motion ends, at a time of the order of
+            the scheme. ``solution.t[-1]`` and the state there have the derivative of the motion; ``solution.stopped`` says whether it did.
         sensitivity: the derivative of the solution. "corrected", of the motion, to O(h): the discrete map's on smooth
             pieces and in lasting contact, a saltation at impacts; "discrete", of the discrete map, exactly (wrong
             across impacts, whatever h); "none", differentiation raises. The values are the same in all three. By default
@@ -108,7 +111,7 @@ def solve(
         remark(outward, stacklevel=2)
     number = int(steps) if steps is not None else _count(motion)
     motion = motion._replace(steps=np.asarray(number, np.int32))
-    program = Program.of(problem, scheme, projection, save, motion)
+    program = Program.of(problem, scheme, projection, save, motion, check_until(until, motion))
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
     check_choice("execution", execution, EXECUTIONS)
     concrete = is_concrete()

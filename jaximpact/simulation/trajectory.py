@@ -11,8 +11,9 @@ from jax import Array
 from ..jaxtools.shapes import arrays, shape_of_result
 from ..mechanics.motion import Motion
 from ..mechanics.schemes.base import Timing
+from ..mechanics.schemes.record import Record
 from ..mechanics.status import Status
-from ..results import Solution
+from ..results import LocatedImpacts, Solution
 from .account import Account
 from .batched_loop import BatchedLoop
 from .motion_loop import MotionLoop
@@ -72,5 +73,10 @@ def structure(program: Program, motion: Motion) -> Any:
     if program.function is not None:
         values = shape_of_result(arrays, program.function, motion.t0, motion.q0, motion.v0, motion.args)
     numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", *Account._fields), 0)
+    of_record: Any = [0] * len(Record._fields)
+    events = LocatedImpacts(*of_record) if program.impacts else None
+    stopped: Any = None if program.until is None else 0
     timing = Timing.of(program.scheme)
-    return jax.tree.structure(Solution(**numbers, energy=energy, values=values, timing=timing))
+    return jax.tree.structure(
+        Solution(**numbers, energy=energy, values=values, timing=timing, events=events, stopped=stopped)
+    )

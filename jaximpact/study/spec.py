@@ -102,6 +102,10 @@ class Spec:
         values = _canonical(values, design)
         scheme, projection = choose_methods(scheme, projection, stated)
         save = Save.of(save)
+        if save.impacts:
+            raise ValueError(
+                "save: a study keeps rows, and no events; save=Events(...) is for solve, ensemble and sensitivities"
+            )
         if save.times is not None:
             save = dataclasses.replace(save, times=np.asarray(real_array("save", save.times), np.float64))
         methods = [encode(scheme, "scheme"), encode(projection, "projection")]

@@ -53,7 +53,7 @@ SUFFIXES = [".npz", ".nc", ".zarr"]
 OTHERS = [
     "sensitivities", "ranking", "covariance", "linearity", "indices", "impacts", "balance", "statistics", "section", "crossings",
     "impact section", "bifurcation", "map", "orbit", "convergence", "basins", "exponents", "branch", "hypotheses", "runs", "intervals",
-    "attractor", "event",
+    "attractor", "event", "located impacts",
 ]  # fmt: skip
 
 
@@ -215,6 +215,7 @@ def digest_of(arrays, form):
 
 # what the dimensions of each result are
 DIMENSIONS = {
+    "located impacts": {"t": ("impact",), "before": ("impact", "coordinate"), "count": ()},
     "sensitivities": {"derivative": ("output", "input"), "trusted": ()},
     "covariance": {"matrix": ("output", "output_"), "shares": ("output", "input")},
     "linearity": {"value": ("sample", "output"), "at": ("sample", "input")},

@@ -171,6 +171,13 @@ class Scheme(abc.ABC):
         """The same, where no derivative is asked for and no remark on one: of the same values, by fewer operations."""
         return self
 
+    def observing(self, impacts: int, until: Any) -> Scheme:
+        """The same, which writes down the first ``impacts`` in its state (`record`) and ends at a surface (`stops`); ValueError if it cannot."""
+        wanted = "save=Events(impacts=...)" if impacts else "until=..."
+        raise ValueError(
+            f"{wanted}: {type(self).__name__} does not locate events to the accuracy of its rows; give scheme=EventDriven()"
+        )
+
     def check(self, problem: Problem, e: Any, m: int) -> None:
         """Raises ValueError, on the host, if the scheme does not cover the problem or one of its options is wrong.
 
@@ -224,6 +231,12 @@ class Timing(NamedTuple):
     def steps(self) -> int:
         """Number of steps that an impact takes."""
         return 2 if self.rebounds else 1
+
+
+def time_of(motion: Motion, state: Any) -> Array:
+    """Time () of a state: that of its step, or the one at which the motion has stopped before."""
+    t, stop = motion.time(state.n), getattr(state, "stop", None)
+    return t if stop is None else jnp.where(stop.time < t, stop.time, t)
 
 
 def before(motion: Motion) -> Array:

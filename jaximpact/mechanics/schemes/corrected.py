@@ -32,10 +32,11 @@ from ..linearisation import Contacts, Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
-from .base import Info, Scheme, Traits, Wrapping
+from .base import Info, Scheme, Traits, Wrapping, time_of
 from .events import shared
 from .saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
 
+MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to one stops at it
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
 
 
@@ -269,7 +270,7 @@ def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any
     Impacts of a scheme that locates none come early or late, and the more so the more there were; of one that does, as near as it tells.
     """
     traits, h = scheme.traits, scheme.resolution(motion)
-    here = observe(problem, h, motion.time(state.n), state.q, state.v, motion.args)
+    here = observe(problem, h, time_of(motion, state), state.q, state.v, motion.args)
     fall = jnp.minimum(here.gap_acceleration, 0)
     # at which a contact closes that goes on like this
     square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
@@ -282,4 +283,10 @@ def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any
         early, reach = state.early, h + state.late + swings(traits, speed, here.threshold, flight(h, state))
     left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
     soon = (speed > here.threshold) & (left < 0)
+    stop = None if isinstance(state, Tracked) else getattr(state, "stop", None)
+    if stop is not None:
+        # an impact at which a motion stops by intent is met there however the data vary
+        since, near = time_of(motion, state) - state.latest, MEANT * h
+        since = jnp.where(stop.stopped & (since <= near), jnp.inf, since)
+        soon = soon & ~(stop.stopped & (here.contacts.gap <= near * speed))
     return as_status(jnp.any(soon) | (since < 1.5 * h + early), Status.DERIVATIVE_AT_END)

@@ -16,8 +16,10 @@ References:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +36,12 @@ from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .events import View, collide, lasting_at_end, noise, persisting
+from .record import Record
+from .searches import TOGETHER, Search, Verdict, judged
+from .stops import Stop, Until, met, seek
 from .tableau import TABLEAUS
-from .trials import NEAREST, Base, Tolerance, Trial, attempt, first_roots, frozen, held, hold, least_gaps
+from .trials import Base, Tolerance, attempt, frozen, held, hold
 
-STEPPING, IMPACT, RELEASE = 0, 1, 2  # what a trial is for
-TURNS = 60  # of a search, which halves at worst
-CLOSE = 1e-5  # of a substep: what is left to an impact when one last correction is enough
-TOGETHER = 1e-9  # of a substep: impacts within that time are at once
 SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
 NO_REVERSE = (
     f"reverse mode through EventDriven asks for a fixed number of trials in a step: give EventDriven(trials=...) of at most {SCANNED}, with "
@@ -48,7 +49,6 @@ NO_REVERSE = (
 )
 WITHOUT_END = 1 << 20  # events that may still be located
 TERMS = 1e-3  # of a substep: the step whose span it is
-SETTLED = 1e-13  # of a substep: what a search for a release may still move
 SPREAD = 1e3  # of the tolerance: by what part of a motion's time its impacts may be off
 NOTHING = 1e-3  # of the tolerance: gaps, and what pushes move or speed up in a substep, that are as good as zero
 SHORT = 16  # roundings of time, below which no substep is taken
@@ -56,7 +56,8 @@ APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a 
 
 
 class DrivenState(NamedTuple):
-    """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with."""
+    """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with; and, where they are asked for, the
+    ``record`` of the first impacts and the ``stop`` of the motion."""
 
     n: Array
     q: Array
@@ -65,27 +66,13 @@ class DrivenState(NamedTuple):
     latest: Array
     substep: Array
     low: Array | None = None
-
-
-class Search(NamedTuple):
-    """The next trial: its length s, what it is ``sought`` for, of which contacts (m,), between which times, with which values
-    there, whether all ``pushed`` at the last trial, in how many turns so far; and the ``substep`` that the tolerance allows."""
-
-    s: Array
-    substep: Array
-    sought: Array
-    which: Array
-    low: Array
-    high: Array
-    at_low: Array
-    at_high: Array
-    pushed: Array
-    turns: Array
+    record: Record | None = None
+    stop: Stop | None = None
 
 
 class Told(NamedTuple):
     """What is reported of the trials of a step: impulses (m,), contacts that have ``met`` (m,), the law's error, time of the ``latest``
-    impact, the number of ``trials`` and the status."""
+    impact, the number of ``trials``, the status, the ``record`` of the first impacts and the ``stop``."""
 
     impulse: Array
     met: Array
@@ -93,6 +80,8 @@ class Told(NamedTuple):
     latest: Array
     trials: Array
     status: Array
+    record: Record | None
+    stop: Stop | None
 
 
 class Course(NamedTuple):
@@ -101,16 +90,6 @@ class Course(NamedTuple):
     base: Base
     search: Search
     told: Told
-
-
-class Verdict(NamedTuple):
-    """Of a trial: whether it is ``accepted``, the contact whose impact ends it (m,), those that let go at its end (m,), whether one
-    of the gaps grazes zero, and the next trial if it is not accepted."""
-
-    accepted: Array
-    impact: Array
-    loosed: Array
-    search: Search
 
 
 @jax.tree_util.register_dataclass
@@ -133,6 +112,8 @@ class EventDriven(Scheme):
     order: int = field(default=8, metadata={"static": True})
     trials: int = field(default=20_000, metadata={"static": True})
     jumps: bool = field(default=True, metadata={"static": True})
+    impacts: ClassVar[int] = 0  # that are written down
+    until: ClassVar[Until | None] = None  # where the motion ends
 
     @property
     def traits(self) -> Traits:
@@ -141,6 +122,10 @@ class EventDriven(Scheme):
 
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False)
+
+    def observing(self, impacts: int, until: Until | None) -> EventDriven:
+        options = {option.name: getattr(self, option.name) for option in fields(EventDriven)}
+        return _Observing(**options, impacts=impacts, until=until)
 
     def resolution(self, motion: Motion) -> Array:
         return frozen(SPREAD * self._tolerance(motion.h.dtype).relative * (motion.t1 - motion.t0))
@@ -163,6 +148,11 @@ class EventDriven(Scheme):
         zero = jnp.zeros((), jnp.int32)
         substep = frozen(motion.h + 0 * q0[0])
         state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep, zero_remainder(q0))
+        if self.impacts:
+            state = state._replace(record=Record.empty(self.impacts, q0))
+        if self.until is not None:
+            force = held(problem, t0, q0, v0, state.closed, jnp.zeros_like(t0), args)[0]
+            state = state._replace(stop=Stop.start(self.until, t0, q0, v0, force, motion.h, args))
         return state, Info.none(q0, v0, len(at.closed))
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
@@ -175,7 +165,7 @@ class EventDriven(Scheme):
     ) -> tuple[Any, Info]:
         """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
         whole = motion.h if length is None else length
-        n, q, v, closed, latest, substep, low = state
+        n, q, v, closed, latest, substep, low, record, stop = state
         m, start = closed.shape[0], motion.time(n)
         zero, none, of_none = jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32), jnp.zeros(m, q.dtype)
         substep = frozen(jnp.minimum(substep, whole))
@@ -194,10 +184,11 @@ class EventDriven(Scheme):
         )
         base = base._replace(low=low)
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
-        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure)
+        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure, record, stop)
 
         def continues(p: Course) -> Array:
             sound = jnp.all(jnp.isfinite(p.base.q)) & jnp.all(jnp.isfinite(p.base.v))
+            sound = sound if p.told.stop is None else sound & ~p.told.stop.stopped
             return (p.base.elapsed < whole) & (p.told.trials < self.trials) & sound & (p.search.substep > 0)
 
         turn = lambda p: self._turn(problem, law, motion, start, whole, p)
@@ -209,12 +200,15 @@ class EventDriven(Scheme):
             base, search, told = lax.scan(part, begin, None, length=self.trials)[0]
         status = told.status | mass_status(Metric.at(problem, base.q, motion.args))
         short = (base.elapsed < whole) & ((told.trials >= self.trials) | (substep <= 0))
+        short = short if told.stop is None else short & ~told.stop.stopped
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
         ending = jnp.where(short, 0, search.substep)  # nothing is tried again behind a failure
         info = Info(
             base.q, (base.q - q) / whole, told.impulse, jnp.any(told.impulse > 0), told.residual, told.trials, status
         )
-        return DrivenState(n + 1, base.q, base.v, base.closed, told.latest, ending, base.low), info
+        return DrivenState(
+            n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record, told.stop
+        ), info
 
     def _tolerance(self, dtype: Any) -> Tolerance:
         """No smaller than what rounding leaves of it."""
@@ -230,9 +224,13 @@ class EventDriven(Scheme):
         covers = search.s >= frozen(rest) * (1 - 1e-10)
         s = jnp.where(covers, rest, search.s)
         tolerance = self._tolerance(base.q.dtype)
-        found = attempt(problem, self.order, t, base, s, tolerance, args)
+        found = attempt(problem, self.order, t, base, s, tolerance, args, self._watch(told.stop, args))
         shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
-        verdict = _judged(base, search, jax.tree.map(frozen, found), frozen(s), shortest, TABLEAUS[self.order].halvings)
+        known = jax.tree.map(frozen, found)
+        verdict = judged(base, search, known, frozen(s), shortest, TABLEAUS[self.order].halvings)
+        stops: Any = False
+        if self.until is not None and told.stop is not None:
+            verdict, stops = seek(self.until, told.stop.side, search, verdict, known, frozen(s), shortest)
         told = told._replace(trials=told.trials + 1)
 
         def accept() -> Course:
@@ -249,10 +247,17 @@ class EventDriven(Scheme):
             path = (t, base.q, base.v), (t + s, found.q, found.v)
             jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
             status = told.status if jumps is None else told.status | as_status(jumps, Status.DERIVATIVE_JUMP)
+            if self.until is not None:
+                end = partial(met, problem, self.until, t + s, flown, search.substep, args)
+                flown, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
+                status = status | bits
             after, more = flown, told._replace(impulse=told.impulse + found.impulse, status=status)
             if base.closed.shape[0]:
                 arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
                 after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
+            if self.until is not None and told.stop is not None:
+                at = (start + after.elapsed, after.q, after.v)
+                more = more._replace(stop=told.stop.after(self.until, *at, args, stops, jnp.any(verdict.impact)))
             ended = covers & ~jnp.any(verdict.impact)
             after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
             left = frozen(whole - after.elapsed)
@@ -262,6 +267,18 @@ class EventDriven(Scheme):
             return Course(after, following, more)
 
         return lax.cond(verdict.accepted, accept, lambda: Course(base, verdict.search, told))
+
+    def _watch(self, stop: Stop | None, args: Any) -> Callable | None:
+        """What trials see of the surface that ends the motion, positive before it is met."""
+        until = self.until
+        if stop is None or until is None:
+            return None
+
+        def watch(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
+            value, rate = until.rates(t, q, v, a, frozen(args))
+            return stop.side * value, stop.side * rate
+
+        return watch
 
     def _arrive(
         self,
@@ -311,6 +328,9 @@ class EventDriven(Scheme):
             atol,
             args,
         )
+        record = told.record
+        if record is not None:
+            record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
         return after._replace(low=flown.low), Told(
             told.impulse + found.impulse,
             told.met | found.impact,
@@ -318,7 +338,18 @@ class EventDriven(Scheme):
             jnp.where(jnp.any(found.impact), frozen(t), told.latest),
             told.trials,
             told.status | status | failure,
+            record,
+            told.stop,
         )
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Observing(EventDriven):
+    """The same, with a record of the first impacts, or a surface at which the motion ends."""
+
+    impacts: int = field(default=0, metadata={"static": True})  # type: ignore[misc]
+    until: Until | None = field(default=None, metadata={"static": True})  # type: ignore[misc]
 
 
 def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any) -> tuple[Array, Array, Array]:
@@ -375,124 +406,3 @@ def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array
     bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
     found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)
     return frozen(jnp.maximum(found, -2 * contacts.gap))
-
-
-def _judged(base: Base, search: Search, trial: Trial, s: Array, shortest: Array, halvings: int) -> Verdict:
-    """What follows from a trial of length s; all numbers are constants for differentiation."""
-    stepping = search.sought == STEPPING
-    fine = (trial.error <= 1) | ~stepping | (s <= shortest)
-    search = search._replace(substep=_proposed(search, trial.error, s, fine & stepping, stepping, halvings))
-    if base.closed.shape[0] == 0:
-        nothing = jnp.zeros_like(base.closed)
-        return Verdict(fine, nothing, nothing, search._replace(s=search.substep))
-    gap, _ = trial.after
-    negative, pulling = ~base.closed & (gap < -base.allowed), base.closed & (trial.push < 0)
-    settled, contact, improved = _newton(base, search, trial, s, negative, shortest)
-    released, falsi = _regula_falsi(base, search, trial, s)
-
-    # a release is sought before an impact, whose trial it ends; both before what a stage has seen
-    for_impact = ((stepping & fine) | released) & jnp.any(negative)
-    for_release = (jnp.where(stepping, fine & ~for_impact, settled)) & jnp.any(pulling)
-    found = (settled & ~for_release) | (released & ~for_impact)
-    x, dips = least_gaps(trial, s)
-    part = jnp.minimum(jnp.min(jnp.where(dips & ~base.closed & ~negative, x, 1)), trial.negative)
-    ends = (stepping & fine & ~for_impact & ~for_release) | found
-    split = ends & (part < 1)
-    accepted = ends & ~split
-
-    begins = for_impact | for_release
-    first = s * jnp.where(for_impact, jnp.min(jnp.where(negative, first_roots(base, trial, s), 1)), falsi.first)
-    following = jnp.where(
-        search.sought == IMPACT, improved.s, jnp.where(search.sought == RELEASE, falsi.s, search.substep)
-    )
-    sought = jnp.where(for_impact, IMPACT, jnp.where(for_release, RELEASE, jnp.where(split, STEPPING, search.sought)))
-    pick = lambda new, impact, release: jnp.where(begins, new, jnp.where(search.sought == IMPACT, impact, release))
-    zero = jnp.zeros_like(s)
-    search = search._replace(
-        s=jnp.where(begins, first, jnp.where(split, s * part, following)),
-        sought=sought.astype(jnp.int32),
-        which=jnp.where(begins, negative, search.which | negative),
-        low=pick(zero, improved.low, falsi.low),
-        high=pick(s, improved.high, falsi.high),
-        at_low=jnp.where(begins, falsi.start, falsi.at_low),
-        at_high=jnp.where(begins, falsi.least, falsi.at_high),
-        pushed=falsi.least >= 0,
-        turns=jnp.where(begins | split, 0, search.turns + 1),
-    )
-    impact = contact & settled & accepted
-    loosed = base.closed & (trial.push <= jnp.maximum(falsi.least, 0)) & released & accepted
-    return Verdict(accepted, impact, loosed, search)
-
-
-class _Newton(NamedTuple):
-    """The next length of a search for an impact, and its bracket."""
-
-    s: Array
-    low: Array
-    high: Array
-
-
-def _newton(
-    base: Base, search: Search, trial: Trial, s: Array, negative: Array, shortest: Array
-) -> tuple[Array, Array, _Newton]:
-    """Of a search for the first impact: whether it has settled, which contact (m,) has it, and how it goes on."""
-    (_, began), (gap, rate) = trial.before, trial.after
-    which = search.which | negative
-    meets = which & (rate < 0)
-    correction = jnp.where(meets, -gap / jnp.where(meets, rate, -1), jnp.inf)
-    least = jnp.min(correction)
-    beyond = jnp.any(which & ((gap < 0) | ((began < 0) & (rate >= 0))))
-    low, high = jnp.where(beyond, search.low, s), jnp.where(beyond, s, search.high)
-    found, spare = s + least, NEAREST * search.high
-    # a correction may leave the bracket by rounding: that is no reason to halve it
-    inside = (found >= low - spare) & (found <= high + spare)
-    following = jnp.where(inside, jnp.clip(found, low, high), 0.5 * (low + high))
-    small = (jnp.abs(least) <= CLOSE * search.substep) | (high - low <= shortest) | (search.turns >= TURNS)
-    small |= jnp.all(~which | (jnp.abs(gap) <= base.allowed))  # none is to be told from zero
-    contact = which & (jnp.arange(len(which)) == jnp.argmin(jnp.where(which, correction, jnp.inf)))
-    return (search.sought == IMPACT) & small, contact, _Newton(following, low, high)
-
-
-class _Falsi(NamedTuple):
-    """The next length of a search for a release, its bracket and the pushes there; the ``first`` part of a trial that it tries, from the
-    least push at its ``start``, and the ``least`` at the end."""
-
-    s: Array
-    low: Array
-    high: Array
-    at_low: Array
-    at_high: Array
-    first: Array
-    start: Array
-    least: Array
-
-
-def _regula_falsi(base: Base, search: Search, trial: Trial, s: Array) -> tuple[Array, _Falsi]:
-    """Of a search for the first release, by the Illinois rule on the least push: whether it has settled, and how it goes on."""
-    of_least = lambda push: jnp.min(jnp.where(base.closed, push, jnp.inf), initial=jnp.inf)
-    least = of_least(trial.push)
-    least = jnp.where(jnp.isfinite(least), least, 0)
-    start = jnp.maximum(of_least(jnp.where(trial.push < 0, base.push, jnp.inf)), 0)
-    start = jnp.where(jnp.isfinite(start), start, 0)
-    pushes = least >= 0
-    low, high = jnp.where(pushes, s, search.low), jnp.where(pushes, search.high, s)
-    # an end that stays twice counts half
-    again = jnp.where(pushes == search.pushed, 0.5, 1.0)
-    at_low = jnp.where(pushes, least, again * search.at_low)
-    at_high = jnp.where(pushes, again * search.at_high, least)
-    ratio = lambda low, high: low / jnp.where(low > high, low - high, 1)
-    following = low + (high - low) * ratio(at_low, at_high)
-    small = (jnp.abs(following - s) <= SETTLED * search.substep) | (search.turns >= TURNS)
-    falsi = _Falsi(following, low, high, at_low, at_high, ratio(start, least), start, least)
-    return (search.sought == RELEASE) & small, falsi
-
-
-def _proposed(search: Search, error: Array, s: Array, fine: Array, stepping: Array, halvings: int) -> Array:
-    """The substep that the error of a trial of length s allows; what one was shortened to for an event says nothing of it."""
-    root = jnp.maximum(error, 1e-12)
-    for _ in range(halvings):
-        root = jnp.sqrt(root)
-    factor = jnp.where(jnp.isfinite(root), jnp.clip(0.9 / root, 0.2, 6.0), 0.2)
-    shortened = fine & (s < 0.9 * search.substep)
-    found = jnp.where(shortened, jnp.maximum(search.substep, s * factor), s * factor)
-    return jnp.where(stepping, found, search.substep)

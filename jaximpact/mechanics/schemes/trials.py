@@ -6,6 +6,7 @@ accelerations are kept, the newest first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -65,10 +66,31 @@ class Seen(NamedTuple):
     of_force: Array
 
 
+class Sight(NamedTuple):
+    """What stages have seen of a surface that ends a motion (`stops`), as of a gap that is positive before it is met: value and rate () at the
+    two ends so far; as in `Seen`, when it was ``negative`` first, and the sums ``of_rate`` (n,)."""
+
+    before: tuple[Array, Array]
+    after: tuple[Array, Array]
+    negative: Array
+    of_rate: Array
+
+    @classmethod
+    def start(cls, found: tuple[Array, Array], weights: Array) -> Sight:
+        """At the start of a trial, by the weights (n,) of its first stage."""
+        return cls(found, found, jnp.ones_like(found[0]), weights * found[1])
+
+    def further(self, row: _Rows, found: tuple[Array, Array]) -> Sight:
+        """At the next stage."""
+        below = (found[0] < 0) & (row.node < 1)
+        negative = jnp.where(below, jnp.minimum(self.negative, row.node), self.negative)
+        return Sight(self.before, found, negative, self.of_rate + row.errors * found[1])
+
+
 class Trial(NamedTuple):
     """What a trial led to: q, v, acceleration (d,), ``force`` and ``push`` of closed contacts (m,), their ``impulse``; gaps and rates (m,)
     at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`;
-    ``low`` as in `State`."""
+    ``low`` as in `State`; and the ``sight`` of a surface that ends the motion."""
 
     q: Array
     v: Array
@@ -81,6 +103,7 @@ class Trial(NamedTuple):
     error: Array
     negative: Array
     low: Array | None
+    sight: Sight | None
 
 
 class _Rows(NamedTuple):
@@ -154,8 +177,17 @@ def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array]:
     return a, force, frozen(jnp.where(closed, push, 0))
 
 
-def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolerance: Tolerance, args: Any) -> Trial:
-    """The Runge-Kutta step of length s from a base at time t."""
+def attempt(
+    problem: Problem,
+    order: int,
+    t: Array,
+    base: Base,
+    s: Array,
+    tolerance: Tolerance,
+    args: Any,
+    watch: Callable[[Array, Array, Array, Array], tuple[Array, Array]] | None = None,
+) -> Trial:
+    """The Runge-Kutta step of length s from a base at time t; ``watch`` gives what `Sight` is of, by t, q, v and acceleration."""
     rows, tableau = _rows(order)
     q, v, closed = base.q, base.v, base.closed
     steady, m = frozen((t, s, base, args)), len(base.closed)
@@ -167,8 +199,10 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
     )  # fmt: skip
     accelerations = jnp.zeros((len(tableau.nodes), len(q)), q.dtype).at[0].set(base.a)
 
+    sight = None if watch is None else Sight.start(watch(steady[0], *(frozen(x) for x in (q, v, base.a))), weights)
+
     def stage(carry: tuple, row: _Rows) -> tuple[tuple, None]:
-        kept, *_, seen = carry
+        kept, *_, seen, sight = carry
         shift = s * (row.node * v + s * (row.position @ kept))
         x = q + shift
         y = v + s * (row.velocity @ kept)
@@ -183,16 +217,18 @@ def attempt(problem: Problem, order: int, t: Array, base: Base, s: Array, tolera
                 seen.of_force + row.weight * force,
             )
             seen = Seen(gap, rate, negative, *sums)
+        if watch is not None:
+            sight = sight.further(row, watch(steady[0] + row.node * steady[1], *frozen((x, y, a))))
         kept = jnp.concatenate([a[None], kept[:-1]])
-        return (kept, shift, y, force, push, seen), None
+        return (kept, shift, y, force, push, seen, sight), None
 
     rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
-    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, seen)
-    kept, shift, y, force, push, seen = lax.scan(stage, start, rows)[0]
+    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, seen, sight)
+    kept, shift, y, force, push, seen, sight = lax.scan(stage, start, rows)[0]
     x, low = add_compensated(q, shift, base.low)
-    error = frozen(_error(tableau, base, kept, x, y, push, s, seen, before[0], tolerance))
+    error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sight, before[0], tolerance))
     return Trial(
-        x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative, low
+        x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative, low, sight
     )
 
 
@@ -205,6 +241,7 @@ def _error(
     push: Array,
     s: Array,
     seen: Seen,
+    sight: Sight | None,
     gap: Array,
     tolerance: Tolerance,
 ) -> Array:
@@ -221,6 +258,8 @@ def _error(
     if len(base.closed):
         open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
         squares += jnp.sum(open_**2, axis=1) + jnp.sum((s * seen.of_push / of_push[None]) ** 2, axis=1)
+    if sight is not None:
+        squares += (s * sight.of_rate / tolerance.of(sight.before[0], sight.after[0])) ** 2
     squares = squares / (2 * len(q))
     error = jnp.sqrt(squares[0])
     if len(tableau.errors) > 1:
@@ -230,18 +269,21 @@ def _error(
     return jnp.maximum(error, jnp.max(drift, initial=0))
 
 
-def _cubic(trial: Trial, s: Array) -> tuple[Array, Array, Array, Array]:
+Ends = tuple[Array, Array]  # gaps and rates at an end of a trial
+
+
+def cubic(before: Ends, after: Ends, s: Array) -> tuple[Array, Array, Array, Array]:
     """Coefficients (m,) of the cubics over [0, 1] with the gaps and rates of a trial of length s at its ends."""
-    (g0, r0), (g1, r1) = trial.before, trial.after
+    (g0, r0), (g1, r1) = before, after
     g0, b0, b1 = jnp.maximum(g0, 0), s * r0, s * r1
     return g0, b0, 3 * (g1 - g0) - 2 * b0 - b1, 2 * (g0 - g1) + b0 + b1
 
 
-def least_gaps(trial: Trial, s: Array) -> tuple[Array, Array]:
+def least_gaps(before: Ends, after: Ends, s: Array) -> tuple[Array, Array]:
     """Where in [0, 1] gaps (m,) seem to have been least between the ends of a trial of length s, 1 where they were not, and whether they
     may have been negative there."""
-    c0, c1, c2, c3 = _cubic(trial, s)
-    c4 = s * trial.after[1]
+    c0, c1, c2, c3 = cubic(before, after, s)
+    c4 = s * after[1]
     turns = (c1 < 0) & (c4 > 0)
     below = c2 + jnp.sqrt(jnp.maximum(c2 * c2 - 3 * c1 * c3, 0))
     x = jnp.where(turns, -c1 / jnp.where(turns, below, 1), 1)
@@ -256,16 +298,23 @@ def first_roots(base: Base, trial: Trial, s: Array) -> Array:
 
     What touches at the base, and has not been closed there, opens at first.
     """
-    c0, c1, c2, c3 = _cubic(trial, s)
-    bent = trial.after[0] - c0 - c1
+    gap, rate = trial.before
+    touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)
+    found = cubic(trial.before, trial.after, s)
+    _, _, c2, c3 = found
+    turns = (c2 > 0) & (c3 < 0) & (c2 < -c3)
+    behind = jnp.where(turns, -c2 / jnp.where(turns, c3, -1), 0.5)
+    return jnp.where(touches, behind, first_root(found, trial.after[0]))
+
+
+def first_root(coefficients: tuple[Array, Array, Array, Array], last: Array) -> Array:
+    """Where in [0, 1] cubics with negative values ``last`` at 1 have become negative."""
+    c0, c1, c2, c3 = coefficients
+    bent = last - c0 - c1
     root = jnp.sqrt(jnp.maximum(c1 * c1 - 4 * bent * c0, 0))
     inward, falls = c1 < 0, (c1 >= 0) & (bent < 0)
     x = jnp.where(inward, 2 * c0 / jnp.where(inward, root - c1, 1), (c1 + root) / jnp.where(falls, -2 * bent, 1))
     x = jnp.clip(x, 0, 1)
-    gap, rate = trial.before
-    touches = (gap <= base.allowed) & (jnp.abs(rate) <= base.still)
-    turns = (c2 > 0) & (c3 < 0) & (c2 < -c3)
-    behind = jnp.where(turns, -c2 / jnp.where(turns, c3, -1), 0.5)
 
     def improve(_: Any, bracket: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         x, low, high = bracket
@@ -275,5 +324,4 @@ def first_roots(base: Base, trial: Trial, s: Array) -> Array:
         sound = (slope < 0) & (newton >= low) & (newton <= high)
         return jnp.where(sound, newton, 0.5 * (low + high)), low, high
 
-    x = lax.fori_loop(0, 4, improve, (x, jnp.zeros_like(x), jnp.ones_like(x)))[0]
-    return jnp.where(touches, behind, x)
+    return lax.fori_loop(0, 4, improve, (x, jnp.zeros_like(x), jnp.ones_like(x)))[0]

@@ -1,0 +1,159 @@
+"""Surfaces at which a motion ends: how one is seen in a trial, sought, and met.
+
+Along the motion a surface is a function of time, seen with its sign turned so that it is positive before the surface is met, as a gap is.
+It is looked at in every stage, so that the error of a trial has that of the function too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..problem import Problem
+from ..status import Status, as_status
+from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, bracketed
+from .trials import Base, Trial, cubic, first_root, frozen, held, least_gaps
+
+NEAR_START = 16  # roundings of time, within which a surface is the one that the motion starts from
+
+
+@dataclass(frozen=True)
+class Until:
+    """A surface at which a motion ends, for ``until=``: where a function (t, q, v, args) -> () changes its sign.
+
+    The end is located to the order of the scheme, and its time and state have the derivative of the motion. A motion that starts on the
+    surface leaves it first. The gap of a contact is met at its first impact, before the impact; an impact through which a function of the
+    velocity changes its sign ends the motion behind the impact.
+
+    Attributes:
+        function: the function, along the motion as smooth as the force. One that jumps is found, but its time has no derivative
+            (DERIVATIVE_JUMP); one that stays zero, as the gap of a lasting contact, is no surface.
+        direction: 1 for a change from negative to positive alone, -1 for one from positive to negative, 0 for both.
+    """
+
+    function: Callable
+    direction: int = 0
+
+    @classmethod
+    def of(cls, until: Any) -> Until | None:
+        """`Until` from its short form, the function; TypeError or ValueError for what is neither."""
+        if until is None:
+            return None
+        found = until if isinstance(until, cls) else cls(until)
+        if not callable(found.function):
+            raise TypeError(
+                f"until must be a function(t, q, v, args) -> () or Until(function, direction), got {until!r}"
+            )
+        if found.direction not in (-1, 0, 1):
+            raise ValueError(f"Until(direction=...) must be -1, 0 or 1, got {found.direction!r}")
+        return found
+
+    def value(self, t: Array, q: Array, v: Array, args: Any) -> Array:
+        """The function at a state, ()."""
+        return jnp.asarray(self.function(t, q, v, args)).astype(q.dtype)
+
+    def rates(self, t: Array, q: Array, v: Array, a: Array, args: Any) -> tuple[Array, Array]:
+        """The function and its rate along the motion, ()."""
+        along = lambda s: self.value(t + s, q + s * v, v + s * a, args)
+        return jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
+
+    def counts(self, side: Array) -> Array:
+        """Whether a change of sign from a ``side``, -1 or 1, ends the motion."""
+        return side != 0 if self.direction == 0 else side == -self.direction
+
+
+class Stop(NamedTuple):
+    """On which ``side`` of the surface a motion is, -1 or 1, 0 while that is unknown; the ``time`` at which it has stopped, infinity before."""
+
+    side: Array
+    time: Array
+
+    @property
+    def stopped(self) -> Array:
+        """Whether the motion has stopped, ()."""
+        return jnp.isfinite(self.time)
+
+    @classmethod
+    def start(cls, until: Until, t: Array, q: Array, v: Array, a: Array, h: Array, args: Any) -> Stop:
+        """At the start of a motion, whose side is the one it goes to where it starts on the surface."""
+        value, rate = frozen(until.rates(t, q, v, a, args))
+        spare = NEAR_START * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
+        return cls(jnp.sign(jnp.where(jnp.abs(value) <= spare * jnp.abs(rate), rate, value)), jnp.full_like(t, jnp.inf))
+
+    def after(self, until: Until, t: Array, q: Array, v: Array, args: Any, stops: Array, struck: Array) -> Stop:
+        """Behind a trial that ended at time t, on the surface if it ``stops`` there; an impact that ``struck`` may jump through the surface."""
+        side = jnp.sign(frozen(until.value(t, q, v, args)))
+        stops = stops | (struck & until.counts(self.side) & (side * self.side < 0))
+        return Stop(jnp.where(side != 0, side, self.side), jnp.where(stops, t, self.time))
+
+
+def seek(
+    until: Until, side: Array, search: Search, verdict: Verdict, trial: Trial, s: Array, shortest: Array
+) -> tuple[Verdict, Array]:
+    """The verdict on a trial of length s, which may lead to the surface, and whether the motion ends with it.
+
+    A trial that would be accepted is searched for the surface first.
+    """
+    sight: Any = trial.sight
+    (value, rate), struck = sight.after, jnp.any(verdict.impact)
+    # how much later than its end the impact is that ends it
+    gap, gap_rate = trial.after
+    impact = -jnp.sum(jnp.where(verdict.impact, gap / jnp.where(verdict.impact, gap_rate, 1), 0))
+    seeking = search.sought == STOP
+    ends, counts = verdict.accepted & ~seeking, until.counts(side)
+    # what is met together with the surface, or as it should be, does not come before it
+    spare = jnp.where(struck, TOGETHER * search.substep, shortest)
+    begins = ends & counts & (value + impact * rate <= spare * jnp.maximum(-rate, 0))
+    x, dips = least_gaps(sight.before, sight.after, s)
+    part = jnp.minimum(jnp.where(dips, x, 1), sight.negative)
+    split = ends & ~begins & (value > 0) & (part < 1) & (s > shortest)
+
+    closes = rate < 0
+    correction = jnp.where(closes, -value / jnp.where(closes, rate, -1), jnp.inf)
+    small, improved = bracketed(search, s, correction, value <= 0, shortest)
+    stops = seeking & small
+    high = s + jnp.maximum(impact, 0) + spare
+    pick = lambda new, turn, other: jnp.where(begins, new, jnp.where(seeking, turn, other))
+    following = verdict.search
+    s = jnp.where(
+        split, s * part, pick(s * first_root(cubic(sight.before, sight.after, s), value), improved.s, following.s)
+    )
+    following = following._replace(
+        s=s,
+        sought=jnp.where(split, STEPPING, pick(STOP, STOP, following.sought)).astype(jnp.int32),
+        low=pick(jnp.zeros_like(s), improved.low, following.low),
+        high=pick(high, improved.high, following.high),
+        turns=jnp.where(split, 0, pick(0, search.turns + 1, following.turns)).astype(jnp.int32),
+    )
+    accepted = jnp.where(seeking, stops, ends & ~begins & ~split)
+    return verdict._replace(accepted=accepted, impact=verdict.impact & accepted, search=following), stops
+
+
+def met(problem: Problem, until: Until, t: Array, flown: Base, substep: Array, args: Any) -> tuple[Base, Array]:
+    """The base on the surface, next to nothing later than t, with the derivative of its time; and status.
+
+    The flow that leads there is of third order, so that second derivatives are those of the motion.
+    """
+    q, v, a = flown.q, flown.v, flown.a
+    force = lambda s: held(problem, t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]
+    zero = jnp.zeros_like(t)
+    jerk = jax.jvp(force, (zero,), (jnp.ones_like(t),))[1]
+    place = lambda s: q + s * (v + 0.5 * s * (a + s / 3 * jerk))
+    speed = lambda s: v + s * (a + 0.5 * s * jerk)
+    along = lambda s: until.value(t + s, place(s), speed(s), args)
+
+    def newton(s: Array) -> tuple[Array, Array]:
+        value, rate = jax.jvp(along, (s,), (jnp.ones_like(s),))
+        return s - jnp.where(rate == 0, 0, value / jnp.where(rate == 0, 1, rate)), rate
+
+    delay, rate = newton(newton(zero)[0])
+    # a function that jumps is met as near as time can tell, at a time whose derivative is not known
+    smooth = (rate != 0) & (jnp.abs(delay) <= 2 * CLOSE * substep)
+    delay = jnp.where(smooth, delay, 0)
+    status = as_status(~frozen(smooth), Status.DERIVATIVE_JUMP)
+    return flown._replace(elapsed=flown.elapsed + delay, q=place(delay), v=speed(delay)), status

@@ -1,0 +1,58 @@
+"""The first impacts of a motion, located by its scheme: times, places and velocities that can be differentiated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax import Array
+
+from .result import Arrays, Result
+
+
+@dataclass(frozen=True, repr=False)
+class LocatedImpacts(Result):
+    """The first k impacts of a motion, in order of time; of many motions with a leading lane axis. From ``save=Events(impacts=k)``.
+
+    Contacts that strike at once are entries of their own, in order of the contacts. All real numbers have the derivative of the motion, times
+    included. An entry of an impact that did not happen has contact -1, NaN in place of numbers, and no derivative: where they are many, take
+    ``jnp.where(impacts.happened, impacts.t, 0)`` before anything else is done with them.
+
+    Attributes:
+        t: times (k,) [s].
+        contact: which constraint (k,).
+        q: positions (k, d).
+        before, after: velocities just before and just after (k, d).
+        impulse: impulse of the contact (k,).
+        count: the number of impacts of the whole motion (), which may be more than k.
+    """
+
+    t: Array
+    contact: Array
+    q: Array
+    before: Array
+    after: Array
+    impulse: Array
+    count: Array
+
+    @property
+    def happened(self) -> Array:
+        """Which of the k entries are impacts (k,)."""
+        return self.contact >= 0
+
+    def _arrays(self) -> Arrays | None:
+        if np.ndim(self.count) > 1:
+            return None
+        lane = "lane " * np.ndim(self.count)
+        of_state = self._along(f"{lane}impact coordinate", "q", "before", "after")
+        return self._along(f"{lane}impact", "t", "contact", "impulse") | of_state | self._along(lane, "count")
+
+    def _columns(self) -> dict[str, np.ndarray] | None:
+        if np.ndim(self.count):
+            return None
+        return {name: x[np.asarray(self.happened)] for name, x in self._table(*NAMES[:-1]).items()}
+
+
+NAMES = ("t", "contact", "q", "before", "after", "impulse", "count")
+jax.tree_util.register_dataclass(LocatedImpacts, NAMES, ("made",))

@@ -1,0 +1,182 @@
+"""`save=Events(impacts=k)`: times, places and velocities of impacts, with the derivatives of the motion.
+
+Closed forms hold to the tolerance of the scheme, 1e-9; motions of these tests are polynomials between impacts, so that all is exact to rounding.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+
+EXACT = {"rtol": 1e-11, "atol": 1e-11}  # rounding of some dozens of operations, of numbers up to 10
+SCHEME = ji.EventDriven()
+BALL = ji.Problem(lambda t, q, v, args: jnp.full_like(q, -args["g"]), lambda t, q, args: q)
+AT = (1.3, 0.8, 9.81)  # drop height, restitution, gravity: four impacts before t = 2.6
+COUNT, KEPT = 4, 6
+
+
+def dropped(height, e, g, **options):
+    """Of a ball dropped at rest from a height."""
+    options = {"t1": 2.6, "scheme": SCHEME, "save": ji.Events(impacts=KEPT)} | options
+    return ji.solve(BALL, jnp.reshape(height, 1), jnp.zeros(1), e=e, args={"g": g}, **options).events
+
+
+def times(height, e, g):
+    """Of its impacts: the fall, and flights of e, e^2, ... times twice that."""
+    flights = jnp.stack([jnp.ones_like(e), *(2 * e**k for k in range(1, COUNT))])
+    return jnp.sqrt(2 * height / g) * jnp.cumsum(flights)
+
+
+def numbers(found):
+    """Real numbers of those that happened, in one array."""
+    some = slice(COUNT)
+    parts = (found.t[some], found.q[some], found.before[some], found.after[some], found.impulse[some])
+    return jnp.concatenate([x.ravel() for x in parts])
+
+
+def expected(height, e, g):
+    before = -jnp.sqrt(2 * g * height) * e ** jnp.arange(COUNT, dtype=float)
+    return jnp.concatenate([times(height, e, g), 0 * before, before, -e * before, -(1 + e) * before])
+
+
+def test_ball_has_the_exact_impacts_and_their_derivatives():
+    found = dropped(*AT)
+    np.testing.assert_allclose(numbers(found), expected(*map(jnp.asarray, AT)), **EXACT)
+    assert found.count == COUNT
+    assert found.contact.tolist() == [0] * COUNT + [-1] * (KEPT - COUNT)
+    jacobian = jax.jacfwd(lambda *x: numbers(dropped(*x)), (0, 1, 2))(*AT)
+    np.testing.assert_allclose(jacobian, jax.jacfwd(expected, (0, 1, 2))(*map(jnp.asarray, AT)), **EXACT)
+
+
+def test_impacts_that_do_not_happen_have_no_time_and_no_derivative():
+    found, change = jax.jvp(lambda e: dropped(AT[0], e, AT[2]), (AT[1],), (1.0,))
+    late = slice(COUNT, None)
+    for x, dx in zip(jax.tree.leaves(found)[:-1], jax.tree.leaves(change)[:-1], strict=True):
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            assert np.all(np.isnan(x[late])) and np.all(np.isfinite(x[:COUNT]))
+            np.testing.assert_array_equal(dx[late], 0)
+    # what a fit does: the gradient of a sum over those that happened is finite, and exact
+    loss = lambda e: jnp.sum(jnp.where((found := dropped(AT[0], e, AT[2])).happened, found.t, 0) ** 2)
+    exact = jax.grad(lambda e: jnp.sum(times(AT[0], e, AT[2]) ** 2))(AT[1])
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(AT[1]), exact, **EXACT)
+
+
+def test_impacts_beyond_those_kept_are_counted():
+    found = dropped(*AT, save=ji.Events(impacts=2))
+    np.testing.assert_allclose(found.t, times(*map(jnp.asarray, AT))[:2], **EXACT)
+    assert found.count == COUNT
+
+
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+def test_an_ensemble_has_those_of_each_motion(execution):
+    """Lanes of different numbers of impacts, one of none; rows beside them are those of `Save`."""
+    heights = np.array([1.3, 0.4, 40.0])
+    options = {"t1": 2.6, "e": 0.8, "args": {"g": 9.81}, "scheme": SCHEME, "execution": execution}
+    found = ji.ensemble(BALL, heights[:, None], [0.0], save=ji.Events(impacts=KEPT, times=[1.0, 2.0]), **options)
+    rows = ji.ensemble(BALL, heights[:, None], [0.0], save=[1.0, 2.0], **options)
+    np.testing.assert_allclose(found.q, rows.q, rtol=0, atol=1e-13)
+    assert rows.events is None
+    assert found.events.t.shape == (3, KEPT) and found.events.q.shape == (3, KEPT, 1)
+    for lane, height in enumerate(heights):
+        alone = dropped(height, 0.8, 9.81)
+        for x, y in zip(jax.tree.leaves(found[lane].events), jax.tree.leaves(alone), strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-13, atol=1e-13)
+    batched = jax.vmap(lambda height: dropped(height, 0.8, 9.81, execution=execution).t)(heights)
+    np.testing.assert_allclose(found.events.t, batched, rtol=1e-13, atol=1e-13)
+
+
+def test_contacts_are_told_apart():
+    """To and fro between walls at 0 and 1 without a force, e = 1/2 at the wall on the left alone."""
+    problem = ji.Problem(lambda t, q, v, args: 0 * q, lambda t, q, args: jnp.concatenate([q, args - q]))
+
+    def run(x):
+        options = {"t1": 6.0, "scheme": SCHEME, "e": jnp.array([0.5, 1.0]), "args": x[1]}
+        return ji.solve(problem, [0.25], x[:1], save=ji.Events(impacts=4), **options).events
+
+    exact = lambda x: jnp.stack([(x[1] - 0.25), (2 * x[1] - 0.25), (4 * x[1] - 0.25), (6 * x[1] - 0.25)]) / x[0]
+    x = jnp.array([1.0, 1.0])
+    found = run(x)
+    assert found.contact.tolist() == [1, 0, 1, 0]
+    np.testing.assert_allclose(found.t, exact(x), **EXACT)
+    np.testing.assert_allclose(found.impulse, [2, 1.5, 1, 0.75], **EXACT)
+    np.testing.assert_allclose(jax.jacfwd(lambda x: run(x).t)(x), jax.jacfwd(exact)(x), **EXACT)
+
+
+@pytest.mark.parametrize("coupled", [False, True])
+def test_impacts_at_once_are_entries_of_their_own(coupled):
+    """Two balls dropped from one height, or one point that falls into a corner of 60 degrees: contacts in order, at one time."""
+    normals = jnp.array([[0.5, np.sqrt(0.75)], [-0.5, np.sqrt(0.75)]]) if coupled else jnp.eye(2)
+    force = lambda t, q, v, args: jnp.array([0.0 if coupled else -1.0, -1.0])
+    problem = ji.Problem(force, lambda t, q, args: normals @ q)
+    found = ji.solve(
+        problem, [0.0 if coupled else 0.5, 0.5], [0.0, 0.0], t1=1.5, scheme=SCHEME, save=ji.Events(impacts=3)
+    ).events
+    assert found.contact.tolist() == [0, 1, -1] and found.count == 2
+    np.testing.assert_allclose(found.t[:2], [1, 1], **EXACT)
+    # inelastic: in the corner each normal takes half of the momentum, 1 / (2 sin 60)
+    np.testing.assert_allclose(found.impulse[:2], 1 / np.sqrt(3) if coupled else 1, **EXACT)
+    np.testing.assert_allclose(found.after[1], 0, **EXACT)
+
+
+def test_lasting_contact_is_one_impact_and_its_force_none():
+    """A point slides on the floor after an inelastic impact, against an elastic wall, which is another impact."""
+    force = lambda t, q, v, args: jnp.array([0.0, -2.0])
+    problem = ji.Problem(force, lambda t, q, args: jnp.stack([q[1], 2.0 - q[0]]))
+    options = {"e": jnp.array([0.0, 1.0]), "scheme": SCHEME}
+    found = ji.solve(problem, [0.0, 1.0], [1.0, 0.0], t1=3.0, save=ji.Events(impacts=4), **options).events
+    assert found.contact.tolist() == [0, 1, -1, -1]
+    np.testing.assert_allclose(found.t[:2], [1, 2], **EXACT)
+    np.testing.assert_allclose(found.impulse[:2], [2, 2], **EXACT)
+    np.testing.assert_allclose(found.q[:2], [[1, 0], [2, 0]], **EXACT)
+    np.testing.assert_allclose(found.after[:2], [[1, 0], [-1, 0]], **EXACT)
+
+
+def test_float32_stays_float32():
+    """Times to 64 roundings of the largest."""
+    options = {"t1": 2.6, "e": 0.8, "args": {"g": 9.81}, "scheme": SCHEME, "save": ji.Events(impacts=KEPT)}
+    found = ji.solve(BALL, np.array([1.3], np.float32), np.zeros(1, np.float32), **options).events
+    assert {x.dtype for x in (found.t, found.q, found.before, found.after, found.impulse)} == {jnp.dtype("float32")}
+    np.testing.assert_allclose(found.t[:COUNT], times(*map(jnp.asarray, AT)), rtol=0, atol=64 * 2.6 * 2**-23)
+
+
+def test_sensitivities_take_impacts_as_outputs():
+    options = {"t1": 2.6, "e": 0.8, "args": {"g": 9.81}, "scheme": SCHEME, "save": ji.Events(impacts=KEPT)}
+    found = ji.sensitivities(BALL, [1.3], [0.0], wrt="e", output=lambda solution: solution.events.t, **options)
+    exact = jax.jacfwd(times, 1)(*map(jnp.asarray, AT))
+    np.testing.assert_allclose(found.jacobian["e"][:COUNT], exact, **EXACT)
+
+
+def test_impacts_are_kept_in_files_and_tables(tmp_path):
+    options = {"t1": 2.6, "e": 0.8, "args": {"g": 9.81}, "scheme": SCHEME}
+    found = ji.solve(BALL, [1.3], [0.0], save=ji.Events(impacts=KEPT), **options)
+    for suffix in (".npz", ".nc", ".zarr"):
+        read = ji.load(found.save(tmp_path / f"motion{suffix}"))
+        for x, y in zip(jax.tree.leaves(read.events), jax.tree.leaves(found.events), strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert found.to_xarray().events_before.dims == ("impact", "coordinate")
+    table = found.events.to_pandas()
+    assert len(table) == COUNT and table["t"].tolist() == found.events.t[:COUNT].tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scheme": None, "steps": 100}, "PaoliSchatzman does not locate impacts .* scheme=EventDriven"),
+        ({"scheme": ji.EventCorrected(), "steps": 100}, "EventCorrected .* scheme=EventDriven"),
+        ({"save": ji.Events(impacts=0)}, "impacts"),
+    ],
+)
+def test_what_cannot_be_is_said(options, words):
+    for call, height in ((ji.solve, [1.3]), (ji.ensemble, [[1.3]])):
+        with pytest.raises(ValueError, match=words):
+            call(
+                BALL, height, [0.0],
+                **({"t1": 1.0, "args": {"g": 1.0}, "scheme": SCHEME, "save": ji.Events(impacts=2)} | options),
+            )  # fmt: skip
+
+
+def test_a_study_keeps_rows_only(tmp_path):
+    with pytest.raises(ValueError, match=r"Events\(...\) is for solve"):
+        ji.Study(tmp_path / "study", "bouncing-ball", ji.Design.grid(e=[0.5]), scheme=SCHEME, h=0.1, save=ji.Events())

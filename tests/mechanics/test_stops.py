@@ -1,0 +1,225 @@
+"""`until=`: a motion ends where a function of its state changes sign, at a time that has the derivative of the motion.
+
+Motions of these tests are polynomials or sines between impacts: errors are of rounding, or of the tolerance 1e-9 of the scheme where it says so.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import Status
+
+EXACT = {"rtol": 1e-11, "atol": 1e-11}  # rounding of some dozens of operations, of numbers up to 10
+SCHEME = ji.EventDriven()
+BALL = ji.Problem(lambda t, q, v, args: jnp.full_like(q, -args["g"]), lambda t, q, args: q)
+HEIGHT = lambda t, q, v, args: q[0] - args["height"]
+APEX = ji.Until(lambda t, q, v, args: v[0], direction=-1)
+
+
+def thrown(q0, v0, until, e=0.8, g=9.81, height=0.5, **options):
+    options = {"t1": 3.0, "scheme": SCHEME, "save": "final"} | options
+    args = {"g": g, "height": height}
+    return ji.solve(BALL, jnp.reshape(q0, 1), jnp.reshape(v0, 1), e=e, args=args, until=until, **options)
+
+
+def ends(found):
+    """Time, place and velocity of the end, (3,)."""
+    return jnp.stack([found.t[-1], found.q[-1, 0], found.v[-1, 0]])
+
+
+def test_free_fall_to_a_height_has_the_exact_end_and_derivative():
+    found = thrown(1.3, 0.0, HEIGHT)
+    assert found.stopped and found.status == Status.OK
+    fall = lambda q0, g, height: jnp.sqrt(2 * (q0 - height) / g)
+    exact = lambda q0, g, height: jnp.stack([fall(q0, g, height), height, -g * fall(q0, g, height)])
+    at = tuple(map(jnp.asarray, (1.3, 9.81, 0.5)))
+    np.testing.assert_allclose(ends(found), exact(*at), **EXACT)
+    run = lambda q0, g, height: ends(thrown(q0, 0.0, HEIGHT, g=g, height=height))
+    np.testing.assert_allclose(jax.jacfwd(run, (0, 1, 2))(*at), jax.jacfwd(exact, (0, 1, 2))(*at), **EXACT)
+    # a height that the function closes over is one of the numbers of the motion too
+    closed = lambda height: ends(thrown(1.3, 0.0, lambda t, q, v, args: q[0] - height))
+    np.testing.assert_allclose(jax.jit(jax.jacfwd(closed))(0.5), jax.jacfwd(exact, 2)(*at), **EXACT)
+
+
+def test_apex_behind_a_bounce_has_the_exact_end_and_derivative():
+    """Thrown down: at the impact the velocity changes its sign the other way."""
+
+    def exact(q0, v0, e, g):
+        speed = jnp.sqrt(v0**2 + 2 * g * q0)
+        return jnp.stack([(speed + v0 + e * speed) / g, (e * speed) ** 2 / (2 * g), 0.0 * q0])
+
+    at = tuple(map(jnp.asarray, (1.3, -1.0, 0.8, 9.81)))
+    run = lambda q0, v0, e, g: thrown(q0, v0, APEX, e=e, g=g)
+    found = run(*at)
+    assert found.stopped and found.status == Status.OK
+    np.testing.assert_allclose(ends(found), exact(*at), **EXACT)
+    every = (0, 1, 2, 3)
+    jacobian = jax.jacfwd(lambda *x: ends(run(*x)), every)(*at)
+    np.testing.assert_allclose(jacobian, jax.jacfwd(exact, every)(*at), **EXACT)
+    # in either direction the motion ends at the impact, with the velocity behind it
+    struck = thrown(1.3, -1.0, APEX.function)
+    speed = float(np.sqrt(1 + 2 * 9.81 * 1.3))
+    np.testing.assert_allclose(ends(struck), [(speed - 1) / 9.81, 0, 0.8 * speed], **EXACT)
+
+
+@pytest.mark.slow
+def test_second_derivatives_are_those_of_the_motion():
+    """Of a spring with friction in place of gravity, whose acceleration changes: the end is a zero of its velocity; by differences of first derivatives."""
+    problem = ji.Problem(lambda t, q, v, args: -q - args * v**3, lambda t, q, args: q + 0.5)
+    run = lambda x: ends(
+        ji.solve(
+            problem,
+            x[:1],
+            [0.0],
+            t1=9.0,
+            e=0.7,
+            args=x[1],
+            scheme=SCHEME,
+            until=ji.Until(lambda t, q, v, a: v[0], -1),
+            save="final",
+        )
+    )
+    x, step = jnp.array([1.0, 0.3]), 1e-5
+    second = jax.jacfwd(jax.jacfwd(run))(x)
+    for i in range(2):
+        change = step * jnp.eye(2)[i]
+        difference = (jax.jacfwd(run)(x + change) - jax.jacfwd(run)(x - change)) / (2 * step)
+        np.testing.assert_allclose(second[..., i], difference, rtol=1e-4, atol=1e-4)  # 1e-9 / 1e-5
+
+
+def test_the_first_impact_is_met_before_it():
+    """The function is the gap itself: the end has the velocity that the ball arrives with; and the derivative is trusted."""
+    run = lambda q0: thrown(q0, 0.0, lambda t, q, v, args: q[0])
+    found, change = jax.jvp(lambda q0: ends(run(q0)), (1.3,), (1.0,))
+    fall = np.sqrt(2 * 1.3 / 9.81)
+    np.testing.assert_allclose(found, [fall, 0, -9.81 * fall], **EXACT)
+    np.testing.assert_allclose(change, [1 / (9.81 * fall), 0, -1 / fall], **EXACT)
+    assert thrown(1.3, 0.0, lambda t, q, v, args: q[0], sensitivity="corrected").status == Status.OK
+    # what lies behind the wall is never met, however near
+    assert not thrown(1.3, 0.0, HEIGHT, height=-1e-6, t1=1.0).stopped
+
+
+@pytest.mark.parametrize("excess", [1.0, 1e-3, 1e-7])
+def test_a_surface_that_is_crossed_twice_within_a_step_is_seen(excess):
+    """A ball thrown up through a height and back, in one substep of a step of 3 s; upwards, and downwards."""
+    speed = float(np.sqrt(2 * 9.81 * (0.5 + excess)))
+    beyond = float(np.sqrt(2 * 9.81 * excess))
+    for direction, sign in ((0, 1), (1, 1), (-1, -1)):
+        found = thrown(0.0, speed, ji.Until(HEIGHT, direction), steps=1)
+        # the root of a parabola that is nearly double: rounding of the height by its slope
+        accuracy = 1e-14 / beyond / 9.81 + 1e-14
+        assert found.t[-1] == pytest.approx((speed - sign * beyond) / 9.81, abs=100 * accuracy)
+    # where it starts on the surface it is left, and met when it comes back
+    found = thrown(0.5, 2.0, HEIGHT, steps=1)
+    assert found.t[-1] == pytest.approx(4.0 / 9.81, abs=1e-13)
+
+
+def test_a_surface_that_moves_fast_is_met_for_the_first_time():
+    """A flight is exact whatever the substep, and the function 50 times as fast: it belongs to the error of a substep."""
+    found = thrown(1.3, 0.0, lambda t, q, v, args: jnp.cos(50 * t) - 0.1 * q[0], t1=2.0, steps=1)
+    root = np.pi / 100
+    for _ in range(20):
+        root = np.arccos(0.1 * (1.3 - 9.81 * root**2 / 2)) / 50
+    assert found.t[-1] == pytest.approx(root, abs=1e-10)
+
+
+def test_rows_behind_the_stop_repeat_it():
+    rows = np.array([0.1, 0.2, 0.9, 1.0])
+    found = thrown(1.3, 0.0, HEIGHT, save=rows)
+    plain = thrown(1.3, 0.0, None, save=rows)
+    assert plain.stopped is None
+    stop = np.sqrt(1.6 / 9.81)
+    np.testing.assert_allclose(found.t, np.minimum(np.append(rows, 3.0), stop), **EXACT)
+    np.testing.assert_allclose(found.q[:2], plain.q[:2], **EXACT)
+    np.testing.assert_allclose(found.q[2:], 0.5, **EXACT)
+    assert found.penetration == 0
+    # between rows, and what a function makes of them
+    every = thrown(1.3, 0.0, HEIGHT, save="all", t1=2.0)
+    assert np.all(np.diff(every.t) >= 0) and float(every.t[-1]) == pytest.approx(stop, abs=1e-13)
+    np.testing.assert_allclose(every.at([0.123]).q, [[1.3 - 9.81 * 0.123**2 / 2]], **EXACT)
+    kept = thrown(1.3, 0.0, HEIGHT, save=ji.Save(every=1, function=lambda t, q, v, args: t), steps=6)
+    np.testing.assert_allclose(kept.values, kept.t, **EXACT)
+    np.testing.assert_allclose(kept.t, np.minimum(np.arange(7) * 0.5, stop), **EXACT)
+
+
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+def test_each_motion_of_an_ensemble_ends_at_its_own_time(execution):
+    heights = np.array([1.3, 0.6, 0.3])  # of which the last bounces, and never is as high as the surface
+    options = {"t1": 2.0, "e": 0.8, "args": {"g": 9.81, "height": 0.5}, "scheme": SCHEME, "execution": execution}
+    save = ji.Events(impacts=1, times=[0.1, 0.3])
+    found = ji.ensemble(BALL, heights[:, None], [0.0], save=save, until=HEIGHT, **options)
+    np.testing.assert_array_equal(found.stopped, [True, True, False])
+    fall = lambda height: np.sqrt(2 * (height - 0.5) / 9.81)
+    np.testing.assert_allclose(found.t[:, -1], [fall(1.3), fall(0.6), 2.0], **EXACT)
+    np.testing.assert_allclose(found.t[1], [0.1, fall(0.6), fall(0.6)], **EXACT)
+    np.testing.assert_array_equal(found.events.count > 0, [False, False, True])
+    for lane, height in enumerate(heights):
+        alone = thrown(height, 0.0, HEIGHT, t1=2.0, save=save)
+        for name in ("t", "q", "v", "stopped", "status"):
+            np.testing.assert_allclose(getattr(found[lane], name), getattr(alone, name), rtol=1e-13, atol=1e-13)
+    batched = jax.vmap(lambda height: thrown(height, 0.0, HEIGHT, t1=2.0, execution=execution).t[-1])(heights)
+    np.testing.assert_allclose(batched, found.t[:, -1], rtol=1e-13, atol=1e-13)
+
+
+def test_a_motion_in_lasting_contact_ends():
+    """A point slides, slowed by a force, on a floor that rises: until it has gone a way."""
+    force = lambda t, q, v, args: jnp.array([-args, -1.0])
+    problem = ji.Problem(force, lambda t, q, args: q[1:] - 0.1 * t)
+    way = lambda t, q, v, args: q[0] - 1.0
+    run = lambda drag: ji.solve(
+        problem, [0.0, 0.4], [1.0, 0.0], t1=4.0, args=drag, scheme=SCHEME, until=way, save="final"
+    )
+    found = run(0.25)
+    stop = lambda drag: (1 - jnp.sqrt(1 - 2 * drag)) / drag
+    assert found.stopped and found.status == Status.OK
+    np.testing.assert_allclose(found.t[-1], stop(0.25), **EXACT)
+    np.testing.assert_allclose(found.q[-1], [1, 0.1 * stop(0.25)], **EXACT)
+    assert found.penetration < 1e-12  # of a floor that goes on moving, and the point does not
+    np.testing.assert_allclose(jax.jacfwd(lambda drag: run(drag).t[-1])(0.25), jax.grad(stop)(0.25), **EXACT)
+
+
+def test_a_function_that_jumps_has_no_trusted_derivative():
+    jumps = lambda t, q, v, args: jnp.where(q[0] > args["height"], 1.0, -1.0)
+    found = thrown(1.3, 0.0, jumps)
+    assert found.t[-1] == pytest.approx(np.sqrt(1.6 / 9.81), abs=1e-12)
+    assert thrown(1.3, 0.0, jumps, sensitivity="corrected").status == Status.DERIVATIVE_JUMP
+    assert thrown(1.3, 0.0, HEIGHT, sensitivity="corrected").status == Status.OK
+
+
+def test_float32_stays_float32():
+    """Times to 64 roundings of the largest."""
+    options = {"t1": 3.0, "args": {"g": 9.81, "height": 0.5}, "scheme": SCHEME, "e": 0.8, "save": "final"}
+    for until, exact in ((HEIGHT, np.sqrt(1.6 / 9.81)), (APEX, 1.8 * np.sqrt(2.6 / 9.81))):
+        found = ji.solve(BALL, np.array([1.3], np.float32), np.zeros(1, np.float32), until=until, **options)
+        assert found.t.dtype == found.q.dtype == jnp.float32 and found.stopped
+        assert found.t[-1] == pytest.approx(exact, abs=64 * 2**-23)
+
+
+def test_a_stop_is_kept_in_files(tmp_path):
+    found = thrown(1.3, 0.0, HEIGHT)
+    for suffix in (".npz", ".nc"):
+        read = ji.load(found.save(tmp_path / f"motion{suffix}"))
+        assert read.stopped == found.stopped and read.t == found.t
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        (
+            {"scheme": ji.MoreauJean(), "steps": 9},
+            ValueError,
+            "until.*MoreauJean does not locate .* scheme=EventDriven",
+        ),
+        ({"until": 0.5}, TypeError, "until must be a function"),
+        ({"until": ji.Until(HEIGHT, 2)}, ValueError, "direction"),
+        ({"until": lambda t, q, v, args: q}, ValueError, "one real number"),
+        ({"until": lambda t, q, v, args: q[0] - args["nothing"]}, ValueError, r"until\(t, q, v, args\)"),
+    ],
+)
+def test_what_cannot_be_is_said(options, error, words):
+    for call, height in ((ji.solve, [1.3]), (ji.ensemble, [[1.3]])):
+        given = {"t1": 1.0, "args": {"g": 1.0, "height": 0.5}, "scheme": SCHEME, "until": HEIGHT} | options
+        with pytest.raises(error, match=words):
+            call(BALL, height, [0.0], **given)
