@@ -116,6 +116,42 @@ def test_a_surface_that_is_crossed_twice_within_a_step_is_seen(excess):
     assert found.t[-1] == pytest.approx(4.0 / 9.81, abs=1e-13)
 
 
+def test_an_impact_jumps_back_through_a_surface_that_was_crossed_the_other_way():
+    """Faster than 1 downwards, which does not count, and upwards behind the impact, all in one trial."""
+    found = thrown(1.3, 0.0, ji.Until(lambda t, q, v, args: v[0] + 1, direction=1), steps=1)
+    fall = np.sqrt(2.6 / 9.81)
+    np.testing.assert_allclose(ends(found), [fall, 0, 0.8 * 9.81 * fall], **EXACT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", [0, 1])
+def test_no_surface_is_missed_in_random_motions(direction):
+    """A driven point above a shaking table, and surfaces of all of t, q and v: none is crossed before the end, on 4000 rows, and the end is
+    on it, to ten tolerances by the slope, or at an impact that jumps through it."""
+    rng, lanes = np.random.default_rng(0), 500
+    force = lambda t, q, v, args: jnp.array([-4 * q[0] + 3 * jnp.cos(1.7 * t) + 0.5 * (q[1] - q[0]), -9.81])
+    problem = ji.Problem(force, lambda t, q, args: jnp.stack([q[0] + 0.4, q[1] - 0.1 * jnp.sin(3 * t)]))
+    q0 = np.stack([rng.uniform(-0.3, 0.8, lanes), rng.uniform(0.3, 1, lanes)], 1)
+    v0 = rng.normal(size=(lanes, 2))
+    args = {"c": rng.uniform(-0.6, 1.2, lanes), "k": rng.uniform(-1, 1, (lanes, 5)) * [1, 1, 0.3, 0.1, 1]}
+
+    def surface(t, q, v, args):
+        return args["k"] @ jnp.stack([*q, *v, jnp.sin(5 * t)]) - args["c"]
+
+    options = {"t1": 4.0, "e": 0.7, "args": args, "args_axes": {"c": 0, "k": 0}, "scheme": SCHEME}
+    save, until = ji.Events(impacts=60), ji.Until(surface, direction)
+    found = ji.ensemble(problem, q0, v0, save=save, until=until, **options)
+    rows = ji.Save(every=1, function=surface)
+    dense = ji.ensemble(problem, q0, v0, save=rows, steps=4000, **options)
+    sign, t, end = np.sign(dense.values), dense.t, found.t[:, -1]
+    crossed = (sign[:, 1:] * sign[:, :-1] < 0) & ((sign[:, 1:] > 0) | (direction == 0))
+    assert not np.any(crossed & (t[:, 1:] < end[:, None] - 1e-7)) and not np.any(found.failed)
+    assert 0.7 < np.mean(found.stopped) < 0.9
+    value = jax.vmap(surface)(found.t[:, -1], found.q[:, -1], found.v[:, -1], args)
+    impact = np.any(np.abs(found.events.t - end[:, None]) < 1e-12, axis=1)
+    assert np.all((np.abs(value) < 1e-8) | impact | ~found.stopped)
+
+
 def test_a_surface_that_moves_fast_is_met_for_the_first_time():
     """A flight is exact whatever the substep, and the function 50 times as fast: it belongs to the error of a substep."""
     found = thrown(1.3, 0.0, lambda t, q, v, args: jnp.cos(50 * t) - 0.1 * q[0], t1=2.0, steps=1)

@@ -257,7 +257,9 @@ class EventDriven(Scheme):
                 after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
             if self.until is not None and told.stop is not None:
                 at = (start + after.elapsed, after.q, after.v)
-                more = more._replace(stop=told.stop.after(self.until, *at, args, stops, jnp.any(verdict.impact)))
+                more = more._replace(
+                    stop=told.stop.after(self.until, *at, args, known.sight, stops, jnp.any(verdict.impact))
+                )
             ended = covers & ~jnp.any(verdict.impact)
             after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
             left = frozen(whole - after.elapsed)

@@ -17,7 +17,7 @@ from jax import Array
 from ..problem import Problem
 from ..status import Status, as_status
 from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, bracketed
-from .trials import Base, Trial, cubic, first_root, frozen, held, least_gaps
+from .trials import Base, Sight, Trial, cubic, first_root, frozen, held, least_gaps
 
 NEAR_START = 16  # roundings of time, within which a surface is the one that the motion starts from
 
@@ -85,10 +85,14 @@ class Stop(NamedTuple):
         spare = NEAR_START * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
         return cls(jnp.sign(jnp.where(jnp.abs(value) <= spare * jnp.abs(rate), rate, value)), jnp.full_like(t, jnp.inf))
 
-    def after(self, until: Until, t: Array, q: Array, v: Array, args: Any, stops: Array, struck: Array) -> Stop:
+    def after(
+        self, until: Until, t: Array, q: Array, v: Array, args: Any, sight: Sight, stops: Array, struck: Array
+    ) -> Stop:
         """Behind a trial that ended at time t, on the surface if it ``stops`` there; an impact that ``struck`` may jump through the surface."""
         side = jnp.sign(frozen(until.value(t, q, v, args)))
-        stops = stops | (struck & until.counts(self.side) & (side * self.side < 0))
+        # where the trial has crossed it the way that does not count, the impact begins on the other side
+        before = jnp.where(sight.after[0] < 0, -self.side, self.side)
+        stops = stops | (struck & until.counts(before) & (side * before < 0))
         return Stop(jnp.where(side != 0, side, self.side), jnp.where(stops, t, self.time))
 
 
