@@ -63,6 +63,7 @@ def test_impacts_that_do_not_happen_have_no_time_and_no_derivative():
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(AT[1]), exact, **EXACT)
 
 
+@pytest.mark.slow
 def test_impacts_beyond_those_kept_are_counted():
     found = dropped(*AT, save=ji.Events(impacts=2))
     np.testing.assert_allclose(found.t, times(*map(jnp.asarray, AT))[:2], **EXACT)
@@ -104,6 +105,7 @@ def test_contacts_are_told_apart():
     np.testing.assert_allclose(jax.jacfwd(lambda x: run(x).t)(x), jax.jacfwd(exact)(x), **EXACT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupled", [False, True])
 def test_impacts_at_once_are_entries_of_their_own(coupled):
     """Two balls dropped from one height, or one point that falls into a corner of 60 degrees: contacts in order, at one time."""
@@ -120,6 +122,7 @@ def test_impacts_at_once_are_entries_of_their_own(coupled):
     np.testing.assert_allclose(found.after[1], 0, **EXACT)
 
 
+@pytest.mark.slow
 def test_lasting_contact_is_one_impact_and_its_force_none():
     """A point slides on the floor after an inelastic impact, against an elastic wall, which is another impact."""
     force = lambda t, q, v, args: jnp.array([0.0, -2.0])
@@ -148,6 +151,7 @@ def test_sensitivities_take_impacts_as_outputs():
     np.testing.assert_allclose(found.jacobian["e"][:COUNT], exact, **EXACT)
 
 
+@pytest.mark.slow
 def test_impacts_are_kept_in_files_and_tables(tmp_path):
     options = {"t1": 2.6, "e": 0.8, "args": {"g": 9.81}, "scheme": SCHEME}
     found = ji.solve(BALL, [1.3], [0.0], save=ji.Events(impacts=KEPT), **options)

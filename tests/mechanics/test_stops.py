@@ -89,6 +89,7 @@ def test_second_derivatives_are_those_of_the_motion():
         np.testing.assert_allclose(second[..., i], difference, rtol=1e-4, atol=1e-4)  # 1e-9 / 1e-5
 
 
+@pytest.mark.slow
 def test_the_first_impact_is_met_before_it():
     """The function is the gap itself: the end has the velocity that the ball arrives with; and the derivative is trusted."""
     run = lambda q0: thrown(q0, 0.0, lambda t, q, v, args: q[0])
@@ -101,6 +102,7 @@ def test_the_first_impact_is_met_before_it():
     assert not thrown(1.3, 0.0, HEIGHT, height=-1e-6, t1=1.0).stopped
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("excess", [1.0, 1e-3, 1e-7])
 def test_a_surface_that_is_crossed_twice_within_a_step_is_seen(excess):
     """A ball thrown up through a height and back, in one substep of a step of 3 s; upwards, and downwards."""
@@ -152,6 +154,7 @@ def test_no_surface_is_missed_in_random_motions(direction):
     assert np.all((np.abs(value) < 1e-8) | impact | ~found.stopped)
 
 
+@pytest.mark.slow
 def test_a_surface_that_moves_fast_is_met_for_the_first_time():
     """A flight is exact whatever the substep, and the function 50 times as fast: it belongs to the error of a substep."""
     found = thrown(1.3, 0.0, lambda t, q, v, args: jnp.cos(50 * t) - 0.1 * q[0], t1=2.0, steps=1)
@@ -199,6 +202,7 @@ def test_each_motion_of_an_ensemble_ends_at_its_own_time(execution):
     np.testing.assert_allclose(batched, found.t[:, -1], rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_motion_in_lasting_contact_ends():
     """A point slides, slowed by a force, on a floor that rises: until it has gone a way."""
     force = lambda t, q, v, args: jnp.array([-args, -1.0])
@@ -233,6 +237,7 @@ def test_float32_stays_float32():
         assert found.t[-1] == pytest.approx(exact, abs=64 * 2**-23)
 
 
+@pytest.mark.slow
 def test_a_stop_is_kept_in_files(tmp_path):
     found = thrown(1.3, 0.0, HEIGHT)
     for suffix in (".npz", ".nc"):
