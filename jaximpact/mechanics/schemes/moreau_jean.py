@@ -132,9 +132,12 @@ class MoreauJean(Scheme):
             kick = h * theta * len(v) ** 0.5 * metric_norm(jump.size, metric.solve(jump.size))
             return jump.resolved & (norm(w - last) <= 2 * kick + 0.1 * norm(jnp.abs(w - v) + jnp.abs(free - v)))
 
-        if state_switches(problem, t, *point(w), motion.args) is not None:
-            failed &= ~lax.cond(failed, jumps, lambda: jnp.zeros((), bool))
-        return as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+        if state_switches(problem, t, *point(w), motion.args) is None:
+            return as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+        # right to first order, but the derivative is that of neither side
+        jumped = lax.cond(failed, jumps, lambda: jnp.zeros((), bool))
+        failed = as_status(failed & ~jumped, Status.FIXED_POINT_NOT_CONVERGED)
+        return failed | as_status(jumped, Status.DERIVATIVE_JUMP)
 
     @staticmethod
     def lasting(

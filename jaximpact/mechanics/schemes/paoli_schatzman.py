@@ -205,6 +205,9 @@ class PaoliSchatzman(Scheme):
             change = metric_norm(there - here, metric.times(there - here))
             return jump.resolved & (change <= motion.h * metric_norm(jump.size, metric.solve(jump.size)))
 
-        if state_switches(problem, t, q, v, args) is not None:
-            failed &= ~lax.cond(failed, jumps, lambda: jnp.zeros((), bool))
-        return root, as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+        if state_switches(problem, t, q, v, args) is None:
+            return root, as_status(failed, Status.FIXED_POINT_NOT_CONVERGED)
+        # right to first order, but the derivative is that of neither side
+        jumped = lax.cond(failed, jumps, lambda: jnp.zeros((), bool))
+        status = as_status(failed & ~jumped, Status.FIXED_POINT_NOT_CONVERGED)
+        return root, status | as_status(jumped, Status.DERIVATIVE_JUMP)
