@@ -276,14 +276,14 @@ def end(problem: Problem, scheme: Scheme, motion: Motion, steps: Any, state: Any
     square = here.gap_velocity**2 - 2 * fall * here.contacts.gap
     speed = jnp.where((here.gap_velocity < 0) | (fall < 0), jnp.sqrt(jnp.maximum(square, 0)), 0)
     early, reach = jnp.zeros_like(h), h
-    if not isinstance(state, Tracked):
+    if traits.locates:
         since = motion.time(steps) - state.latest
     else:
         since = elapsed(h, state.latest, steps)
         early, reach = state.early, h + state.late + swings(traits, speed, here.threshold, flight(h, state))
     left = here.contacts.gap + reach * (here.gap_velocity + 0.5 * reach * fall)
     soon = (speed > here.threshold) & (left < 0)
-    stop = None if isinstance(state, Tracked) else getattr(state, "stop", None)
+    stop = getattr(state, "stop", None)
     if stop is not None:
         # an impact at which a motion stops by intent is met there however the data vary
         since, near = time_of(motion, state) - state.latest, MEANT * h
