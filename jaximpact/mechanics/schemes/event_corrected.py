@@ -30,7 +30,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
-from .events import View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
+from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
 
 
 class EventState(NamedTuple):
@@ -237,12 +237,11 @@ class EventCorrected(Scheme):
         h, e, args = motion.h, motion.e, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
         last = left == 0
-        metric = Metric.at(problem, q, args)
-        contacts = linearise(problem, metric, t, q, args)
-        speed = contacts.gap_velocity(v)
+        event = Event.at(problem, t, q, v, args)
+        contacts, speed = event.contacts, event.speed
         near = contacts.gap <= allowed + 1e-6 * h * jnp.abs(speed)
         open_now = idle & (contacts.gap > allowed)
-        closed, struck = lasting_at_end(kinks, open_now, contacts, *lax.stop_gradient((t, q, v, speed)), closed, args)
+        closed, struck = lasting_at_end(kinks, open_now, event, closed, args)
         candidates, near = candidates | struck, near | struck
         candidates = candidates & (near | last)
         pulled = closed | candidates
@@ -253,9 +252,7 @@ class EventCorrected(Scheme):
             candidates = candidates | (pulled & ~closed)
             status |= as_status(past, Status.PENETRATION_DEEP)
         slowest = lambda normal: 2 * h * normal
-        found = collide(
-            problem, law, motion, slowest, t, q, v, metric, contacts, speed, closed, candidates, near, pulled, met, left
-        )
+        found = collide(problem, law, motion, slowest, event, closed, candidates, near, pulled, met, left)
         residual = jnp.maximum(residual, jnp.max(found.error, initial=0.0))
         impulse, met, status = impulse + found.impulse, met | found.impact, status | found.status
         progress = _Progress(elapsed, found.q, low, found.v, found.closed, impulse, residual, events, met, status)

@@ -35,7 +35,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
-from .events import View, collide, lasting_at_end, noise, persisting
+from .events import Event, View, collide, lasting_at_end, noise, persisting
 from .record import Record
 from .searches import TOGETHER, Search, Verdict, judged
 from .stops import Stop, Until, met, seek
@@ -299,21 +299,19 @@ class EventDriven(Scheme):
         some = jnp.any(impact)
         delay, q, v = _corrected(problem, t, flown, impact, args)
         t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
-        metric = Metric.at(problem, q, args)
-        contacts = linearise(problem, metric, t, q, args)
-        speed = contacts.gap_velocity(v)
+        event = Event.at(problem, t, q, v, args)
+        metric, contacts, speed = event.metric, event.contacts, event.speed
         substep = verdict.search.substep
         near = frozen(contacts.gap <= flown.allowed + TOGETHER * substep * jnp.abs(speed))
         kinks = Kinks.at(problem, began, base.q, args)
         idle = jnp.zeros_like(base.closed)
-        closed, struck = lasting_at_end(kinks, idle, contacts, *frozen((t, q, v, speed)), base.closed, args)
+        closed, struck = lasting_at_end(kinks, idle, event, base.closed, args)
         candidates, near = impact | struck, near | struck
         left = jnp.full((), WITHOUT_END, jnp.int32)
         atol = self._tolerance(q.dtype).absolute
         slowest = lambda normal: jnp.sqrt(2 * atol * normal)
         found = collide(
-            problem, law, motion, slowest, t, q, v, metric, contacts, speed, closed, candidates, near,
-            closed | candidates, jnp.zeros_like(closed), left,
+            problem, law, motion, slowest, event, closed, candidates, near, closed | candidates, jnp.zeros_like(closed), left
         )  # fmt: skip
         moved = APPROACH * frozen(flown.q - base.q)
         status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)

@@ -53,6 +53,23 @@ class View(NamedTuple):
         return 64 * jnp.finfo(q.dtype).eps * lengths(self.contacts, q, v, bent, h)
 
 
+class Event(NamedTuple):
+    """A state at which contacts meet or leave: time (), position and velocity (d,), metric, contacts, and gap velocities ``speed`` (m,)."""
+
+    t: Array
+    q: Array
+    v: Array
+    metric: Metric
+    contacts: Contacts
+    speed: Array
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Event:
+        metric = Metric.at(problem, q, args)
+        contacts = linearise(problem, metric, t, q, args)
+        return cls(t, q, v, metric, contacts, contacts.gap_velocity(v))
+
+
 def met_together(
     contacts: Contacts, v: Array, speed: Array, closed: Array, candidates: Array, near: Array, left: Array
 ) -> tuple[Array, Array, Array, Array]:
@@ -84,12 +101,7 @@ def lasting(
     law: ContactLaw,
     motion: Motion,
     slowest: Speed,
-    t: Array,
-    q: Array,
-    v: Array,
-    metric: Metric,
-    contacts: Contacts,
-    speed: Array,
+    event: Event,
     involved: Array,
 ) -> tuple[Array, Array, Array, Array]:
     """Contacts (m,) that last after an inelastic impact, or an elastic one too slow to be resolved.
@@ -97,7 +109,7 @@ def lasting(
     Returns that and the gap velocity (m,) below which none is resolved; free acceleration (d,) and gap acceleration (m,) then.
     """
     motion = lax.stop_gradient(motion)
-    e, args = motion.e, motion.args
+    (t, q, v, metric, contacts, speed), e, args = event, motion.e, motion.args
     v = v + contacts.jump(reaction(law, contacts, speed, involved)[0])
     free = acceleration(problem, metric, t, q, v, args)
     gap_acceleration = gap_derivatives(problem, t, q, v, args)[1]
@@ -219,20 +231,16 @@ class Blow(NamedTuple):
         law: ContactLaw,
         motion: Motion,
         slowest: Speed,
-        t: Array,
-        q: Array,
-        v: Array,
-        metric: Metric,
-        contacts: Contacts,
-        speed: Array,
+        event: Event,
         closed: Array,
         impact: Array,
         beside: Array,
     ) -> Blow:
-        """At (t, q, v), of the contacts of an ``impact`` and those ``beside`` them, with those that are ``closed``."""
+        """At an event, of the contacts of an ``impact`` and those ``beside`` them, with those that are ``closed``."""
+        v, contacts, speed = event.v, event.contacts, event.speed
         involved = (closed | impact | beside) & jnp.any(impact)
-        before = lax.stop_gradient((t, q, v, metric, contacts, speed))
-        stays, slow, free, gap_acceleration = lasting(problem, law, motion, slowest, *before, involved)
+        before = lax.stop_gradient(event)
+        stays, slow, free, gap_acceleration = lasting(problem, law, motion, slowest, before, involved)
         lands = (impact | beside) & stays
         # a contact beside that opens and counted as inelastic would gain energy from the others
         elastic = (impact | beside) & ~lands
@@ -269,12 +277,7 @@ def collide(
     law: ContactLaw,
     motion: Motion,
     slowest: Speed,
-    t: Array,
-    q: Array,
-    v: Array,
-    metric: Metric,
-    contacts: Contacts,
-    speed: Array,
+    event: Event,
     closed: Array,
     candidates: Array,
     near: Array,
@@ -286,7 +289,7 @@ def collide(
 
     Those ``near`` that meet at once take part; ``left`` events may still be located, this one included, before the motion goes on.
     """
-    e, last = motion.e, left == 0
+    (_, q, v, metric, contacts, speed), e, last = event, motion.e, left == 0
     impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
     others = impact & ~candidates
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
@@ -295,7 +298,7 @@ def collide(
     tangent = impulses_of(contacts, -speed, closed)
     v = v + contacts.jump(tangent)
     speed = speed + contacts.delassus() @ tangent
-    blow = Blow.of(problem, law, motion, slowest, t, q, v, metric, contacts, speed, closed, impact, beside)
+    blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
     # the others are met at times of their own, the same in value
     q = q - contacts.jump(blow.percussion * delay)
@@ -318,21 +321,12 @@ def collide(
     return Collision(q, v, closed, tangent + blow.percussion + blow.rest, impact, blow.error, status)
 
 
-def lasting_at_end(
-    kinks: Kinks | None,
-    idle: Array,
-    contacts: Contacts,
-    t: Array,
-    q: Array,
-    v: Array,
-    speed: Array,
-    closed: Array,
-    args: Any,
-) -> tuple[Array, Array]:
+def lasting_at_end(kinks: Kinks | None, idle: Array, event: Event, closed: Array, args: Any) -> tuple[Array, Array]:
     """Which of the closed contacts (m,) last at the end of a path, and which its surface has struck at a kink.
 
     Of those without a force that are open by now, ``idle``, neither the gap nor its velocity is to be taken back.
     """
+    t, q, v, _, contacts, speed = lax.stop_gradient(event)
     closed = closed & ~(idle & (speed > noise(contacts, v, speed)))
     if kinks is None:
         return closed, jnp.zeros_like(closed)
