@@ -12,9 +12,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..compiler.gpu.branch_free import merge_carry, segment
+from ..jaxtools.batched_branch import work_where
 from ..jaxtools.derivative_rules import forward_first
 from ..jaxtools.progress import LOOKS, report
 from ..mechanics.status import Status
+from ..mechanics.tunnelling import may_tunnel
 from ..results import Solution
 from .rows import LOOK, Row, RowWriter
 
@@ -59,11 +61,21 @@ class BatchedLoop:
         """State, row and account after step k, without the stability check."""
         motion_loop, (state, row, account) = self.motion_loop, carry
         new, info = motion_loop.step(motion_loop.until(k), state)
-        info = motion_loop.with_tunnelling_status(state, new, info)
+        if motion_loop.looks_for_tunnelling(state):
+            bits = self.tunnelling_status(motion_loop.way(state, new), lax.stop_gradient(info.impulse))
+            info = info._replace(status=info.status | bits)
         new = forward_first(new) if forgetful else new
         begin, row = (state, row), motion_loop.row_of(new, info, row, state)
         account = account.with_step(motion_loop.problem, self.motion, k, new, info)
         return new, row, motion_loop.with_jump_status(begin, (new, row), account)
+
+    def tunnelling_status(self, way: Any, impulse: Array) -> Array:
+        """As that of `MotionLoop`; with branches, a batch computes it only if one of its lanes may have it."""
+        if self.program.branch_free:
+            return self.motion_loop.tunnelling_status(way, impulse)
+        pending = may_tunnel(self.motion_loop.problem, way) | jnp.any(impulse > 0)
+        work = lambda _, none, given: self.motion_loop.tunnelling_status(*given)
+        return work_where(work, pending, jnp.zeros((), jnp.int32), (way, impulse))
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""

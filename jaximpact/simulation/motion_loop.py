@@ -11,7 +11,6 @@ from jax import Array, lax
 
 from ..bodies.listing import Listing
 from ..compiler.stream import stream
-from ..jaxtools.batched_branch import work_where
 from ..jaxtools.derivative_rules import UNDIFFERENTIATED, guard_derivative
 from ..jaxtools.shapes import array, arrays, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
@@ -157,7 +156,9 @@ class MotionLoop:
         return self.problem.near(state.neighbours).constraints.ends(state.impulse.shape[0])  # type: ignore[union-attr]
 
     def looks_for_tunnelling(self, state: Any) -> bool:
-        """Whether steps of this motion can lead through an obstacle."""
+        """Whether steps of this motion can lead through an obstacle; a scheme that chooses its substeps looks at the gaps in each of them."""
+        if self.scheme.traits.order is None:
+            return False
         return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
 
     def way(self, state: Any, new: Any) -> Way:
@@ -170,18 +171,6 @@ class MotionLoop:
         acting = impulse > 0
         straight = ~jnp.any(acting) if self.locates else True
         return as_status(loses_the_gap(self.problem, way, acting) & straight, Status.GAP_UNRESOLVED)
-
-    def with_tunnelling_status(self, state: Any, new: Any, info: Info) -> Info:
-        """Adds `tunnelling_status` to the info of a step; a batch computes it only if one of its lanes may have it."""
-        if not self.looks_for_tunnelling(state):
-            return info
-        way, impulse = self.way(state, new), lax.stop_gradient(info.impulse)
-        work = lambda _, none, given: self.tunnelling_status(*given)
-        if self.program.branch_free:
-            return info._replace(status=info.status | work(True, 0, (way, impulse)))
-        pending = may_tunnel(self.problem, way) | jnp.any(impulse > 0)
-        bits = work_where(work, pending, jnp.zeros((), jnp.int32), (way, impulse))
-        return info._replace(status=info.status | bits)
 
     def with_jump_status(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """Adds DERIVATIVE_JUMP to the account if a force, mass or gap velocity jumped in the step."""

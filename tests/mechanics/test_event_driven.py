@@ -412,3 +412,11 @@ def test_float32_rests_without_many_trials():
     found = ji.solve(BALL, np.float32([1.0]), np.float32([0.0]), **options)
     assert not found.failed and found.iterations < 200
     assert found.q[-1, 0] == 0 and found.impulse[-1, 0] == pytest.approx(5 * 9.81, rel=1e-6)
+
+
+def test_a_flight_over_a_disk_between_two_rows_is_no_way_through_it():
+    """Substeps look at the gap themselves: a straight line from row to row is no part of the motion."""
+    disk = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: (jnp.sqrt(q @ q) - 1)[None])
+    found = ji.solve(disk, [-2.0, 0.0], [2.0, 9.81], t1=2.0, steps=1, scheme=ji.EventDriven())
+    assert ji.Status(int(found.status)) == ji.Status.OK
+    np.testing.assert_allclose(found.q[-1], [2.0, 0.0], atol=1e-12)  # a parabola
