@@ -22,8 +22,8 @@ from ..switches import STATE, Switches, crossing, gap_switches
 
 FACING = -0.99  # cosine of the angle between contacts that face each other
 STABLE = 4.04  # h^2 K + 2 h C up to which an explicit step counts as stable: 4, and a margin for what is at the bound
-SLIGHT = 0.1  # of the speed of a motion, which a jump of the force may change in a step that resolves it
-SOME = 200  # steps in which the other forces may give that speed
+SLIGHT = 0.1  # of the speed of a motion, by which a resolved jump of the force may change it in a step
+SOME = 200  # steps over which the other forces count towards that speed
 
 
 class State(NamedTuple):
@@ -319,8 +319,8 @@ def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> 
     An unstable state alternates, (q, v) -> (q - h v, -v). The acceleration changes by (h K + 2 C) v under that, with stiffness K and
     damping C; h times this is below 4 v in a stable step, in the kinetic metric and in every direction. A force that accelerates the motion
     as strongly multiplies it by five in a step, which is not resolved either. Both evaluations use the same time, so that a force that varies
-    in time does not count. Nor does a jump of the force that h resolves (`Jump`). Velocities and changes within the round-off of positions and forces are ignored: a body at rest has only
-    those, and native code rounds sums differently from XLA.
+    in time does not count. Nor does a jump of the force that h resolves (`Jump`). Velocities and changes within the round-off of positions
+    and forces are ignored: a body at rest has only those, and native code rounds sums differently from XLA.
     """
     if traits.explicit <= 0:
         return jnp.zeros((), bool)
