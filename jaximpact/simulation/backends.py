@@ -34,6 +34,10 @@ MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA pr
 # what has no rule, a version of jax without the kernel's compiler, a program that it fails on
 REFUSED = (Unsupported, ImportError, NotImplementedError, jax.errors.JaxRuntimeError)
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
+# entries m d of the gradients of m constraints by d coordinates from which XLA makes single motions. Of disks in a box, all pairs, 16
+# (5888 entries) take XLA half of what native code takes a step, and as long to compile; 9 (1296) take it two thirds to nine tenths, but
+# 3 s longer to compile, which 100,000 steps pay for. A particle within 250 walls (500) takes native code 0.7 to 1.3 of what XLA takes
+XLA_GRADIENT_ENTRIES = 1500
 log = logging.getLogger(__name__)
 
 # what is computed of one motion: ``task(program, motion, length)``, hashable; see `trajectory`
@@ -166,7 +170,10 @@ def _listed_jit() -> Callable[..., Any]:
 def single_backend(
     task: Task, program: Program, execution: str, xla: Callable[[Motion], Any] | None = None
 ) -> Callable[..., Any]:
-    """Function that runs a task for one motion; by default XLA compiles it for a fixed number of steps, as reverse mode needs."""
+    """Function that runs a task for one motion; by default XLA compiles it for a fixed number of steps, as reverse mode needs.
+
+    Under "auto" native code makes it where it can, and contacts are not so many that XLA is quicker.
+    """
     if xla is None:
         xla = lambda motion: one_lane(program.replace(length=int(motion.steps)), motion, task=task)
     if execution == "xla" or jax.default_backend() != "cpu" or execution == "kernel" or program.problem.listed:
@@ -177,11 +184,14 @@ def single_backend(
     def through_native(motion: Motion) -> Any:
         return jax.device_put(jax.tree.map(lambda x: x[0], native(motion, None)))
 
-    return (
-        partial(_or_refuse, execution, through_native)
-        if execution == "native"
-        else partial(_either, through_native, xla)
-    )
+    if execution == "native":
+        return partial(_or_refuse, execution, through_native)
+    return lambda motion: xla(motion) if _suits_xla(program, motion) else _either(through_native, xla, motion)
+
+
+def _suits_xla(program: Program, motion: Motion) -> bool:
+    """Whether steps of one motion take XLA less time than native code, for the size of the contact problem."""
+    return motion.q0.size * program.problem.count(motion.t0, motion.q0, motion.args) >= XLA_GRADIENT_ENTRIES
 
 
 def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:

@@ -91,7 +91,7 @@ def solve(
         progress: show a progress bar, of a motion whose numbers are known: not under a transformation of jax.
         execution: "xla", compiled by XLA anew for every number of steps; "native", as native code of a CPU, compiled once for
             the problem and the methods, also within programs that jax transforms; "auto", native where the problem allows
-            it. Values are equal to rounding; ``iterations`` of "native" count those of the steps in which a contact acts or might.
+            it, but XLA for one motion of many contacts. Values are equal to rounding; ``iterations`` of "native" count those of the steps in which a contact acts or might.
 
     Returns:
         A `Solution`. Nothing raises inside the computation: see its ``status`` and ``raise_if_failed()``.

@@ -183,3 +183,25 @@ def test_the_energy_of_every_row_is_that_before_or_behind_an_impact(e, execution
         np.testing.assert_allclose(energy[: hit + 1], g, rtol=0, atol=allowed)
         np.testing.assert_allclose(energy[hit + 2 :], e**2 * g, rtol=0, atol=allowed)
         assert min(abs(energy[hit + 1] - g), abs(energy[hit + 1] - e**2 * g)) < allowed
+
+
+class Taken(Exception):
+    """Raised by the way of execution that a motion takes."""
+
+
+@pytest.mark.parametrize(("contacts", "way"), [(749, "native"), (750, "xla")])
+def test_one_motion_of_many_contacts_goes_through_xla(contacts, way, monkeypatch):
+    """From 1500 entries of the gradients on, of two coordinates here, and with no trace for native code."""
+
+    def take(way):
+        def call(*_, **__):
+            raise Taken(way)
+
+        return call
+
+    monkeypatch.setattr("jaximpact.simulation.backends.as_native", lambda *_: take("native"))
+    monkeypatch.setattr("jaximpact.simulation.backends.one_lane", take("xla"))
+    problem = ji.Problem(lambda t, q, v, args: -q, lambda t, q, args: 1 + 0 * jnp.tile(q[:1], contacts))
+    for execution, taken in {"auto": way, "xla": "xla", "native": "native"}.items():
+        with pytest.raises(Taken, match=taken):
+            ji.solve(problem, [0.0, 0.0], [0.0, 0.0], t1=1.0, h=0.1, execution=execution)
