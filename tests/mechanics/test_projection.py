@@ -250,3 +250,15 @@ def test_batched_equals_single(method):
     # products are summed in another order: rounding, amplified by the iterations of ADMM
     np.testing.assert_allclose(batch.jump, stacked.jump, atol=1e-9)
     chex.assert_trees_all_equal(batch.status, stacked.status)
+
+
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+def test_the_round_off_of_a_large_radius_is_no_failure(execution):
+    """A body that slides on a planet, by coordinates from a point of its surface: gaps have the round-off of the radius, 1e-13, which divided
+    by h is more than 1e-12 of the speed at which it closes."""
+    height = lambda t, q, radius: jnp.sqrt(q[0] ** 2 + (q[1] + radius) ** 2)[None] - radius
+    planet = ji.Problem(lambda t, q, v, args: jnp.array([0.0, -9.81]), height)
+    found = ji.solve(planet, [0.0, 1e-3], [0.5, 0.0], t1=1.0, h=1e-3, args=1e3, execution=execution, save=1)
+    assert found.status == 0 and found.iterations < 2000
+    # it has landed by then, and is left on the surface
+    assert np.max(np.abs([height(0.0, q, 1e3) for q in found.q[100:]])) < 1e-12

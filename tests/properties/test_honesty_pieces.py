@@ -23,7 +23,7 @@ from jaximpact.mechanics.status import DERIVATIVES, DOUBTS, FAILURES
 T1 = 1.0
 STEPS = 200, 800
 H = T1 / STEPS[1]
-SHAKES = 8  # pairs of data O(h) away
+SHAKES = 8  # directions of data O(h) away
 DELTA = 1e-6  # of central differences; the motions they are taken of are exact to 1e-12 or so
 SCHEMES = {name: methods.SCHEMES[name].scheme for name in methods.KINDS}
 FLAGS = int(FAILURES | DOUBTS & ~DERIVATIVES)  # they claim failure or doubt of a motion
@@ -56,7 +56,7 @@ def moved(system: System, by: dict) -> System:
 
 
 def shakes(system: System, motion) -> list[dict]:
-    """Changes of the data of order h, in pairs of opposite ones: an impact of `PaoliSchatzman` is 2 h late."""
+    """Changes of the data of order h, of opposite signs: an impact of `PaoliSchatzman` is 2 h late."""
     speed, acceleration = motion.scale[:2]
     sizes = {
         "q0": speed,
@@ -73,7 +73,8 @@ def shakes(system: System, motion) -> list[dict]:
         {name: H * size * rng.choice([-1, 1], known[name].shape) for name, size in sizes.items() if name in known}
         for _ in range(SHAKES)
     ]
-    return [{name: sign * x for name, x in by.items()} for by in draws for sign in (1, -1)]
+    # and by half of it: between walls that are near each other a motion may be a whole period late
+    return [{name: part * x for name, x in by.items()} for by in draws for part in (1, 0.5, -0.5, -1)]
 
 
 @cache
