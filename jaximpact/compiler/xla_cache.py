@@ -19,9 +19,9 @@ import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from ..jaxtools.argument_checks import is_traced
-from ..jaxtools.jaxpr_tools import closed_over
-from ..jaxtools.shapes import kind
-from ..jaxtools.trace_context import is_concrete, settings
+from ..jaxtools.jaxpr_tools import closed_over_values
+from ..jaxtools.shapes import operand_type
+from ..jaxtools.trace_context import is_concrete, trace_settings
 from . import disk_cache as cache
 from .llvm.jit import host
 from .llvm.xla_ffi import FIXED
@@ -54,12 +54,12 @@ class PersistentJit:
         if not can_last():
             return self.jitted(*operands, **static)
         leaves, structure = jax.tree.flatten(operands)
-        key = structure, tuple(map(kind, leaves)), tuple(sorted(static.items())), settings()
+        key = structure, tuple(map(operand_type, leaves)), tuple(sorted(static.items())), trace_settings()
         slot = self.called.get(key)
         if slot is None or slot.program is None:
             traced = self.trace(*operands, **static)
             # functions may close over numbers of a transformation outside
-            if is_traced(list(closed_over(traced.jaxpr).values())):
+            if is_traced(list(closed_over_values(traced.jaxpr).values())):
                 return self.jitted(*operands, **static)
             with self.lock:
                 slot = self.called[key] = self.slots.setdefault(traced.jaxpr, _Slot())

@@ -25,7 +25,7 @@ from ..jaxtools.argument_checks import (
     real_array,
     short,
 )
-from ..jaxtools.threads import make_executor, refuse_fork, workers
+from ..jaxtools.threads import make_executor, refuse_fork, worker_count
 from ..jaxtools.trace_context import is_concrete
 from ..jaxtools.warnings import remark
 from ..mechanics.contact.active_set import ActiveSet
@@ -425,7 +425,7 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     if lanes.count <= (size := largest()):
         parts, fine = zip(*[part(0)], strict=True)
     else:
-        with make_executor(workers(lanes.count), lanes.count) as pool:
+        with make_executor(worker_count(lanes.count), lanes.count) as pool:
             parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
     if all(fine):
         return problem

@@ -13,7 +13,7 @@ from jax import Array, lax
 
 from ..compiler.gpu.branch_free import merge_carry, segment
 from ..jaxtools.derivative_rules import forward_first
-from ..jaxtools.progress import LOOKS, report
+from ..jaxtools.progress import XLA_REPORTS, report_fraction
 from ..mechanics.status import Status
 from ..results import Solution
 from .rows import LOOK, Row, RowWriter
@@ -50,8 +50,8 @@ class BatchedLoop:
         """State, row and account after step k."""
         motion_loop, motion = self.motion_loop, self.motion
         if self.program.reports_progress:
-            look = k % jnp.maximum(motion.steps // LOOKS, 1) == 0
-            lax.cond(look, lambda k: jax.debug.callback(report, k / motion.steps), lambda k: None, k)
+            look = k % jnp.maximum(motion.steps // XLA_REPORTS, 1) == 0
+            lax.cond(look, lambda k: jax.debug.callback(report_fraction, k / motion.steps), lambda k: None, k)
         new, row, account = self.step_without_look(carry[:3], k, forgetful)
         return new, row, lax.cond(k % LOOK == 0, motion_loop.stable, lambda _, account: account, new, account)
 

@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh
 
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
-from ..jaxtools.derivative_rules import UNDIFFERENTIATED
+from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
 from .backends import Task, one_lane, without_rows
@@ -112,7 +112,7 @@ class Value(LaneFunction):
         """The function with the derivative by the leaves ``moved``; ValueError if sensitivity="none" forbids it."""
         program, motion = self.unflatten(leaves)
         if program.sensitivity == "none":
-            raise ValueError(UNDIFFERENTIATED)
+            raise ValueError(NO_DERIVATIVE)
         _, by = self.unflatten(moved)
         clock = by.t0 or by.t1 or by.h
         known = program.replace(sensitivity=program.sensitivity or "corrected", clock=program.clock or clock)

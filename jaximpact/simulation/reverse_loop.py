@@ -23,7 +23,7 @@ from ..compiler.llvm.call import BoundCall, CompiledFunction, as_lanes, columns,
 from ..compiler.llvm.xla_ffi import cores, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
-from ..jaxtools.jaxpr_tools import holds, inline_calls
+from ..jaxtools.jaxpr_tools import contains_primitive, inline_calls
 from ..jaxtools.threads import core_count
 from ..jaxtools.trace_context import without_collection
 from .account import Account
@@ -113,7 +113,7 @@ class Parts:
         made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         after = lambda *operands: self.reals(jax.tree.unflatten(structure, made(*operands)))
         # of a scan jax transposes no other than a linear one
-        some, before = self._transpose_part(after, leaves, carry, change, whole=not holds(step, "scan"))
+        some, before = self._transpose_part(after, leaves, carry, change, whole=not contains_primitive(step, "scan"))
         return before, _sum(total, some)
 
     def of_row(

@@ -20,7 +20,7 @@ from jax.extend.core import ClosedJaxpr
 
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import hoist_constants
-from ...jaxtools.jaxpr_tools import inline_calls, inner, is_literal, reader
+from ...jaxtools.jaxpr_tools import inline_calls, is_literal, nested_jaxprs, reader
 from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array
 from ..scalar.cost import SMALL, cost
 from ..scalar.interpreter import inputs
@@ -239,6 +239,6 @@ def _has_nested_loop(jaxpr: Any, within: bool = False) -> bool:
     """Whether a jaxpr contains a loop within a loop."""
     loops = lambda eqn: eqn.primitive.name in ("while", "scan")
     return any(
-        (within and loops(eqn)) or any(_has_nested_loop(part, within or loops(eqn)) for part in inner(eqn))
+        (within and loops(eqn)) or any(_has_nested_loop(part, within or loops(eqn)) for part in nested_jaxprs(eqn))
         for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns
     )

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from ...jaxtools.progress import current_watch
-from ...jaxtools.shapes import kind
-from ...jaxtools.trace_context import settings, without_collection
+from ...jaxtools.shapes import operand_type
+from ...jaxtools.trace_context import trace_settings, without_collection
 from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import SMALL, cost
 from ..scalar.interpreter import inputs
@@ -194,8 +194,8 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
     def call(*operands: Any) -> Any:
         leaves, structure = jax.tree.flatten(operands)
         carried = _carried_leaves(prefix, marks, structure)
-        kinds = tuple(map(kind, leaves, carried))
-        key = one, tags, structure, carried, kinds, settings()
+        kinds = tuple(map(operand_type, leaves, carried))
+        key = one, tags, structure, carried, kinds, trace_settings()
         if (found := _called.get(key)) is None:
             avals = zip(map(jax.typeof, leaves), carried, strict=True)
             members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]

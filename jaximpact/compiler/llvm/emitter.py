@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...jaxtools.jaxpr_tools import scan_counts, varying
+from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
 from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array, known
 from ..scalar.cost import SMALL
 from . import array_rules as large
@@ -204,7 +204,7 @@ class LLVMEmitter:
             inputs[a : a + count],
             [memory.store_array(self, x) for x in inputs[a + count :]],
         )
-        flags = varying(eqn, [self.varies(x) for x in inputs])
+        flags = varying_outvars(eqn, [self.varies(x) for x in inputs])
         rows = [
             memory.reserve_array(self, v.aval.shape, v.aval.dtype, f)
             for v, f in zip(eqn.outvars[count:], flags[count:], strict=True)
@@ -229,7 +229,7 @@ class LLVMEmitter:
         """Emits a loop with one iteration per row of the caller; each iteration reserves a line where rows may be stored."""
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
-        flags = [False, *varying(eqn, [self.varies(x) for x in inputs])[:carried]]
+        flags = [False, *varying_outvars(eqn, [self.varies(x) for x in inputs])[:carried]]
         given = [(pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
         count, rows = Number("%rows", LONG, False), list[Value]()
 

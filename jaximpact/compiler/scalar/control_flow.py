@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...jaxtools.jaxpr_tools import scan_counts, varying
+from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
 from .cost import cost
 from .values import Value, known, one
 
 
 def _varying_outputs(m: Any, eqn: Any, inputs: list[Value]) -> list[bool]:
-    return varying(eqn, [m.emitter.varies(x) for x in inputs])
+    return varying_outvars(eqn, [m.emitter.varies(x) for x in inputs])
 
 
 def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...jaxtools.jaxpr_tools import inner
+from ...jaxtools.jaxpr_tools import nested_jaxprs
 from .indexing import RULES
 
 FREE = set(RULES) - {"gather", "dynamic_slice", "dynamic_update_slice"}
@@ -34,7 +34,7 @@ def cost(jaxpr: Any, small: int = SMALL) -> int:
 
 
 def _of(eqn: Any, small: int) -> int:
-    name, parts = eqn.primitive.name, sum(cost(part, small) for part in inner(eqn))
+    name, parts = eqn.primitive.name, sum(cost(part, small) for part in nested_jaxprs(eqn))
     if parts or name in ("while", "scan", "cond"):
         return parts + LOOP * (name in ("while", "scan"))
     if name in FREE:

@@ -9,7 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...jaxtools.argument_checks import is_traced
-from ...jaxtools.jaxpr_tools import CALLS, IDENTITIES, as_closed, closed_over, is_literal, needed, reader
+from ...jaxtools.jaxpr_tools import (
+    CALLS,
+    IDENTITIES,
+    as_closed,
+    closed_over_values,
+    is_literal,
+    needed_equations,
+    reader,
+)
 from . import control_flow as control
 from . import indexing as structure
 from . import linear_algebra as algebra
@@ -79,7 +87,7 @@ class ScalarInterpreter:
     def needed(self, jaxpr: Any) -> list:
         """Equations on which an output depends, remembered by jaxpr."""
         if id(jaxpr) not in self.kept:
-            self.kept[id(jaxpr)] = jaxpr, needed(jaxpr)  # which lives as long as its number is known
+            self.kept[id(jaxpr)] = jaxpr, needed_equations(jaxpr)  # which lives as long as its number is known
         return self.kept[id(jaxpr)][1]
 
     def is_searched(self, name: str, inputs: list[Value]) -> bool:
@@ -113,7 +121,7 @@ def inputs(closed: Any) -> tuple[list, list]:
 
     Closed-over integers, which may be indices, are constants of the program.
     """
-    given = {v: x for v, x in closed_over(closed).items() if _is_given(x)}
+    given = {v: x for v, x in closed_over_values(closed).items() if _is_given(x)}
     return [*closed.jaxpr.invars, *given], [*given.values()]
 
 
