@@ -13,8 +13,8 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import primitives
 
-from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array
-from ..scalar.cost import SMALL
+from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
+from ..scalar.cost import MAX_SCALARS
 
 
 class ArrayEmitter:
@@ -24,7 +24,7 @@ class ArrayEmitter:
     ``rules``: operations written differently from jax's primitives.
     """
 
-    memory, small = False, SMALL
+    has_memory, max_scalars = False, MAX_SCALARS
 
     def __init__(self, lanes: int, rules: Mapping[str, Callable]) -> None:
         self.lanes, self.rules = lanes, rules
@@ -78,7 +78,7 @@ class ArrayEmitter:
     def varies(self, x: Value) -> bool:
         return any(np.ndim(y) > 0 for y in x.flat)
 
-    def large(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         raise Unsupported(
             f"{eqn.primitive.name} of an array of shape {max(v.aval.shape for v in (*eqn.invars, *eqn.outvars))}"
         )
@@ -92,21 +92,21 @@ class ArrayEmitter:
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         raise Unsupported("saved rows")
 
-    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, turn: Callable) -> list[Value]:
+    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
         rebuilt, flat = rebuilder(start), lambda values: self.flat(values, varies)
         test = lambda numbers: jnp.asarray(continues(rebuilt(numbers)))
         numbers = flat(start)
         if jax.eval_shape(test, numbers).ndim == 0:
-            return rebuilt(lax.while_loop(test, lambda numbers: flat(turn(rebuilt(numbers))), numbers))
+            return rebuilt(lax.while_loop(test, lambda numbers: flat(body(rebuilt(numbers))), numbers))
 
         def of_live(state: tuple) -> tuple:
             live, old = state
-            kept = [jnp.where(live, x, y) for x, y in zip(flat(turn(rebuilt(old))), old, strict=True)]
+            kept = [jnp.where(live, x, y) for x, y in zip(flat(body(rebuilt(old))), old, strict=True)]
             return live & test(kept), kept
 
         return rebuilt(lax.while_loop(lambda state: any_of(state[0]), of_live, (test(numbers), numbers))[1])
 
-    def choose(
+    def switch(
         self,
         which: Any,
         branches: Sequence[Callable],
@@ -138,7 +138,7 @@ def rebuilder(values: Sequence[Value]) -> Callable[[Iterable], list[Value]]:
 
     def of(numbers: Iterable) -> list[Value]:
         entries = iter(numbers)
-        return [fill_array(x.shape, (next(entries) for _ in range(x.size))) for x in values]
+        return [object_array(x.shape, (next(entries) for _ in range(x.size))) for x in values]
 
     return of
 

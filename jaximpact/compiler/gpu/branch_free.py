@@ -21,9 +21,9 @@ from jax.extend.core import ClosedJaxpr
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import hoist_constants
 from ...jaxtools.jaxpr_tools import inline_calls, is_literal, nested_jaxprs, reader
-from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array
-from ..scalar.cost import SMALL, cost
-from ..scalar.interpreter import inputs
+from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
+from ..scalar.cost import MAX_SCALARS, cost
+from ..scalar.interpreter import program_inputs
 from .array_emitter import ArrayEmitter, any_of, rebuilder
 
 TURNS = 6  # of a loop without a branch; of 2000 double pendulums no step needs more iterations than five
@@ -43,18 +43,18 @@ class BranchFreeEmitter(ArrayEmitter):
         self.unfinished: Any = jnp.zeros(lanes, bool)
         self.asked: Any = jnp.ones(lanes, bool)  # where the results of loops and branches around are wanted
 
-    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, turn: Callable) -> list[Value]:
+    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
         if self.turns is None:
-            return super().loop(start, varies, continues, turn)
+            return super().loop(start, varies, continues, body)
         outside, now = self.asked, start
         for _ in range(self.turns):
             self.asked = outside & continues(now)
-            now = self.select(self.asked, turn(now), now)
+            now = self.select(self.asked, body(now), now)
         self.unfinished |= outside & continues(now)
         self.asked = outside
         return now
 
-    def choose(
+    def switch(
         self,
         which: Any,
         branches: Sequence[Callable],
@@ -80,7 +80,7 @@ class BranchFreeEmitter(ArrayEmitter):
             return x if x is y else lax.select_n(*self.alike([which, jnp.asarray(y, x.dtype), x]))
 
         pairs = zip(values, others, strict=True)
-        return [fill_array(x.shape, (of(a, b) for a, b in zip(x.flat, y.flat, strict=True))) for x, y in pairs]
+        return [object_array(x.shape, (of(a, b) for a, b in zip(x.flat, y.flat, strict=True))) for x, y in pairs]
 
 
 def merge_carry(turn: Callable, carry: Any) -> tuple[Callable, Callable]:
@@ -176,14 +176,14 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
         raise Unsupported(
             f"a step of some {operations} operations on {carried} numbers, more than {MAX_OPS_BRANCH_FREE} or {MAX_STATE_NUMBERS}"
         )
-    variables, constants = inputs(closed)
+    variables, constants = program_inputs(closed)
     own, constants = [_numbers(x, True) for x in own], [_numbers(x, False) for x in constants]
     rebuilt = rebuilder([_numbers(x, True) for x in carry])
 
     def turn(numbers: list, turns: int | None) -> tuple[list, Array]:
         emitter = BranchFreeEmitter(lanes, turns)
         machine, values = ScalarInterpreter(emitter), [*own, *rebuilt(numbers)]
-        machine.given = dict(zip(variables, [*values, *constants], strict=True))
+        machine.input_values = dict(zip(variables, [*values, *constants], strict=True))
         found = machine.run(closed, values)
         return emitter.flat(found, [True] * len(found)), emitter.unfinished
 
@@ -194,9 +194,9 @@ def _numbers(x: Any, of_lanes: bool) -> Value:
     """An array, with a leading lane axis if ``of_lanes``, as separate numbers."""
     shape = jnp.shape(x)[1:] if of_lanes else jnp.shape(x)
     columns = jnp.reshape(x, (len(x), -1) if of_lanes else -1)
-    if columns.shape[-1] > SMALL:
+    if columns.shape[-1] > MAX_SCALARS:
         raise Unsupported(f"an array of shape {shape}")
-    return fill_array(shape, (columns[..., i] for i in range(columns.shape[-1])))
+    return object_array(shape, (columns[..., i] for i in range(columns.shape[-1])))
 
 
 def _join_numbers(numbers: Sequence[Array], like: Sequence[Array]) -> list[Array]:

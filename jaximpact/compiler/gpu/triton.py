@@ -14,9 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..scalar import ScalarInterpreter, Unsupported, carried_axes, fill_array
+from ..scalar import ScalarInterpreter, Unsupported, carried_axes, object_array
 from ..scalar.cost import cost
-from ..scalar.interpreter import inputs
+from ..scalar.interpreter import program_inputs
 from .array_emitter import DEVICE, ArrayEmitter
 
 BLOCK = (
@@ -43,7 +43,7 @@ def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interp
         closed, shape = jax.make_jaxpr(one, return_shape=True)(*jax.tree.unflatten(structure, member))
         if (count := cost(closed)) > largest:
             raise Unsupported(f"a program of some {count} operations, more than {largest}")
-        variables, constants = inputs(closed)
+        variables, constants = program_inputs(closed)
         # what the function closes over is shared by all lanes
         given = [*zip(leaves, carried, strict=True), *((x, False) for x in constants)]
         columns, varies = [], []
@@ -54,8 +54,8 @@ def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interp
 
         def program(numbers: Iterable) -> list:
             entries, machine = iter(numbers), ScalarInterpreter(ArrayEmitter(BLOCK, DEVICE))
-            values = {v: fill_array(v.aval.shape, (next(entries) for _ in range(v.aval.size))) for v in variables}
-            machine.given = values
+            values = {v: object_array(v.aval.shape, (next(entries) for _ in range(v.aval.size))) for v in variables}
+            machine.input_values = values
             found = machine.run(closed, [values[v] for v in closed.jaxpr.invars])
             return [y for x in found for y in x.flat]
 

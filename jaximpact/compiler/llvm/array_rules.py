@@ -322,4 +322,4 @@ def apply(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value
     if name not in OF_NUMBERS or is_large(eqn):
         raise Unsupported(f"{name} of arrays of {max(v.aval.size for v in (*eqn.invars, *eqn.outvars))} entries")
     found = OF_NUMBERS[name](machine, eqn, [numbers(x) for x in inputs])
-    return [as_block(e, x) if x.size > e.small else x for x in found]
+    return [as_block(e, x) if x.size > e.max_scalars else x for x in found]

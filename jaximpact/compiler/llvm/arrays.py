@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..scalar import Value, fill_array
+from ..scalar import Value, object_array
 from .ir_writer import Number, constant, kind, memory
 
 LONG = np.dtype(np.int64)
@@ -186,7 +186,7 @@ def store_array(e: Any, x: Value) -> Block:
 
 def load_small(e: Any, x: Value) -> Value:
     """The array as separate numbers if it is small."""
-    if not isinstance(x, Block) or x.size > e.small:
+    if not isinstance(x, Block) or x.size > e.max_scalars:
         return x
     return numbers(x)
 
@@ -195,7 +195,7 @@ def numbers(x: Value) -> Value:
     """The array as separate numbers."""
     if not isinstance(x, Block):
         return x
-    return fill_array(x.shape, (x.at([whole(i) for i in index]) for index in np.ndindex(x.shape)))
+    return object_array(x.shape, (x.at([whole(i) for i in index]) for index in np.ndindex(x.shape)))
 
 
 def row(e: Any, x: Block, i: Number) -> Block:

@@ -18,8 +18,8 @@ from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import operand_type
 from ...jaxtools.trace_context import trace_settings, without_collection
 from ..scalar import Unsupported, carried_axes
-from ..scalar.cost import SMALL, cost
-from ..scalar.interpreter import inputs
+from ..scalar.cost import MAX_SCALARS, cost
+from ..scalar.interpreter import program_inputs
 from .emitter import Text, emit
 from .jit import Code, host, write_or_load
 from .program_key import program_key
@@ -219,12 +219,12 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
-    small = SMALL
+    small = MAX_SCALARS
     if (count := cost(closed)) > LONG_PROGRAM_OPS:
         small, count = SMALL_IN_LONG_PROGRAMS, cost(closed, SMALL_IN_LONG_PROGRAMS)
     if count > MAX_OPS_LLVM:
         raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_LLVM}")
-    variables, constants = inputs(closed)
+    variables, constants = program_inputs(closed)
     # numbers that all lanes share may be of more digits, as tolerances are
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     width = host().bytes // max(real, default=8) if many else 1

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
-from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array, known
-from ..scalar.cost import SMALL
+from ..scalar import ScalarInterpreter, Unsupported, Value, is_constant, object_array
+from ..scalar.cost import MAX_SCALARS
 from . import array_rules as large
 from . import arrays as memory
 from . import predicates as conditions
@@ -54,11 +54,11 @@ class Row:
 class LLVMEmitter:
     """Emitter of LLVM IR: see `scalar.values.Emitter`."""
 
-    memory = True
+    has_memory = True
 
     def __init__(self, width: int, fused: bool, small: int) -> None:
         self.w = Writer(width, fused)
-        self.small = small  # entries of an array that is numbers
+        self.max_scalars = small  # entries of an array that is numbers
         self.empty: list[Value] = []  # rows without entries
         # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
         self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
@@ -69,7 +69,7 @@ class LLVMEmitter:
     def number(self, x: Any) -> Number:
         if isinstance(x, Row):
             raise Unsupported("arithmetic with the rows of a stream")
-        return constant(x, x.dtype) if known(x) else x
+        return constant(x, x.dtype) if is_constant(x) else x
 
     def op(self, name: str, params: Any, *values: Any) -> Number:
         if name not in RULES:
@@ -79,7 +79,7 @@ class LLVMEmitter:
     def varies(self, x: Value) -> bool:
         return x.wide if isinstance(x, Block) else any(getattr(y, "wide", False) for y in x.flat)
 
-    def large(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits a primitive of arrays in memory, or reuses its result if the same operands were computed before."""
         key = eqn.primitive, (str(eqn.params), *map(identity, inputs))
         if (found := self.w.known(key)) is None:
@@ -99,7 +99,7 @@ class LLVMEmitter:
     def rebuilt(self, values: Sequence[Value], numbers: Sequence[Number]) -> list[Value]:
         entries = iter(numbers)
         return [
-            x if isinstance(x, Block) else fill_array(x.shape, (next(entries) for _ in range(x.size))) for x in values
+            x if isinstance(x, Block) else object_array(x.shape, (next(entries) for _ in range(x.size))) for x in values
         ]
 
     def put(self, targets: Sequence[Value], values: Sequence[Value], where: Number | None) -> None:
@@ -108,11 +108,11 @@ class LLVMEmitter:
         for x, y in pairs:
             memory.copy(self, x, y, where)
 
-    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, turn: Callable) -> list[Value]:
+    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
         w = self.w
         start = [memory.own(self, x, v) if isinstance(x, Block) else x for x, v in zip(start, varies, strict=True)]
         numbers = self.flat(start, varies)
-        before, head, body, after = w.block, *(w.fresh(name) for name in ("head", "body", "after"))
+        before, head, inside, after = w.block, *(w.fresh(name) for name in ("head", "body", "after"))
         counter, self.counter = self.counter, None
         if counter:
             w.do(f"store volatile i64 0, ptr {counter}, align 8")
@@ -126,15 +126,15 @@ class LLVMEmitter:
             more = self.number(continues(carry))
             if more.wide:
                 more = w.both(more, w.active)
-            w.branch(w.any(more), body, after)
-            w.begin(body)
+            w.branch(w.any(more), inside, after)
+            w.begin(inside)
             if counter:
                 turns = "%" + w.fresh("turns")
                 w.do(f"{turns} = load volatile i64, ptr {counter}, align 8")
                 w.do(f"{turns}.next = add i64 {turns}, 1")
                 w.do(f"store volatile i64 {turns}.next, ptr {counter}, align 8")
             with w.scope(more if more.wide else w.active):
-                found = turn(carry)
+                found = body(carry)
                 new = self.flat(found, varies)
                 if more.wide:
                     new = [w.select(more, x, y) for x, y in zip(new, phis, strict=True)]
@@ -146,7 +146,7 @@ class LLVMEmitter:
         self.counter = counter
         return carry
 
-    def choose(
+    def switch(
         self,
         which: Any,
         branches: Sequence[Callable],
@@ -160,8 +160,8 @@ class LLVMEmitter:
         held: list[Value] = []  # places of large results
         for a, v in zip(avals, varies, strict=True):
             none = (
-                fill_array(a.shape, [constant(0, a.dtype)] * math.prod(a.shape))
-                if math.prod(a.shape) <= self.small
+                object_array(a.shape, [constant(0, a.dtype)] * math.prod(a.shape))
+                if math.prod(a.shape) <= self.max_scalars
                 else None
             )
             held.append(memory.reserve_array(self, a.shape, a.dtype, v) if none is None else none)
@@ -209,7 +209,7 @@ class LLVMEmitter:
             memory.reserve_array(self, v.aval.shape, v.aval.dtype, f)
             for v, f in zip(eqn.outvars[count:], flags[count:], strict=True)
         ]
-        one, length = (fill_array((), [np.int64(x)]) for x in (1, p["length"]))
+        one, length = (object_array((), [np.int64(x)]) for x in (1, p["length"]))
 
         def turn(carry: list[Value]) -> list[Value]:
             i = self.number(
@@ -219,10 +219,10 @@ class LLVMEmitter:
             found = machine.run(p["jaxpr"], [*fixed, *carry[1:], *here])
             for target, x in zip(rows, found[count:], strict=True):
                 memory.copy(self, memory.row(self, target, i), memory.as_block(self, x), None)
-            return [machine.each("add", carry[0], one), *found[:count]]
+            return [machine.elementwise("add", carry[0], one), *found[:count]]
 
         continues = lambda carry: machine("lt", carry[0].item(), length.item())
-        state = self.loop([fill_array((), [np.int64(0)]), *start], [False, *flags[:count]], continues, turn)[1:]
+        state = self.loop([object_array((), [np.int64(0)]), *start], [False, *flags[:count]], continues, turn)[1:]
         return [*state, *(memory.load_small(self, x) for x in rows)]
 
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
@@ -237,19 +237,19 @@ class LLVMEmitter:
             i, *state = carry
             i = self.number(i.item())
             here = [w.load(w.address(at, dtype, wide=False, place=i), dtype, False) for at, dtype in given]
-            found = machine.evaluate(jaxpr, constants, [*state, *(fill_array((), [x]) for x in here)])
-            if any(isinstance(x, Block) and x.size > SMALL for x in found[carried:]):
+            found = machine.evaluate(jaxpr, constants, [*state, *(object_array((), [x]) for x in here)])
+            if any(isinstance(x, Block) and x.size > MAX_SCALARS for x in found[carried:]):
                 raise Unsupported("rows that are large arrays")
             found[carried:] = map(memory.numbers, found[carried:])
             place = w.op("add", w.op("mul", i, Number("%row", LONG, False)), Number("%lane", LONG, False)).name
             numbers = [w.wide(self.number(x)) for y in found[carried:] for x in y.flat]
             w.lines.append("")
             entries = iter(Row(x, len(w.lines) - 1, place) for x in numbers)
-            rows[:] = [fill_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
-            return [fill_array((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
+            rows[:] = [object_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
+            return [object_array((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
 
         continues = lambda carry: w.op("icmp slt", self.number(carry[0].item()), count, dtype=BOOL)
-        state = self.loop([fill_array((), [np.int64(0)]), *start], flags, continues, turn)[1:]
+        state = self.loop([object_array((), [np.int64(0)]), *start], flags, continues, turn)[1:]
         self.empty += [x for x in rows if x.size == 0]
         return [*state, *rows]
 
@@ -260,7 +260,7 @@ def emit(
     varies: Sequence[bool],
     width: int,
     fused: bool,
-    small: int = SMALL,
+    small: int = MAX_SCALARS,
 ) -> Text:
     """Emits the program of a jaxpr for ``width`` lanes a vector, with the C signature
 
@@ -290,7 +290,7 @@ def emit(
     values = dict(
         zip(variables, (shared[id(s)] if id(s) in shared else memory.read(e, s) for s in sources), strict=True)
     )
-    machine.given = values
+    machine.input_values = values
     found = machine.run(closed, [values[v] for v in jaxpr.invars])
     rows = [
         _result(e, target, memory.load_small(e, x)) or e.is_empty_row(x)
@@ -311,7 +311,7 @@ def emit(
 
 def identity(x: Value) -> Any:
     """Hashable key that is equal only for identical values; constants are compared by their bits."""
-    return x if isinstance(x, Block) else (x.shape, *((y.dtype, y.tobytes()) if known(y) else y for y in x.flat))
+    return x if isinstance(x, Block) else (x.shape, *((y.dtype, y.tobytes()) if is_constant(y) else y for y in x.flat))
 
 
 def pointer(w: Writer, table: str, i: int) -> str:
@@ -333,7 +333,7 @@ def _result(e: LLVMEmitter, target: str, x: Value) -> bool:
             _store(e, target, constant(j, LONG), w.wide(e.number(y)))
         elif j in rows:
             _store_row(w, target, j, y, y.x)
-        elif known(y):
+        elif is_constant(y):
             _store_row(w, target, j, next(iter(rows.values())), w.wide(e.number(y)))
         else:
             raise Unsupported("rows of a stream beside what is none")
