@@ -24,10 +24,10 @@ from ..jaxtools.shapes import operand_type
 from ..jaxtools.trace_context import is_concrete, trace_settings
 from . import disk_cache as cache
 from .llvm.jit import host
-from .llvm.xla_ffi import FIXED
+from .llvm.xla_ffi import STABLE_PREFIX
 
 # calls out of a program by names that mean the same in every process; others are of functions of this one
-CALLED = re.compile(rf"custom_call\s+@(?!lapack_|{FIXED})|call_target_name")
+CALLED = re.compile(rf"custom_call\s+@(?!lapack_|{STABLE_PREFIX})|call_target_name")
 log = logging.getLogger(__name__)
 compilations = 0  # how many programs were compiled
 

@@ -59,7 +59,9 @@ class LaneFunction(abc.ABC):
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the native FFI target; raises Unsupported if there is none."""
         without_row_count, turns = self.without_row_count(), _turns(self, axes)
-        return foreign.target(_branching, members, axes, count, results, turns, self.before, function=without_row_count)
+        return foreign.lane_target(
+            _branching, members, axes, count, results, turns, self.before, function=without_row_count
+        )
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from jaximpact.compiler.llvm import call as native_run
 from jaximpact.compiler.llvm import elementwise as arithmetic
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.compiler.llvm import over_lanes
-from jaximpact.compiler.llvm.emitter import NAME
+from jaximpact.compiler.llvm.emitter import FUNCTION_NAME
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.stream import stream
 
@@ -583,18 +583,18 @@ def test_a_function_with_a_pullback_of_its_own_has_a_name(tmp_path, monkeypatch)
 
 def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
     """Calling it would end the process."""
-    text = f"declare double @no_such_function(double)\ndefine double @{NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
+    text = f"declare double @no_such_function(double)\ndefine double @{FUNCTION_NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
     with pytest.raises(Unsupported, match="no_such_function"):
         native_compile.compile_module(text)
     found = native_compile.undefined_symbols(native_compile.host().compile(text))
     assert found == ["no_such_function"]
     # one that LLVM's own passes write is in every process
-    fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
+    fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{FUNCTION_NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
     assert native_compile.undefined_symbols(native_compile.host().compile(fill)) == ["memset"]
     native_compile.compile_module(fill)
     # the way that a rule takes it
     monkeypatch.setitem(
-        arithmetic.RULES, "sin", lambda w, params, values: arithmetic.library(w, "no_such_sine", *values)
+        arithmetic.RULES, "sin", lambda w, params, values: arithmetic.call_library(w, "no_such_sine", *values)
     )
     with pytest.raises(Unsupported, match="no_such_sine"):
         lanewise(lambda x: jnp.sin(x) + 0.123, np.arange(3.0))
@@ -606,9 +606,9 @@ def test_bits_do_not_depend_on_registers(monkeypatch):
     weights = jnp.asarray(np.random.default_rng(0).normal(size=(30, 20)))
     layers = lambda x: jnp.tanh(weights.T @ jnp.sin(weights @ jnp.full(20, x)))
     for size in (16, 32, 64):
-        monkeypatch.setattr(host, "bytes", size)
-        native_run._known.clear()
-        native_run._called.clear()
+        monkeypatch.setattr(host, "vector_bytes", size)
+        native_run._by_jaxpr.clear()
+        native_run._by_call.clear()
         found.append([balls(execution="native", save="final").q, lanewise(layers, np.linspace(-3, 3, LANES))])
     for these in found[1:]:
         for x, y in zip(these, found[0], strict=True):

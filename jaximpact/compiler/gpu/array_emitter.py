@@ -70,7 +70,7 @@ class ArrayEmitter:
             return [jnp.broadcast_to(x, (self.lanes,)) for x in values]
         return [jnp.asarray(x) for x in values]
 
-    def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Array]:
+    def flatten(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Array]:
         """The numbers of arrays in a flat list, broadcast to all lanes where they vary."""
         pairs = [(jnp.asarray(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
         return [jnp.broadcast_to(y, (self.lanes,)) if v else y for y, v in pairs]
@@ -93,7 +93,7 @@ class ArrayEmitter:
         raise Unsupported("saved rows")
 
     def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
-        rebuilt, flat = rebuilder(start), lambda values: self.flat(values, varies)
+        rebuilt, flat = rebuilder(start), lambda values: self.flatten(values, varies)
         test = lambda numbers: jnp.asarray(continues(rebuilt(numbers)))
         numbers = flat(start)
         if jax.eval_shape(test, numbers).ndim == 0:
@@ -117,7 +117,7 @@ class ArrayEmitter:
     ) -> list[Value]:
         """Runs the shortest branch always, each other one if any lane selects it."""
         rebuilt = rebuilder([np.empty(a.shape, object) for a in avals])
-        runs = [lambda branch=branch: self.flat(branch(operands), varies) for branch in branches]
+        runs = [lambda branch=branch: self.flatten(branch(operands), varies) for branch in branches]
         which = jnp.clip(jnp.asarray(which).astype(jnp.int32), 0, len(branches) - 1)
         if which.ndim == 0:
             return rebuilt(lax.switch(which, runs))

@@ -185,7 +185,7 @@ def _turns(step: Callable, known: list, batched: list, carry: list, lanes: int) 
         machine, values = ScalarInterpreter(emitter), [*own, *rebuilt(numbers)]
         machine.input_values = dict(zip(variables, [*values, *constants], strict=True))
         found = machine.run(closed, values)
-        return emitter.flat(found, [True] * len(found)), emitter.unfinished
+        return emitter.flatten(found, [True] * len(found)), emitter.unfinished
 
     return turn, _has_nested_loop(closed)
 

@@ -20,26 +20,26 @@ from ...jaxtools.trace_context import trace_settings, without_collection
 from ..scalar import Unsupported, carried_axes
 from ..scalar.cost import MAX_SCALARS, cost
 from ..scalar.interpreter import program_inputs
-from .emitter import Text, emit
-from .jit import Code, host, write_or_load
+from .emitter import ProgramText, emit
+from .jit import MachineCode, host, load_or_emit
 from .program_key import program_key
 
 LONG_PROGRAM_OPS = 20_000  # operations of a program that is shorter with loops over arrays of more than SMALL_IN_LONG_PROGRAMS entries: it compiles twice as soon
-SMALL_IN_LONG_PROGRAMS = 32
+MAX_SCALARS_IN_LONG_PROGRAMS = 32
 MAX_COPIED_BYTES = 4096  # bytes up to which what all lanes share is copied
 MAX_OPS_LLVM = 100_000  # operations of a program: more take long to compile
 _lock = Lock()
-_known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
-_called: WeakValueDictionary[Any, CompiledFunction] = (
+_by_jaxpr: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
+_by_call: WeakValueDictionary[Any, CompiledFunction] = (
     WeakValueDictionary()
 )  # of these, by what a call knows without tracing
 
 
-class Compiled(NamedTuple):
+class NativeProgram(NamedTuple):
     """Machine code of a one-lane program, and the constants that it closes over."""
 
-    code: Code
-    text: Text
+    code: MachineCode
+    text: ProgramText
     constants: list[np.ndarray]
 
 
@@ -54,14 +54,14 @@ class CompiledFunction:
         structure: pytree of its results.
     """
 
-    program: Compiled
+    program: NativeProgram
     dtypes: list[np.dtype]
     results: list[tuple[Any, bool]]
     structure: Any
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
         """Runs all lanes and returns their results; ``given`` are the sequences of a `stream`, one entry per row."""
-        program, results, padded = self.program, self.results, self.whole(lanes)
+        program, results, padded = self.program, self.results, self.padded_count(lanes)
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
@@ -98,27 +98,38 @@ class CompiledFunction:
             else:
                 np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
         targets, turns = [address + first + place for place in places], [x.ctypes.data for x in given]
-        program.code.call(_table(entries), _table(targets), _table(turns), address + first, lanes, rows)
+        program.code.call(
+            _pointer_table(entries), _pointer_table(targets), _pointer_table(turns), address + first, lanes, rows
+        )
         return [
             as_lanes(np.ndarray(shape, a.dtype, whole, first + place), lanes, a.shape, many)
             for place, shape, (a, many) in zip(places, shapes, results, strict=True)
         ]
 
-    def whole(self, lanes: int) -> int:
+    def padded_count(self, lanes: int) -> int:
         """Number of lanes rounded up to whole vectors."""
         width = self.program.text.width
         return -(-lanes // width) * width
 
-    def run(self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()) -> list[np.ndarray]:
+    def run_columns(
+        self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()
+    ) -> list[np.ndarray]:
         """Runs all lanes like `launch`, with operands and results in the program's own layout (`columns`; (size, rows, whole))."""
         program = self.program
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
         found = [np.empty((math.prod(a.shape), rows if many else 1, whole), a.dtype) for a, many in self.results]
-        work, first = _work(program)
+        work, first = _scratch_memory(program)
         if (watch := current_watch()) is not None and program.text.width == 1:
             watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
-        program.code.call(_places([*entries, *program.constants]), _places(found), _places(given), first, lanes, rows)
+        program.code.call(
+            _address_table([*entries, *program.constants]),
+            _address_table(found),
+            _address_table(given),
+            first,
+            lanes,
+            rows,
+        )
         return found
 
 
@@ -139,19 +150,22 @@ class BoundCall:
     ):
         program = compile_lanes.program
         every = [*operands, *((x, None) for x in program.constants)]
-        self.first = np.array([x.ctypes.data for x, _ in every], np.int64)
-        self.apart = np.zeros((numbers, len(every)), np.int64)
+        self.base_addresses = np.array([x.ctypes.data for x, _ in every], np.int64)
+        self.strides = np.zeros((numbers, len(every)), np.int64)
         for i, (x, which) in enumerate(every):
             if which is not None:
-                self.apart[which, i] = math.prod(x.shape[1:]) * x.itemsize
-        self.table = np.empty_like(self.first)
-        self.work, work = _work(program)
-        self.kept = program, every, results
-        self.call, self.given = program.code.call, (self.table.ctypes.data, _places(results), None, work, whole, 0)
+                self.strides[which, i] = math.prod(x.shape[1:]) * x.itemsize
+        self.table = np.empty_like(self.base_addresses)
+        self.work, work = _scratch_memory(program)
+        self.keep_alive = program, every, results
+        self.call, self.arguments = (
+            program.code.call,
+            (self.table.ctypes.data, _address_table(results), None, work, whole, 0),
+        )
 
     def __call__(self, *numbers: int) -> None:
-        np.add(self.first, numbers @ self.apart, out=self.table)
-        self.call(*self.given)
+        np.add(self.base_addresses, numbers @ self.strides, out=self.table)
+        self.call(*self.arguments)
 
 
 def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:
@@ -165,7 +179,7 @@ def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static
     with _lock, without_collection():
         traced = one.trace(*members, **static)
         closed, key = traced.jaxpr, tuple(carried)
-        kept = _known.setdefault(closed, {})
+        kept = _by_jaxpr.setdefault(closed, {})
         if key not in kept:
             try:
                 program = _compile(closed, carried, any(carried))
@@ -196,10 +210,10 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
         carried = _carried_leaves(prefix, marks, structure)
         kinds = tuple(map(operand_type, leaves, carried))
         key = one, tags, structure, carried, kinds, trace_settings()
-        if (found := _called.get(key)) is None:
+        if (found := _by_call.get(key)) is None:
             avals = zip(map(jax.typeof, leaves), carried, strict=True)
             members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]
-            found = _called[key] = compile_lanes(one, jax.tree.unflatten(structure, members), carried, **static)
+            found = _by_call[key] = compile_lanes(one, jax.tree.unflatten(structure, members), carried, **static)
         lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
         leaves = [np.asarray(x, dtype) for x, dtype in zip(leaves, found.dtypes, strict=True)]
         return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
@@ -218,24 +232,24 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
-def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
+def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     small = MAX_SCALARS
     if (count := cost(closed)) > LONG_PROGRAM_OPS:
-        small, count = SMALL_IN_LONG_PROGRAMS, cost(closed, SMALL_IN_LONG_PROGRAMS)
+        small, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > MAX_OPS_LLVM:
         raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_LLVM}")
     variables, constants = program_inputs(closed)
     # numbers that all lanes share may be of more digits, as tolerances are
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
-    width = host().bytes // max(real, default=8) if many else 1
+    width = host().vector_bytes // max(real, default=8) if many else 1
     varies = [*carried, *[False] * len(constants)]
     options = width, host().fused, small
     name = program_key(closed, variables, varies, *options)
-    text, code = write_or_load(name, lambda: emit(closed, variables, varies, *options))
-    return Compiled(code, text, [np.array(x, order="C") for x in constants])
+    text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options))
+    return NativeProgram(code, text, [np.array(x, order="C") for x in constants])
 
 
-def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
+def as_columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
     """Lane data (lanes, ...) in the program's layout (size, whole): lanes contiguous for each entry, padded by the last lane.
 
     ``lead`` axes after the lane axis come first.
@@ -252,16 +266,16 @@ def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
     return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
 
 
-def _work(program: Compiled) -> tuple[np.ndarray, int]:
+def _scratch_memory(program: NativeProgram) -> tuple[np.ndarray, int]:
     """Scratch memory for a program, and its aligned start address."""
     work = np.empty(program.text.work + 64, np.uint8)
     return work, work.ctypes.data + -work.ctypes.data % 64
 
 
-def _table(addresses: Sequence[int]) -> Any:
+def _pointer_table(addresses: Sequence[int]) -> Any:
     return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
-def _places(arrays: Sequence[np.ndarray]) -> Any:
+def _address_table(arrays: Sequence[np.ndarray]) -> Any:
     """C table of the arrays' addresses."""
-    return _table([x.ctypes.data for x in arrays])
+    return _pointer_table([x.ctypes.data for x in arrays])

@@ -17,18 +17,18 @@ from typing import Any
 from .. import disk_cache as cache
 from ..scalar import Unsupported
 from .elementwise import LIBRARY
-from .emitter import NAME, Text
+from .emitter import FUNCTION_NAME, ProgramText
 
-KEPT = 256  # compiled programs
-SYMBOLS = 2  # the kind of a section of an object file that lists them
+MAX_LOADED_PROGRAMS = 256  # compiled programs
+SYMBOL_TABLE = 2  # the kind of a section of an object file that lists them
 LAYOUT = "what is known of the code, a line; the code"  # of what is kept, which an older version kept otherwise
 log = logging.getLogger(__name__)
-_programs: OrderedDict[str, tuple[Code, bytes]] = OrderedDict()
+_programs: OrderedDict[str, tuple[MachineCode, bytes]] = OrderedDict()
 _lock = Lock()
 compilations = 0  # how many programs were compiled
 
 
-class Code:
+class MachineCode:
     """A compiled function, see `emit`; calls release Python's global lock."""
 
     def __init__(self, engine: Any, address: int) -> None:
@@ -49,7 +49,7 @@ class Host:
         triple = binding.get_default_triple()
         # a sum of products in one instruction: all of 64-bit Arm, x86 since 2013
         self.fused = bool(found.get("fma")) or triple.startswith(("aarch64", "arm64"))
-        self.bytes = 64 if found.get("avx512f") else 32  # of a register; where they are shorter, of two
+        self.vector_bytes = 64 if found.get("avx512f") else 32  # of a register; where they are shorter, of two
         target = binding.Target.from_triple(triple)
         self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, opt=2, jit=True)
         self.machine = self.new_machine()
@@ -83,7 +83,7 @@ class Host:
         passes.run(module, builder)
         return machine.emit_object(module)
 
-    def load(self, code: bytes) -> Code:
+    def load(self, code: bytes) -> MachineCode:
         """Loads object code and returns its function `NAME`.
 
         Raises:
@@ -97,7 +97,7 @@ class Host:
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        return Code(engine, engine.get_function_address(NAME))
+        return MachineCode(engine, engine.get_function_address(FUNCTION_NAME))
 
 
 def undefined_symbols(code: bytes) -> list[str]:
@@ -109,7 +109,7 @@ def undefined_symbols(code: bytes) -> list[str]:
     table = [struct.unpack_from("<4xI16x2QI", code, sections + i * size) for i in range(count)]
     found = []
     for kind, start, length, names in table:
-        if kind != SYMBOLS:
+        if kind != SYMBOL_TABLE:
             continue
         for name, where in struct.iter_unpack("<I2xH16x", code[start : start + length]):
             first = table[names][1] + name
@@ -133,18 +133,18 @@ def host() -> Host:
         raise ImportError(f"llvmlite does not know this processor: {error}") from error
 
 
-def load_module(text: str) -> Code:
+def load_module(text: str) -> MachineCode:
     """Code of a small module, compiled now and not cached."""
     with _lock:
         return host().load(host().compile(text))
 
 
-def compile_module(text: str, loops: bool = False) -> Code:
+def compile_module(text: str, loops: bool = False) -> MachineCode:
     """Code of a module, compiled now or taken from the cache."""
     return _load_or_compile(host().key(text), lambda: (text, b""), loops)[0]
 
 
-def write_or_load(name: str | None, write: Callable[[], Text]) -> tuple[Text, Code]:
+def load_or_emit(name: str | None, write: Callable[[], ProgramText]) -> tuple[ProgramText, MachineCode]:
     """Text and code of the program called ``name``, from the cache if possible; else ``write()`` emits it."""
     if name is None:
         text = write()
@@ -155,10 +155,12 @@ def write_or_load(name: str | None, write: Callable[[], Text]) -> tuple[Text, Co
         return text.ir, json.dumps([text.width, text.rows, int(text.work)]).encode()
 
     code, about = _load_or_compile(host().key(name), fresh)
-    return Text("", *json.loads(about)), code
+    return ProgramText("", *json.loads(about)), code
 
 
-def _load_or_compile(key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False) -> tuple[Code, bytes]:
+def _load_or_compile(
+    key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False
+) -> tuple[MachineCode, bytes]:
     """Code for a cache key, with its text's facts; ``fresh()`` gives the text if nothing is cached."""
     global compilations
     with _lock:
@@ -175,7 +177,7 @@ def _load_or_compile(key: str, fresh: Callable[[], tuple[str, bytes]], loops: bo
             except RuntimeError as error:
                 log.warning("LLVM refuses a program, which is an error of jaximpact: please report it. %s", error)
                 raise Unsupported(f"LLVM: {error}") from error
-            while len(_programs) > KEPT:
+            while len(_programs) > MAX_LOADED_PROGRAMS:
                 _programs.popitem(last=False)
         _programs.move_to_end(key)
         return _programs[key]

@@ -22,7 +22,7 @@ from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.jaxpr_tools import is_literal
 
 # parameters that say how something is differentiated, batched, checked or placed, not what is computed
-APART = {
+IGNORED_PARAMS = {
     "custom_jvp_call": {"jvp_jaxpr_fun", "symbolic_zeros", "num_consts"},
     "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts"},
     "custom_vmap_call": {"rule"},
@@ -30,9 +30,9 @@ APART = {
     "remat2": {"policy"},
     "checkpoint": {"policy"},
 }  # fmt: skip
-APART["pjit"] = APART["jit"]
-EVERYWHERE = {"sharding", "out_sharding"}
-PLAIN = {type(None), bool, int, float, complex, str, bytes}
+IGNORED_PARAMS["pjit"] = IGNORED_PARAMS["jit"]
+IGNORED_ELSEWHERE = {"sharding", "out_sharding"}
+PLAIN_TYPES = {type(None), bool, int, float, complex, str, bytes}
 SOURCES = ("compiler/llvm", "compiler/scalar")
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class NoStableKey(Exception):
 
 def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
     """Key of a program with these input ``variables``, whose values do not enter, and ``flags``; None if there is no stable key."""
-    named = _Naming(variables)
+    named = _ProgramHasher(variables)
     try:
         named.value(flags)
         named.closed_jaxpr(closed)
@@ -64,14 +64,14 @@ def _sources() -> bytes:
     return found.digest()
 
 
-class _Naming:
+class _ProgramHasher:
     """Accumulates the hash of a program."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.parts: list[bytes] = [_sources()]
         self.numbers: dict[Any, int] = {}
-        self.given = set(variables)
-        self.kept: dict[int, tuple[int, Any]] = {}  # jaxprs by where they are, which live as long as this
+        self.inputs = set(variables)
+        self.jaxpr_numbers: dict[int, tuple[int, Any]] = {}  # jaxprs by where they are, which live as long as this
         self.kinds: dict[Any, str] = {}  # of avals
 
     def digest(self) -> str:
@@ -82,7 +82,7 @@ class _Naming:
 
     def value(self, x: Any) -> None:
         """Hashes a parameter of any supported type."""
-        if type(x) in PLAIN:
+        if type(x) in PLAIN_TYPES:
             self.text(f"{type(x).__name__} {x!r}")
         elif type(x) in (tuple, list):
             self.text(f"{type(x).__name__} {len(x)}")
@@ -119,30 +119,30 @@ class _Naming:
     def closed_jaxpr(self, closed: Any) -> None:
         self.jaxpr(closed.jaxpr)
         for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
-            if v not in self.given:
+            if v not in self.inputs:
                 self.array(x)
 
     def jaxpr(self, jaxpr: Any) -> None:
         # the same again has the same name
-        if id(jaxpr) in self.kept:
-            self.text(f"again {self.kept[id(jaxpr)][0]}")
+        if id(jaxpr) in self.jaxpr_numbers:
+            self.text(f"again {self.jaxpr_numbers[id(jaxpr)][0]}")
             return
-        self.kept[id(jaxpr)] = len(self.kept), jaxpr
-        self.text(f"jaxpr {len(jaxpr.constvars)} {len(jaxpr.invars)} {[v in self.given for v in jaxpr.constvars]}")
-        self.new([*jaxpr.constvars, *jaxpr.invars])
+        self.jaxpr_numbers[id(jaxpr)] = len(self.jaxpr_numbers), jaxpr
+        self.text(f"jaxpr {len(jaxpr.constvars)} {len(jaxpr.invars)} {[v in self.inputs for v in jaxpr.constvars]}")
+        self.number_variables([*jaxpr.constvars, *jaxpr.invars])
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
             self.text(name)
             self.operands(eqn.invars)
-            apart = APART.get(name, EVERYWHERE)
+            apart = IGNORED_PARAMS.get(name, IGNORED_ELSEWHERE)
             for key, x in sorted(eqn.params.items()):
                 if key not in apart:
                     self.text(key)
                     self.value(x)
-            self.new(eqn.outvars)
+            self.number_variables(eqn.outvars)
         self.operands(jaxpr.outvars)
 
-    def new(self, variables: Sequence[Any]) -> None:
+    def number_variables(self, variables: Sequence[Any]) -> None:
         for v in variables:
             self.numbers[v] = len(self.numbers)
             self.text(self.kind(v.aval))

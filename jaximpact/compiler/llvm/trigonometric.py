@@ -15,7 +15,7 @@ from functools import reduce
 
 import numpy as np
 
-from .ir_writer import BOOL, INT, LONG, RARE, Number, Writer, constant
+from .ir_writer import BOOL, INT, LONG, RARE, LaneValue, Writer, constant
 
 # Polynomials of least error on |r| <= pi/4 (those of the FreeBSD C library): sin r = r + r^3 p(r^2), cos r = 1 - r^2/2 + r^4 p(r^2).
 SINE = (1.58969099521155010221e-10, -2.50507602534068634195e-08, 2.75573137070700676789e-06, -1.98412698298579493134e-04,
@@ -57,66 +57,66 @@ SINGLE = Precision(
 )
 PRECISIONS = {np.dtype(np.float64): DOUBLE, np.dtype(np.float32): SINGLE}
 
-Library = Callable[..., Number]
+Library = Callable[..., LaneValue]
 
 
-def sine(w: Writer, x: Number, library: Library) -> Number:
+def sine(w: Writer, x: LaneValue, library: Library) -> LaneValue:
     """sin x; ``library(writer, name, x)`` calls the C library."""
-    return _single(w, x, library)[0]
+    return _sine_cosine(w, x, library)[0]
 
 
-def cosine(w: Writer, x: Number, library: Library) -> Number:
+def cosine(w: Writer, x: LaneValue, library: Library) -> LaneValue:
     """cos x."""
-    return _single(w, x, library)[1]
+    return _sine_cosine(w, x, library)[1]
 
 
-def _single(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
+def _sine_cosine(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
     """Sine and cosine in the precision of x; single precision is computed in double."""
-    a, b = w.differences.get(x.name, (x, None))
+    a, b = w.operands_of_difference.get(x.name, (x, None))
     if a == b:
         return x, w.op("fadd", x, constant(1, x.dtype))  # of 0, or of what is no number
     flip_sign = None if b is None else w.find_result("fsub contract", b, a)
     if flip_sign is not None and (len(flip_sign.name), flip_sign.name) < (len(x.name), x.name):
-        sine, cosine = _single(w, flip_sign, library)
+        sine, cosine = _sine_cosine(w, flip_sign, library)
         return w.op("fsub", constant(0, x.dtype), sine), cosine
     if not w.fused:
         return library(w, "sin", x), library(w, "cos", x)
     if x.dtype in PRECISIONS:
-        return _both(w, x, library)
-    found = _both(w, w.convert("fpext", x, np.float32), library)
+        return _sine_cosine_of_any_size(w, x, library)
+    found = _sine_cosine_of_any_size(w, w.convert("fpext", x, np.float32), library)
     return w.convert("fptrunc", found[0], x.dtype), w.convert("fptrunc", found[1], x.dtype)
 
 
-def _both(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
+def _sine_cosine_of_any_size(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
     key = ("sine and cosine of", x)
-    if (known := w.known(key)) is not None:
+    if (known := w.lookup(key)) is not None:
         return known
-    found = _small(w, x, PRECISIONS[x.dtype])
+    found = _sine_cosine_of_moderate(w, x, PRECISIONS[x.dtype])
     size = w.intrinsic("fabs", x)
     huge = w.op("fcmp ogt", size, constant(PRECISIONS[x.dtype].large, x.dtype), dtype=BOOL)
-    huge = w.both(huge, w.active) if x.wide else huge
-    before, far, after = w.block, w.fresh("far"), w.fresh("near")
-    w.branch(w.any(huge), far, after, RARE)
-    w.begin(far)
+    huge = w.conjunction(huge, w.active) if x.is_vector else huge
+    before, far, after = w.block, w.fresh_name("far"), w.fresh_name("near")
+    w.branch(w.any_lane(huge), far, after, RARE)
+    w.begin_block(far)
     with w.scope(huge):
-        exact = [w.select(huge, y, z) for y, z in zip(_far(w, x, library), found, strict=True)]
+        exact = [w.select(huge, y, z) for y, z in zip(_sine_cosine_of_huge(w, x, library), found, strict=True)]
         end = w.block
-        w.go(after)
-    w.begin(after)
-    joined = [w.phi(x.dtype, x.wide, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True)]
-    w.seen[-1][key] = joined[0], joined[1]
-    return w.seen[-1][key]
+        w.jump(after)
+    w.begin_block(after)
+    joined = [w.phi(x.dtype, x.is_vector, [(y, before), (z, end)]) for y, z in zip(found, exact, strict=True)]
+    w.available[-1][key] = joined[0], joined[1]
+    return w.available[-1][key]
 
 
-def _far(w: Writer, x: Number, library: Library) -> tuple[Number, Number]:
+def _sine_cosine_of_huge(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
     """Sine and cosine of large numbers."""
     if x.dtype == np.float64:
         return library(w, "sin", x), library(w, "cos", x)
-    sine, cosine = _both(w, w.convert("fpext", x, np.float64), library)
+    sine, cosine = _sine_cosine_of_any_size(w, w.convert("fpext", x, np.float64), library)
     return w.convert("fptrunc", sine, x.dtype), w.convert("fptrunc", cosine, x.dtype)
 
 
-def _small(w: Writer, x: Number, precision: Precision) -> tuple[Number, Number]:
+def _sine_cosine_of_moderate(w: Writer, x: LaneValue, precision: Precision) -> tuple[LaneValue, LaneValue]:
     fma = lambda a, b, c: w.intrinsic("fma", a, b, c)
     mul, sub = (lambda a, b, name=name: w.op(name, a, b) for name in ("fmul", "fsub"))
     real, whole = (lambda value: constant(value, x.dtype)), (lambda value: constant(value, precision.whole))
@@ -129,7 +129,7 @@ def _small(w: Writer, x: Number, precision: Precision) -> tuple[Number, Number]:
 
     square = mul(z, z)
 
-    def polynomial(coefficients: Sequence[float]) -> Number:
+    def polynomial(coefficients: Sequence[float]) -> LaneValue:
         """Evaluates a polynomial two terms at a time, which halves the dependency chain."""
         pairs = [
             fma(z, real(a), real(b)) if a else real(b)
@@ -144,7 +144,7 @@ def _small(w: Writer, x: Number, precision: Precision) -> tuple[Number, Number]:
     sine = w.select(w.op("fcmp oeq", x, real(0), dtype=BOOL), x, sine)  # a zero with its sign
     bits = 8 * x.dtype.itemsize
 
-    def flip_sign(value: Number, half: Number) -> Number:
+    def flip_sign(value: LaneValue, half: LaneValue) -> LaneValue:
         """``value`` with its sign flipped where the second bit of the quadrant is set."""
         sign = w.op("and", w.op("shl", half, whole(bits - 2)), whole(-(2 ** (bits - 1))))
         return w.convert("bitcast", w.op("xor", w.convert("bitcast", value, precision.whole), sign), x.dtype)

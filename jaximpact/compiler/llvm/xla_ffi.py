@@ -22,23 +22,23 @@ import numpy as np
 
 from ...jaxtools.threads import core_count
 from ...version import __version__ as version
-from .call import Compiled, compile_lanes
-from .emitter import NAME
+from .call import NativeProgram, compile_lanes
+from .emitter import FUNCTION_NAME
 from .jit import load_module
 
 EXTENSION, API, ARGUMENTS, RESULTS, DATA = 8, 16, 72, 112, 24  # offsets in a frame, and of the data in a buffer
 METADATA, VERSION, TRAITS = 24, 24, 32  # in the extension that asks for the interface's version
 OWN_VERSION, NEW_ERROR = 32, 48  # in the interface itself
 INTERNAL = 13  # kind of error
-FIXED = "jaximpact_fixed_"  # names of targets that every process knows begin so
-STACK = 2**16  # bytes of memory of a motion up to which they lie on the stack
-APART = 256  # lanes from which they are shared out to all cores
-_number = numbers_from()
+STABLE_PREFIX = "jaximpact_fixed_"  # names of targets that every process knows begin so
+MAX_STACK_BYTES = 2**16  # bytes of memory of a motion up to which they lie on the stack
+MIN_LANES_FOR_THREADS = 256  # lanes from which they are shared out to all cores
+_target_numbers = numbers_from()
 _targets: dict[Any, str] = {}
 _handlers: list[Any] = []  # they live as long as the process: XLA forgets none
 
 
-def target(
+def lane_target(
     one: Any,
     members: Sequence,
     axes: Sequence[int | None],
@@ -63,14 +63,14 @@ def target(
     key = (id(program.program), tuple(carried), lanes, str(shapes), str(outputs))
     if key in _targets:
         return _targets[key]
-    if lanes is None and not any(many for _, many in program.results) and program.program.text.work <= STACK:
-        code = load_module(_of_one_lane(program.program, len(shapes), len(outputs)))
+    if lanes is None and not any(many for _, many in program.results) and program.program.text.work <= MAX_STACK_BYTES:
+        code = load_module(_one_lane_handler(program.program, len(shapes), len(outputs)))
         return _register_handler(key, code.address, code, program)
 
     def call(operands: list[np.ndarray], found: list[np.ndarray]) -> None:
         given, every = turns(operands), lanes or 1
         slices = [slice(0, every)]
-        if every >= APART:
+        if every >= MIN_LANES_FOR_THREADS:
             ends = np.linspace(0, every, core_count() + 1).astype(int).tolist()
             slices = [slice(a, b) for a, b in pairwise(ends)]
 
@@ -87,7 +87,7 @@ def target(
         if len(slices) == 1:
             part(slices[0])
         else:
-            list(cores().map(part, slices))
+            list(lane_pool().map(part, slices))
 
     return register_target(key, lambda: call, shapes, outputs)
 
@@ -103,22 +103,22 @@ def register_target(
     if key in _targets:
         return _targets[key]
     call = make()
-    handler = _Signature(_make_handler(call, shapes, outputs))
+    handler = _HandlerType(_make_handler(call, shapes, outputs))
     return _register_handler(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call, lasts=lasts)
 
 
 def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False) -> str:
     """Registers the handler at an address under a new name, which it returns; ``parts`` are kept alive with it."""
-    name = f"jaximpact_{os.getpid()}_{next(_number)}"
+    name = f"jaximpact_{os.getpid()}_{next(_target_numbers)}"
     if lasts:
-        name = FIXED + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
+        name = STABLE_PREFIX + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
     _handlers.append((key, *parts))
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
     _targets[key] = name
     return name
 
 
-def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
+def _one_lane_handler(program: NativeProgram, operands: int, results: int) -> str:
     """IR of a handler that passes XLA's buffers to the one-lane program; a hundred times faster than a Python handler."""
     lines: list[str] = []
 
@@ -157,23 +157,23 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
     given = "ptr %entries, ptr %results, ptr null, ptr %work, i64 1, i64 0"
     lines += [f"call void {fixed_pointer(program.code.address)}({given})", "ret ptr null"]
     body = "\n".join(lines)
-    return f"define ptr @{NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
+    return f"define ptr @{FUNCTION_NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
 
 
-_Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_HandlerType = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
 @cache
-def cores() -> ThreadPoolExecutor:
+def lane_pool() -> ThreadPoolExecutor:
     """Thread pool that shares the lanes of a call."""
     return ThreadPoolExecutor(core_count(), "jaximpact")
 
 
-def _at(address: int) -> int:
+def _read_pointer(address: int) -> int:
     return ctypes.c_void_p.from_address(address).value or 0
 
 
-def _arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
+def _buffer_arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
     """Buffers of a call frame as numpy arrays."""
     found = []
     for i, (shape, dtype) in enumerate(kinds):
@@ -181,7 +181,7 @@ def _arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> li
         if size == 0:
             found.append(np.empty(shape, dtype))
             continue
-        data = _at(_at(table + 8 * i) + DATA)
+        data = _read_pointer(_read_pointer(table + 8 * i) + DATA)
         memory: Any = (ctypes.c_char * size).from_address(data)
         found.append(np.frombuffer(memory, dtype).reshape(shape))
     return found
@@ -196,23 +196,26 @@ class _NewError(ctypes.Structure):
     )
 
 
-def _error(api: int, text: str) -> int | None:
+def _make_error(api: int, text: str) -> int | None:
     told = _NewError(ctypes.sizeof(_NewError), None, text.encode(), INTERNAL)
-    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_at(api + NEW_ERROR))(ctypes.addressof(told))
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + NEW_ERROR))(ctypes.addressof(told))
 
 
 def _make_handler(call: Callable, shapes: Sequence, outputs: Sequence) -> Callable[[int], int | None]:
     def handler(frame: int) -> int | None:
-        api, extension = _at(frame + API), _at(frame + EXTENSION)
+        api, extension = _read_pointer(frame + API), _read_pointer(frame + EXTENSION)
         try:
             if extension:
-                about = _at(extension + METADATA)
+                about = _read_pointer(extension + METADATA)
                 ctypes.memmove(about + VERSION, api + OWN_VERSION, 8)
                 ctypes.c_uint32.from_address(about + TRAITS).value = 0
             else:
-                call(_arrays(_at(frame + ARGUMENTS), shapes), _arrays(_at(frame + RESULTS), outputs))
+                call(
+                    _buffer_arrays(_read_pointer(frame + ARGUMENTS), shapes),
+                    _buffer_arrays(_read_pointer(frame + RESULTS), outputs),
+                )
         except BaseException as error:
-            return _error(api, f"{type(error).__name__}: {error}")
+            return _make_error(api, f"{type(error).__name__}: {error}")
         return None
 
     return handler
