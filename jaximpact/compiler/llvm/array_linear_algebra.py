@@ -1,4 +1,4 @@
-"""Rules for Cholesky factors, triangular solves and top_k of arrays in memory, as loops."""
+"""Rules for Cholesky factorisation, triangular solves and top_k of large arrays, as loops over memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from ..scalar import Unsupported
 from .arrays import (
-    LONG,
     LargeArray,
     copy_to_new,
     counted_loop,
@@ -20,11 +19,11 @@ from .arrays import (
     store_entry,
 )
 from .elementwise import convert_type
-from .ir_writer import LaneValue, constant
+from .ir_writer import LONG, LaneValue, constant
 
 
 def _for_later(e: Any, i: LaneValue, n: int, body: Callable[[LaneValue], None]) -> None:
-    """Emits ``body(k)`` for i < k < n, where i < n - 1."""
+    """Emits ``body(k)`` for k from i + 1 to n - 1; i must be < n - 1."""
     for_range(e, n, body, e.w.op("add", i, long_constant(1)))
 
 
@@ -34,11 +33,12 @@ def _transpose(x: LargeArray) -> LargeArray:
 
 
 def _subtract_product(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue, y: LaneValue) -> None:
+    """Emits ``target[index] -= x * y``."""
     store_entry(e, target, index, e.op("sub", None, target.at(index), e.op("mul", None, x, y)))
 
 
 def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
-    """Right-looking Cholesky factorisation on rows of L', which are contiguous in memory."""
+    """Right-looking Cholesky factorisation, on L' so that the innermost loops run along contiguous rows."""
     if len(x.shape) != 2:
         raise Unsupported("cholesky of a stack of large matrices")
     n, high = x.shape[0], copy_to_new(e, _transpose(x), x.is_vector)
@@ -62,7 +62,7 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
     if n > 1:
         for_range(e, n - 1, column)
     root(long_constant(n - 1))
-    # as of LAPACK: no entry is a number if a pivot is not positive
+    # as jax does: all entries are NaN if a pivot is not positive
     zero, no = constant(0, x.dtype), constant(False, bool)
     worse = lambda k, now: [e.op("or", None, now[0], e.op("le", None, pivots.at([k]), zero))]
     (failed,) = counted_loop(e, n, [e.w.as_vector(no) if x.is_vector else no], worse)
@@ -76,7 +76,7 @@ def _cholesky(e: Any, p: Any, x: LargeArray) -> LargeArray:
 
 
 def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArray:
-    """Triangular solve by rows: each unknown, once known, is eliminated from all remaining rows."""
+    """Triangular solve by rows: each unknown is subtracted from the remaining equations as soon as it is computed."""
     if len(a.shape) != 2:
         raise Unsupported("triangular_solve of a stack of large matrices")
     n, left = a.shape[0], p["left_side"]
@@ -100,20 +100,20 @@ def _triangular_solve(e: Any, p: Any, a: LargeArray, b: LargeArray) -> LargeArra
         factor = a.at([i, k])
         for_range(e, columns, lambda c: _subtract_product(e, x, place(i, c), factor, x.at(place(k, c))))
 
-    def turn(step: LaneValue) -> None:
+    def solve_row(step: LaneValue) -> None:
         divide_row(step)
         _for_later(e, step, n, lambda after: eliminate(step, after))
 
     if n > 1:
-        for_range(e, n - 1, turn)
+        for_range(e, n - 1, solve_row)
     divide_row(long_constant(n - 1))
     return x
 
 
 def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
-    """The k largest entries and their indices, the first of equal entries first; NaN counts as largest.
+    """The k largest entries of an axis and their indices, by k passes; the first of equal entries comes first, NaN is largest.
 
-    Value and index are packed into one integer key, so that no two keys are equal.
+    Value and index are packed into one integer key: all keys differ, and a pass takes the largest below the last one.
     """
     if len(x.shape) != 1 or x.dtype != np.float32:
         raise Unsupported("top_k but of one axis in single precision")
@@ -134,7 +134,7 @@ def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     values, places = reserve_array(e, (count,), x.dtype, x.is_vector), reserve_array(e, (count,), np.int32, x.is_vector)
     start = lambda bound: w.as_vector(bound) if x.is_vector else bound
 
-    def turn(j: LaneValue, last: list[LaneValue]) -> list[LaneValue]:
+    def take_next(j: LaneValue, last: list[LaneValue]) -> list[LaneValue]:
         def better(i: LaneValue, best: list[LaneValue]) -> list[LaneValue]:
             y = keys.at([i])
             left = w.select(w.op("icmp slt", y, *last, dtype=bool), y, least)
@@ -146,7 +146,7 @@ def _top_k(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
         store_entry(e, places, [j], convert_type(w, place, np.dtype(np.int32)))
         return [best]
 
-    counted_loop(e, count, [start(most)], turn)
+    counted_loop(e, count, [start(most)], take_next)
     return [values, places]
 
 

@@ -1,4 +1,4 @@
-"""Rules for primitives of arrays in memory: functions of the emitter, the parameters and the arrays."""
+"""Rules for primitives on large arrays: functions of the emitter, the equation's parameters and its operands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from ..scalar.interpreter import RULES as OF_NUMBERS
 from ..scalar.reductions import arrange_axes
 from .array_linear_algebra import RULES as MATRICES
 from .arrays import (
-    LONG,
     LargeArray,
     array_at,
     as_large_array,
@@ -32,11 +31,11 @@ from .arrays import (
 )
 from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
-from .ir_writer import LaneValue, constant
+from .ir_writer import LONG, LaneValue, constant
 
-PARALLEL_SUMS = 8  # sums that are added up side by side: as many as keep the processor busy
+PARALLEL_SUMS = 8  # independent sums of one loop, which hide the latency of additions
 
-# of data movement, which cost nothing
+# data movement: lazy arrays, for which nothing is emitted
 
 
 def _broadcast(e: Any, p: Any, x: LargeArray) -> LargeArray:
@@ -104,7 +103,7 @@ def _concatenate(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
 
 
 def write_at(e: Any, target: LargeArray, x: LargeArray, corner: Sequence[LaneValue]) -> None:
-    """Writes an array into a part of an array in memory that starts at ``corner``."""
+    """Emits the copy of x into the window of ``target`` that starts at the index ``corner``."""
 
     def body(index: list[LaneValue]) -> None:
         store_entry(e, target, [add_index(e, a, i) for a, i in zip(corner, index, strict=True)], x.at(index))
@@ -113,6 +112,7 @@ def write_at(e: Any, target: LargeArray, x: LargeArray, corner: Sequence[LaneVal
 
 
 def add_index(e: Any, a: LaneValue, i: LaneValue) -> LaneValue:
+    """a + i, added at compile time as far as a is a constant."""
     return flat_index(e, (1, 1), [i, a]) if a.name.lstrip("-").isdigit() else e.w.op("add", a, i)
 
 
@@ -127,7 +127,7 @@ def _pad(e: Any, p: Any, x: LargeArray, value: LargeArray) -> LargeArray:
 
 
 def _clamped_start(e: Any, x: LargeArray, size: Sequence[int], starts: Sequence[LargeArray]) -> list[LaneValue]:
-    """Start indices of a slice of the given size, clamped so that it lies within the array."""
+    """Start indices of a dynamic slice of the given size, clamped so that it lies within x."""
     found = []
     for n, k, start in zip(x.shape, size, starts, strict=True):
         i = convert_type(e.w, start.at([]), LONG)
@@ -153,9 +153,17 @@ def _window_index(
     e: Any, x: LargeArray, sizes: Sequence[int], axes: Sequence[int], indices: LargeArray, batched: tuple, kept: tuple,
     index: Sequence[LaneValue],
 ) -> tuple[list, Any]:  # fmt: skip
-    """Index of an entry in a gather or scatter window, clamped into the array, and whether clamping changed nothing (None: certain).
+    """Index in x of one entry of a gather's result or of a scatter's updates, and whether its window lies within x (None: always).
 
-    ``batched``, ``kept``: pairs of array axes and the batch or ``index`` entries that give the position along them.
+    The window's start is clamped, so that the index is valid in any case.
+
+    Args:
+        sizes: of the window, along the axes of x.
+        axes: axis of x for each entry of an index vector.
+        indices: index vectors, along the last axis.
+        batched: pair of lists: batch axes of x, and of ``indices``.
+        kept: pair of lists: axes of x within the window, and those of the result or updates.
+        index: of the entry, in the result or updates.
     """
     batch = [i for k, i in enumerate(index) if k not in kept[1]]
     place, there = [long_constant(0)] * len(x.shape), None
@@ -194,6 +202,8 @@ def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
 
 
 def _scatter_rule(name: str) -> Callable:
+    """Rule for a scatter that combines by the primitive ``name``, or overwrites if it is empty."""
+
     def rule(e: Any, p: Any, x: LargeArray, indices: LargeArray, updates: LargeArray) -> LargeArray:
         if not name and not replaces_entries(p):
             raise Unsupported("scatter with a function of a large array")
@@ -219,11 +229,11 @@ def _scatter_rule(name: str) -> Callable:
     return rule
 
 
-# of sums
+# sums and other reductions
 
 
 def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
-    """Product with sums accumulated side by side along the free axis of the first operand, or else of the second."""
+    """Product whose sums are accumulated several at a time, along the last free axis of the first operand, or else of the second."""
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
     if x.dtype != y.dtype:
         raise Unsupported("dot_general of several types")
@@ -265,6 +275,8 @@ def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
 
 
 def _reduce_rule(name: str, start: Any) -> Callable:
+    """Rule for a reduction by the primitive ``name`` from ``start(dtype)``."""
+
     def rule(e: Any, p: Any, x: LargeArray) -> LargeArray:
         axes = p["axes"]
         kept = [i for i in range(len(x.shape)) if i not in axes]
@@ -321,7 +333,11 @@ RULES |= MATRICES
 
 
 def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Applies the rule of a primitive with a large operand or result."""
+    """Emits an equation with a large operand or result; small results are scalars.
+
+    Raises:
+        Unsupported: its primitive has no rule for large arrays.
+    """
     name = eqn.primitive.name
     if name in ELEMENTWISE or name in RULES:
         blocks = [as_large_array(e, x) for x in inputs]

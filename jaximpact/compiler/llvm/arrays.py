@@ -1,6 +1,7 @@
-"""Arrays too large to be separate numbers: they lie in memory, and loops go over them.
+"""Large arrays, which are not taken apart into scalars: they lie in memory, and loops over them are emitted.
 
-An array is a function from indices to entries, so that moving data is free until an entry is read. Computed arrays are stored.
+An array is a function from indices to entries (lazy), so that slicing, transposing and the like emit nothing until an entry is read.
+Results of arithmetic are stored in scratch memory.
 """
 
 from __future__ import annotations
@@ -13,14 +14,19 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..scalar import Value, object_array
-from .ir_writer import LaneValue, constant, llvm_scalar_type, memory_dtype
-
-LONG = np.dtype(np.int64)
+from .ir_writer import LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
 
 
 @dataclass(frozen=True)
 class LargeArray:
-    """A lazy or stored array: ``at(index)`` gives an entry; ``pointer`` is its address (C order) if it is stored."""
+    """A lazy or stored large array.
+
+    Attributes:
+        shape, dtype: of one lane.
+        is_vector: whether entries differ between lanes, and are vectors.
+        at: function from an index to an entry; it emits the load or the computation.
+        pointer: address in C order if it is stored, else empty.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -28,7 +34,7 @@ class LargeArray:
     at: Callable[[Sequence[LaneValue]], LaneValue]
     pointer: str = ""
 
-    flat: ClassVar[tuple] = ()  # no entry is a number of its own
+    flat: ClassVar[tuple] = ()  # as of a numpy array without scalars
 
     @property
     def size(self) -> int:
@@ -36,7 +42,7 @@ class LargeArray:
 
 
 class ProgramInput(NamedTuple):
-    """An input of the program, either one array for all lanes or one entry per lane (``wide``)."""
+    """An input of the program: one array for all lanes, or one for each lane (``is_vector``)."""
 
     pointer: str
     aval: Any
@@ -44,21 +50,26 @@ class ProgramInput(NamedTuple):
 
 
 def long_constant(i: int) -> LaneValue:
+    """A constant of 64 bits, for indices."""
     return constant(i, LONG)
 
 
 def flat_index(e: Any, shape: Sequence[int], index: Sequence[LaneValue]) -> LaneValue:
-    """Position of an entry in C order."""
-    known, unknown = 0, None
+    """Position of an entry in C order; the constant parts of ``index`` are added up at compile time."""
+    fixed, variable = 0, None
     for k, i in enumerate(index):
         step = math.prod(shape[k + 1 :])
         if i.name.startswith("%"):
             part = e.w.op("mul", i, long_constant(step)) if step != 1 else i
-            unknown = part if unknown is None else e.w.op("add", unknown, part)
+            variable = part if variable is None else e.w.op("add", variable, part)
         else:
-            known += step * int(i.name)
+            fixed += step * int(i.name)
     return (
-        long_constant(known) if unknown is None else e.w.op("add", unknown, long_constant(known)) if known else unknown
+        long_constant(fixed)
+        if variable is None
+        else e.w.op("add", variable, long_constant(fixed))
+        if fixed
+        else variable
     )
 
 
@@ -69,37 +80,36 @@ def counted_loop(
     e: Any,
     n: int,
     start: list[LaneValue],
-    turn: Callable[[LaneValue, list[LaneValue]], list[LaneValue]],
+    body: Callable[[LaneValue, list[LaneValue]], list[LaneValue]],
     first: LaneValue | None = None,
 ) -> list[LaneValue]:
-    """Emits a loop: numbers after ``turn(i, numbers)`` for i = 0 ... n - 1, or from ``first`` (< n) on."""
+    """Emits ``carry = body(i, carry)`` for i from ``first`` (0; must be < n) to n - 1, and returns the last carry."""
     if n == 0:
         return start
     w = e.w
-    before, body, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
-    w.jump(body)
-    w.begin_block(body)
+    before, inside, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
+    w.jump(inside)
+    w.begin_block(inside)
     line = len(w.lines)
     with w.scope(w.active):
         i, *now = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in (first or long_constant(0), *start)]
-        new = turn(i, now)
+        new = body(i, now)
         following = w.op("add", i, long_constant(1))
         more = w.op("icmp slt", following, long_constant(n), dtype=bool)
         for k, x in enumerate([following, *new]):
             w.lines[line + k] += f", [ {x.name}, %{w.block} ]"
-        # what goes on is named here: the numbers after the last turn
-        w.branch(more, body, after)
+        w.branch(more, inside, after)
     w.begin_block(after)
     return new
 
 
 def for_range(e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None) -> None:
-    """Emits ``body(i)`` for i = 0 ... n - 1, or from ``first`` (< n) on."""
+    """Emits ``body(i)`` for i from ``first`` (0; must be < n) to n - 1."""
     counted_loop(e, n, [], lambda i, _: body(i) or [], first)  # type: ignore[func-returns-value]
 
 
 def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]], None]) -> None:
-    """Emits ``body(index)`` for every index of an array."""
+    """Emits ``body(index)`` for every index of an array of the given shape."""
 
     def along(axis: int, index: list[LaneValue]) -> None:
         if axis == len(shape):
@@ -111,11 +121,11 @@ def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]
         along(0, [])
 
 
-# places
+# arrays in memory
 
 
 def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
-    """A stored array at a pointer, in C order."""
+    """The stored array at a pointer, in C order."""
 
     def at(index: Sequence[LaneValue]) -> LaneValue:
         w, place = e.w, flat_index(e, shape, index)
@@ -128,11 +138,12 @@ def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: 
 
 
 def reserve_array(e: Any, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
+    """A stored array in new scratch memory, not initialised."""
     return array_at(e, e.w.reserve(math.prod(shape), dtype, is_vector), shape, dtype, is_vector)
 
 
 def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue) -> None:
-    """Stores an entry; each lane may have an index of its own."""
+    """Emits ``target[index] = x``; where the index differs between lanes, one store per lane."""
     w, place = e.w, flat_index(e, target.shape, index)
     x = w.as_vector(x) if target.is_vector else x
     if not place.is_vector:
@@ -143,7 +154,7 @@ def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneV
 
 
 def _lane_addresses(e: Any, x: LargeArray, place: LaneValue) -> list[str]:
-    """Addresses of entries whose index differs between lanes."""
+    """Addresses of one entry per lane, where the position in x differs between lanes."""
     w = e.w
     place = w.op("mul", place, long_constant(w.width)) if x.is_vector else place
     places = [w.extract_lane(place, i) for i in range(w.width)]
@@ -152,7 +163,7 @@ def _lane_addresses(e: Any, x: LargeArray, place: LaneValue) -> list[str]:
 
 
 def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | None) -> None:
-    """Copies an array to the place of ``target``, only for the lanes in the mask ``where``."""
+    """Emits a copy of x into ``target``, in the lanes of the mask ``where`` (None: all)."""
 
     def body(index: list[LaneValue]) -> None:
         new = x.at(index)
@@ -162,7 +173,7 @@ def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | Non
 
 
 def as_large_array(e: Any, x: Value) -> LargeArray:
-    """Separate numbers as an array in memory."""
+    """A value as a large array: scalars are stored in new memory."""
     if isinstance(x, LargeArray):
         return x
     numbers = [e.as_value(y) for y in x.flat]
@@ -177,34 +188,34 @@ def as_large_array(e: Any, x: Value) -> LargeArray:
 
 
 def copy_to_new(e: Any, x: LargeArray, is_vector: bool) -> LargeArray:
-    """A copy of an array."""
+    """A copy of an array in new memory."""
     target = reserve_array(e, x.shape, x.dtype, is_vector)
     copy_array(e, target, x, None)
     return target
 
 
 def materialise(e: Any, x: Value) -> LargeArray:
-    """The array, stored in memory if it is lazy."""
+    """A value as a stored array: a lazy one is computed and stored."""
     x = as_large_array(e, x)
     return x if x.pointer else copy_to_new(e, x, x.is_vector)
 
 
 def scalars_if_small(e: Any, x: Value) -> Value:
-    """The array as separate numbers if it is small."""
+    """A large array as scalars if it has few enough entries; other values stay."""
     if not isinstance(x, LargeArray) or x.size > e.max_scalars:
         return x
     return as_scalars(x)
 
 
 def as_scalars(x: Value) -> Value:
-    """The array as separate numbers."""
+    """A large array as an object array of scalars, whatever its size; other values stay."""
     if not isinstance(x, LargeArray):
         return x
     return object_array(x.shape, (x.at([long_constant(i) for i in index]) for index in np.ndindex(x.shape)))
 
 
 def leading_slice(e: Any, x: LargeArray, i: LaneValue) -> LargeArray:
-    """x[i] of an array in memory."""
+    """x[i] of a stored array, without a copy."""
     first = flat_index(e, x.shape, [i, *[long_constant(0)] * (len(x.shape) - 1)])
     return array_at(
         e, e.w.address(x.pointer, x.dtype, is_vector=x.is_vector, place=first), x.shape[1:], x.dtype, x.is_vector
@@ -212,7 +223,7 @@ def leading_slice(e: Any, x: LargeArray, i: LaneValue) -> LargeArray:
 
 
 def read_input(e: Any, source: ProgramInput) -> Value:
-    """Reads an input of the program as an array or as numbers."""
+    """Emits the loads of a program input: scalars, or a large array that is read where it is used."""
     w, aval = e.w, source.aval
     if not source.is_vector:
         return scalars_if_small(e, array_at(e, source.pointer, aval.shape, aval.dtype, False))
@@ -226,7 +237,7 @@ def read_input(e: Any, source: ProgramInput) -> Value:
 
 
 def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
-    """An array of constants, embedded in the program."""
+    """A constant array as a global constant of the module."""
     name, dtype = "@" + e.w.fresh_name("array"), memory_dtype(x.dtype)
     numbers = ", ".join(f"{llvm_scalar_type(dtype)} {constant(y, dtype).name}" for y in x.ravel())
     e.w.declared[name] = f"{name} = private constant [{x.size} x {llvm_scalar_type(dtype)}] [{numbers}]"

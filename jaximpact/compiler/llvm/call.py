@@ -1,4 +1,4 @@
-"""Calls of native code: a function of one lane, traced and compiled once for each shape of its arguments, run for many lanes."""
+"""Calls of native code: a jax function of one lane, traced and compiled once for each shape of its arguments, run for many lanes."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ from .emitter import ProgramText, emit
 from .jit import MachineCode, host, load_or_emit
 from .program_key import program_key
 
-LONG_PROGRAM_OPS = 20_000  # operations of a program that is shorter with loops over arrays of more than SMALL_IN_LONG_PROGRAMS entries: it compiles twice as soon
-MAX_SCALARS_IN_LONG_PROGRAMS = 32
-MAX_COPIED_BYTES = 4096  # bytes up to which what all lanes share is copied
-MAX_OPS_LLVM = 100_000  # operations of a program: more take long to compile
+# A program of more operations takes smaller arrays for large ones: with loops over memory it compiles in half the time.
+LONG_PROGRAM_OPS = 20_000
+MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
+MAX_COPIED_BYTES = 4096  # shared operands up to this size are copied into the program's own memory
+MAX_OPS_LLVM = 100_000  # operations of a program: larger ones take too long to compile
 _lock = Lock()
-_by_jaxpr: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
-_by_call: WeakValueDictionary[Any, CompiledFunction] = (
-    WeakValueDictionary()
-)  # of these, by what a call knows without tracing
+# Compiled functions, or why there is none, by jaxpr and mask of varying operands. jax keeps the jaxpr of a function and its shapes.
+_by_jaxpr: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()
+# the same functions by what a call knows before it is traced
+_by_call: WeakValueDictionary[Any, CompiledFunction] = WeakValueDictionary()
 
 
 class NativeProgram(NamedTuple):
-    """Machine code of a one-lane program, and the constants that it closes over."""
+    """Machine code of a program, and the closed-over arrays that are its last inputs."""
 
     code: MachineCode
     text: ProgramText
@@ -45,12 +46,12 @@ class NativeProgram(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
-    """A compiled function of one lane.
+    """A compiled function of one lane, to be called on many.
 
     Attributes:
         program: its machine code.
         dtypes: of its operands.
-        results: avals of its results, each with a flag: whether it is a row of a `stream`.
+        results: pairs of a result's aval in one lane, and whether it is a row of a `stream`.
         structure: pytree of its results.
     """
 
@@ -60,12 +61,15 @@ class CompiledFunction:
     structure: Any
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
-        """Runs all lanes and returns their results; ``given`` are the sequences of a `stream`, one entry per row."""
+        """Runs all lanes on operands with the lane axis first, where ``carried`` marks one, and returns results with it first.
+
+        ``given``: the sequences of a `stream`, one entry per row.
+        """
         program, results, padded = self.program, self.results, self.padded_count(lanes)
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
-        # one piece of memory for all that is not large: to ask for each takes longer than many a program
+        # one allocation for scratch memory, small operands and results: one for each would take longer than many a program
         end = 64 + int(program.text.work)
 
         def reserve(size: int, dtype: np.dtype) -> int:
@@ -81,7 +85,7 @@ class CompiledFunction:
         places = [reserve(math.prod(s), a.dtype) for s, (a, _) in zip(shapes, results, strict=True)]
         whole = np.empty(end + 64, np.uint8)
         address = whole.ctypes.data
-        first = -address % 64  # memory of the program's own
+        first = -address % 64  # scratch memory begins at a multiple of 64
         if (watch := current_watch()) is not None and program.text.width == 1:
             watch.count(whole[first:][:8].view(np.int64), rows)
         entries, kept = [], []
@@ -107,14 +111,17 @@ class CompiledFunction:
         ]
 
     def padded_count(self, lanes: int) -> int:
-        """Number of lanes rounded up to whole vectors."""
+        """Number of lanes, rounded up to a multiple of the vector width."""
         width = self.program.text.width
         return -(-lanes // width) * width
 
     def run_columns(
         self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()
     ) -> list[np.ndarray]:
-        """Runs all lanes like `launch`, with operands and results in the program's own layout (`columns`; (size, rows, whole))."""
+        """Runs all lanes as `launch` does, on operands in the program's own layout (`as_columns`); results are (size, rows, whole).
+
+        ``whole``: number of lanes with padding.
+        """
         program = self.program
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
@@ -134,21 +141,25 @@ class CompiledFunction:
 
 
 class BoundCall:
-    """A program bound to fixed operand and result arrays, for many cheap calls with changing indices.
+    """A program bound to arrays in memory, for many cheap calls that differ in indices along the arrays' first axes.
 
-    ``operands``: arrays in the program's layout, each with the number of the call index that selects along its first axis (or None);
-    ``results``: arrays (size, whole) to write.
+    Args:
+        function: the compiled function.
+        operands: pairs of an array in the program's layout, and which of the call's indices selects along its first axis (None: none).
+        results: arrays (size, whole) to write to.
+        whole: number of lanes with padding.
+        numbers: how many indices a call has.
     """
 
     def __init__(
         self,
-        compile_lanes: CompiledFunction,
+        function: CompiledFunction,
         operands: Sequence,
         results: Sequence[np.ndarray],
         whole: int,
         numbers: int,
     ):
-        program = compile_lanes.program
+        program = function.program
         every = [*operands, *((x, None) for x in program.constants)]
         self.base_addresses = np.array([x.ctypes.data for x, _ in every], np.int64)
         self.strides = np.zeros((numbers, len(every)), np.int64)
@@ -169,10 +180,16 @@ class BoundCall:
 
 
 def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:
-    """Compiles a jitted function of one lane; ``carried`` marks the operands that differ between lanes.
+    """Compiles a jitted function of one lane, or returns the earlier result for the same jaxpr.
+
+    Args:
+        one: the function, as `jax.jit` returns it.
+        members: its operands in one lane, or their avals.
+        carried: mask of the operands' leaves that differ between lanes.
+        static: its static arguments.
 
     Raises:
-        Unsupported: a part of it has no rule here, or it is too large.
+        Unsupported: a primitive has no rule here, or the program is too large.
         ImportError: llvmlite is not installed.
     """
     host()
@@ -186,7 +203,7 @@ def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static
                 results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
                 dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
                 kept[key] = CompiledFunction(program, dtypes, results, jax.tree.structure(traced.out_info))
-            except Unsupported as error:  # is remembered too
+            except Unsupported as error:  # cached too: the next call need not try again
                 kept[key] = error
     if isinstance(kept[key], Unsupported):
         raise kept[key]
@@ -194,12 +211,13 @@ def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
-    """Native counterpart of `jax.vmap` with ``in_axes=axes``: a function for all lanes that returns numpy arrays.
+    """Native counterpart of ``jax.vmap(one, in_axes=axes)``: a function of all lanes that returns numpy arrays.
 
-    ``given``: the sequences for a `stream` in it, one entry a row. Without a lane axis it is one lane.
+    If no operand has a lane axis, it runs one lane, and results have a lane axis of length 1. ``given``: the sequences of a `stream`
+    in it, one entry per row.
 
     Raises:
-        Unsupported, ImportError: as `compile_lanes`, when it is called.
+        Unsupported, ImportError: by the returned function, as `compile_lanes`.
     """
 
     prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
@@ -227,32 +245,32 @@ def _is_none(x: Any) -> bool:
 
 @lru_cache
 def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
-    """Mask of the operands' leaves with a lane axis, from a prefix of axes."""
+    """Mask of the operands' leaves with a lane axis, from a prefix tree of axes and its leaves; cached by tree structure."""
     operands = jax.tree.unflatten(structure, range(structure.num_leaves))
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
-    small = MAX_SCALARS
+    max_scalars = MAX_SCALARS
     if (count := cost(closed)) > LONG_PROGRAM_OPS:
-        small, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
+        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > MAX_OPS_LLVM:
         raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_LLVM}")
     variables, constants = program_inputs(closed)
-    # numbers that all lanes share may be of more digits, as tolerances are
+    # the vector width follows from the floats that differ between lanes; shared ones, as tolerances, may have more digits
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
     width = host().vector_bytes // max(real, default=8) if many else 1
     varies = [*carried, *[False] * len(constants)]
-    options = width, host().fused, small
+    options = width, host().fused, max_scalars
     name = program_key(closed, variables, varies, *options)
     text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options))
     return NativeProgram(code, text, [np.array(x, order="C") for x in constants])
 
 
 def as_columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
-    """Lane data (lanes, ...) in the program's layout (size, whole): lanes contiguous for each entry, padded by the last lane.
+    """Array (lanes, ...) in the program's layout (size, whole): the lanes of an entry are contiguous, padded by copies of the last lane.
 
-    ``lead`` axes after the lane axis come first.
+    The first ``lead`` axes after the lane axis, if any, come before ``size``.
     """
     lanes, rows, size = len(x), x.shape[1 : 1 + lead], math.prod(x.shape[1 + lead :])
     found = np.empty((*rows, size, whole), x.dtype)
@@ -262,12 +280,12 @@ def as_columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
 
 
 def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
-    """Converts results (size, rows, whole) back to lane-major arrays, with an axis of rows if ``many``."""
+    """Inverse of `as_columns` for results: (size, rows, whole) to (lanes, rows, *shape), without the axis of rows unless ``many``."""
     return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
 
 
 def _scratch_memory(program: NativeProgram) -> tuple[np.ndarray, int]:
-    """Scratch memory for a program, and its aligned start address."""
+    """Scratch memory for a program, and the first address in it that is a multiple of 64."""
     work = np.empty(program.text.work + 64, np.uint8)
     return work, work.ctypes.data + -work.ctypes.data % 64
 

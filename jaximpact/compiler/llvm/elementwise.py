@@ -1,4 +1,4 @@
-"""Rules for elementwise primitives on numbers of a `Writer`. No instruction traps, whatever a lane holds."""
+"""Rules for elementwise primitives: they write instructions for scalars or vectors. None traps, whatever the lanes hold."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from .ir_writer import BOOL, LaneValue, Writer, constant, llvm_scalar_type
 from .predicates import flags, flags_of_and, flags_of_or, flags_of_select, negate, with_flags
 from .trigonometric import cosine, sine
 
-FUSED = "contract"  # a multiplication and an addition may be one instruction: nothing else is allowed
+FUSED = "contract"  # the only fast-math flag: a multiplication and an addition may be fused
 
 Rule = Callable[[Writer, Any, list[LaneValue]], LaneValue]
 
 
 def constant_like(x: LaneValue, value: Any) -> LaneValue:
-    """The constant ``value`` in the type of the number x."""
+    """A constant of the dtype of x."""
     return constant(value, x.dtype)
 
 
 def _arithmetic_rule(real: str, whole: str) -> Rule:
+    """Rule for an operation by the LLVM instructions for floats and for integers."""
+
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         return w.op(f"{real} {FUSED}" if values[0].is_float else whole, *values)
 
@@ -68,7 +70,7 @@ def _rem(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def _overflow(w: Writer, x: LaneValue, y: LaneValue) -> LaneValue:
-    """Whether the integer quotient x / y overflows: the least integer over -1."""
+    """Whether the integer quotient x / y overflows: x is the smallest integer and y = -1."""
     least = w.op("icmp eq", x, constant_like(x, np.iinfo(x.dtype).min), dtype=BOOL)
     return w.op("and", least, w.op("icmp eq", y, constant_like(y, -1), dtype=BOOL))
 
@@ -98,6 +100,8 @@ def _sign(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
+    """Rule for a comparison by the LLVM predicates for floats, signed and unsigned integers."""
+
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x = values[0]
         name = f"fcmp {real}" if x.is_float else f"icmp {signed if x.is_signed else unsigned}"
@@ -107,7 +111,7 @@ def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
 
 
 def _total_order_rule(name: str) -> Rule:
-    """Rule for a comparison in total order, as sorting uses it: NaN is largest."""
+    """Rule for a comparison in the total order that sorting uses: NaN is largest."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, y = values
@@ -121,7 +125,7 @@ def _total_order_rule(name: str) -> Rule:
 
 
 def extreme_rule(real: str, whole: str) -> Rule:
-    """Rule for max or min that gives NaN if either operand is NaN."""
+    """Rule for max or min, NaN if either operand is NaN; by the fcmp predicate for floats and the intrinsic for integers."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, y = values
@@ -129,7 +133,7 @@ def extreme_rule(real: str, whole: str) -> Rule:
             return w.op("or" if whole == "max" else "and", x, y)
         if not x.is_float:
             return w.intrinsic(("s" if x.is_signed else "u") + whole, x, y)
-        # one instruction, which gives y where either is NaN
+        # comparison and selection become one instruction of the processor, which gives y if either is NaN
         found = w.select(w.op(f"fcmp {real}", x, y, dtype=BOOL), x, y)
         return w.select(w.op("fcmp uno", x, x, dtype=BOOL), x, found)
 
@@ -161,7 +165,7 @@ def _convert(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def convert_type(w: Writer, x: LaneValue, dtype: Any) -> LaneValue:
-    """Converts a number's type as XLA does: floats to integers by truncation, clamped to the range."""
+    """Converts a value to another dtype as XLA does: floats become integers by truncation, clamped to the integers' range; NaN becomes 0."""
     new = np.dtype(dtype)
     llvm_scalar_type(new)
     if new == x.dtype:
@@ -173,7 +177,7 @@ def convert_type(w: Writer, x: LaneValue, dtype: Any) -> LaneValue:
             return w.convert("fpext" if new.itemsize > x.dtype.itemsize else "fptrunc", x, new)
         return w.convert("sitofp" if x.is_signed else "uitofp", x, new)
     if x.dtype == np.float64 and new == np.int32:
-        # as the intrinsic below, which LLVM takes apart lane by lane
+        # the same as the intrinsic fptosi.sat below, which LLVM would execute lane by lane
         for compared, bound in (("fcmp olt", -(2.0**31)), ("fcmp ogt", 2.0**31 - 1), ("fcmp uno", 0.0)):
             x = w.select(w.op(compared, x, constant_like(x, bound), dtype=BOOL), constant_like(x, bound), x)
         return w.convert("fptosi", x, new)
@@ -230,7 +234,7 @@ def _logistic(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def _shift_rule(name: str) -> Rule:
-    """Rule for a shift; shifts by the width or more give 0 (or the sign)."""
+    """Rule for a shift by the instruction ``name``; a shift by the bit width or more gives 0, or the sign if it is arithmetic."""
 
     def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, by = values
@@ -286,7 +290,7 @@ LIBRARY = {name: name for name in (
 
 
 def call_library(w: Writer, name: str, *values: LaneValue) -> LaneValue:
-    """Calls a function of the C library, lane by lane."""
+    """Calls a function of the C library on floats; for vectors by an IR function that calls it for each lane."""
     values = tuple(w.broadcast(values))
     first = values[0]
     scalar = llvm_scalar_type(first.dtype)

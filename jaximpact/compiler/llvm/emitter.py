@@ -1,7 +1,8 @@
 """Emitter of LLVM IR: a jaxpr as a function that runs over many lanes, one vector of lanes at a time.
 
-Loops and branches are real: a loop goes on while any lane of the vector does, and the others keep what they have; of the
-branches of a `cond` the shortest is taken always, another one if any lane asks for it. What has no rule raises `Unsupported`.
+Control flow stays control flow: a loop runs while any lane of the vector continues, and the other lanes keep their carry. Of the
+branches of a `cond` the shortest may always run; each other one runs if any lane selects it. A primitive without a rule raises
+`Unsupported`.
 """
 
 from __future__ import annotations
@@ -16,23 +17,27 @@ import numpy as np
 from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
 from ..scalar import ScalarInterpreter, Unsupported, Value, is_constant, object_array
 from ..scalar.cost import MAX_SCALARS
-from . import array_rules as large
-from . import arrays as memory
-from . import predicates as conditions
+from . import array_rules, arrays, predicates
 from .arrays import LargeArray
 from .elementwise import RULES
-from .ir_writer import BOOL, INT, SELDOM, LaneValue, Writer, constant
+from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant
 
-MAX_SPECULATED_OPS = 40  # operations of a branch that is taken whether a lane asks for it or not
+MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 FUNCTION_NAME = "motion"
 FUNCTION_PARAMETERS = (
     "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
 )
-LONG = np.dtype(np.int64)
 
 
 class ProgramText(NamedTuple):
-    """IR of a program for vectors of ``width`` lanes, which results are rows of a `stream`, and its scratch memory in bytes."""
+    """IR of a program, with what its callers must know.
+
+    Attributes:
+        ir: text of the module; empty if the code came from the cache.
+        width: lanes of a vector.
+        rows: for each result, whether it is a row of a `stream`, and has an axis of rows.
+        work: bytes of scratch memory.
+    """
 
     ir: str
     width: int
@@ -42,11 +47,17 @@ class ProgramText(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEntry:
-    """A number that a stream produces in every iteration, with the line of IR at which it can be stored."""
+    """A value that a stream yields in every iteration, and where it can be stored.
+
+    Attributes:
+        x: the value.
+        line: index of the line of IR, in the loop's body, that its store is written to.
+        place: IR name of the position of (row, first lane) in one entry's results.
+    """
 
     x: LaneValue
     line: int
-    place: str  # of the number of lane 0 in a row of results
+    place: str
 
     @property
     def dtype(self) -> np.dtype:
@@ -58,17 +69,18 @@ class LLVMEmitter:
 
     has_memory = True
 
-    def __init__(self, width: int, fused: bool, small: int) -> None:
+    def __init__(self, width: int, fused: bool, max_scalars: int) -> None:
         self.w = Writer(width, fused)
-        self.max_scalars = small  # entries of an array that is numbers
-        self.empty_rows: list[Value] = []  # rows without entries
-        # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
+        self.max_scalars = max_scalars
+        self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
+        # a single motion counts the iterations of its outermost loop in memory, for a progress bar in another thread
         self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
 
     def is_empty_row(self, x: Value) -> bool:
         return any(x is y for y in self.empty_rows)
 
     def as_value(self, x: Any) -> LaneValue:
+        """A scalar, constant or not, as a value of the IR."""
         if isinstance(x, StreamEntry):
             raise Unsupported("arithmetic with the rows of a stream")
         return constant(x, x.dtype) if is_constant(x) else x
@@ -82,54 +94,58 @@ class LLVMEmitter:
         return x.is_vector if isinstance(x, LargeArray) else any(getattr(y, "is_vector", False) for y in x.flat)
 
     def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a primitive of arrays in memory, or reuses its result if the same operands were computed before."""
+        """Emits a primitive on arrays in memory, or reuses the result of an equal earlier one."""
         key = eqn.primitive, (str(eqn.params), *map(value_key, inputs))
         if (found := self.w.lookup(key)) is None:
-            found = self.w.available[-1][key] = large.apply_rule(self, machine, eqn, inputs)
+            found = self.w.available[-1][key] = array_rules.apply_rule(self, machine, eqn, inputs)
         return found
 
     def constant(self, x: np.ndarray) -> LargeArray:
-        return memory.embed_constant(self, x)
+        return arrays.embed_constant(self, x)
 
-    # values that pass from one basic block to another: numbers, and large arrays that lie in memory
+    # values that pass between basic blocks: scalars by phi nodes, large arrays in memory
 
     def flatten(self, values: Sequence[Value], varies: Sequence[bool]) -> list[LaneValue]:
-        """The numbers of arrays in a flat list, broadcast to vectors where they vary."""
-        split = [(self.as_value(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
-        return [self.w.as_vector(y) if v else y for y, v in split]
+        """The scalars of all small arrays in one list; those of an array that ``varies`` are broadcast to vectors."""
+        pairs = [(self.as_value(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
+        return [self.w.as_vector(y) if v else y for y, v in pairs]
 
-    def unflatten(self, values: Sequence[Value], numbers: Sequence[LaneValue]) -> list[Value]:
-        entries = iter(numbers)
+    def unflatten(self, values: Sequence[Value], scalars: Sequence[LaneValue]) -> list[Value]:
+        """Inverse of `flatten`: ``values`` with other scalars; large arrays stay."""
+        entries = iter(scalars)
         return [
             x if isinstance(x, LargeArray) else object_array(x.shape, (next(entries) for _ in range(x.size)))
             for x in values
         ]
 
     def store_large(self, targets: Sequence[Value], values: Sequence[Value], where: LaneValue | None) -> None:
-        """Stores large arrays at their places, for some lanes; all values are computed before any place is overwritten."""
+        """Copies large arrays into the memory of ``targets``, in the lanes of the mask ``where`` (None: all).
+
+        All values are computed before any target is overwritten, since a value may read a target, as when a loop swaps its carry.
+        """
         pairs = [
-            (x, memory.materialise(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, LargeArray)
+            (x, arrays.materialise(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, LargeArray)
         ]
         for x, y in pairs:
-            memory.copy_array(self, x, y, where)
+            arrays.copy_array(self, x, y, where)
 
     def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
         w = self.w
         start = [
-            memory.copy_to_new(self, x, v) if isinstance(x, LargeArray) else x
+            arrays.copy_to_new(self, x, v) if isinstance(x, LargeArray) else x
             for x, v in zip(start, varies, strict=True)
         ]
-        numbers = self.flatten(start, varies)
+        scalars = self.flatten(start, varies)
         before, head, inside, after = w.block, *(w.fresh_name(name) for name in ("head", "body", "after"))
         counter, self.counter = self.counter, None
         if counter:
             w.emit(f"store volatile i64 0, ptr {counter}, align 8")
-        w.lines.append("")
+        w.lines.append("")  # loop-invariant instructions are hoisted to this line
         with w.loop_scope(w.active):
             w.jump(head)
             w.begin_block(head)
             first = len(w.lines)
-            phis = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in numbers]
+            phis = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in scalars]
             carry = self.unflatten(start, phis)
             more = self.as_value(continues(carry))
             if more.is_vector:
@@ -147,6 +163,7 @@ class LLVMEmitter:
                 if more.is_vector:
                     new = [w.select(more, x, y) for x, y in zip(new, phis, strict=True)]
                 self.store_large(start, found, more if more.is_vector else None)
+                # the phi nodes get their second source, the carry at the end of the body
                 for i, x in enumerate(new):
                     w.lines[first + i] += f", [ {x.name}, %{w.block} ]"
                 w.jump(head)
@@ -165,99 +182,100 @@ class LLVMEmitter:
     ) -> list[Value]:
         w, last = self.w, len(branches) - 1
         order = sorted(range(len(branches)), key=lambda i: sizes[i])
-        held: list[Value] = []  # places of large results
+        results: list[Value] = []  # zeros for small results, memory for large ones
         for a, v in zip(avals, varies, strict=True):
-            none = (
-                object_array(a.shape, [constant(0, a.dtype)] * math.prod(a.shape))
-                if math.prod(a.shape) <= self.max_scalars
-                else None
-            )
-            held.append(memory.reserve_array(self, a.shape, a.dtype, v) if none is None else none)
-        now = self.flatten(held, varies)
+            size = math.prod(a.shape)
+            if size <= self.max_scalars:
+                results.append(object_array(a.shape, [constant(0, a.dtype)] * size))
+            else:
+                results.append(arrays.reserve_array(self, a.shape, a.dtype, v))
+        now = self.flatten(results, varies)
         if sizes[order[0]] <= MAX_SPECULATED_OPS:
             found = branches[order.pop(0)](operands)
-            self.store_large(held, found, None)
+            self.store_large(results, found, None)
             now = self.flatten(found, varies)
         for i in order:
-            asked = self.selects_branch(which, i, last)
+            selected = self.selects_branch(which, i, last)
             before, inside, after = w.block, w.fresh_name("inside"), w.fresh_name("outside")
-            needed, taken = conditions.any_lane_where(w, asked, w.active) if asked.is_vector else (asked, asked)
-            w.branch(needed, inside, after, SELDOM)
+            taken, lanes = (selected, selected)
+            if selected.is_vector:
+                taken, lanes = predicates.any_lane_where(w, selected, w.active)
+            w.branch(taken, inside, after, SELDOM)
             w.begin_block(inside)
-            with w.scope(taken if asked.is_vector else w.active):
+            with w.scope(lanes if selected.is_vector else w.active):
                 found = branches[i](operands)
                 new = self.flatten(found, varies)
-                if asked.is_vector:
-                    new = [w.select(taken, x, y) for x, y in zip(new, now, strict=True)]
-                self.store_large(held, found, taken if asked.is_vector else None)
+                if selected.is_vector:
+                    new = [w.select(lanes, x, y) for x, y in zip(new, now, strict=True)]
+                self.store_large(results, found, lanes if selected.is_vector else None)
                 end = w.block
                 w.jump(after)
             w.begin_block(after)
             now = [w.phi(x.dtype, x.is_vector, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
-        return self.unflatten(held, now)
+        return self.unflatten(results, now)
 
     def selects_branch(self, which: LaneValue, i: int, last: int) -> LaneValue:
-        """Mask of the lanes that select the i-th branch; numbers out of range select the nearest."""
-        bits = conditions.flags(self.w, which)
+        """Mask of the lanes that select branch i of 0 ... ``last``; an index out of range selects the nearest branch."""
+        bits = predicates.flags(self.w, which)
         if bits and len(bits) == last == 1:
-            return bits[0][0] if i else conditions.negate(self.w, bits[0][0])
+            return bits[0][0] if i else predicates.negate(self.w, bits[0][0])
         name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
         return self.w.op(name, which, constant(i, INT), dtype=BOOL)
 
     def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         p = eqn.params
         a, count = scan_counts(p)
-        fixed, start, sequences = (
-            inputs[:a],
-            inputs[a : a + count],
-            [memory.materialise(self, x) for x in inputs[a + count :]],
-        )
+        constants, start = inputs[:a], inputs[a : a + count]
+        sequences = [arrays.materialise(self, x) for x in inputs[a + count :]]
         flags = varying_outvars(eqn, [self.varies(x) for x in inputs])
         rows = [
-            memory.reserve_array(self, v.aval.shape, v.aval.dtype, f)
+            arrays.reserve_array(self, v.aval.shape, v.aval.dtype, f)
             for v, f in zip(eqn.outvars[count:], flags[count:], strict=True)
         ]
         one, length = (object_array((), [np.int64(x)]) for x in (1, p["length"]))
 
-        def turn(carry: list[Value]) -> list[Value]:
+        def body(carry: list[Value]) -> list[Value]:
             i = self.as_value(
                 machine("sub", np.int64(p["length"] - 1), carry[0].item()) if p["reverse"] else carry[0].item()
             )
-            here = [memory.scalars_if_small(self, memory.leading_slice(self, x, i)) for x in sequences]
-            found = machine.run(p["jaxpr"], [*fixed, *carry[1:], *here])
+            here = [arrays.scalars_if_small(self, arrays.leading_slice(self, x, i)) for x in sequences]
+            found = machine.run(p["jaxpr"], [*constants, *carry[1:], *here])
             for target, x in zip(rows, found[count:], strict=True):
-                memory.copy_array(self, memory.leading_slice(self, target, i), memory.as_large_array(self, x), None)
+                arrays.copy_array(self, arrays.leading_slice(self, target, i), arrays.as_large_array(self, x), None)
             return [machine.elementwise("add", carry[0], one), *found[:count]]
 
         continues = lambda carry: machine("lt", carry[0].item(), length.item())
-        state = self.loop([object_array((), [np.int64(0)]), *start], [False, *flags[:count]], continues, turn)[1:]
-        return [*state, *(memory.scalars_if_small(self, x) for x in rows)]
+        state = self.loop([object_array((), [np.int64(0)]), *start], [False, *flags[:count]], continues, body)[1:]
+        return [*state, *(arrays.scalars_if_small(self, x) for x in rows)]
 
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a loop with one iteration per row of the caller; each iteration reserves a line where rows may be stored."""
+        """Emits a loop with an iteration for each row that the caller asks for; its rows are `StreamEntry` values.
+
+        Where in the results a row is stored is known only when the program returns it: the store is then written into the body.
+        """
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
         flags = [False, *varying_outvars(eqn, [self.varies(x) for x in inputs])[:carried]]
         given = [(load_pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
         count, rows = LaneValue("%rows", LONG, False), list[Value]()
 
-        def turn(carry: list[Value]) -> list[Value]:
+        def body(carry: list[Value]) -> list[Value]:
             i, *state = carry
             i = self.as_value(i.item())
             here = [w.load(w.address(at, dtype, is_vector=False, place=i), dtype, False) for at, dtype in given]
             found = machine.evaluate(jaxpr, constants, [*state, *(object_array((), [x]) for x in here)])
             if any(isinstance(x, LargeArray) and x.size > MAX_SCALARS for x in found[carried:]):
                 raise Unsupported("rows that are large arrays")
-            found[carried:] = map(memory.as_scalars, found[carried:])
+            found[carried:] = map(arrays.as_scalars, found[carried:])
             place = w.op("add", w.op("mul", i, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False)).name
-            numbers = [w.as_vector(self.as_value(x)) for y in found[carried:] for x in y.flat]
-            w.lines.append("")
-            entries = iter(StreamEntry(x, len(w.lines) - 1, place) for x in numbers)
+            scalars = [w.as_vector(self.as_value(x)) for y in found[carried:] for x in y.flat]
+            w.lines.append("")  # for the stores
+            entries = iter(StreamEntry(x, len(w.lines) - 1, place) for x in scalars)
             rows[:] = [object_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
             return [object_array((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
 
         continues = lambda carry: w.op("icmp slt", self.as_value(carry[0].item()), count, dtype=BOOL)
-        state = self.loop([object_array((), [np.int64(0)]), *start], flags, continues, turn)[1:]
+        state = self.loop([object_array((), [np.int64(0)]), *start], flags, continues, body)[1:]
         self.empty_rows += [x for x in rows if x.size == 0]
         return [*state, *rows]
 
@@ -268,27 +286,36 @@ def emit(
     varies: Sequence[bool],
     width: int,
     fused: bool,
-    small: int = MAX_SCALARS,
+    max_scalars: int = MAX_SCALARS,
 ) -> ProgramText:
-    """Emits the program of a jaxpr for ``width`` lanes a vector, with the C signature
+    """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes, as a function with the C signature
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
-    of a jaxpr. ``entries`` are the arrays of its ``variables``, of which ``varies`` says whether it holds lanes, one after the
-    other for every entry, or one array for all. So do results hold lanes; rows of a `stream` lie one after the other, and
-    ``given`` are the sequences that its turns are given. Booleans are bytes. What the jaxpr closes over is known where it
-    is no variable; ``fused``: see `Writer`.
+    Args:
+        closed: the jaxpr. What it closes over is a constant of the program unless it is among ``variables``.
+        variables: inputs of the program, in the order of ``entries``.
+        varies: for each input, whether it differs between lanes.
+        width: lanes of a vector.
+        fused: whether the processor has fused multiply-add.
+        max_scalars: entries of the largest array that is taken apart into scalars.
+
+    An input or result that differs between lanes has the layout (entries, padded lanes), where padded lanes are a multiple of
+    ``width``; rows of a `stream` have (entries, rows, padded lanes). Other inputs are arrays in C order. ``given`` holds the
+    sequences of a `stream`, one entry per iteration. ``work`` is scratch memory. Booleans are bytes.
     """
-    e = LLVMEmitter(width, fused, small)
+    e = LLVMEmitter(width, fused, max_scalars)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
     w.emit(f"%above = add i64 %lanes, {width - 1}")
     w.emit(f"%blocks = udiv i64 %above, {width}")
     w.emit(f"%row = mul i64 %blocks, {width}")
+    # `%row`, the padded number of lanes, is the length of an entry's row in memory; `%lane` the first lane of the vector
     sources = [
-        memory.ProgramInput(load_pointer(w, "entries", i), v.aval, x)
+        arrays.ProgramInput(load_pointer(w, "entries", i), v.aval, x)
         for i, (v, x) in enumerate(zip(variables, varies, strict=True))
     ]
-    shared = {id(s): memory.read_input(e, s) for s in sources if not s.is_vector}
+    # inputs shared by all lanes are read before the loop over vectors
+    shared = {id(s): arrays.read_input(e, s) for s in sources if not s.is_vector}
     targets = [load_pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
     w.jump("block")
     w.begin_block("block")
@@ -296,12 +323,12 @@ def emit(
     head = len(w.lines) - 1
     w.emit(f"%lane = mul i64 %number, {width}")
     values = dict(
-        zip(variables, (shared[id(s)] if id(s) in shared else memory.read_input(e, s) for s in sources), strict=True)
+        zip(variables, (shared[id(s)] if id(s) in shared else arrays.read_input(e, s) for s in sources), strict=True)
     )
     machine.input_values = values
     found = machine.run(closed, [values[v] for v in jaxpr.invars])
     rows = [
-        _store_result(e, target, memory.scalars_if_small(e, x)) or e.is_empty_row(x)
+        _store_result(e, target, arrays.scalars_if_small(e, x)) or e.is_empty_row(x)
         for target, x in zip(targets, found, strict=True)
     ]
     w.emit("%next = add i64 %number, 1")
@@ -312,13 +339,13 @@ def emit(
     w.emit("ret void")
     body = "\n".join([*w.entry_lines, *w.lines])
     others = "\n".join(w.declared.values())
-    # vectors that registers have no room for are kept on the stack, none of them across two cache lines
+    # spilled vectors lie on the stack: aligned to a cache line, none of them crosses two
     opening = f"define void @{FUNCTION_NAME}({FUNCTION_PARAMETERS}) nounwind alignstack(64) {{"
     return ProgramText(f"{opening}\nentry:\n{body}\n}}\n{others}\n", width, rows, w.scratch_bytes)
 
 
 def value_key(x: Value) -> Any:
-    """Hashable key that is equal only for identical values; constants are compared by their bits."""
+    """Hashable key of a value: equal keys mean identical values; constants are compared by their bits (NaN, -0.0)."""
     return (
         x
         if isinstance(x, LargeArray)
@@ -327,6 +354,7 @@ def value_key(x: Value) -> Any:
 
 
 def load_pointer(w: Writer, table: str, i: int) -> str:
+    """Emits the load of the i-th pointer of a table, and returns its name."""
     name = "%" + w.fresh_name("p")
     w.emit(f"{name}.at = getelementptr ptr, ptr %{table}, i64 {i}")
     w.emit(f"{name} = load ptr, ptr {name}.at")
@@ -334,13 +362,13 @@ def load_pointer(w: Writer, table: str, i: int) -> str:
 
 
 def _store_result(e: LLVMEmitter, target: str, x: Value) -> bool:
-    """Stores a result, entry after entry; returns whether its entries are rows of a stream."""
+    """Emits the stores of a result at the pointer ``target``; returns whether it is a row of a stream."""
     w = e.w
     if isinstance(x, LargeArray):
-        memory.for_each_index(
+        arrays.for_each_index(
             e,
             x.shape,
-            lambda index: _store_entry(e, target, memory.flat_index(e, x.shape, index), w.as_vector(x.at(index))),
+            lambda index: _store_entry(e, target, arrays.flat_index(e, x.shape, index), w.as_vector(x.at(index))),
         )
         return False
     rows = {j: y for j, y in enumerate(x.flat) if isinstance(y, StreamEntry)}
@@ -352,28 +380,27 @@ def _store_result(e: LLVMEmitter, target: str, x: Value) -> bool:
         elif is_constant(y):
             _store_stream_entry(w, target, j, next(iter(rows.values())), w.as_vector(e.as_value(y)))
         else:
-            raise Unsupported("rows of a stream beside what is none")
+            raise Unsupported("a result that mixes entries of a stream's rows with other values")
     return bool(rows)
 
 
 def _store_entry(e: LLVMEmitter, target: str, entry: LaneValue, x: LaneValue) -> None:
+    """Emits the store of a vector as one entry of a result."""
     w = e.w
     place = w.op("add", w.op("mul", entry, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
     w.store(w.address(target, x.dtype, is_vector=False, place=place), x)
 
 
 def _store_stream_entry(w: Writer, target: str, j: int, row: StreamEntry, x: LaneValue) -> None:
-    """Stores a row's number in the line that its loop iteration reserved."""
+    """Writes the store of entry j of a stream's rows into the line that the loop's body reserved for it."""
     outside, w.lines = w.lines, []
     name = "%" + w.fresh_name("p")
     w.emit(f"{name}.skip = mul i64 %rows, {j}")
     w.emit(f"{name}.from = mul i64 {name}.skip, %row")
     w.emit(f"{name}.to = add i64 {name}.from, {row.place}")
-    seen, w.available = (
-        w.available,
-        [{}],
-    )  # nothing that it computes is seen elsewhere, nor what was computed after that line
+    # the line is in an earlier block: results of later blocks are not available there, and its own are not here
+    available, w.available = w.available, [{}]
     w.store(w.address(target, x.dtype, is_vector=False, place=f"i64 {name}.to"), x)
-    w.available = seen
+    w.available = available
     inside, w.lines = w.lines, outside
     w.lines[row.line] = "\n".join(filter(None, [w.lines[row.line], *inside]))

@@ -1,7 +1,7 @@
 """Exponentials and logarithms of vectors, to about an ulp, as straight-line arithmetic with fused multiply-add.
 
-exp x = 2^k exp r with |r| at most ln(2)/2, and Taylor's polynomial of r. log x = k log 2 + log(1 + f) by the series of
-s = f/(2 + f) with the coefficients of least error of the FreeBSD C library (e_log.c). Single precision is computed in double.
+exp x = 2^k exp r with |r| at most ln(2)/2, by the Taylor polynomial of r. log x = k log 2 + log(1 + f) by a series in
+s = f/(2 + f) with the minimax coefficients of the FreeBSD C library (e_log.c). Single precision is computed in double.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from .ir_writer import BOOL, LaneValue, Writer, constant
+from .ir_writer import BOOL, LONG, LaneValue, Writer, constant
 
-SHIFT = 1.5 * 2.0**52  # added to a number, it leaves the whole one next to it in the last bits
-LN2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)  # in parts, the first exact times a whole number
+SHIFT = 1.5 * 2.0**52  # x + SHIFT has the nearest integer of x in its last bits
+LN2 = (
+    6.93147180369123816490e-01,
+    1.90821492927058770002e-10,
+)  # ln 2 as a sum; products of integers k with the first part are exact
 TAYLOR = [1 / math.factorial(k) for k in range(13, 1, -1)]
 EVEN = (1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01)
 ODD = (1.479819860511658591e-01, 1.818357216161805012e-01, 2.857142874366239149e-01, 6.666666666666735130e-01)
 ROOT_HALF = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
-WHOLE = np.int64
 
 
 class _Doubles:
-    """Arithmetic in double precision on numbers of a `Writer` or constants."""
+    """Arithmetic in double precision on values of a `Writer` and Python floats."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
@@ -34,7 +36,7 @@ class _Doubles:
         return self.w.op(name, *(self.as_value(x) for x in values), dtype=dtype)
 
     def as_value(self, x: Any, dtype: Any = np.float64) -> LaneValue:
-        """A float of the program, or a constant of the given type."""
+        """A value of the IR itself; a Python number as a constant of the given dtype."""
         return x if isinstance(x, LaneValue) else constant(x, dtype)
 
     def add(self, x: Any, y: Any) -> LaneValue:
@@ -62,7 +64,7 @@ class _Doubles:
         return reduce(lambda total, c: self.fma(total, z, c), coefficients[1:], self.as_value(coefficients[0]))
 
     def integer_op(self, name: str, x: LaneValue, y: int | LaneValue) -> LaneValue:
-        return self.w.op(name, x, self.as_value(y, WHOLE))
+        return self.w.op(name, x, self.as_value(y, LONG))
 
     def power_of_two(self, k: LaneValue) -> LaneValue:
         """2^k for integers k from -1022 to 1023."""
@@ -70,14 +72,14 @@ class _Doubles:
 
 
 def _reduce_argument(d: _Doubles, x: LaneValue) -> tuple[LaneValue, LaneValue]:
-    """Argument reduction of the exponential: k and exp(r) - 1 for x = k ln 2 + r."""
+    """Argument reduction of the exponential: integer k, and exp(r) - 1, for x = k ln 2 + r."""
     shifted = d.fma(x, 1 / math.log(2), SHIFT)
     k = d.sub(shifted, SHIFT)
     r = d.fma(k, -LN2[0], x)
     rest = d.mul(k, -LN2[1])
     small = d.add(r, rest)
     lost = d.add(d.sub(r, small), rest)
-    bits = d.integer_op("shl", d.w.convert("bitcast", shifted, WHOLE), 12)  # the last bits, with their sign
+    bits = d.integer_op("shl", d.w.convert("bitcast", shifted, LONG), 12)  # the last bits, with their sign
     power = d.fma(d.mul(small, small), d.horner(small, TAYLOR), d.fma(lost, small, lost))
     return d.integer_op("ashr", bits, 12), d.add(small, power)
 
@@ -87,7 +89,7 @@ def exp(w: Writer, x: LaneValue) -> LaneValue:
     inside = d.select(d.compare("ogt", x, 720), 720, d.select(d.compare("olt", x, -760), -760, x))
     k, power = _reduce_argument(d, inside)
     half = d.integer_op("ashr", k, 1)
-    # in two steps, since 2^k may be no number where the product is
+    # 2^k in two factors: it may overflow or underflow where the result does not
     once = d.mul(d.add(power, 1), d.power_of_two(half))
     return d.mul(once, d.power_of_two(d.integer_op("sub", k, half)))
 
@@ -113,7 +115,7 @@ def tanh(w: Writer, x: LaneValue) -> LaneValue:
 def _log(d: _Doubles, u: LaneValue, correction: LaneValue | None) -> LaneValue:
     """log u + correction, where the correction is the rounding error of u, relative to u."""
     tiny = d.compare("olt", u, 2.0**-1022)
-    bits = d.w.convert("bitcast", d.select(tiny, d.mul(u, 2.0**54), u), WHOLE)
+    bits = d.w.convert("bitcast", d.select(tiny, d.mul(u, 2.0**54), u), LONG)
     k = d.integer_op("ashr", d.integer_op("sub", bits, ROOT_HALF), 52)
     f = d.sub(d.w.convert("bitcast", d.integer_op("sub", bits, d.integer_op("shl", k, 52)), np.float64), 1)
     k = d.sub(d.w.convert("sitofp", k, np.float64), d.select(tiny, 54, 0))
@@ -139,7 +141,7 @@ def log1p(w: Writer, x: LaneValue) -> LaneValue:
     d = _Doubles(w)
     u = d.add(x, 1)
     larger = d.compare("ogt", w.intrinsic("fabs", x), 1)
-    # what 1 + x was rounded by
+    # the rounding error of 1 + x
     lost = d.select(larger, d.sub(1, d.sub(u, x)), d.sub(x, d.sub(u, 1)))
     correction = d.select(d.compare("ogt", u, 2.0**60), 0, d.div(lost, u))
     found = _log(d, u, d.select(d.compare("oeq", u, 0), 0, correction))
@@ -149,7 +151,7 @@ def log1p(w: Writer, x: LaneValue) -> LaneValue:
 def rule_in_double(
     function: Callable[[Writer, LaneValue], LaneValue], library: Callable[[Writer, str, LaneValue], LaneValue]
 ) -> Callable:
-    """Rule that computes a function in double; from the C library on processors without fused multiply-add."""
+    """Rule that computes ``function`` in double precision; on processors without fused multiply-add it calls the C library."""
 
     def body(w: Writer, x: LaneValue) -> LaneValue:
         if x.dtype == np.float64:

@@ -1,4 +1,7 @@
-"""Writer of LLVM IR text: numbers shared by all lanes are scalars, others vectors with one entry per lane."""
+"""Writer of LLVM IR as text: values shared by all lanes are scalars, other values are vectors with one element per lane.
+
+Local optimisations happen while writing: common subexpressions are emitted once, and loop-invariant scalars are hoisted.
+"""
 
 from __future__ import annotations
 
@@ -22,27 +25,19 @@ PROPAGATES_NONFINITE = {
     "fsub",
     "fmul",
     "fneg",
-}  # to their results, what is infinite or no number: 0 * inf is no number
-BROADCASTS = ("insertelement", "shufflevector")  # of one number to all lanes
-NOT_HOISTED = (
-    "load",
-    "sdiv",
-    "udiv",
-    "srem",
-    "urem",
-    "call double @",
-    "call float @",
-    "call i",
-)  # where they stand: they may trap, or cost much
-RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'
-SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # now and then: as contacts act
+}  # an infinite or NaN operand makes the result infinite or NaN: 0 * inf is NaN
+BROADCASTS = ("insertelement", "shufflevector")  # instructions that broadcast a scalar
+# loop-invariant instructions that stay in their loop: they may trap, or cost much where the loop would not have run them
+NOT_HOISTED = ("load", "sdiv", "udiv", "srem", "urem", "call double @", "call float @", "call i")
+RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'  # branches such as huge arguments of the sine
+SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps with contact
 SSA_NAME = re.compile(r"%[\w.]+")
 BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class LaneValue:
-    """A number of the program: its name in the IR, its dtype, and whether it is a vector over lanes."""
+    """An SSA value or constant of the IR: its name or literal text, its dtype, and whether it is a vector with an element per lane."""
 
     name: str
     dtype: np.dtype
@@ -59,34 +54,39 @@ class LaneValue:
 
 @cache
 def llvm_scalar_type(dtype: Any) -> str:
-    """LLVM type of a scalar."""
+    """LLVM type of a scalar of a numpy dtype; cached, since numpy's ``dtype.name`` is slow."""
     try:
-        return TYPES[np.dtype(dtype).name]  # the name takes numpy a while
+        return TYPES[np.dtype(dtype).name]
     except (KeyError, TypeError) as error:
         raise Unsupported(f"numbers of type {dtype}") from error
 
 
 def constant(value: Any, dtype: Any) -> LaneValue:
-    """A constant, shared by all lanes."""
+    """A scalar constant of the IR."""
     dtype = np.dtype(dtype)
     llvm_scalar_type(dtype)
     if dtype == BOOL:
         return LaneValue("true" if value else "false", dtype, False)
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
-            exact = float(dtype.type(value))
+            exact = float(dtype.type(value))  # LLVM writes float constants as the bits of the equal double
         return LaneValue(f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", dtype, False)
     return LaneValue(str(int(value)), dtype, False)
 
 
 def memory_dtype(dtype: Any) -> np.dtype:
-    """The dtype of a number in memory: booleans are stored as bytes."""
+    """The dtype in which a value is stored in memory: booleans are bytes."""
     return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop being written: the line before it, where invariant code is hoisted to, and the results known there."""
+    """A loop that is being written.
+
+    Attributes:
+        lines, line: the line before the loop, to which loop-invariant instructions are hoisted.
+        available: results that are available there, by instruction.
+    """
 
     lines: list[str]
     line: int
@@ -97,33 +97,37 @@ class Loop:
 
 
 class Writer:
-    """Writes a function body for ``width`` lanes a vector, one basic block after the other.
+    """Writes the body of a function, one basic block after the other, for vectors of ``width`` lanes.
 
-    Common subexpressions are emitted once: `text` returns an earlier result that is visible in the present block.
+    Common subexpressions are emitted once: `emit_value` returns the result of an equal instruction that dominates the current block.
     """
 
     def __init__(self, width: int, fused: bool) -> None:
         self.width = width
-        self.fused = fused  # whether the processor multiplies and adds in one instruction
+        self.fused = fused  # whether the processor has fused multiply-add
         self.lines: list[str] = []
-        self.block = "entry"
-        self.declared: dict[str, str] = {}  # other functions by name: declarations or definitions
-        self.entry_lines: list[str] = []  # what the first block begins with
-        self.scratch_bytes = 0  # bytes of memory for arrays
-        self.available: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
-        self.active: LaneValue | None = None  # the lanes whose results matter, None: all
-        self.operands_of_difference: dict[str, tuple[LaneValue, LaneValue]] = {}  # of what numbers are
-        self.origins: dict[str, tuple] = {}  # how conditions and status integers were made: see `predicates`
-        self.implies_finite: dict[str, tuple[LaneValue, ...]] = {}  # of what is no finite number if one of them is none
-        self.loops: list[Loop] = []  # around the present block
-        self.depth: dict[str, int] = {}  # how many loops there are around a number
+        self.block = "entry"  # label of the current basic block
+        self.declared: dict[
+            str, str
+        ] = {}  # declarations and definitions of other functions, and global constants, by name
+        self.entry_lines: list[str] = []  # first lines of the entry block: addresses of scratch memory
+        self.scratch_bytes = 0  # scratch memory reserved so far
+        # Results by instruction, one table per scope. A scope sees the tables of the scopes around it: their blocks dominate it.
+        self.available: list[dict] = [{}]
+        self.active: LaneValue | None = None  # mask of the lanes whose results matter in the current scope; None: all
+        # facts about values, by name
+        self.operands_of_difference: dict[str, tuple[LaneValue, LaneValue]] = {}  # x -> (a, b) for x = a - b
+        self.origins: dict[str, tuple] = {}  # condition or status integer -> how it was computed, see `predicates`
+        self.implies_finite: dict[str, tuple[LaneValue, ...]] = {}  # x -> values that are finite if x is
+        self.loops: list[Loop] = []  # loops around the current block, outermost first
+        self.depth: dict[str, int] = {}  # value -> number of loops around its instruction
         self._count = 0
 
     def llvm_type(self, dtype: Any, is_vector: bool) -> str:
         return f"<{self.width} x {llvm_scalar_type(dtype)}>" if is_vector else llvm_scalar_type(dtype)
 
     def type_of(self, x: LaneValue) -> str:
-        """LLVM type of a number."""
+        """LLVM type of a value."""
         return self.llvm_type(x.dtype, x.is_vector)
 
     def typed_name(self, x: LaneValue) -> str:
@@ -136,7 +140,7 @@ class Writer:
         return f"{prefix}{self._count}"
 
     def emit_value(self, dtype: Any, is_vector: bool, instruction: str) -> LaneValue:
-        """Emits an instruction without side effects, hoisted out of loops if possible; returns its result."""
+        """Emits an instruction without side effects, hoisted out of the loops in which it is invariant; returns its result."""
         dtype = np.dtype(dtype)
         if (known := self.lookup((instruction, dtype))) is not None:
             return known
@@ -158,7 +162,7 @@ class Writer:
         return found
 
     def lookup(self, key: tuple) -> Any:
-        """Result computed before under ``key``, if it is visible in the present block."""
+        """Result of an earlier instruction, or of another ``key``, if it is available in the current block; else None."""
         for scope in reversed(self.available):
             if key in scope:
                 return scope[key]
@@ -174,7 +178,7 @@ class Writer:
             first.dtype if dtype is None else dtype, first.is_vector, self._instruction(name, operands)
         )
         if found.dtype == BOOL and found.name not in self.origins:
-            # of the operands before they were spread to all lanes
+            # the operands before they are broadcast: a comparison of scalars stays recognisable as one
             compared = name.startswith(("icmp", "fcmp"))
             self.origins[found.name] = ("compared", name, *values) if compared else (name, *values)
         elif name.partition(" ")[0] in PROPAGATES_NONFINITE:
@@ -185,7 +189,7 @@ class Writer:
         return f"{name} {self.type_of(values[0])} {', '.join(x.name for x in values)}"
 
     def find_result(self, name: str, *values: LaneValue) -> LaneValue | None:
-        """Result of an instruction that was emitted before for these operands, or None."""
+        """Result of an available instruction with these operands, or None."""
         operands = self.broadcast(values)
         return self.lookup((self._instruction(name, operands), operands[0].dtype))
 
@@ -203,7 +207,7 @@ class Writer:
         )
 
     def intrinsic(self, name: str, *values: LaneValue, dtype: Any = None, extra: str = "") -> LaneValue:
-        """Calls the intrinsic ``llvm.name`` on operands of one type, followed by ``extra`` operands."""
+        """Calls the intrinsic ``llvm.name`` on operands of one type; ``extra``: a further operand as text, such as "i1 false"."""
         operands = self.broadcast(values)
         first = operands[0]
         result = np.dtype(first.dtype if dtype is None else dtype)
@@ -219,7 +223,7 @@ class Writer:
         )
 
     def call_function(self, name: str, x: LaneValue, body: Callable[[Writer, LaneValue], LaneValue]) -> LaneValue:
-        """Calls ``body(writer, x)`` as an IR function, which is emitted once."""
+        """Calls an IR function of one argument, defined once for each type by ``body(writer, x)``."""
         function = f"@lanes.{name}.{self.type_suffix(x)}"
         if function not in self.declared:
             inside = Writer(self.width, self.fused)
@@ -236,10 +240,10 @@ class Writer:
         short = {"double": "f64", "float": "f32"}.get(llvm_scalar_type(x.dtype), llvm_scalar_type(x.dtype))
         return f"v{self.width}{short}" if x.is_vector else short
 
-    # shared numbers and vectors
+    # scalars and vectors
 
     def as_vector(self, x: LaneValue) -> LaneValue:
-        """A number broadcast to a vector."""
+        """The value as a vector: a scalar is broadcast."""
         if x.is_vector:
             return x
         if not x.name.startswith("%"):
@@ -253,11 +257,11 @@ class Writer:
         )
 
     def extract_lane(self, x: LaneValue, i: int) -> LaneValue:
-        """The number of lane i."""
+        """Element of lane i of a vector; a scalar itself."""
         return self.emit_value(x.dtype, False, f"extractelement {self.typed_name(x)}, i64 {i}") if x.is_vector else x
 
     def from_lanes(self, lanes: Sequence[LaneValue]) -> LaneValue:
-        """The vector made of one number per lane."""
+        """Vector of one scalar per lane."""
         kind_, found = self.llvm_type(lanes[0].dtype, True), "poison"
         for i, x in enumerate(lanes):
             now = self.emit_value(x.dtype, True, f"insertelement {kind_} {found}, {self.typed_name(x)}, i64 {i}")
@@ -265,16 +269,16 @@ class Writer:
         return now
 
     def broadcast(self, values: Iterable[LaneValue]) -> list[LaneValue]:
-        """Broadcasts all values to vectors if one of them is a vector."""
+        """Broadcasts all values to vectors if any of them is a vector."""
         values = list(values)
         return [self.as_vector(x) for x in values] if any(x.is_vector for x in values) else values
 
     def any_lane(self, x: LaneValue) -> LaneValue:
-        """Whether a condition holds in any lane."""
+        """Scalar condition: whether x holds in any lane."""
         return self._reduce_lanes("or", x)
 
     def all_lanes(self, x: LaneValue) -> LaneValue:
-        """Whether a condition holds in every lane."""
+        """Scalar condition: whether x holds in every lane."""
         return self._reduce_lanes("and", x)
 
     def _reduce_lanes(self, name: str, x: LaneValue) -> LaneValue:
@@ -285,12 +289,13 @@ class Writer:
         return self.emit_value(BOOL, False, f"call i1 {function}({self.typed_name(x)})")
 
     def conjunction(self, x: LaneValue, y: LaneValue | None) -> LaneValue:
+        """x and y, where None stands for true."""
         return x if y is None else self.op("and", x, y)
 
     # memory
 
     def address(self, pointer: str, dtype: Any, *, is_vector: bool, place: LaneValue | str) -> str:
-        """Address of an array entry in memory; a wide array has ``width`` numbers per entry."""
+        """Emits the address of an array entry in memory; ``is_vector``: entries are vectors of ``width`` elements."""
         name = "%" + self.fresh_name("p")
         at = place if isinstance(place, str) else self.typed_name(place)
         self.emit(f"{name} = getelementptr {self.llvm_type(memory_dtype(dtype), is_vector)}, ptr {pointer}, {at}")
@@ -309,7 +314,7 @@ class Writer:
         self.emit(f"store {self.typed_name(x)}, ptr {address}, align {kept.itemsize}")
 
     def reserve(self, count: int, dtype: Any, is_vector: bool) -> str:
-        """Reserves scratch memory for ``count`` numbers, or vectors."""
+        """Reserves scratch memory, aligned to 64 bytes, for ``count`` scalars or vectors, and returns its pointer."""
         name, self.scratch_bytes = "%" + self.fresh_name("m"), -(-self.scratch_bytes // 64) * 64
         self.entry_lines.append(f"  {name} = getelementptr i8, ptr %work, i64 {self.scratch_bytes}")
         self.scratch_bytes += count * memory_dtype(dtype).itemsize * (self.width if is_vector else 1)
@@ -319,7 +324,7 @@ class Writer:
 
     @contextmanager
     def loop_scope(self, active: LaneValue | None) -> Iterator[None]:
-        """Scope of a loop's blocks: invariant instructions are hoisted to the line before it."""
+        """Scope of a loop: invariant instructions in it are hoisted to the line before, which must be empty."""
         self.loops.append(Loop(self.lines, len(self.lines) - 1, self.available[-1]))
         try:
             with self.scope(active):
@@ -335,12 +340,12 @@ class Writer:
         self.emit(f"br label %{label}")
 
     def branch(self, which: LaneValue, yes: str, no: str, hint: str = "") -> None:
-        """Emits a conditional branch; ``hint`` RARE or SELDOM marks the first target as unlikely, so that it saves the registers it needs."""
+        """Emits a conditional branch; ``hint`` `RARE` or `SELDOM`: the first target is unlikely, so that the spills of registers are there."""
         self.emit(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
     @contextmanager
     def scope(self, active: LaneValue | None) -> Iterator[None]:
-        """Scope of blocks that may be skipped: results computed there are not visible after it. Only the ``active`` lanes matter inside."""
+        """Scope of blocks that may be skipped: their results are not available after it; only the lanes of the mask ``active`` matter in it."""
         outside, self.active = self.active, active
         self.available.append({})
         try:
@@ -350,7 +355,7 @@ class Writer:
             self.active = outside
 
     def phi(self, dtype: Any, is_vector: bool, sources: Sequence[tuple[LaneValue, str]]) -> LaneValue:
-        """Emits a phi node: a number that comes from one of several blocks."""
+        """Emits a phi node with pairs of a value and the label of the block that it comes from."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
         self.lines.append(f"  {found.name} = phi {self.type_of(found)} {parts}")

@@ -1,7 +1,7 @@
-"""Simplification of lane conditions, so that few instructions tell whether any lane takes a branch.
+"""Simplification of predicates, so that the test whether any lane takes a branch needs few instructions.
 
-Conditions shared by all lanes are tested once; finiteness of several numbers is tested in one comparison; a status is not assembled
-just to be compared with 0. `Writer.made` records how each condition was made.
+A predicate shared by all lanes is tested as a scalar; finiteness of several values is tested by one comparison; a status integer
+that is only compared with 0 is not assembled. `Writer.origins` records how predicates and status integers were computed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .ir_writer import BOOL, LaneValue, Writer, constant
 
 OPPOSITE = {"eq": "ne", "ne": "eq", "gt": "le", "le": "gt", "ge": "lt", "lt": "ge"}
 
-Literal = tuple[LaneValue, bool]  # a condition, and whether it or its opposite is meant
-Flag = tuple[LaneValue, int]  # a condition, and the bits that are set where it holds
+Literal = tuple[LaneValue, bool]  # a predicate, and False for its negation
+Flag = tuple[LaneValue, int]  # a predicate, and the bits that are set where it holds
 
 
 def negate(w: Writer, x: LaneValue) -> LaneValue:
-    """The negation of a condition."""
+    """The negation of a predicate; a comparison is replaced by the opposite one."""
     name, *parts = w.origins.get(x.name, ("",))
     if name == "not":
         return parts[0]
@@ -33,19 +33,20 @@ def negate(w: Writer, x: LaneValue) -> LaneValue:
 
 
 def _opposite(kind: str, order: str) -> str:
+    """The LLVM comparison that holds where another (icmp or fcmp, with its order) does not."""
     if order in ("ord", "uno"):
         return f"{kind} {'uno' if order == 'ord' else 'ord'}"
     if order in OPPOSITE:
         return f"{kind} {OPPOSITE[order]}"
-    sign = order[0] if kind == "icmp" else "u" if order[0] == "o" else "o"  # what has no order fails, or holds
+    sign = order[0] if kind == "icmp" else "u" if order[0] == "o" else "o"  # ordered and unordered: for NaN
     return f"{kind} {sign}{OPPOSITE[order[1:]]}"
 
 
-# whole numbers whose bits are conditions, as those of a status
+# status integers, whose bits are predicates
 
 
 def flags(w: Writer, x: LaneValue) -> list[Flag] | None:
-    """Bits that an integer may have set, each with its condition; None if unknown."""
+    """The bits that an integer may have set, each with the predicate for it; None if unknown."""
     if x.name == "0":
         return []
     name, *parts = w.origins.get(x.name, ("",))
@@ -53,14 +54,14 @@ def flags(w: Writer, x: LaneValue) -> list[Flag] | None:
 
 
 def with_flags(w: Writer, x: LaneValue, found: Sequence[Flag] | None) -> LaneValue:
-    """Records the bits that a number may have set; returns the number."""
+    """Records the flags of an integer, unless None; returns the integer."""
     if found is not None and x.name.startswith("%"):
         w.origins[x.name] = ("flags", *found)
     return x
 
 
 def flags_of_select(w: Writer, which: LaneValue, yes: LaneValue, no: LaneValue) -> list[Flag] | None:
-    """Flags of a selection between a constant and 0."""
+    """Flags of a selection between a constant and 0; None for other selections."""
     if no.name == "0" and yes.name.isdigit():
         return [(which, int(yes.name))]
     return [(negate(w, which), int(no.name))] if yes.name == "0" and no.name.isdigit() else None
@@ -73,7 +74,7 @@ def flags_of_or(w: Writer, x: LaneValue, y: LaneValue) -> list[Flag] | None:
 
 
 def flags_of_and(w: Writer, x: LaneValue, mask: LaneValue) -> list[Flag] | None:
-    """Flags of x & mask, if the mask clears none of them."""
+    """Flags of x & mask if the mask is known to clear none of them, else None."""
     found = flags(w, x)
     if found is None:
         return None
@@ -87,7 +88,7 @@ def flags_of_and(w: Writer, x: LaneValue, mask: LaneValue) -> list[Flag] | None:
 
 
 def conjuncts(w: Writer, x: LaneValue, holds: bool) -> Iterator[Literal]:
-    """Conjuncts of a condition (of its negation if ``holds`` is False)."""
+    """Conjuncts of a predicate, or of its negation if ``holds`` is False."""
     name, *parts = w.origins.get(x.name, ("",))
     if name == "not":
         yield from conjuncts(w, parts[0], not holds)
@@ -102,7 +103,10 @@ def conjuncts(w: Writer, x: LaneValue, holds: bool) -> Iterator[Literal]:
 
 
 def any_lane_where(w: Writer, asked: LaneValue, active: LaneValue | None) -> tuple[LaneValue, LaneValue]:
-    """Whether any ``active`` lane satisfies ``asked``, as one shared number; and the mask of these lanes."""
+    """A scalar, whether ``asked`` holds in any lane of the mask ``active``; and the mask of the lanes where it does.
+
+    Computed from the conjuncts of the negation: scalar ones, vectors, and tests of finiteness, which are merged.
+    """
     known = list(dict.fromkeys(conjuncts(w, asked, False)))
     numbers = [w.origins[x.name][1] for x, holds in known if holds and x.is_vector and _is_finite(w, x)]
     others = [(x, holds) for x, holds in known if not (holds and x.is_vector and _is_finite(w, x))]
@@ -127,10 +131,10 @@ def _is_finite(w: Writer, x: LaneValue) -> bool:
 
 
 def _add_finiteness_test(w: Writer, conditions: list[LaneValue], numbers: Sequence[LaneValue]) -> None:
-    """Appends to the conditions that all numbers are finite.
+    """Adds to a list of conjuncts that all ``numbers`` are finite.
 
-    x - x is 0 for finite x and NaN otherwise; the differences are OR-ed, and merged into an existing comparison with 0 if there is one.
-    Numbers that are terms of another one in the list need no test of their own.
+    x - x is 0 for finite x and NaN otherwise; the differences are OR-ed, and replace the 0 of a conjunct y >= 0 if there is one.
+    Operands whose finiteness follows from that of another number in the list need no test.
     """
     rest, terms = [x.name for x in numbers], set[str]()
     while rest:

@@ -1,7 +1,7 @@
-"""Cache keys of programs: a hash of everything that the code depends on, so that it can be found without emitting it again.
+"""Cache keys of programs: hashes of jaxprs, so that machine code is found on disk without emitting the program's IR.
 
-Programs with equal keys have the same operations, on the same kinds of operands, with the same parameters and constants. A program
-with a parameter that has no stable hash, such as a Python function, has no key.
+Programs with equal keys have the same primitives, shapes and dtypes, parameters and constants, and are emitted by the same
+source code. A program with a parameter that has no stable hash, such as a Python function, has no key.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.jaxpr_tools import is_literal
 
-# parameters that say how something is differentiated, batched, checked or placed, not what is computed
+# parameters of primitives that do not affect what is computed: rules for derivatives and batching, placement, names
 IGNORED_PARAMS = {
     "custom_jvp_call": {"jvp_jaxpr_fun", "symbolic_zeros", "num_consts"},
     "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts"},
@@ -42,20 +42,23 @@ class NoStableKey(Exception):
 
 
 def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
-    """Key of a program with these input ``variables``, whose values do not enter, and ``flags``; None if there is no stable key."""
-    named = _ProgramHasher(variables)
+    """Key of the program of a closed jaxpr, or None if it has no stable one.
+
+    ``variables``: inputs of the program; closed-over values of others are part of the key. ``flags``: further parts of it.
+    """
+    hasher = _ProgramHasher(variables)
     try:
-        named.value(flags)
-        named.closed_jaxpr(closed)
+        hasher.value(flags)
+        hasher.closed_jaxpr(closed)
     except NoStableKey as what:
-        log.info("a program is compiled anew in every process: what it is made of has no name, %s", what)
+        log.info("a program is not cached on disk, since it has a parameter without a stable hash: %s", what)
         return None
-    return named.digest()
+    return hasher.digest()
 
 
 @cache
 def _sources() -> bytes:
-    """Hash of the source of the modules that emit code."""
+    """Hash of the source code of the modules that emit programs."""
     root, found = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(
         [*(path for room in SOURCES for path in (root / room).glob("*.py")), root / "jaxtools/jaxpr_tools.py"]
@@ -65,14 +68,15 @@ def _sources() -> bytes:
 
 
 class _ProgramHasher:
-    """Accumulates the hash of a program."""
+    """Hash of a program, accumulated part by part; variables are numbered in the order of their definition."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.parts: list[bytes] = [_sources()]
         self.numbers: dict[Any, int] = {}
         self.inputs = set(variables)
-        self.jaxpr_numbers: dict[int, tuple[int, Any]] = {}  # jaxprs by where they are, which live as long as this
-        self.kinds: dict[Any, str] = {}  # of avals
+        # number of each jaxpr by its id, and the jaxpr, which is kept alive so that its id stays its own
+        self.jaxpr_numbers: dict[int, tuple[int, Any]] = {}
+        self.kinds: dict[Any, str] = {}  # text by aval
 
     def digest(self) -> str:
         return hashlib.sha256(b"\0".join(self.parts)).hexdigest()
@@ -81,7 +85,11 @@ class _ProgramHasher:
         self.parts.append(part.encode())
 
     def value(self, x: Any) -> None:
-        """Hashes a parameter of any supported type."""
+        """Adds a parameter of any supported type.
+
+        Raises:
+            NoStableKey: of another type.
+        """
         if type(x) in PLAIN_TYPES:
             self.text(f"{type(x).__name__} {x!r}")
         elif type(x) in (tuple, list):
@@ -123,7 +131,7 @@ class _ProgramHasher:
                 self.array(x)
 
     def jaxpr(self, jaxpr: Any) -> None:
-        # the same again has the same name
+        # a jaxpr that occurs again is not hashed again
         if id(jaxpr) in self.jaxpr_numbers:
             self.text(f"again {self.jaxpr_numbers[id(jaxpr)][0]}")
             return
