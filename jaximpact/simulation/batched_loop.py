@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..compiler.gpu.branch_free import merge_carry, segment
+from ..compiler.gpu.branch_free import deduplicate_carry, run_segment
 from ..jaxtools.derivative_rules import forward_first
 from ..jaxtools.progress import XLA_REPORTS, report_fraction
 from ..mechanics.status import Status
@@ -96,7 +96,7 @@ class BatchedLoop:
         motion_loop, steps = self.motion_loop, self.motion.steps
         *begin, kept = carry
         advance = lambda now: self.step_without_look(now, now[0].n + 1)
-        taken, whole = merge_carry(advance, tuple(begin))
+        taken, whole = deduplicate_carry(advance, tuple(begin))
 
         def turn(some: list) -> list:
             now = whole(some)
@@ -110,7 +110,7 @@ class BatchedLoop:
         def body(now: tuple) -> tuple:
             k, some, kept = now
             before = whole(some)[0].n
-            some, kept = segment(turn, some, kept, keep, LOOK)
+            some, kept = run_segment(turn, some, kept, keep, LOOK)
             state, row, account = whole(some)
             look = (state.n > before) & (state.n % LOOK == 0)
             looked = jax.tree.map(partial(jnp.where, look), motion_loop.stable(state, account), account)

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 
 import jaximpact as ji
-from jaximpact.compiler.gpu.array_emitter import DEVICE
+from jaximpact.compiler.gpu.array_emitter import DEVICE_RULES
 from jaximpact.compiler.gpu.triton import over_lanes as on_gpu
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.emitter import emit
@@ -339,10 +339,10 @@ def test_sines_of_a_kernel(dtype):
     for name, exact in (("sin", np.sin), ("cos", np.cos)):
         expected = exact(angles.astype(np.float64))
         # one by one: a program of XLA may compute a number twice, rounded once so and once so, which one kernel does not
-        found = np.asarray(DEVICE[name](None, jnp.asarray(angles)))
+        found = np.asarray(DEVICE_RULES[name](None, jnp.asarray(angles)))
         assert found.dtype == dtype
         assert np.max(np.abs(found - expected) / np.spacing(np.abs(expected).astype(dtype))) < 4
-        assert np.all(np.isnan(DEVICE[name](None, jnp.array([np.inf, np.nan, 8 * most], dtype))))
+        assert np.all(np.isnan(DEVICE_RULES[name](None, jnp.array([np.inf, np.nan, 8 * most], dtype))))
 
 
 def test_a_derivative_as_a_kernel():

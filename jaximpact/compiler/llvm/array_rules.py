@@ -10,9 +10,9 @@ import numpy as np
 from ..scalar import Unsupported, Value
 from ..scalar.cost import is_large
 from ..scalar.indexing import replaces_entries
-from ..scalar.interpreter import RULES as OF_NUMBERS
+from ..scalar.interpreter import RULES as SCALAR_RULES
 from ..scalar.reductions import arrange_axes
-from .array_linear_algebra import RULES as MATRICES
+from .array_linear_algebra import RULES as MATRIX_RULES
 from .arrays import (
     LargeArray,
     array_at,
@@ -326,10 +326,11 @@ RULES: dict[str, Callable] = {
     "concatenate": _concatenate, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
     "dot_general": _dot_general, "reduce_sum": _reduce_rule("add", lambda dtype: 0), "reduce_prod": _reduce_rule("mul", lambda dtype: 1),
     "reduce_max": _reduce_rule("max", _smallest_value), "reduce_min": _reduce_rule("min", _largest_value),
-    "reduce_or": _reduce_rule("or", _smallest_value), "reduce_and": _reduce_rule("and", _largest_value), "gather": _gather, "scatter": _scatter_rule(""),
+    "reduce_or": _reduce_rule("or", _smallest_value), "reduce_and": _reduce_rule("and", _largest_value), 
+    "gather": _gather, "scatter": _scatter_rule(""),
 }  # fmt: skip
 RULES |= {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}
-RULES |= MATRICES
+RULES |= MATRIX_RULES
 
 
 def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
@@ -343,7 +344,7 @@ def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[
         blocks = [as_large_array(e, x) for x in inputs]
         found = _elementwise(e, eqn, blocks) if name in ELEMENTWISE else RULES[name](e, eqn.params, *blocks)
         return [scalars_if_small(e, x) for x in (found if isinstance(found, list) else [found])]
-    if name not in OF_NUMBERS or is_large(eqn):
+    if name not in SCALAR_RULES or is_large(eqn):
         raise Unsupported(f"{name} of arrays of {max(v.aval.size for v in (*eqn.invars, *eqn.outvars))} entries")
-    found = OF_NUMBERS[name](machine, eqn, [as_scalars(x) for x in inputs])
+    found = SCALAR_RULES[name](machine, eqn, [as_scalars(x) for x in inputs])
     return [as_large_array(e, x) if x.size > e.max_scalars else x for x in found]

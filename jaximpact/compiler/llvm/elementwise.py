@@ -323,22 +323,37 @@ def _library_rule(name: str) -> Rule:
     return lambda w, params, values: call_library(w, name, *values)
 
 
+def _intrinsic_rule(name: str) -> Rule:
+    return lambda w, params, values: w.intrinsic(name, *values)
+
+
+def _rsqrt(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    return w.op("fdiv", constant_like(values[0], 1), w.intrinsic("sqrt", *values))
+
+
+def _one_minus_square(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    """(1 - x) (1 + x), which is accurate near 1, where 1 - x^2 cancels."""
+    (x,) = values
+    one = constant_like(x, 1)
+    return w.op("fmul", w.op("fsub", one, x), w.op("fadd", one, x))
+
+
 RULES: dict[str, Rule] = {
     "add": _arithmetic_rule("fadd", "add"), "add_any": _arithmetic_rule("fadd", "add"), "sub": _sub, "mul": _mul,
     "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": maximum, "min": minimum, "clamp": _clamp,
     "eq": comparison_rule("oeq", "eq", "eq"), "ne": _ne, "lt": comparison_rule("olt", "slt", "ult"),
-    "le": comparison_rule("ole", "sle", "ule"), "gt": comparison_rule("ogt", "sgt", "ugt"), "ge": comparison_rule("oge", "sge", "uge"),
-    "le_to": _total_order_rule("le"), "lt_to": _total_order_rule("lt"), "select_n": _select_n, "convert_element_type": _convert, "is_finite": _is_finite, "round": _round,
-    "floor": lambda w, params, values: w.intrinsic("floor", *values), "ceil": lambda w, params, values: w.intrinsic("ceil", *values),
-    "sqrt": lambda w, params, values: w.intrinsic("sqrt", *values), "square": lambda w, params, values: _mul(w, params, values * 2),
-    "one_minus_square": lambda w, params, values: w.op("fmul", w.op("fsub", constant_like(values[0], 1), values[0]), w.op("fadd", constant_like(values[0], 1), values[0])),
-    "rsqrt": lambda w, params, values: w.op("fdiv", constant_like(values[0], 1), w.intrinsic("sqrt", *values)),
-    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, params, values: sine(w, values[0], call_library),
+    "le": comparison_rule("ole", "sle", "ule"), "gt": comparison_rule("ogt", "sgt", "ugt"),
+    "ge": comparison_rule("oge", "sge", "uge"), "le_to": _total_order_rule("le"), "lt_to": _total_order_rule("lt"),
+    "select_n": _select_n, "convert_element_type": _convert, "is_finite": _is_finite, "round": _round,
+    "floor": _intrinsic_rule("floor"), "ceil": _intrinsic_rule("ceil"), "sqrt": _intrinsic_rule("sqrt"), "rsqrt": _rsqrt,
+    "square": lambda w, params, values: _mul(w, params, values * 2), "one_minus_square": _one_minus_square,
+    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic,
+    "sin": lambda w, params, values: sine(w, values[0], call_library),
     "cos": lambda w, params, values: cosine(w, values[0], call_library),
-    "and": _and, "or": _or,
-    "xor": lambda w, params, values: w.op("xor", *values), "not": _not, "shift_left": _shift_rule("shl"),
-    "shift_right_logical": _shift_rule("lshr"), "shift_right_arithmetic": _shift_rule("ashr"), "reduce_precision": _reduce_precision,
-    "population_count": lambda w, params, values: w.intrinsic("ctpop", *values),
+    "and": _and, "or": _or, "xor": lambda w, params, values: w.op("xor", *values), "not": _not,
+    "shift_left": _shift_rule("shl"), "shift_right_logical": _shift_rule("lshr"),
+    "shift_right_arithmetic": _shift_rule("ashr"), "reduce_precision": _reduce_precision,
+    "population_count": _intrinsic_rule("ctpop"),
     "clz": lambda w, params, values: w.intrinsic("ctlz", *values, extra="i1 false"),
 } | {name: _library_rule(function) for name, function in LIBRARY.items()} | {
     function.__name__: rule_in_double(function, call_library) for function in FUNCTIONS

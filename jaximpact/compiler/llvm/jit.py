@@ -175,7 +175,7 @@ def _load_or_compile(
                     text, about = fresh()
                     found = about + b"\n" + host().compile(text, loops)
                     compilations += 1
-                    cache.keep(key, found)
+                    cache.store(key, found)
                 about, code = found.split(b"\n", 1)
                 _programs[key] = host().load(code), about
             except RuntimeError as error:

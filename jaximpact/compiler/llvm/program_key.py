@@ -26,7 +26,8 @@ IGNORED_PARAMS = {
     "custom_jvp_call": {"jvp_jaxpr_fun", "symbolic_zeros", "num_consts"},
     "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts"},
     "custom_vmap_call": {"rule"},
-    "jit": {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name", "inline", "keep_unused", "compiler_options_kvs"},
+    "jit": {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name", "inline",
+            "keep_unused", "compiler_options_kvs"},
     "remat2": {"policy"},
     "checkpoint": {"policy"},
 }  # fmt: skip
