@@ -64,7 +64,7 @@ def nested_jaxprs(eqn: Any) -> list:
 
 
 def _nested_params(eqn: Any) -> list:
-    """The jaxprs in an equation's parameters, closed or open as they are there."""
+    """The jaxprs in an equation's parameters; closed ones stay closed."""
     found = []  # called for every equation many times: parameters that are no sequences make no list
     for value in eqn.params.values():
         if isinstance(value, _JAXPR_TYPES):

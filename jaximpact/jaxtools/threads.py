@@ -61,6 +61,7 @@ def abandon(futures: Iterable[Future]) -> None:
 
 
 def _is_running(future: Future) -> bool:
+    """Whether a call is not done, or jax still computes the arrays that it returned."""
     if future.cancelled() or not future.done():
         return not future.cancelled()
     return future.exception() is None and not all(map(_is_ready, jax.tree.leaves(future.result())))

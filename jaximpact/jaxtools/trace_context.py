@@ -20,6 +20,7 @@ except ImportError:  # pragma: no cover - another jax: all settings, not only th
 
 
 def _trace_state() -> Any:
+    """What differs between a thread within a jax transformation and one outside."""
     return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
 
 

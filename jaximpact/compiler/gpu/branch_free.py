@@ -133,7 +133,7 @@ def run_segment(body: Callable, carry: list, rows: Any, add_row: Callable, lengt
 def _run_on_scalars(
     step: Callable, store: Callable, operands: tuple, batched: Sequence, lanes: int, length: int
 ) -> tuple[list, Any]:
-    """Runs a segment for all lanes on scalars.
+    """`run_segment` for all lanes, on scalars.
 
     Args:
         step, store: ``step(constants, carry) -> carry``, ``store(constants, (rows, carry)) -> rows``, for one lane.

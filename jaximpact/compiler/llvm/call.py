@@ -251,6 +251,7 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
 
 
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
+    """Emits and compiles a closed jaxpr, or loads it from the cache; ``many``: for vectors of lanes."""
     max_scalars = MAX_SCALARS
     if (count := cost(closed)) > LONG_PROGRAM_OPS:
         max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)

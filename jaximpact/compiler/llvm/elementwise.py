@@ -204,6 +204,7 @@ def _round(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
 
 
 def _integer_pow(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    """Power with a constant integer exponent, by repeated squaring."""
     (x,) = values
     n = params["y"]
     if n == 0:

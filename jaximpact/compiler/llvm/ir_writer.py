@@ -131,6 +131,7 @@ class Writer:
         return self.llvm_type(x.dtype, x.is_vector)
 
     def typed_name(self, x: LaneValue) -> str:
+        """Type and name of a value, as operands are written."""
         return f"{self.type_of(x)} {x.name}"
 
     # instructions
@@ -169,6 +170,7 @@ class Writer:
         return None
 
     def emit(self, instruction: str) -> None:
+        """Writes a line: an instruction with side effects, or with a name of its own."""
         self.lines.append(f"  {instruction}")
 
     def op(self, name: str, *values: LaneValue, dtype: Any = None) -> LaneValue:
@@ -237,6 +239,7 @@ class Writer:
         return self.emit_value(x.dtype, x.is_vector, f"call {self.type_of(x)} {function}({self.typed_name(x)})")
 
     def type_suffix(self, x: LaneValue) -> str:
+        """Type of a value as it stands in names of intrinsics: "v4f64"."""
         short = {"double": "f64", "float": "f32"}.get(llvm_scalar_type(x.dtype), llvm_scalar_type(x.dtype))
         return f"v{self.width}{short}" if x.is_vector else short
 

@@ -83,6 +83,7 @@ class _ProgramHasher:
         return hashlib.sha256(b"\0".join(self.parts)).hexdigest()
 
     def text(self, part: str) -> None:
+        """Adds a text."""
         self.parts.append(part.encode())
 
     def value(self, x: Any) -> None:
@@ -119,6 +120,7 @@ class _ProgramHasher:
             raise NoStableKey(f"a {type(x).__name__}")
 
     def array(self, x: Any) -> None:
+        """Adds an array with its entries; NoStableKey for a tracer."""
         if is_traced(x):
             raise NoStableKey("a traced array")
         x = np.asarray(x)
@@ -126,6 +128,7 @@ class _ProgramHasher:
         self.parts.append(x.tobytes())
 
     def closed_jaxpr(self, closed: Any) -> None:
+        """Adds a jaxpr and its constants, but for those that are inputs of the program."""
         self.jaxpr(closed.jaxpr)
         for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
             if v not in self.inputs:
@@ -152,6 +155,7 @@ class _ProgramHasher:
         self.operands(jaxpr.outvars)
 
     def number_variables(self, variables: Sequence[Any]) -> None:
+        """Numbers variables where they are defined, and adds their shapes and dtypes."""
         for v in variables:
             self.numbers[v] = len(self.numbers)
             self.text(self.kind(v.aval))
@@ -162,6 +166,7 @@ class _ProgramHasher:
         return self.kinds[aval]
 
     def operands(self, operands: Sequence[Any]) -> None:
+        """Adds the numbers of variables and the values of literals."""
         for v in operands:
             if is_literal(v):
                 self.text(self.kind(v.aval))

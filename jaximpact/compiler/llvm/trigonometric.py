@@ -89,6 +89,7 @@ def _sine_cosine(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, 
 
 
 def _sine_cosine_of_any_size(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
+    """Sine and cosine by polynomials, with a branch for huge angles that is taken if any lane has one."""
     key = ("sine and cosine of", x)
     if (known := w.lookup(key)) is not None:
         return known
@@ -118,6 +119,7 @@ def _sine_cosine_of_huge(w: Writer, x: LaneValue, library: Library) -> tuple[Lan
 
 
 def _sine_cosine_of_moderate(w: Writer, x: LaneValue, precision: Precision) -> tuple[LaneValue, LaneValue]:
+    """Sine and cosine of angles up to ``precision.large``, by argument reduction and polynomials."""
     fma = lambda a, b, c: w.intrinsic("fma", a, b, c)
     mul, sub = (lambda a, b, name=name: w.op(name, a, b) for name in ("fmul", "fsub"))
     real, whole = (lambda value: constant(value, x.dtype)), (lambda value: constant(value, precision.whole))

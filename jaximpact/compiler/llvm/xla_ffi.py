@@ -183,6 +183,7 @@ def lane_pool() -> ThreadPoolExecutor:
 
 
 def _read_pointer(address: int) -> int:
+    """The pointer stored at an address."""
     return ctypes.c_void_p.from_address(address).value or 0
 
 
@@ -218,6 +219,8 @@ def _make_error(api: int, text: str) -> int | None:
 
 
 def _make_handler(call: Callable, shapes: Sequence, outputs: Sequence) -> Callable[[int], int | None]:
+    """Python handler of XLA's calls: answers the question for its version, else runs ``call``; an exception becomes XLA's error."""
+
     def handler(frame: int) -> int | None:
         api, extension = _read_pointer(frame + API), _read_pointer(frame + EXTENSION)
         try:

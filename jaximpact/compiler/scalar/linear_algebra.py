@@ -109,9 +109,9 @@ def _eigh(p: Any) -> Callable:
 
     def rotate(a: Array, v: Array, i: int, j: int) -> tuple[Array, Array]:
         """One Jacobi rotation of a and of the eigenvectors v, which makes a[i, j] zero."""
-        off = a[i, j]
+        off, difference = a[i, j], a[j, j] - a[i, i]
         nonzero = jnp.abs(off) > 0
-        theta = (a[j, j] - a[i, i]) / (2 * jnp.where(nonzero, off, 1))
+        theta = difference / (2 * jnp.where(nonzero, off, 1))
         t = jnp.where(theta >= 0, 1.0, -1.0) / (jnp.abs(theta) + jnp.sqrt(1 + theta * theta))
         t = jnp.where(nonzero, t, 0)
         c = 1 / jnp.sqrt(1 + t * t)
