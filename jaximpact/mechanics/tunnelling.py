@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from .linearisation import Metric, is_flat, jacobian
 from .problem import Problem
+from .switches import gap_switches
 
 STEEP = 0.125  # of what its normal could change a gap over the step: along a surface, or past an edge, a step changes it by less
 APART = 0.5  # cosine between the normals at the ends of a step, below which they point apart: 60 degrees
@@ -82,4 +83,8 @@ def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
     ends = (zero, one(before), one(falling)), (zero + 1, one(after), one(rising))
     least = lax.fori_loop(0, PLACES, look, (*ends, one(after)))[2]
     rounding = ROUNDING * jnp.finfo(q.dtype).eps * one(jnp.abs(before) + jnp.abs(after) + jnp.abs(rising - falling))
-    return jnp.any(acting & (cosine < TURNED)) | (jnp.any(turns) & (least < -rounding))
+    through = jnp.any(turns) & (least < -rounding)
+    # past a kink a normal turns at once, which is no curvature, and a body that slides over an edge cuts it short by a part of its step
+    if gap_switches(problem, t, q, args) is not None:
+        return through & ~jnp.any(acting & which)
+    return through | jnp.any(acting & (cosine < TURNED))

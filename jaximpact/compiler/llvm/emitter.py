@@ -69,9 +69,10 @@ class LLVMEmitter:
 
     has_memory = True
 
-    def __init__(self, width: int, fused: bool, max_scalars: int) -> None:
-        self.w = Writer(width, fused)
+    def __init__(self, width: int, register: int, fused: bool, max_scalars: int) -> None:
+        self.w, self.register = Writer(width, fused), register  # lanes of a vector, and of one register
         self.max_scalars = max_scalars
+        self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
         self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
         # a single motion counts the iterations of its outermost loop in memory, for a progress bar in another thread
         self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
@@ -197,17 +198,23 @@ class LLVMEmitter:
         for i in order:
             selected = self.selects_branch(which, i, last)
             before, inside, after = w.block, w.fresh_name("inside"), w.fresh_name("outside")
-            taken, lanes = (selected, selected)
+            by_register = selected.is_vector and w.width > self.register
+            by_register = by_register and not any(isinstance(x, LargeArray) for x in (*operands, *results))
+            taken, lanes = selected, selected
             if selected.is_vector:
-                taken, lanes = predicates.any_lane_where(w, selected, w.active)
+                active = w.active if not by_register or self.live is None else w.conjunction(self.live, w.active)
+                taken, lanes = predicates.any_lane_where(w, selected, active)
             w.branch(taken, inside, after, SELDOM)
             w.begin_block(inside)
             with w.scope(lanes if selected.is_vector else w.active):
-                found = branches[i](operands)
-                new = self.flatten(found, varies)
-                if selected.is_vector:
-                    new = [w.select(lanes, x, y) for x, y in zip(new, now, strict=True)]
-                self.store_large(results, found, lanes if selected.is_vector else None)
+                if by_register:
+                    new = self.run_by_register(branches[i], operands, varies, lanes, now)
+                else:
+                    found = branches[i](operands)
+                    new = self.flatten(found, varies)
+                    if selected.is_vector:
+                        new = [w.select(lanes, x, y) for x, y in zip(new, now, strict=True)]
+                    self.store_large(results, found, lanes if selected.is_vector else None)
                 end = w.block
                 w.jump(after)
             w.begin_block(after)
@@ -221,6 +228,42 @@ class LLVMEmitter:
             return bits[0][0] if i else predicates.negate(self.w, bits[0][0])
         name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
         return self.w.op(name, which, constant(i, INT), dtype=BOOL)
+
+    def run_by_register(
+        self, branch: Callable, operands: list[Value], varies: Sequence[bool], lanes: LaneValue, now: list[LaneValue]
+    ) -> list[LaneValue]:
+        """Emits an expensive branch for one register of a vector after the other, and skips those in which no lane selects it.
+
+        Returns the branch's scalars in the lanes of the mask ``lanes``, else ``now``.
+        """
+        w, width, bits = self.w, self.w.width, self.w.mask_as_integer(lanes)
+        results = [w.reserve(1, x.dtype, True) for x in now]
+        for place, x in zip(results, now, strict=True):
+            w.store(place, x)
+        w.lines.append("")  # for stores of the vectors that the branch reads
+        store_line = len(w.lines) - 1
+
+        def run_register(i: LaneValue, _: list[LaneValue]) -> list[LaneValue]:
+            with w.register_scope(self.register) as view:
+                mask = w.mask_of_register(bits, i)
+                inside, after = w.fresh_name("inside"), w.fresh_name("outside")
+                w.branch(w.any_lane(mask), inside, after)
+                w.begin_block(inside)
+                w.lines.append("")  # for loads of their parts
+                load_line = len(w.lines) - 1
+                part = lambda y: view.part_of(y) if isinstance(y, LaneValue) else y
+                with w.scope(mask):
+                    found = self.flatten(branch([object_array(x.shape, map(part, x.flat)) for x in operands]), varies)
+                    for place, x in zip(results, found, strict=True):
+                        address = w.address(place, x.dtype, is_vector=True, place=i)
+                        w.store(address, w.select(mask, x, w.load(address, x.dtype, True)))
+                view.emit_parts(store_line, load_line, i)
+                w.jump(after)
+                w.begin_block(after)
+            return []
+
+        arrays.counted_loop(self, width // self.register, [], run_register)
+        return [w.load(place, x.dtype, True) for place, x in zip(results, now, strict=True)]
 
     def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         p = eqn.params
@@ -286,6 +329,7 @@ def emit(
     varies: Sequence[bool],
     width: int,
     fused: bool,
+    register: int | None = None,
     max_scalars: int = MAX_SCALARS,
 ) -> ProgramText:
     """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes, as a function with the C signature
@@ -298,13 +342,14 @@ def emit(
         varies: for each input, whether it differs between lanes.
         width: lanes of a vector.
         fused: whether the processor has fused multiply-add.
+        register: lanes of a register, if a vector takes several.
         max_scalars: entries of the largest array that is taken apart into scalars.
 
     An input or result that differs between lanes has the layout (entries, padded lanes), where padded lanes are a multiple of
     ``width``; rows of a `stream` have (entries, rows, padded lanes). Other inputs are arrays in C order. ``given`` holds the
     sequences of a `stream`, one entry per iteration. ``work`` is scratch memory. Booleans are bytes.
     """
-    e = LLVMEmitter(width, fused, max_scalars)
+    e = LLVMEmitter(width, register or width, fused, max_scalars)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
     w.emit(f"%above = add i64 %lanes, {width - 1}")
     w.emit(f"%blocks = udiv i64 %above, {width}")
@@ -322,6 +367,9 @@ def emit(
     w.emit("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
     head = len(w.lines) - 1
     w.emit(f"%lane = mul i64 %number, {width}")
+    if width > e.register:  # the padding of the last vector selects no branch
+        indices = w.lane_indices(LaneValue("%lane", LONG, False))
+        e.live = w.op("icmp slt", indices, LaneValue("%lanes", LONG, False), dtype=BOOL)
     values = dict(
         zip(variables, (shared[id(s)] if id(s) in shared else arrays.read_input(e, s) for s in sources), strict=True)
     )

@@ -115,6 +115,7 @@ class Writer:
         # Results by instruction, one table per scope. A scope sees the tables of the scopes around it: their blocks dominate it.
         self.available: list[dict] = [{}]
         self.active: LaneValue | None = None  # mask of the lanes whose results matter in the current scope; None: all
+        self.register_view: RegisterView | None = None  # within `register_scope`
         # facts about values, by name
         self.operands_of_difference: dict[str, tuple[LaneValue, LaneValue]] = {}  # x -> (a, b) for x = a - b
         self.origins: dict[str, tuple] = {}  # condition or status integer -> how it was computed, see `predicates`
@@ -167,7 +168,7 @@ class Writer:
         for scope in reversed(self.available):
             if key in scope:
                 return scope[key]
-        return None
+        return None if self.register_view is None else self.register_view.lookup(key)
 
     def emit(self, instruction: str) -> None:
         """Writes a line: an instruction with side effects, or with a name of its own."""
@@ -271,6 +272,11 @@ class Writer:
             found = now.name
         return now
 
+    def lane_indices(self, first: LaneValue) -> LaneValue:
+        """Vector first, first + 1, ... over the lanes."""
+        steps = ", ".join(f"{llvm_scalar_type(first.dtype)} {i}" for i in range(self.width))
+        return self.op("add", first, LaneValue(f"<{steps}>", first.dtype, True))
+
     def broadcast(self, values: Iterable[LaneValue]) -> list[LaneValue]:
         """Broadcasts all values to vectors if any of them is a vector."""
         values = list(values)
@@ -357,9 +363,96 @@ class Writer:
             self.available.pop()
             self.active = outside
 
+    @contextmanager
+    def register_scope(self, width: int) -> Iterator[RegisterView]:
+        """Scope of blocks for the ``width`` lanes of one register, where vectors take several; they can read its parts of earlier vectors."""
+        before = self.width, self.available, self.active, self.register_view, self.loops
+        view = RegisterView(self, width)
+        self.width, self.available, self.active, self.register_view, self.loops = width, [{}], None, view, []
+        try:
+            yield view
+        finally:
+            self.width, self.available, self.active, self.register_view, self.loops = before
+
+    def mask_as_integer(self, which: LaneValue) -> LaneValue:
+        """A mask over all lanes as an integer of 64 bits, a bit per lane."""
+        found = self.emit_value(LONG, False, f"bitcast {self.typed_name(which)} to i{self.width}")
+        return found if self.width == 64 else self.emit_value(LONG, False, f"zext i{self.width} {found.name} to i64")
+
+    def mask_of_register(self, bits: LaneValue, i: LaneValue) -> LaneValue:
+        """Mask over the lanes of register i, from `mask_as_integer`."""
+        shifted = self.op("lshr", bits, self.op("mul", i, constant(self.width, LONG)))
+        part = self.emit_value(LONG, False, f"trunc i64 {shifted.name} to i{self.width}")
+        return self.emit_value(BOOL, True, f"bitcast i{self.width} {part.name} to {self.llvm_type(BOOL, True)}")
+
     def phi(self, dtype: Any, is_vector: bool, sources: Sequence[tuple[LaneValue, str]]) -> LaneValue:
         """Emits a phi node with pairs of a value and the label of the block that it comes from."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
         self.lines.append(f"  {found.name} = phi {self.type_of(found)} {parts}")
         return found
+
+
+class RegisterView:
+    """One register's view of vectors of several registers, for the blocks of a `Writer.register_scope`.
+
+    A vector that the blocks use is stored in memory before them, and the register's part of it is loaded at their beginning.
+    """
+
+    def __init__(self, w: Writer, width: int) -> None:
+        self.w, self.available, self.full_width, self.width = w, w.available, w.width, width
+        self.parts: dict[LaneValue, LaneValue] = {}  # vector -> the register's part of it
+        self.vectors: dict[str, LaneValue] = {}  # name of a part -> vector
+
+    def part_of(self, x: LaneValue) -> LaneValue:
+        """The register's part of a vector; a scalar itself."""
+        if not x.is_vector:
+            return x
+        if x not in self.parts:
+            self.parts[x] = found = (
+                LaneValue("%part" + self.w.fresh_name(""), x.dtype, True) if x.name.startswith("%") else x
+            )
+            self.vectors[found.name] = x
+        return self.parts[x]
+
+    def lookup(self, key: tuple) -> Any:
+        """Part of the result of an earlier instruction on whole vectors that equals one on parts; None if there is none (`Writer.lookup`)."""
+        what, other = key
+        if not isinstance(what, str):  # arrays in memory
+            return None
+        vectors = self.vectors
+        if isinstance(other, LaneValue):
+            outer = (what, vectors.get(other.name, other))
+        else:
+            # the instruction with whole vectors in place of their parts
+            whole = SSA_NAME.sub(lambda name: vectors[name[0]].name if name[0] in vectors else name[0], what)
+            whole = whole.replace(f"<{self.width} x ", f"<{self.full_width} x ")
+            outer = (whole.replace(f".v{self.width}", f".v{self.full_width}"), other)
+        for scope in reversed(self.available):
+            if outer in scope:
+                found = scope[outer]
+                return self.part_of(found) if isinstance(found, LaneValue) else tuple(map(self.part_of, found))
+        return None
+
+    def emit_parts(self, store_line: int, load_line: int, i: LaneValue) -> None:
+        """Writes the stores of the vectors whose parts are used after ``load_line``, and the loads of register i's parts.
+
+        The stores go to the line ``store_line`` before the blocks, the loads to ``load_line`` at their beginning.
+        """
+        w = self.w
+        used = set(SSA_NAME.findall("\n".join(w.lines[load_line:])))
+        pairs = [(x, part) for x, part in self.parts.items() if part.name in used]
+        stores, loads = list[str](), list[str]()
+        before = w.lines, w.width, w.register_view
+        w.register_view = None
+        w.available.append({})  # these results are available nowhere else
+        for x, part in pairs:
+            w.lines, w.width = stores, self.full_width
+            place = w.reserve(1, x.dtype, True)
+            w.store(place, x)
+            w.lines, w.width = loads, self.width
+            found = w.load(w.address(place, x.dtype, is_vector=True, place=i), x.dtype, True)
+            loads[-1] = loads[-1].replace(f"{found.name} =", f"{part.name} =")
+        w.available.pop()
+        w.lines, w.width, w.register_view = before
+        w.lines[store_line], w.lines[load_line] = "\n".join(stores), "\n".join(loads)
