@@ -83,7 +83,7 @@ def counted_loop(
     body: Callable[[LaneValue, list[LaneValue]], list[LaneValue]],
     first: LaneValue | None = None,
 ) -> list[LaneValue]:
-    """Emits ``carry = body(i, carry)`` for i from ``first`` (0; must be < n) to n - 1, and returns the last carry."""
+    """Emits ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1, and returns the last carry."""
     if n == 0:
         return start
     w = e.w
@@ -104,7 +104,7 @@ def counted_loop(
 
 
 def for_range(e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None) -> None:
-    """Emits ``body(i)`` for i from ``first`` (0; must be < n) to n - 1."""
+    """Emits ``body(i)`` for i from ``first`` (default 0, must be < n) to n - 1."""
     counted_loop(e, n, [], lambda i, _: body(i) or [], first)  # type: ignore[func-returns-value]
 
 

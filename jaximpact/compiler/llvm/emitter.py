@@ -3,6 +3,9 @@
 Control flow stays control flow: a loop runs while any lane of the vector continues, and the other lanes keep their carry. Of the
 branches of a `cond` the shortest may always run; each other one runs if any lane selects it. A primitive without a rule raises
 `Unsupported`.
+
+Layout of arrays in memory: an input or result that differs between lanes is (entries, padded lanes), where padded lanes are a multiple
+of the vector width; rows of a `stream` are (entries, rows, padded lanes). Inputs shared by all lanes are in C order. Booleans are bytes.
 """
 
 from __future__ import annotations
@@ -336,18 +339,15 @@ def emit(
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
+    where ``given`` are the sequences of a `stream`, one entry per iteration, and ``work`` is scratch memory.
+
     Args:
         closed: the jaxpr. What it closes over is a constant of the program unless it is among ``variables``.
         variables: inputs of the program, in the order of ``entries``.
         varies: for each input, whether it differs between lanes.
-        width: lanes of a vector.
+        width, register: lanes of a vector, and of a register if a vector takes several.
         fused: whether the processor has fused multiply-add.
-        register: lanes of a register, if a vector takes several.
         max_scalars: entries of the largest array that is taken apart into scalars.
-
-    An input or result that differs between lanes has the layout (entries, padded lanes), where padded lanes are a multiple of
-    ``width``; rows of a `stream` have (entries, rows, padded lanes). Other inputs are arrays in C order. ``given`` holds the
-    sequences of a `stream`, one entry per iteration. ``work`` is scratch memory. Booleans are bytes.
     """
     e = LLVMEmitter(width, register or width, fused, max_scalars)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
@@ -370,10 +370,9 @@ def emit(
     if width > e.register:  # the padding of the last vector selects no branch
         indices = w.lane_indices(LaneValue("%lane", LONG, False))
         e.live = w.op("icmp slt", indices, LaneValue("%lanes", LONG, False), dtype=BOOL)
-    values = dict(
+    machine.input_values = values = dict(
         zip(variables, (shared[id(s)] if id(s) in shared else arrays.read_input(e, s) for s in sources), strict=True)
     )
-    machine.input_values = values
     found = machine.run(closed, [values[v] for v in jaxpr.invars])
     rows = [
         _store_result(e, target, arrays.scalars_if_small(e, x)) or e.is_empty_row(x)
@@ -385,11 +384,16 @@ def emit(
     w.emit("br i1 %more, label %block, label %done")
     w.begin_block("done")
     w.emit("ret void")
+    return ProgramText(_module_text(w), width, rows, w.scratch_bytes)
+
+
+def _module_text(w: Writer) -> str:
+    """IR of a module: the function `FUNCTION_NAME` with the writer's lines, and what it calls."""
     body = "\n".join([*w.entry_lines, *w.lines])
     others = "\n".join(w.declared.values())
     # spilled vectors lie on the stack: aligned to a cache line, none of them crosses two
     opening = f"define void @{FUNCTION_NAME}({FUNCTION_PARAMETERS}) nounwind alignstack(64) {{"
-    return ProgramText(f"{opening}\nentry:\n{body}\n}}\n{others}\n", width, rows, w.scratch_bytes)
+    return f"{opening}\nentry:\n{body}\n}}\n{others}\n"
 
 
 def value_key(x: Value) -> Any:

@@ -71,7 +71,7 @@ def cosine(w: Writer, x: LaneValue, library: Library) -> LaneValue:
 
 
 def _sine_cosine(w: Writer, x: LaneValue, library: Library) -> tuple[LaneValue, LaneValue]:
-    """Sine and cosine of x in its own precision; those of a - b reuse those of b - a if they are there. Half precision goes by single."""
+    """Sine and cosine of x in its own precision; those of a - b reuse those of b - a if these were emitted. Half precision is computed in single."""
     a, b = w.operands_of_difference.get(x.name, (x, None))
     if a == b:
         return x, w.op("fadd", x, constant(1, x.dtype))  # x = a - a is 0 or NaN
