@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..jaxtools.argument_checks import check_counts, is_pair, named_leaves, real, several, with_leaves
+from ..jaxtools.argument_checks import as_tuple, check_counts, is_pair, named_leaves, real, with_leaves
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
@@ -176,7 +176,7 @@ def bifurcation(
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
     check_direction(direction)
-    path = several(parameter)
+    path = as_tuple(parameter)
     name = ".".join(map(str, path))
     q0, v0 = (real(name, value) for name, value in {"q0": q0, "v0": v0}.items())
     if not {q0.ndim, v0.ndim} <= {1, 2}:
@@ -302,7 +302,7 @@ def two_parameter_map(
     if tolerance is not None:
         distance("tolerance", tolerance)
     x, y = (sweep_values(f"values[{i}]", values[i]) for i in range(2))
-    first, second = map(several, parameters)
+    first, second = map(as_tuple, parameters)
     if first == second:
         raise ValueError(f"parameters must differ, got {parameters!r}")
     across, up = (grid.ravel() for grid in np.meshgrid(x, y))

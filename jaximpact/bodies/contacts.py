@@ -12,7 +12,7 @@ from jax import Array, lax
 
 from ..compiler.scalar import Unsupported
 from ..jaxtools import linalg
-from ..jaxtools.linalg import solve_by_products
+from ..jaxtools.linalg import solve_matrix_free
 from ..mechanics.linearisation import ORTHOGONAL, Metric
 from .mprgp_call import solve_mprgp
 
@@ -108,7 +108,7 @@ class PairContacts:
         def forces(offset: Array, closed: Array) -> Array:
             known = jnp.where(closed, scale, 0)
             product = lambda x: known * self.velocity(self.jump(known * x))
-            return known * solve_by_products(product, -known * offset)
+            return known * solve_matrix_free(product, -known * offset)
 
         return forces
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..jaxtools.batched_branch import work_where
+from ..jaxtools.batched_branch import run_where_pending
 from ..mechanics.contact.laws import ContactLaw
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
@@ -95,7 +95,7 @@ class Listing(Wrapping):
             return x
 
         state.state.relisted(keep)  # what the state holds of contacts
-        new, guess, *of_state = work_where(
+        new, guess, *of_state = run_where_pending(
             work, stale, (before, lax.stop_gradient(state.impulse), *kept), (points, reach, skin)
         )
         entries = iter(of_state)

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.llvm.emitter import NAME
+from ..compiler.llvm.emitter import FUNCTION_NAME
 from ..compiler.llvm.jit import compile_module
-from ..compiler.llvm.xla_ffi import cores
+from ..compiler.llvm.xla_ffi import lane_pool
 
 FAST = ("reassoc", "nsz", "contract", "arcp")  # sums in any order, but what is no number stays so
 POWER = 8  # steps of the power method for the largest eigenvalue
@@ -47,7 +47,7 @@ class Writer:
         self.pointer = ir.PointerType()
         self.module = ir.Module()
         kind = ir.FunctionType(ir.VoidType(), [self.pointer] * 4 + [self.long] * 2)
-        self.function = ir.Function(self.module, kind, NAME)
+        self.function = ir.Function(self.module, kind, FUNCTION_NAME)
         self.at = ir.IRBuilder(self.function.append_basic_block("entry"))
 
     # numbers
@@ -478,6 +478,6 @@ def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[n
         if len(lanes) == 1:
             lane(0, operands, results)
         else:
-            list(cores().map(lambda k: lane(k, operands, results), lanes))
+            list(lane_pool().map(lambda k: lane(k, operands, results), lanes))
 
     return call

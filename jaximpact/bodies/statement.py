@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ..jaxtools.argument_checks import MAX_COUNT, check_memory, check_whole, is_number
-from ..jaxtools.shapes import array, arrays, shape_of_result
+from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import OfBodies
 from .contacts import PairContacts, responses
@@ -170,8 +170,8 @@ class Bodies(OfBodies):
         if self.obstacles is None:
             return 0
         time, one = jax.ShapeDtypeStruct((), q.dtype), jax.ShapeDtypeStruct((self.dimension(q),), q.dtype)
-        own = args if self.each is None else _of_one(shape_of_result(arrays, self.each, time, args))
-        return self.number * shape_of_result(array, self.obstacles, time, one, own).size
+        own = args if self.each is None else _of_one(shape_of_result(as_array_tree, self.each, time, args))
+        return self.number * shape_of_result(as_array, self.obstacles, time, one, own).size
 
     def contact_count(self, t: Any, q: Array, args: Any) -> int:
         """Number m of contacts: pair slots of the neighbour list, and contacts with obstacles."""

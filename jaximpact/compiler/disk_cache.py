@@ -1,7 +1,7 @@
-"""Compiled programs on disk, reused by later processes.
+"""Cache of compiled programs on disk, shared by processes.
 
-They are machine code: a folder or file is used only if it belongs to this user and nobody else may write to it. A file begins with a
-checksum; damaged files are ignored. Files are written atomically, so that processes may share the folder.
+The files are machine code: a folder or file is used only if it belongs to this user and nobody else may write to it. A file begins
+with a checksum, and damaged files are ignored. Files are written atomically, since several processes may use the folder.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-VARIABLE = "JAXIMPACT_CACHE"  # a folder, or "off"
-LIMIT = 256 * 2**20  # bytes; beyond, what was not used for longest goes
-MARK = b"jaximpact\n"
+CACHE_VARIABLE = "JAXIMPACT_CACHE"  # a folder, or "off"
+MAX_CACHE_BYTES = 256 * 2**20  # beyond it the least recently used files are removed
+MARK = b"jaximpact\n"  # first bytes of a file
 log = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Folder of compiled programs: the environment variable `VARIABLE`, or the user's cache folder; None for no cache."""
-    asked = os.environ.get(VARIABLE, "")
+    """Folder of the cache: by the environment variable `CACHE_VARIABLE`, or in the user's cache folder; None if there is no cache."""
+    asked = os.environ.get(CACHE_VARIABLE, "")
     if asked.lower() == "off":
         return None
     if asked:
-        return _usable(Path(asked).expanduser())
+        return _trusted_folder(Path(asked).expanduser())
     if sys.platform == "darwin":
         base = Path("~/Library/Caches").expanduser()
     elif sys.platform == "win32":
@@ -36,12 +36,12 @@ def folder() -> Path | None:
     else:
         given = Path(os.environ.get("XDG_CACHE_HOME", ""))
         base = given if given.is_absolute() else Path("~/.cache").expanduser()
-    return _usable(base / "jaximpact")
+    return _trusted_folder(base / "jaximpact")
 
 
 @cache
-def _usable(path: Path) -> Path | None:
-    """The folder, created if necessary; None if it cannot be created or trusted."""
+def _trusted_folder(path: Path) -> Path | None:
+    """The folder, created if necessary; None if it cannot be created, or others can write to it."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _is_mine(path.lstat()) and path.is_dir():
@@ -53,15 +53,15 @@ def _usable(path: Path) -> Path | None:
 
 
 def _is_mine(found: os.stat_result) -> bool:
-    """Whether a file belongs to this user and nobody else may write to it; never true of a link."""
+    """Whether a file belongs to this user and nobody else may write to it; False for a symbolic link."""
     if stat.S_ISLNK(found.st_mode):
         return False
-    # on Windows a folder in the user's own has his rights
+    # on Windows a folder within the user's own inherits its access rights
     return sys.platform == "win32" or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
 
 
 def load(key: str) -> bytes | None:
-    """The stored bytes of a key; None if missing or damaged."""
+    """The bytes stored under a key; None if there are none, or they are damaged."""
     place = folder()
     if place is None:
         return None
@@ -82,8 +82,8 @@ def load(key: str) -> bytes | None:
     return content[head:]
 
 
-def keep(key: str, code: bytes) -> None:
-    """Stores bytes under a key, if possible."""
+def store(key: str, code: bytes) -> None:
+    """Stores bytes under a key; a failure to write is logged, not raised."""
     place = folder()
     if place is None:
         return
@@ -106,12 +106,12 @@ def _checksum(key: str, code: bytes) -> bytes:
 
 
 def _prune(place: Path) -> None:
-    """Removes the least recently used files beyond the size limit."""
+    """Removes the least recently used files until `MAX_CACHE_BYTES` are left."""
     found = []
     for entry in os.scandir(place):
         with contextlib.suppress(OSError):  # gone meanwhile
             found.append((entry.stat().st_mtime, entry.stat().st_size, entry.path))
-    left = sum(size for _, size, _ in found) - LIMIT
+    left = sum(size for _, size, _ in found) - MAX_CACHE_BYTES
     for _, size, path in sorted(found):
         if left <= 0:
             return

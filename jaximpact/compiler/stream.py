@@ -1,7 +1,7 @@
-"""A loop primitive whose rows are written to memory while it runs, for native code; their number is chosen at call time.
+"""The primitive `stream`: a loop for native code whose number of rows is an argument of the call, and whose rows go straight to memory.
 
-`lax.scan` would need their number while tracing, and give arrays, which a program of separate numbers does not have. Inside the traced
-function one row stands for all of them: it can only be returned, its entries in any order.
+`lax.scan` would fix the number of rows while tracing, and make them arrays. In the traced function a single row stands for all rows:
+it can only be returned, with its entries in any order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ stream_p.multiple_results = True
 
 
 def stream(body: Callable, carry: Any, given: Any) -> tuple[Any, Any]:
-    """Runs ``body(carry, given) -> carry, row``: returns the last carry, and a row that stands for the sequence of rows.
+    """Loop ``carry, row = body(carry, given)``: returns the last carry, and a row that stands for the rows of all iterations.
 
-    ``given``: a pytree of `jax.ShapeDtypeStruct` (), the per-iteration entries of sequences that are passed with the call.
+    ``given``: pytree of `jax.ShapeDtypeStruct` of shape (), for the entries of sequences that each call of native code passes.
     """
     closed, shape = jax.make_jaxpr(body, return_shape=True)(carry, given)
     leaves = jax.tree.leaves(carry)
@@ -36,11 +36,15 @@ def _(*_: Any, jaxpr: Any, **__: Any) -> list:
     return [v.aval for v in jaxpr.outvars]
 
 
-# derivatives and batches: the same loop over a body that is differentiated, or batched
+# differentiation and batching: a stream whose body is differentiated or batched
 
 
-def _taken_apart(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
-    """Number of constants, avals of the given entries, and the flags of operands and results, propagated to a fixed point."""
+def _varying_parts(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, list, list[bool], list[bool]]:
+    """Parts of a stream for its rules, from the mask ``flags`` of the operands that are tangents or batched.
+
+    Returns the number of constants, the avals of the given entries, and the masks of operands and results, in which the carry's
+    flags are propagated through the loop to a fixed point.
+    """
     fixed = len(jaxpr.constvars)
     given = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in jaxpr.invars[carried:]]
     carry = list(flags[fixed:])
@@ -53,8 +57,8 @@ def _taken_apart(jaxpr: Any, carried: int, flags: Sequence[bool]) -> tuple[int, 
 
 
 def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
-    """JVP: a stream that also carries the tangents of changing values, with a tangent row for every real row."""
-    fixed, given, moved, _ = _taken_apart(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
+    """JVP rule: a stream that also carries the nonzero tangents, with a tangent row for every row of floats."""
+    fixed, given, moved, _ = _varying_parts(jaxpr, carried, [type(t) is not ad.Zero for t in tangents])
     real = lambda x: jnp.issubdtype(x.dtype, jnp.inexact)
     moved = [m and real(x) for m, x in zip(moved, primals, strict=True)]
     where = [i for i, m in enumerate(moved) if m]
@@ -83,9 +87,9 @@ def _stream_jvp(primals: Sequence, tangents: Sequence, *, jaxpr: Any, carried: i
 
 
 def _stream_batching(operands: Sequence, axes: Sequence, *, jaxpr: Any, carried: int) -> tuple[list, list]:
-    """Batching: a stream whose body is vmapped; values that no lane changes stay unbatched."""
+    """Batching rule: a stream whose body is vmapped; values that are equal in all lanes stay unbatched."""
     batch = next(x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None)
-    fixed, given, many, out = _taken_apart(jaxpr, carried, [a is not None for a in axes])
+    fixed, given, many, out = _varying_parts(jaxpr, carried, [a is not None for a in axes])
     operands = [batching.bdim_at_front(x, a, batch) if m else x for x, a, m in zip(operands, axes, many, strict=True)]
     lead = [0 if m else None for m in many]
     results = [0 if m else None for m in out]

@@ -1,7 +1,8 @@
-"""Persistent cache of XLA programs, in the folder of `disk_cache`.
+"""Persistent cache of programs that XLA compiled, in the folder of `disk_cache`.
 
-jax has a cache too, but it is a setting of the whole process, which belongs to the user: where it is set, jax's is used. The key is the
-lowered text, so that functions are traced in every process; the saving is XLA's time, which is by far the largest part.
+jax has a persistent cache too, but it is a setting of the whole process, which is the user's: if it is set, it is used in place of this
+one. The key is a hash of the lowered program, so that every process traces and lowers; XLA's compilation, by far the largest
+part of the time, is saved.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ import jax
 from jax.experimental.serialize_executable import deserialize_and_load, serialize
 
 from ..jaxtools.argument_checks import is_traced
-from ..jaxtools.jaxpr_tools import closed_over
-from ..jaxtools.shapes import kind
-from ..jaxtools.trace_context import is_concrete, settings
+from ..jaxtools.jaxpr_tools import closed_over_values
+from ..jaxtools.shapes import operand_type
+from ..jaxtools.trace_context import is_concrete, trace_settings
 from . import disk_cache as cache
 from .llvm.jit import host
-from .llvm.xla_ffi import FIXED
+from .llvm.xla_ffi import STABLE_PREFIX
 
-# calls out of a program by names that mean the same in every process; others are of functions of this one
-CALLED = re.compile(rf"custom_call\s+@(?!lapack_|{FIXED})|call_target_name")
+# custom calls by names that mean something in this process alone; LAPACK's and those of stable FFI targets are the same everywhere
+UNSTABLE_CALL = re.compile(rf"custom_call\s+@(?!lapack_|{STABLE_PREFIX})|call_target_name")
 log = logging.getLogger(__name__)
 compilations = 0  # how many programs were compiled
 
 
 class _Slot:
-    """Cache slot of one program, filled by the first thread that needs it."""
+    """Place for the executable of one traced function, filled by the first thread that calls it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -41,25 +42,25 @@ class _Slot:
 
 
 class PersistentJit:
-    """`jax.jit` with a disk cache for CPU programs; ``static`` names the static arguments."""
+    """`jax.jit` with a persistent cache for CPU programs; ``static`` names the static arguments, ``options`` are compiler options."""
 
     def __init__(self, function: Callable, static: tuple[str, ...] = (), options: dict[str, Any] | None = None) -> None:
         self.jitted = jax.jit(function, static_argnames=static, compiler_options=options)
         self.trace, self.options, self.lock = self.jitted.trace, options, Lock()
-        # as long as jax keeps what it traced; by jaxpr, and by what a call knows without tracing
+        # slots by jaxpr, as long as jax keeps it, and by what a call knows before it is traced
         self.slots: WeakKeyDictionary[Any, _Slot] = WeakKeyDictionary()
         self.called: WeakValueDictionary[Any, _Slot] = WeakValueDictionary()
 
     def __call__(self, *operands: Any, **static: Any) -> Any:
-        if not can_last():
+        if not is_cacheable():
             return self.jitted(*operands, **static)
         leaves, structure = jax.tree.flatten(operands)
-        key = structure, tuple(map(kind, leaves)), tuple(sorted(static.items())), settings()
+        key = structure, tuple(map(operand_type, leaves)), tuple(sorted(static.items())), trace_settings()
         slot = self.called.get(key)
         if slot is None or slot.program is None:
             traced = self.trace(*operands, **static)
-            # functions may close over numbers of a transformation outside
-            if is_traced(list(closed_over(traced.jaxpr).values())):
+            # a function that closes over tracers cannot be called as an executable
+            if is_traced(list(closed_over_values(traced.jaxpr).values())):
                 return self.jitted(*operands, **static)
             with self.lock:
                 slot = self.called[key] = self.slots.setdefault(traced.jaxpr, _Slot())
@@ -68,8 +69,8 @@ class PersistentJit:
         return slot.program(*operands)
 
 
-def can_last() -> bool:
-    """Whether the disk cache applies: concrete numbers, one CPU, a usable folder, and no jax setting that requires jax's own path."""
+def is_cacheable() -> bool:
+    """Whether the persistent cache applies: no transformation, one CPU device, a folder, and no jax setting that needs jax's own jit."""
     config: Any = jax.config
     return (
         is_concrete()
@@ -81,10 +82,10 @@ def can_last() -> bool:
 
 
 def load_program(lowered: Any, options: Any) -> Any:
-    """The executable of a lowered function, from the disk cache or compiled now."""
+    """The executable of a lowered function, from the cache or compiled now."""
     global compilations
     text = lowered.as_text()
-    key = None if CALLED.search(text) else _key(text, options)
+    key = None if UNSTABLE_CALL.search(text) else _key(text, options)
     if key is not None and (kept := cache.load(key)) is not None:
         try:
             return deserialize_and_load(kept, jax.tree.structure(lowered.args_info), lowered.out_tree)
@@ -94,14 +95,14 @@ def load_program(lowered: Any, options: Any) -> Any:
     compilations += 1
     if key is not None:
         try:
-            cache.keep(key, serialize(program)[0])
+            cache.store(key, serialize(program)[0])
         except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError) as error:
             log.info("a program of XLA is not kept: %s", error)
     return program
 
 
 def _key(text: str, options: Any) -> str | None:
-    """Cache key of an XLA program; None if the processor is unknown."""
+    """Cache key of a program: hash of its text, versions, settings and the processor; None if the processor is unknown."""
     try:
         processor = host()
     except ImportError:

@@ -16,22 +16,23 @@ from jax.core import Tracer
 
 from .warnings import remark
 
-MAX_COUNT = 2**31 - 2  # largest count of steps or of anything else: loops count in int32, up to one more
+MAX_COUNT = 2**31 - 2  # largest count of steps or anything else: loops count in int32, up to count + 1
+MIN_CHECKED_BYTES = 2**28  # smaller arrays are not compared with the free memory, which is read from files
 
 
 def short(value: Any) -> str:
-    """Short one-line text of a value, for messages."""
+    """One-line text of a value for messages, cut off at 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) < 60 else f"{text[:57]}..."
 
 
 def is_traced(*trees: Any) -> bool:
-    """Whether any leaf is a tracer of a jax transformation."""
+    """Whether any leaf of the pytrees is a tracer of a jax transformation."""
     return any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(trees))
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is an array or scalar of numpy or jax; tracers count."""
+    """Whether a value is an array or scalar of numpy or jax; tracers are arrays too."""
     return isinstance(value, np.ndarray | np.generic | jax.Array)
 
 
@@ -46,19 +47,19 @@ def is_whole(value: Any, least: float = -np.inf) -> bool:
 
 
 def is_pair(value: Any) -> bool:
-    """Whether a value is a sequence of two."""
+    """Whether a value is a tuple, list or array of two entries."""
     return isinstance(value, tuple | list | np.ndarray) and len(value) == 2
 
 
-def several(value: Any) -> tuple:
-    """A single value, or a sequence of values, as a tuple; a text counts as one value."""
+def as_tuple(value: Any) -> tuple:
+    """A value or a sequence of values as a tuple; a string is one value."""
     return (value,) if isinstance(value, str) or not np.iterable(value) else tuple(value)
 
 
 def dotted_entries(
     table: Mapping[str, Any], leaf: Callable[[Any], bool] = lambda x: False, prefix: str = ""
 ) -> Iterator[tuple[str, Any]]:
-    """Entries of nested tables by dotted names, down to values that are no tables or are a ``leaf``."""
+    """Yields the entries of nested mappings with dotted names, ``a.b.c``; mappings for which ``leaf`` is true are not entered."""
     for key, value in table.items():
         if isinstance(value, Mapping) and not leaf(value):
             yield from dotted_entries(value, leaf, f"{prefix}{key}.")
@@ -67,11 +68,12 @@ def dotted_entries(
 
 
 def are_texts(values: Iterable[Any]) -> bool:
+    """Whether all values are strings."""
     return all(isinstance(x, str) for x in values)
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """Checks a whole number: at least ``least``, and not too large for a loop counter."""
+    """Raises ValueError unless a value is an integer from ``least`` to `MAX_COUNT`."""
     if not is_whole(value, least):
         raise ValueError(f"{name} must be a whole number >= {least}, got {short(value)}")
     if value > MAX_COUNT:
@@ -79,7 +81,7 @@ def check_whole(name: str, value: Any, least: int = 1) -> None:
 
 
 def check_counts(**counts: Any) -> None:
-    """Checks named counts: whole numbers from 1 on, ``skip`` from 0."""
+    """Raises ValueError unless the named arguments are integers of at least 1 (0 for ``skip``)."""
     for name, value in counts.items():
         check_whole(name, value, least=0 if name == "skip" else 1)
 
@@ -92,19 +94,20 @@ def check_kind(name: str, value: Any, kind: Any, what: str) -> None:
 
 
 def check_choice(name: str, value: Any, choices: tuple) -> None:
-    """Raises unless ``value`` is one of the allowed words (or None)."""
+    """Raises ValueError unless ``value`` is one of ``choices``, which are strings or None."""
+    # identity before equality: an array compared with a string gives an array, which has no truth value
     if not any(value is choice or (isinstance(value, str) and value == choice) for choice in choices):
         raise ValueError(f"{name}={short(value)}: choose one of {', '.join(map(repr, choices))}")
 
 
 def check_memory(size: float, what: str, cure: str) -> None:
     """Raises ValueError if ``size`` bytes exceed the free memory."""
-    if size > 2**28 and size > (free := free_memory()):
+    if size > MIN_CHECKED_BYTES and size > (free := free_memory()):
         raise ValueError(f"{what} takes {size / 2**30:.3g} GiB of memory, and {free / 2**30:.3g} GiB are free: {cure}")
 
 
 def free_memory() -> float:
-    """Bytes that this process may still allocate, as far as known; for an accelerator, its own memory."""
+    """Bytes that this process can still allocate, on the accelerator if jax uses one; infinity if unknown."""
     if jax.default_backend() != "cpu":
         stats = jax.local_devices()[0].memory_stats() or {}
         return stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
@@ -112,8 +115,10 @@ def free_memory() -> float:
         lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
         free = 1024.0 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
     except (OSError, KeyError, ValueError):
+        # no /proc (macOS): all physical memory
         known = os.name == "posix" and "SC_PHYS_PAGES" in os.sysconf_names
         free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if known else np.inf
+    # a container's limit, of version 2 and 1 of control groups; "max" is no number and is skipped
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
             free = min(free, float(Path(limit).read_text()))
@@ -125,18 +130,18 @@ def _is_none(x: Any) -> bool:
 
 
 def named_leaves(tree: Any) -> dict[tuple[str, ...], Any]:
-    """Leaves of a pytree with their key paths as text; None counts as a leaf."""
+    """Leaves of a pytree by key path, a tuple of strings; None is a leaf."""
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_none)
     return {tuple(jax.tree_util.keystr((key,), simple=True) for key in path): leaf for path, leaf in leaves}
 
 
 def with_leaves(tree: Any, leaves: Iterable[Any]) -> Any:
-    """The pytree with other leaves, in the order of `named_leaves`."""
+    """Replaces the leaves of a pytree, in the order of `named_leaves`."""
     return jax.tree.unflatten(jax.tree.structure(tree, is_leaf=_is_none), list(leaves))
 
 
 def real(name: str, value: Any) -> np.ndarray:
-    """``value`` as an array of real numbers; masked arrays are refused."""
+    """``value`` as a numpy array of real numbers, by `real_array`; TypeError for a masked array."""
     if np.ma.isMaskedArray(value):
         raise TypeError(
             f"{name} is a masked array: give numbers without a mask, value.filled(...) or value.compressed()"
@@ -145,7 +150,7 @@ def real(name: str, value: Any) -> np.ndarray:
 
 
 def real_number(name: str, value: Any) -> float:
-    """Checks one finite real number."""
+    """``value`` as a float; ValueError unless it is one finite real number."""
     found = real(name, value)
     if found.ndim or np.asarray(value).dtype == bool or not np.isfinite(found):
         raise ValueError(f"{name} must be one finite number, got {value!r}")
@@ -153,9 +158,12 @@ def real_number(name: str, value: Any) -> float:
 
 
 def real_array(name: str, value: Any) -> Any:
-    """``value`` as an array in its own float dtype (the default one for integers); an error names the argument.
+    """``value`` as an array in its own float dtype, or jax's default float dtype if it is not floating.
 
-    Known numbers stay numpy arrays: inside jit they remain known, and can be checked.
+    Concrete values become numpy arrays, not jax arrays, which are tracers inside jit and could no longer be checked.
+
+    Raises:
+        TypeError: not real numbers; the message names the argument.
     """
     if is_traced(value):
         traced = jnp.asarray(value)
@@ -168,12 +176,14 @@ def real_array(name: str, value: Any) -> Any:
             stacklevel=5,
         )
     floating = array.dtype.kind == "f" or jnp.issubdtype(array.dtype, jnp.floating)
-    with np.errstate(over="ignore"):  # what becomes infinite is found not to be finite
+    with np.errstate(
+        over="ignore"
+    ):  # float64 beyond the range of float32 becomes infinite, and is refused as not finite
         return array.astype(jax.dtypes.canonicalize_dtype(array.dtype) if floating else jnp.result_type(float))
 
 
 def known_numbers(name: str, value: Any) -> np.ndarray:
-    """``value`` as a numpy array of real numbers of its own dtype, or TypeError that names it."""
+    """``value`` as a numpy array of real numbers in its own dtype; TypeError names the argument."""
     if np.ma.is_masked(value):
         raise TypeError(f"{name} is a masked array, and nothing says what its masked entries are: fill them")
     try:

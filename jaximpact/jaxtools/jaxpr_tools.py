@@ -1,4 +1,4 @@
-"""Analysis and transformation of jaxprs: nested jaxprs, size, dependence of results on inputs, inlining."""
+"""Analysis and transformation of jaxprs: nested jaxprs, size, dead code, dependence of outputs on inputs, inlining of calls."""
 
 from __future__ import annotations
 
@@ -12,84 +12,92 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 from .argument_checks import is_traced
 
+# primitives that return their operands, and primitives that call the jaxpr in the named parameter
 IDENTITIES = {"guard", "forward_only", "stop_gradient", "copy", "copy_p", "name", "optimization_barrier"}
 CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "eval_jaxpr": "call_jaxpr",
-         "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call", "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
-_JAXPRS, _LISTS = (ClosedJaxpr, Jaxpr), (tuple, list)
+         "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr", "custom_vmap_call": "call",
+         "checkpoint": "jaxpr", "remat2": "jaxpr"}  # fmt: skip
+_JAXPR_TYPES, _SEQUENCE_TYPES = (ClosedJaxpr, Jaxpr), (tuple, list)
 
 
 def as_closed(jaxpr: Any) -> ClosedJaxpr:
+    """A jaxpr without constants as a closed jaxpr; closed ones stay."""
     return jaxpr if isinstance(jaxpr, ClosedJaxpr) else ClosedJaxpr(jaxpr, ())
 
 
 def is_literal(v: Any) -> bool:
-    """Whether an operand of an equation is a literal number rather than a variable."""
+    """Whether an operand of an equation is a literal rather than a variable."""
     return isinstance(v, Literal)
 
 
 def reader(env: Mapping, literal: Callable[[Any], Any] = lambda v: v.val) -> Callable[[Any], Any]:
-    """Function that gives an operand's value: from ``env`` for a variable, by ``literal`` for a literal."""
+    """Function from an operand to its value: a variable's in ``env``, or ``literal(v)`` of a literal v."""
     return lambda v: literal(v) if is_literal(v) else env[v]
 
 
 def scan_counts(p: Any) -> tuple[int, int]:
-    """Numbers of constants and of carries among a scan's inputs; newer versions of jax give them as trees."""
+    """Numbers of constants and of carried values among the inputs of a scan with parameters p."""
     if "num_consts" in p:
         return p["num_consts"], p["num_carry"]
+    # newer versions of jax have the inputs as trees
     constants, state, _ = p["ft_in"].unpack()
     return len(constants), len(state)
 
 
-def size(jaxpr: Any) -> int:
-    return sum(1 + sum(size(part) for part in inner(eqn)) for eqn in jaxpr.eqns)
+def count_equations(jaxpr: Any) -> int:
+    """Number of equations of a jaxpr, nested jaxprs included."""
+    return sum(1 + sum(count_equations(part) for part in nested_jaxprs(eqn)) for eqn in jaxpr.eqns)
 
 
-def holds(jaxpr: Any, name: str) -> bool:
+def contains_primitive(jaxpr: Any, name: str) -> bool:
     """Whether a jaxpr contains a primitive of the given name, at any depth."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    return any(eqn.primitive.name == name or any(holds(part, name) for part in inner(eqn)) for eqn in jaxpr.eqns)
+    return any(
+        eqn.primitive.name == name or any(contains_primitive(part, name) for part in nested_jaxprs(eqn))
+        for eqn in jaxpr.eqns
+    )
 
 
-def inner(eqn: Any) -> list:
-    """The jaxprs nested directly in an equation."""
-    return [getattr(v, "jaxpr", v) for v in _inside(eqn)]
+def nested_jaxprs(eqn: Any) -> list:
+    """The open jaxprs in an equation's parameters: branches, loop bodies, called functions."""
+    return [getattr(v, "jaxpr", v) for v in _nested_params(eqn)]
 
 
-def _inside(eqn: Any) -> list:
-    """The jaxprs nested directly in an equation, as they stand (closed or open)."""
-    found = []  # asked of every equation, many times: no lists of what is none
+def _nested_params(eqn: Any) -> list:
+    """The jaxprs in an equation's parameters; closed ones stay closed."""
+    found = []  # called for every equation many times: parameters that are no sequences make no list
     for value in eqn.params.values():
-        if isinstance(value, _JAXPRS):
+        if isinstance(value, _JAXPR_TYPES):
             found.append(value)
-        elif isinstance(value, _LISTS):
-            found += [v for v in value if isinstance(v, _JAXPRS)]
+        elif isinstance(value, _SEQUENCE_TYPES):
+            found += [v for v in value if isinstance(v, _JAXPR_TYPES)]
     return found
 
 
-def closed_over(jaxpr: Any) -> dict:
-    """Values that a jaxpr and those nested in it close over, by variable."""
+def closed_over_values(jaxpr: Any) -> dict:
+    """Constants that a jaxpr and its nested jaxprs close over, by variable."""
     inside = getattr(jaxpr, "jaxpr", jaxpr)
-    # in newer versions of jax a closed jaxpr is one with constants, and is its own inside
+    # in newer versions of jax a closed jaxpr is a jaxpr with constants: its attribute jaxpr is itself
     found = dict(zip(inside.constvars, getattr(jaxpr, "consts", ()), strict=False))
     for eqn in inside.eqns:
-        for part in _inside(eqn):
-            # what the body of a stream closes over is among the operands
+        for part in _nested_params(eqn):
+            # a stream passes the constants of its body as operands
             known = getattr(part, "constvars", ()) if eqn.primitive.name == "stream" else ()
-            found |= {v: x for v, x in closed_over(part).items() if v not in known}
+            found |= {v: x for v, x in closed_over_values(part).items() if v not in known}
     return found
 
 
 def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Inlines calls of jitted functions, merges equal equations, and removes unused ones.
+    """Inlines calls of jitted functions, merges equal equations (common subexpressions), and removes dead ones.
 
-    jax differentiates each call by itself, which takes a few milliseconds.
+    jax differentiates and batches each call separately, which takes some milliseconds a call.
     """
     seen: dict = {}
 
     def evaluate(jaxpr: Any, constants: Sequence, values: Sequence) -> list:
         env = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
         read = reader(env)
-        for eqn in needed(jaxpr):
+        for eqn in needed_equations(jaxpr):
             given = [read(v) for v in eqn.invars]
             if eqn.primitive.name in ("jit", "pjit"):
                 called = eqn.params["jaxpr"]
@@ -100,13 +108,13 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
         return [read(v) for v in jaxpr.outvars]
 
     def once(eqn: Any, given: list) -> list:
-        # literals by value and kind, what is traced by name
+        # operands are equal if they are the same tracer, or literals of one value and type
         names = [(v.val, v.aval) if is_literal(v) else id(x) for v, x in zip(eqn.invars, given, strict=True)]
-        key = (eqn.primitive, str(names), str(eqn.params)) if not inner(eqn) else None
+        key = (eqn.primitive, str(names), str(eqn.params)) if not nested_jaxprs(eqn) else None
         if key is None or key not in seen:
-            params = eqn.primitive.get_bind_params(eqn.params | _inlined_parts(eqn.params))
+            params = eqn.primitive.get_bind_params(eqn.params | _inline_nested(eqn.params))
             found = eqn.primitive.bind(*given, **params)
-            # with what it is of, which then keeps its name
+            # the operands are stored too: while they live, their ids are not given to other objects
             seen[key] = found if eqn.primitive.multiple_results else [found], given
         return seen[key][0]
 
@@ -114,66 +122,66 @@ def inline_calls(closed: ClosedJaxpr) -> ClosedJaxpr:
     return jax.make_jaxpr(lambda *values: evaluate(closed.jaxpr, closed.consts, values))(*avals)
 
 
-def record_once(function: Callable) -> Callable:
-    """Decorator: runs the Python function once for each kind of operands, and then replays its inlined jaxpr.
+def replay_jaxpr(function: Callable) -> Callable:
+    """Decorator: traces the function once for each combination of operand types, then evaluates its inlined jaxpr in place of the Python code.
 
-    Without traced operands, or if it has effects or closes over traced values, the function itself runs.
+    The Python function itself runs if no operand is traced, if it has effects, or if it closes over traced values.
     """
 
     @wraps(function)
     def replay(*operands: Any) -> Any:
         if not is_traced(operands):
             return function(*operands)
-        # jax knows the trace of a function; a jitted one cannot be pickled by value
+        # jax caches traces by function, so that jit here is cheap; a jitted function as attribute could not be pickled by value
         traced, leaves = jax.jit(function).trace(*operands), jax.tree.leaves(operands)
         closed = traced.jaxpr
-        # newer versions of jax hand on what is closed over as operands
+        # newer versions of jax append closed-over values to the operands
         if closed.effects or is_traced(closed.consts) or len(closed.in_avals) != len(leaves):
             return function(*operands)
-        found = jaxpr_as_fun(_inlined_once(closed))(*leaves)
+        found = jaxpr_as_fun(_inline_cached(closed))(*leaves)
         return jax.tree.unflatten(jax.tree.structure(traced.out_info), found)
 
     return replay
 
 
-_inlined: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
+_inline_cache: WeakKeyDictionary[ClosedJaxpr, ClosedJaxpr] = WeakKeyDictionary()
 
 
-def _inlined_once(closed: ClosedJaxpr) -> ClosedJaxpr:
-    # a function of this module, so that what calls it can be pickled by value
-    if closed not in _inlined:
-        _inlined[closed] = inline_calls(closed)
-    return _inlined[closed]
+def _inline_cached(closed: ClosedJaxpr) -> ClosedJaxpr:
+    # the cache is looked up in this module, not in the closure of replay, which can then be pickled by value
+    if closed not in _inline_cache:
+        _inline_cache[closed] = inline_calls(closed)
+    return _inline_cache[closed]
 
 
-def needed(jaxpr: Any) -> list:
-    """Equations on which an output depends."""
-    wanted, kept = {v for v in jaxpr.outvars if not is_literal(v)}, []
+def needed_equations(jaxpr: Any) -> list:
+    """Equations of a jaxpr that are not dead code: some output depends on them."""
+    live, equations = {v for v in jaxpr.outvars if not is_literal(v)}, []
     for eqn in reversed(jaxpr.eqns):
-        if not wanted.isdisjoint(eqn.outvars):
-            kept.append(eqn)
-            wanted.update(v for v in eqn.invars if not is_literal(v))
-    return kept[::-1]
+        if not live.isdisjoint(eqn.outvars):
+            equations.append(eqn)
+            live.update(v for v in eqn.invars if not is_literal(v))
+    return equations[::-1]
 
 
-def _inlined_parts(params: dict) -> dict:
-    """Parameters of an equation with branches and loop bodies inlined."""
+def _inline_nested(params: dict) -> dict:
+    """The parameters of a cond or while whose values are jaxprs, with calls in these inlined."""
     names = ("branches", "cond_jaxpr", "body_jaxpr")
     parts = {name: params[name] for name in names if name in params}
     return {name: tuple(map(inline_calls, x)) if name == "branches" else inline_calls(x) for name, x in parts.items()}
 
 
-def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
-    """Mask of an equation's outputs that depend on the marked inputs (``given``), such as those that differ between lanes."""
+def varying_outvars(eqn: Any, given: Sequence[bool]) -> list[bool]:
+    """Mask of an equation's outputs that depend on the inputs marked in ``given``, for instance those that differ between lanes."""
     name, p = eqn.primitive.name, eqn.params
     if name == "while":
         a, b = p["cond_nconsts"], p["body_nconsts"]
 
-        def turn(flags: list[bool]) -> list[bool]:
+        def body_mask(flags: list[bool]) -> list[bool]:
             ends = varying_outputs(p["cond_jaxpr"], [*given[:a], *flags])[0]
             return [ends or x for x in varying_outputs(p["body_jaxpr"], [*given[a : a + b], *flags])]
 
-        return _fixed_point(turn, given[a + b :])
+        return _fixed_point(body_mask, given[a + b :])
     if name == "scan":
         count, state = scan_counts(p)
         fixed, start, sequences = given[:count], given[count : count + state], given[count + state :]
@@ -191,11 +199,11 @@ def varying(eqn: Any, given: Sequence[bool]) -> list[bool]:
     return [any(given)] * len(eqn.outvars)
 
 
-def _fixed_point(turn: Any, start: Sequence[bool]) -> list[bool]:
-    """Output mask of a loop body, iterated until the mask of its carry no longer grows."""
+def _fixed_point(body_mask: Any, start: Sequence[bool]) -> list[bool]:
+    """Output mask of a loop: ``body_mask`` (mask of the carry to mask of the body's outputs) iterated until the carry's no longer grows."""
     flags = list(start)
     while True:
-        found = turn(flags)
+        found = body_mask(flags)
         new = [x or y for x, y in zip(flags, found, strict=False)]
         if new == flags:
             return [*flags, *found[len(flags) :]]
@@ -203,18 +211,18 @@ def _fixed_point(turn: Any, start: Sequence[bool]) -> list[bool]:
 
 
 def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:
-    """Mask of a jaxpr's outputs that depend on the marked inputs and constants."""
+    """Mask of a jaxpr's outputs that depend on the inputs and constants marked in ``given`` and ``constants``."""
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     flags = dict.fromkeys(jaxpr.constvars, False)
     flags.update(zip(jaxpr.constvars, constants, strict=False))
     flags.update(zip(jaxpr.invars, given, strict=True))
     read = reader(flags, lambda v: False)
     for eqn in jaxpr.eqns:
-        flags.update(zip(eqn.outvars, varying(eqn, [read(v) for v in eqn.invars]), strict=True))
+        flags.update(zip(eqn.outvars, varying_outvars(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]
 
 
-def depends(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
-    """Whether a result of ``function`` depends on the operands numbered ``on``; a product with zero counts as dependence."""
+def depends_on(function: Callable, operands: Sequence, on: Sequence[int]) -> bool:
+    """Whether ``function`` depends on the operands at the positions ``on``, by its jaxpr alone: 0 * x depends on x."""
     flags = [i in on for i, x in enumerate(operands) for _ in jax.tree.leaves(x)]
     return any(varying_outputs(inline_calls(jax.make_jaxpr(function)(*operands)), flags))

@@ -1,7 +1,7 @@
-"""Small dense linear algebra, unrolled.
+"""Dense linear algebra, unrolled to straight-line arithmetic for small matrices.
 
-A LAPACK call inside a time loop costs microseconds per trajectory on CPU and cannot be fused; up to `UNROLL`
-unknowns these are straight-line arithmetic, elementwise over a batch. Larger sizes go to jax.numpy.
+A LAPACK call in a time loop costs microseconds per motion on a CPU and cannot be fused with what surrounds it. Up to
+`MAX_UNROLLED` unknowns these functions are scalar arithmetic, elementwise over a batch; larger sizes go to jax.numpy.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-UNROLL = 6
+MAX_UNROLLED = 6  # unknowns
 
-MAX_ITERATIONS = 100  # iterations of `near_one`
+MAX_ITERATIONS = 100  # of `solve_near_identity`
 
 
 def factorise(a: Array) -> Array:
     """Triangular factor of a symmetric (n, n) matrix for `factored_solve`; NaN where it is not positive definite.
 
-    Up to `UNROLL` unknowns a = L D L', with 1/D stored on the unit diagonal of L: one division for each unknown, and none in the
-    solutions. For larger sizes the Cholesky factor.
+    Up to `MAX_UNROLLED` unknowns: L of a = L D L' with 1/D in place of its unit diagonal, so that solves need no division. For
+    larger sizes: the Cholesky factor.
     """
     n = a.shape[0]
-    if n > UNROLL:
+    if n > MAX_UNROLLED:
         return jnp.linalg.cholesky(a)
     rows: list[list] = []
     for i in range(n):
@@ -40,9 +40,9 @@ def factorise(a: Array) -> Array:
 
 
 def factored_solve(factor: Array, b: Array) -> Array:
-    """Solves a x = b for b (n,) or (n, k), from the ``factor`` that `factorise` made of a."""
+    """Solves a x = b for b (n,) or (n, k), with ``factor = factorise(a)``."""
     n = factor.shape[0]
-    if n > UNROLL:
+    if n > MAX_UNROLLED:
         return cho_solve((factor, True), b)
     y: list = []
     for i in range(n):
@@ -54,9 +54,9 @@ def factored_solve(factor: Array, b: Array) -> Array:
 
 
 def half_solve(factor: Array, b: Array) -> Array:
-    """H b for b (n,), where H' H = a^-1, from the ``factor`` that `factorise` made of a."""
+    """H b for b (n,), where H' H = a^-1: half of the solve of a x = b, with ``factor = factorise(a)``."""
     n = factor.shape[0]
-    if n > UNROLL:
+    if n > MAX_UNROLLED:
         return solve_triangular(factor, b, lower=True)
     y: list = []
     for i in range(n):
@@ -66,9 +66,9 @@ def half_solve(factor: Array, b: Array) -> Array:
 
 @jax.custom_jvp
 def spd_solve(a: Array, factor: Array, b: Array) -> Array:
-    """Solve a x = b for a symmetric positive definite (n, n) matrix with its `factorise`d form, b (n,) or (n, k).
+    """Solves a x = b for a symmetric positive definite (n, n) matrix and b (n,) or (n, k), with ``factor = factorise(a)``.
 
-    Differentiated as dx = a^-1 (db - da x), not through the factorisation; the factor counts as a constant.
+    The derivative is dx = a^-1 (db - da x), not that of the factorisation; ``factor`` is a constant in it.
     """
     return factored_solve(factor, b)
 
@@ -79,17 +79,17 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     da, _, db = tangents
     x = spd_solve(a, factor, b)
     change = db - da @ x
-    if a.shape[0] > UNROLL:
+    if a.shape[0] > MAX_UNROLLED:
         return x, spd_solve(a, factor, change)
-    # a product, where reverse mode would transpose the substitutions entry by entry
+    # a^-1 as a matrix: reverse mode transposes a product, where it would transpose the substitutions entry by entry
     return x, spd_solve(a, factor, jnp.eye(a.shape[0], dtype=a.dtype)) @ change
 
 
 def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
-    """Solve a x = b by elimination without pivoting, for nested lists of scalars.
+    """Solves a x = b by Gaussian elimination without pivoting, for nested lists of scalars.
 
-    Returns x and whether every pivot stayed positive and well above its diagonal's round-off: true for a
-    positive definite matrix, false where rows depend on each other. Where false, x is finite but meaningless.
+    Returns x and whether every pivot is positive and above the round-off of its diagonal entry: true for a positive definite
+    matrix, false if rows are linearly dependent. If it is false, x is meaningless: rejected pivots are replaced by 1.
     """
     n = len(b)
     a, b = [list(row) for row in a], list(b)
@@ -114,16 +114,16 @@ def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
 
 @jax.custom_jvp
 def solve_masked(a: Array, b: Array, active: Array) -> Array:
-    """Solve a x = b in the rows and columns ``active`` (n,) of a positive semidefinite matrix; x is 0 in the others.
+    """Solves a x = b in the rows and columns of the mask ``active`` (n,) of a positive semidefinite matrix; x is 0 in the others.
 
-    Rows that depend on those before them get x = 0 up to round-off.
+    A row that depends linearly on earlier rows gets x = 0 up to round-off.
     """
     n = b.shape[0]
     a = jnp.where(active[:, None] & active[None, :], a, jnp.eye(n, dtype=a.dtype))
     b = jnp.where(active, b, 0)
     if n == 0:
         return b
-    if n > UNROLL:
+    if n > MAX_UNROLLED:
         return jnp.where(active, solve(a + jnp.diag(64 * jnp.finfo(a.dtype).eps * jnp.diagonal(a)), b), 0)
     x, _ = eliminate([[a[i, j] for j in range(n)] for i in range(n)], [b[i] for i in range(n)])
     return jnp.stack(x)
@@ -138,7 +138,7 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
 
 
 def solve(a: Array, b: Array) -> Array:
-    """Solve a x = b for a general (n, n) matrix and b of shape (n,) or (n, k)."""
+    """Solves a x = b for a general (n, n) matrix and b (n,) or (n, k)."""
     return jnp.linalg.solve(a, b)
 
 
@@ -147,9 +147,12 @@ def inverse(a: Array) -> Array:
     return solve(a, jnp.eye(a.shape[0], dtype=a.dtype))
 
 
-def solve_by_products(product: Callable[[Array], Array], b: Array) -> Array:
-    """Solve A x = b by conjugate gradients, A (n, n) symmetric and positive semidefinite, b in its range; differentiable."""
-    size = jnp.finfo(b.dtype).eps
+def solve_matrix_free(product: Callable[[Array], Array], b: Array) -> Array:
+    """Solves A x = b by conjugate gradients from ``product(x) = A x``, A (n, n) symmetric positive semidefinite with b in its range.
+
+    Differentiable, by implicit differentiation of the linear system.
+    """
+    tolerance = jnp.finfo(b.dtype).eps
 
     def solve(product: Callable, b: Array) -> Array:
         def body(carry: tuple) -> tuple:
@@ -162,7 +165,8 @@ def solve_by_products(product: Callable[[Array], Array], b: Array) -> Array:
             return k + 1, x, r, r + (new / square) * p, new
 
         def continues(carry: tuple) -> Array:
-            return (carry[0] < 4 * b.shape[0]) & (carry[-1] > size**2 * (b @ b))
+            # n iterations suffice in exact arithmetic; the others are for round-off
+            return (carry[0] < 4 * b.shape[0]) & (carry[-1] > tolerance**2 * (b @ b))
 
         zero = jnp.zeros((), jnp.int32)
         return lax.while_loop(continues, body, (zero, jnp.zeros_like(b), b, b, b @ b))[1]
@@ -170,8 +174,11 @@ def solve_by_products(product: Callable[[Array], Array], b: Array) -> Array:
     return lax.custom_linear_solve(product, b, solve, symmetric=True)
 
 
-def near_one(product: Callable[[Array], Array], b: Array) -> Array:
-    """Solves P x = b by iterating x <- x + b - P x, for P (n, n) near the identity; differentiable, and immediate if P is the identity."""
+def solve_near_identity(product: Callable[[Array], Array], b: Array) -> Array:
+    """Solves P x = b from ``product(x) = P x`` by x <- x + b - P x, for P (n, n) near the identity; no iteration if P is the identity.
+
+    Differentiable, by implicit differentiation of the linear system.
+    """
 
     def solve(product: Callable, b: Array) -> Array:
         def body(carry: tuple) -> tuple:

@@ -1,4 +1,4 @@
-"""Optional packages, imported when they are needed."""
+"""Import of optional packages at their first use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def import_optional(module: str, extra: str = "data") -> Any:
-    """Imports an optional package; ImportError says how to install it."""
+    """Imports an optional package; ImportError names the extra of jaximpact to install."""
     try:
         return __import__(module)
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Progress of one long motion, and a bar that shows it while another thread computes."""
+"""Progress of one long motion, and a progress bar drawn by a second thread."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-EVERY = 0.1  # seconds between two looks
-LOOKS = 200  # reports of a motion through XLA
+REFRESH_SECONDS = 0.1  # between two updates of the bar
+XLA_REPORTS = 200  # callbacks of a motion that XLA executes
 _watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
-_through_xla: list[Watch] = []  # reports come from threads that know no context: they are those of the latest motion
+# Watches of running motions. XLA calls back in threads without a context variable: a report is of the motion begun last.
+_xla_watches: list[Watch] = []
 
 
 class Watch:
@@ -25,45 +26,45 @@ class Watch:
         self.share: Callable[[], float] = lambda: 0.0
 
     def count(self, turns: np.ndarray, rows: int) -> None:
-        """Reads progress from a counter in memory, an array (1,) that native code increments by row, or by step if there are no rows."""
+        """Takes the fraction from a counter in memory (1,) that native code increments once a row, or once a step if there are no rows."""
         self.share = lambda: min(float(turns[0]) / (rows or self.steps), 1.0)
 
 
 def current_watch() -> Watch | None:
-    """The watch of this context, None if nobody displays progress."""
+    """The watch of this context; None if no progress is displayed."""
     return _watch.get()
 
 
-def report(done: Any) -> None:
-    """Callback of XLA programs: reports the fraction done."""
-    if _through_xla:
+def report_fraction(done: Any) -> None:
+    """Callback of XLA programs: stores the fraction of steps done."""
+    if _xla_watches:
         part = float(done)
-        _through_xla[-1].share = lambda: part
+        _xla_watches[-1].share = lambda: part
 
 
 @contextmanager
-def bar(steps: int) -> Iterator[None]:
-    """Context that shows a progress bar for the motion of ``steps`` steps computed in it."""
+def progress_bar(steps: int) -> Iterator[None]:
+    """Context manager that shows a progress bar for the motion of ``steps`` steps that is computed within."""
     watch, ended = Watch(steps), threading.Event()
     shown = tqdm(total=steps, unit="step", unit_scale=True, desc="1 motion")
 
-    def look() -> None:
-        while not ended.wait(EVERY):
+    def refresh_until_end() -> None:
+        while not ended.wait(REFRESH_SECONDS):
             shown.n = int(watch.share() * steps)
             shown.refresh()
 
-    eye = threading.Thread(target=look, daemon=True)
+    refresher = threading.Thread(target=refresh_until_end, daemon=True)
     token = _watch.set(watch)
-    _through_xla.append(watch)
-    eye.start()
+    _xla_watches.append(watch)
+    refresher.start()
     try:
         yield
         watch.share = lambda: 1.0
     finally:
         _watch.reset(token)
-        _through_xla.remove(watch)
+        _xla_watches.remove(watch)
         ended.set()
-        eye.join()
+        refresher.join()
         shown.n = int(watch.share() * steps)
         shown.refresh()
         shown.close()

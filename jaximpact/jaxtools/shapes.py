@@ -1,4 +1,4 @@
-"""Shapes and dtypes of users' functions, which are traced once for each shape of their arguments."""
+"""Shapes and dtypes of the results of users' functions, traced once for each shape of the arguments."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .trace_context import settings
+from .trace_context import trace_settings
 
-_known: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
+_result_shapes: WeakKeyDictionary[Callable, dict] = WeakKeyDictionary()
 
 
-def array(value: Any) -> jax.Array:
-    """A function's return value as one array; TypeError for None."""
+def as_array(value: Any) -> jax.Array:
+    """Return value of a user's function as one array; TypeError for None."""
     if value is None:
         raise TypeError("it returns None: is a return missing?")
     return jnp.asarray(value)
 
 
-def arrays(value: Any) -> Any:
-    """A function's return value as a pytree of arrays."""
+def as_array_tree(value: Any) -> Any:
+    """Return value of a user's function as a pytree of arrays."""
     return jax.tree.map(jnp.asarray, value)
 
 
 def shape_of_result(read: Callable[[Any], Any], function: Callable, *operands: Any) -> Any:
-    """Shapes and dtypes of ``read(function(*operands))``; ``read`` is `array`, `arrays`."""
+    """Shapes and dtypes of ``read(function(*operands))``, as `jax.eval_shape`, cached; ``read`` is `as_array` or `as_array_tree`."""
     leaves, structure = jax.tree.flatten(operands)
-    key = read, structure, tuple(map(kind, leaves)), settings()
+    key = read, structure, tuple(map(operand_type, leaves)), trace_settings()
     try:
-        known = _known.setdefault(function, {})
-    except TypeError:  # what has no hash, or cannot be referred to weakly
+        known = _result_shapes.setdefault(function, {})
+    except TypeError:  # a function without a hash or weak references is traced each time
         known = {}
     if key not in known:
         known[key] = jax.eval_shape(lambda *xs: read(function(*xs)), *operands)
     return known[key]
 
 
-def kind(x: Any, carried: bool = False) -> tuple:
-    """Shape and dtype of an operand, without its lane axis if ``carried``: what its trace depends on besides `settings`."""
+def operand_type(x: Any, carried: bool = False) -> tuple:
+    """Shape and dtype of an operand, as a hashable key of traces; without its leading lane axis if ``carried``."""
     if type(x) is np.ndarray:
         return x.shape[carried:], x.dtype
     aval = jax.typeof(x)

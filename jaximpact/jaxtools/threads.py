@@ -1,4 +1,4 @@
-"""Threads that let Ctrl-C through, jax settings that threads must share, and forked processes, which cannot compute."""
+"""Threads: pools that Ctrl-C can interrupt, jax settings local to a thread, and refusal to compute in forked processes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from jax.extend.core import get_opaque_trace_state
 
 try:
     from jax._src.xla_bridge import backends_are_initialized
-except ImportError:  # pragma: no cover - another jax: nothing can be said before a fork
+except ImportError:  # pragma: no cover - another jax: a fork is not recognised
     backends_are_initialized = lambda: False
 try:
     from jax._src.config import config_ext
 
     _UNSET = config_ext.unset
-except (ImportError, AttributeError):  # pragma: no cover - another jax: a thread is asked
+except (ImportError, AttributeError):  # pragma: no cover - another jax: settings are compared with another thread's
     _UNSET = None
 
-INTERRUPTIBLE_STEPS = 10_000  # steps from which a motion is waited for in a way that Ctrl-C gets through
-_orphan = False  # whether this process was forked from one whose threads of jax it lacks
+INTERRUPTIBLE_STEPS = 10_000  # steps of a motion that runs in a second thread, so that Ctrl-C gets through
+_is_fork = False  # whether this process was forked from one that had started jax, and lacks jax's threads
 
 
 def _after_fork() -> None:
-    global _orphan
-    _orphan = backends_are_initialized()
-    _idle.clear()  # a fork copies no threads
+    global _is_fork
+    _is_fork = backends_are_initialized()
+    _idle_queues.clear()  # a fork does not copy the threads that serve these queues
 
 
 if os.name == "posix":
@@ -44,23 +44,24 @@ if os.name == "posix":
 
 
 def refuse_fork() -> None:
-    """Raises RuntimeError in a forked process, which would wait for ever for jax's threads, since a fork does not copy them."""
-    if _orphan:
+    """Raises RuntimeError in a process forked after jax was started: it lacks jax's threads and would wait for them for ever."""
+    if _is_fork:
         raise RuntimeError(
             "this process was forked from one that had used jax, and cannot compute: start processes with "
             "multiprocessing.get_context('spawn') (or 'forkserver'), or fork before anything is computed"
         )
 
 
-_interrupted: list[Future] = []  # what Ctrl-C left behind
+_abandoned: list[Future] = []  # computations that still ran when Ctrl-C ended the wait for them
 
 
 def abandon(futures: Iterable[Future]) -> None:
-    """Stops waiting for computations that cannot be cancelled; the process does not wait for them at its end either."""
-    _interrupted[:] = filter(_is_running, [*_interrupted, *futures])
+    """Marks computations that cannot be cancelled as not waited for, at the end of the process neither."""
+    _abandoned[:] = filter(_is_running, [*_abandoned, *futures])
 
 
 def _is_running(future: Future) -> bool:
+    """Whether a call is not done, or jax still computes the arrays that it returned."""
     if future.cancelled() or not future.done():
         return not future.cancelled()
     return future.exception() is None and not all(map(_is_ready, jax.tree.leaves(future.result())))
@@ -71,37 +72,37 @@ def _is_ready(x: Any) -> bool:
 
 
 @atexit.register
-def _end() -> None:
-    """Ends an interrupted process at once; jax would wait for running computations."""
-    if any(map(_is_running, _interrupted)):
+def _exit_without_waiting() -> None:
+    """Ends a process with abandoned computations at once, where jax would wait for them."""
+    if any(map(_is_running, _abandoned)):
         sys.stdout.flush()
         sys.stderr.flush()
         uncaught = getattr(sys, "last_type", None)
         os._exit(0 if uncaught is None else 130 if uncaught is KeyboardInterrupt else 1)
 
 
-_idle: list[SimpleQueue] = []  # the tasks of threads that wait for some
+_idle_queues: list[SimpleQueue] = []  # one for each thread without work: a task put there is run by it
 
 
-def _thread() -> SimpleQueue:
-    """The task queue of an idle thread, or of a new one."""
+def _worker_queue() -> SimpleQueue:
+    """Task queue of an idle daemon thread, started if none is idle."""
 
     def serve() -> None:
         while True:
             tasks.get()()
-            _idle.append(tasks)
+            _idle_queues.append(tasks)
 
     with suppress(IndexError):
-        return _idle.pop()
+        return _idle_queues.pop()
     tasks: SimpleQueue = SimpleQueue()
     threading.Thread(target=serve, daemon=True).start()
     return tasks
 
 
 class DaemonPool(Executor):
-    """Executor on daemon threads, which the interpreter does not wait for at its end.
+    """Executor on ``count`` daemon threads, which the interpreter does not wait for at its end.
 
-    Its threads are reused by later pools: starting one takes longer than many a small ensemble.
+    Later pools reuse the threads: starting one takes longer than computing a small ensemble.
     """
 
     def __init__(self, count: int) -> None:
@@ -109,7 +110,7 @@ class DaemonPool(Executor):
         self._done: SimpleQueue = SimpleQueue()
         self._count = count
         for _ in range(count):
-            _thread().put(self._work)
+            _worker_queue().put(self._work)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -119,7 +120,7 @@ class DaemonPool(Executor):
                     future.set_result(function())
                 except BaseException as error:
                     future.set_exception(error)
-            # nothing is kept alive while this thread waits
+            # arrays would otherwise stay alive while this thread waits for its next job
             del job, future, function
         self._done.put(None)
 
@@ -140,7 +141,7 @@ class DaemonPool(Executor):
 
 
 class InlineExecutor(Executor):
-    """Executor that runs each call at once, in the calling thread."""
+    """Executor that runs each call in the calling thread, within `submit`."""
 
     def submit(self, function: Callable, /, *args: Any, **kwargs: Any) -> Future:
         future: Future = Future()
@@ -148,29 +149,34 @@ class InlineExecutor(Executor):
         return future
 
 
-def _ambient() -> tuple[Any, Any]:
+def _jax_context() -> tuple[Any, Any]:
+    """Jax's settings and trace state in this thread."""
     return jax.config.values, get_opaque_trace_state()
 
 
-_NONE = get_opaque_trace_state()  # no transformation
+_NO_TRANSFORMATION = get_opaque_trace_state()  # the state at import
 
 
-def is_usual() -> bool:
-    """Whether another thread would compute the same: no jax transformation is active here, and no thread-local jax setting.
+def has_default_context() -> bool:
+    """Whether another thread would compute the same: no jax transformation is active here, and no jax setting is local to this thread.
 
-    Thread-local settings come from `with jax.enable_x64(...)` and the like.
+    Settings are local to a thread within a context such as ``with jax.enable_x64(...)``.
     """
-    if _UNSET is not None and get_opaque_trace_state() == _NONE:
+    if _UNSET is not None and get_opaque_trace_state() == _NO_TRANSFORMATION:
         states = [x for x in jax.config._value_holders.values() if hasattr(x, "get_local")]  # type: ignore[attr-defined]
-        if all(x.get_local() is _UNSET for x in states):  # to ask another thread takes longer than many an ensemble
+        if all(
+            x.get_local() is _UNSET for x in states
+        ):  # the comparison with another thread takes longer than a small ensemble
             return True
     with DaemonPool(1) as other:
-        return other.submit(_ambient).result() == _ambient()
+        return other.submit(_jax_context).result() == _jax_context()
 
 
-def workers(steps: float = np.inf) -> int:
+def worker_count(steps: float = np.inf) -> int:
     """Number of threads for chunks with ``steps`` steps in all: one per CPU core, since XLA runs a loop over small arrays on one core."""
-    return core_count() if steps > INTERRUPTIBLE_STEPS and jax.default_backend() == "cpu" and is_usual() else 1
+    return (
+        core_count() if steps > INTERRUPTIBLE_STEPS and jax.default_backend() == "cpu" and has_default_context() else 1
+    )
 
 
 def core_count() -> int:
@@ -179,27 +185,32 @@ def core_count() -> int:
 
 
 def make_executor(threads: int, steps: float = np.inf) -> Executor:
-    """Executor for chunks with ``steps`` steps in all.
+    """Executor of ``threads`` threads for chunks with ``steps`` steps in all.
 
-    One thread is the calling thread itself, unless it is the main thread and the work takes long: signals must reach that one.
+    A single thread is the calling one, unless that is the main thread and the work is long: Python delivers signals to the main
+    thread only.
     """
     main = steps > INTERRUPTIBLE_STEPS and threading.current_thread() is threading.main_thread()
-    return DaemonPool(threads) if threads > 1 or (main and is_usual()) else InlineExecutor()
+    return DaemonPool(threads) if threads > 1 or (main and has_default_context()) else InlineExecutor()
 
 
 def wait_interruptibly(tree: Any) -> Any:
-    """Waits for the arrays of ``tree`` and returns them; unlike `jax.block_until_ready` it lets signals through."""
+    """Waits for the arrays of ``tree`` and returns them, as `jax.block_until_ready`, but signals such as Ctrl-C get through."""
     begin = time.perf_counter()
     for leaf in jax.tree.leaves(tree):
         while not _is_ready(leaf):
-            # at most a hundredth of the time is slept too long
+            # polling: the sleep grows with the time waited, so that at most a hundredth is lost
             time.sleep(min(0.02, 1e-5 + (time.perf_counter() - begin) / 100))
     return tree
 
 
-def interruptible(call: Callable, steps: int) -> Any:
-    """Result of ``call()``; a long one called in the main thread runs in another thread, so that signals get through."""
-    if steps < INTERRUPTIBLE_STEPS or threading.current_thread() is not threading.main_thread() or not is_usual():
+def call_interruptibly(call: Callable, steps: int) -> Any:
+    """Returns ``call()``; a call of many ``steps`` from the main thread is made in another one, so that signals get through."""
+    if (
+        steps < INTERRUPTIBLE_STEPS
+        or threading.current_thread() is not threading.main_thread()
+        or not has_default_context()
+    ):
         return call()
     other = DaemonPool(1)
     found = other.submit(call)

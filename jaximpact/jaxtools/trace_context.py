@@ -1,4 +1,4 @@
-"""Thread state that traces depend on: jax settings, whether a transformation is active, and garbage collection."""
+"""State of the thread while jax traces: settings, active transformations, and garbage collection."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ import jax
 from jax.extend.core import get_opaque_trace_state
 
 try:
-    from jax._src.config import trace_context as settings
-except ImportError:  # pragma: no cover - another jax: all of them, which takes longer
+    from jax._src.config import trace_context as trace_settings
+except ImportError:  # pragma: no cover - another jax: all settings, not only those that affect traces
 
-    def settings() -> Hashable:
-        """The jax settings of this thread that affect traces, as one hashable value."""
+    def trace_settings() -> Hashable:
+        """Settings of jax in this thread that affect traces, as a hashable key."""
         return tuple(jax.config.values.items())
 
 
-def _clean() -> Any:
+def _trace_state() -> Any:
+    """What differs between a thread within a jax transformation and one outside."""
     return jax.config.jax_disable_jit, get_opaque_trace_state()  # type: ignore[attr-defined]
 
 
-_CLEAN = _clean()
+_NO_TRACE = _trace_state()
 
 
 def is_concrete() -> bool:
-    """Whether no jax transformation is active, so that all numbers are known, closed-over ones included."""
-    return _clean() == _CLEAN
+    """Whether no jax transformation is active, so that all values are concrete, closed-over ones included."""
+    return _trace_state() == _NO_TRACE
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Context without garbage collection, which would take an eighth of the time of tracing."""
+    """Context manager that suspends garbage collection, which takes an eighth of the time of tracing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

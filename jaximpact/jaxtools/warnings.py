@@ -1,4 +1,4 @@
-"""Warnings about a problem that is computed all the same, attributed to the caller outside the package."""
+"""Warnings of the package, attributed to the line of the user's code that called it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-HERE = os.path.dirname(os.path.dirname(__file__))  # the package
+PACKAGE_FOLDER = os.path.dirname(os.path.dirname(__file__))  # frames of its files are skipped
 
 
 class JaximpactWarning(UserWarning):
-    """A remark about a problem that is computed all the same."""
+    """Warning about a problem or a setting; the computation goes on."""
 
 
 _silent: ContextVar[bool] = ContextVar("_silent", default=False)
@@ -21,7 +21,7 @@ _silent: ContextVar[bool] = ContextVar("_silent", default=False)
 
 @contextmanager
 def without_remarks() -> Iterator[None]:
-    """Context without remarks from this thread; the filters of `warnings`, which all threads share, stay untouched."""
+    """Context manager that silences `remark` in this thread; the filters of `warnings` are shared by all threads and stay as they are."""
     token = _silent.set(True)
     try:
         yield
@@ -30,9 +30,9 @@ def without_remarks() -> Iterator[None]:
 
 
 def remark(text: str, stacklevel: int) -> None:
-    """Warns the caller ``stacklevel`` levels up, or the first caller outside this package."""
+    """Issues a `JaximpactWarning` at the frame ``stacklevel`` levels up, or at the first one above it outside the package."""
     if not _silent.get():
         frame = sys._getframe(stacklevel)
-        while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
+        while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
             frame, stacklevel = frame.f_back, stacklevel + 1
         warnings.warn(text, JaximpactWarning, stacklevel=stacklevel + 1)

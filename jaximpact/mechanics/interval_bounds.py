@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..jaxtools.jaxpr_tools import CALLS, IDENTITIES, as_closed, inner, needed, reader
+from ..jaxtools.jaxpr_tools import CALLS, IDENTITIES, as_closed, needed_equations, nested_jaxprs, reader
 
 
 class Unbounded(Exception):
@@ -30,7 +30,7 @@ def is_expensive(function: Callable[[Array], Array], x: Array) -> bool:
 
 
 def _any_dear(jaxpr: Any) -> bool:
-    return any(eqn.primitive.name in DEAR or any(map(_any_dear, inner(eqn))) for eqn in jaxpr.eqns)
+    return any(eqn.primitive.name in DEAR or any(map(_any_dear, nested_jaxprs(eqn))) for eqn in jaxpr.eqns)
 
 
 def bound_change(function: Callable[[Array], Array], x: Array, b: Array) -> tuple[Array, Array]:
@@ -51,7 +51,7 @@ def _evaluate(jaxpr: Any, constants: Sequence, pairs: Sequence[Pair]) -> list[Pa
     env: dict = {v: (x, None) for v, x in zip(jaxpr.constvars, constants, strict=True)}
     env |= dict(zip(jaxpr.invars, pairs, strict=True))
     read = reader(env, lambda v: (v.val, None))
-    for eqn in needed(jaxpr):
+    for eqn in needed_equations(jaxpr):
         env.update(zip(eqn.outvars, _apply(eqn, [read(v) for v in eqn.invars]), strict=True))
     return [read(v) for v in jaxpr.outvars]
 

@@ -12,7 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..jaxtools.jaxpr_tools import depends
+from ..jaxtools.jaxpr_tools import depends_on
 from .jump_search import TouchingRates, jumped, size_of_terms, size_of_values
 from .linearisation import Metric, acceleration, linearise
 from .motion import Motion
@@ -55,7 +55,7 @@ def jump_status(
     found = jnp.zeros((), bool)
     if of_force is not None:
         passed = end
-        if hasattr(after, "closed") and depends(problem.generalised_force, somewhere, (2,)):
+        if hasattr(after, "closed") and depends_on(problem.generalised_force, somewhere, (2,)):
             passed = _led_to(problem, of_force, motion, start, end, jnp.where(struck, 0, impulse), struck)
         found = found | jumped(of_force, start, passed, (args,), size_of_values)
     if of_gaps is not None:
@@ -69,7 +69,7 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
     A scheme that is explicit in the velocity then alternates, or stays where two forces cancel.
     """
     q, v, args = state.q, state.v, motion.args
-    of_velocity = depends(problem.generalised_force, (motion.t0, q, v, args), (2,))
+    of_velocity = depends_on(problem.generalised_force, (motion.t0, q, v, args), (2,))
     if traits.explicit <= 0 or not traits.damping or not of_velocity:
         return None
     t = motion.time(state.n)

@@ -17,8 +17,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..jaxtools.jaxpr_tools import record_once
-from ..jaxtools.shapes import array, shape_of_result
+from ..jaxtools.jaxpr_tools import replay_jaxpr
+from ..jaxtools.shapes import as_array, shape_of_result
 from .labels import Labels
 
 Force = Callable[[Any, Array, Array, Any], Array]
@@ -184,7 +184,7 @@ class Problem:
             return self.constraints.contact_count(t, q, args)  # type: ignore[union-attr]
         if self.constraints is None:
             return 0
-        return shape_of_result(array, self.constraints, np.zeros((), q.dtype), q, args).shape[0]
+        return shape_of_result(as_array, self.constraints, np.zeros((), q.dtype), q, args).shape[0]
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """g(t, q, v), shape (d,), in the dtype of q."""
@@ -222,14 +222,14 @@ class Problem:
         that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units.
         """
 
-        recorded_lagrangian = record_once(lagrangian)
-        inertia = record_once(jax.hessian(recorded_lagrangian, argnums=2))
+        recorded_lagrangian = replay_jaxpr(lagrangian)
+        inertia = replay_jaxpr(jax.hessian(recorded_lagrangian, argnums=2))
 
-        @record_once
+        @replay_jaxpr
         def mass(q: Array, args: Any) -> Array:
             return inertia(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)
 
-        @record_once
+        @replay_jaxpr
         def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             t = jnp.asarray(t, q.dtype)
             # one pass for both: what dL/dq and the rate of the momentum have in common is computed once
@@ -267,11 +267,11 @@ class Problem:
         given = mass
         mass = given if callable(given) or given is None else lambda q, args: given
 
-        @record_once
+        @replay_jaxpr
         def momentum(q: Array, v: Array, args: Any) -> Array:
             return mass_times(mass(q, args) if callable(mass) else mass, v)
 
-        @record_once
+        @replay_jaxpr
         def generalised(t: Array, q: Array, v: Array, args: Any) -> Array:
             g = -jax.grad(potential)(q, args)
             if callable(given):

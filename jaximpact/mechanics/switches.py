@@ -35,7 +35,7 @@ import numpy as np
 from jax import Array, lax
 
 from ..jaxtools.argument_checks import is_traced
-from ..jaxtools.jaxpr_tools import CALLS, as_closed, inner, is_literal, scan_counts
+from ..jaxtools.jaxpr_tools import CALLS, as_closed, is_literal, nested_jaxprs, scan_counts
 
 STATE, TIME, DATA = 1, 2, 4  # what an operand is; of what is computed of several, all of them
 Sides = list[Array]
@@ -254,7 +254,7 @@ class _Walk:
     def inside(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
         """Results of an operation with nested jaxprs that may have switches; None if it is taken as it is."""
         name = eqn.primitive.name
-        if not any(_may_switch(part) for part in inner(eqn)):
+        if not any(_may_switch(part) for part in nested_jaxprs(eqn)):
             return None
         if name in NESTED:
             return self.run(eqn.params[NESTED[name]], values, marks)
@@ -402,7 +402,7 @@ def _bind(eqn: Any, values: Sequence) -> list:
 def _may_switch(jaxpr: Any) -> bool:
     """Whether a jaxpr contains an operation that can be a switch, whatever its operands."""
     for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
-        if eqn.primitive.name in KINKS or any(map(_may_switch, inner(eqn))):
+        if eqn.primitive.name in KINKS or any(map(_may_switch, nested_jaxprs(eqn))):
             return True
         if any(map(_is_real, eqn.invars)) and not any(map(_is_real, eqn.outvars)):
             return True

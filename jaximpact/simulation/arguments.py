@@ -25,8 +25,8 @@ from ..jaxtools.argument_checks import (
     real_array,
     short,
 )
-from ..jaxtools.shapes import array
-from ..jaxtools.threads import make_executor, refuse_fork, workers
+from ..jaxtools.shapes import as_array
+from ..jaxtools.threads import make_executor, refuse_fork, worker_count
 from ..jaxtools.trace_context import is_concrete
 from ..jaxtools.warnings import remark
 from ..mechanics.contact.active_set import ActiveSet
@@ -200,7 +200,7 @@ def check_until(until: Any, one: Motion) -> Until | None:
     """The surface at which motions end; TypeError or ValueError if it is none."""
     found = Until.of(until)
     if found is not None:
-        shape = outcome("until(t, q, v, args)", array, found.function, one.t0, one.q0, one.v0, one.args)
+        shape = outcome("until(t, q, v, args)", as_array, found.function, one.t0, one.q0, one.v0, one.args)
         if shape.shape != () or not jnp.issubdtype(shape.dtype, jnp.floating):
             raise ValueError(
                 f"until(t, q, v, args) must return one real number, got {shape.dtype} of shape {shape.shape}"
@@ -440,7 +440,7 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     if lanes.count <= (size := largest()):
         parts, fine = zip(*[part(0)], strict=True)
     else:
-        with make_executor(workers(lanes.count), lanes.count) as pool:
+        with make_executor(worker_count(lanes.count), lanes.count) as pool:
             parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
     if all(fine):
         return problem

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..compiler.gpu.branch_free import merge_carry, segment
-from ..jaxtools.batched_branch import work_where
+from ..compiler.gpu.branch_free import deduplicate_carry, run_segment
+from ..jaxtools.batched_branch import run_where_pending
 from ..jaxtools.derivative_rules import forward_first
-from ..jaxtools.progress import LOOKS, report
+from ..jaxtools.progress import XLA_REPORTS, report_fraction
 from ..mechanics.status import Status
 from ..mechanics.tunnelling import may_tunnel
 from ..results import Solution
@@ -52,8 +52,8 @@ class BatchedLoop:
         """State, row and account after step k."""
         motion_loop, motion = self.motion_loop, self.motion
         if self.program.reports_progress:
-            look = k % jnp.maximum(motion.steps // LOOKS, 1) == 0
-            lax.cond(look, lambda k: jax.debug.callback(report, k / motion.steps), lambda k: None, k)
+            look = k % jnp.maximum(motion.steps // XLA_REPORTS, 1) == 0
+            lax.cond(look, lambda k: jax.debug.callback(report_fraction, k / motion.steps), lambda k: None, k)
         new, row, account = self.step_without_look(carry[:3], k, forgetful)
         return new, row, lax.cond(k % LOOK == 0, motion_loop.stable, lambda _, account: account, new, account)
 
@@ -75,7 +75,7 @@ class BatchedLoop:
             return self.motion_loop.tunnelling_status(way, impulse)
         pending = may_tunnel(self.motion_loop.problem, way) | jnp.any(impulse > 0)
         work = lambda _, none, given: self.motion_loop.tunnelling_status(*given)
-        return work_where(work, pending, jnp.zeros((), jnp.int32), (way, impulse))
+        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (way, impulse))
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""
@@ -108,7 +108,7 @@ class BatchedLoop:
         motion_loop, steps = self.motion_loop, self.motion.steps
         *begin, kept = carry
         advance = lambda now: self.step_without_look(now, now[0].n + 1)
-        taken, whole = merge_carry(advance, tuple(begin))
+        taken, whole = deduplicate_carry(advance, tuple(begin))
 
         def turn(some: list) -> list:
             now = whole(some)
@@ -122,7 +122,7 @@ class BatchedLoop:
         def body(now: tuple) -> tuple:
             k, some, kept = now
             before = whole(some)[0].n
-            some, kept = segment(turn, some, kept, keep, LOOK)
+            some, kept = run_segment(turn, some, kept, keep, LOOK)
             state, row, account = whole(some)
             look = (state.n > before) & (state.n % LOOK == 0)
             looked = jax.tree.map(partial(jnp.where, look), motion_loop.stable(state, account), account)

@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..jaxtools.argument_checks import check_memory
-from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, workers
+from ..jaxtools.threads import abandon, make_executor, wait_interruptibly, worker_count
 from ..mechanics.motion import Motion
 from ..mechanics.user_functions import differentiable
 from .chunk_sizes import divide, split
@@ -69,7 +69,7 @@ def in_chunks(
     count, ragged, shares = lanes.count, lanes.carries("steps"), devices(lanes.count)
     counts = lanes.motion.steps
     total = int(counts.sum()) if ragged else count * int(counts)
-    threads = workers(total) if shares == 1 else 1
+    threads = worker_count(total) if shares == 1 else 1
     if chunk is None:
         most = shares * _automatic_chunk(program, lanes.first)
         chunk = -(-count // (threads * -(-count // (threads * most))))

@@ -11,8 +11,8 @@ from jax import Array, lax
 
 from ..bodies.listing import Listing
 from ..compiler.stream import stream
-from ..jaxtools.derivative_rules import UNDIFFERENTIATED, guard_derivative
-from ..jaxtools.shapes import array, arrays, shape_of_result
+from ..jaxtools.derivative_rules import NO_DERIVATIVE, guard_derivative
+from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.jumps import jump_status, steep_status
 from ..mechanics.linearisation import Metric, acceleration, closure, linearise
@@ -214,7 +214,7 @@ class MotionLoop:
 
     def value(self, t: Array, row: Row) -> Any:
         """Value of the save function at a row."""
-        return arrays(self.program.function(row.time(t), row.q, row.v, self.moving.args))  # type: ignore[misc]
+        return as_array_tree(self.program.function(row.time(t), row.q, row.v, self.moving.args))  # type: ignore[misc]
 
     def energy(self, t: Array, row: Row) -> Array | None:
         """Energy at a row, if the problem defines one."""
@@ -261,7 +261,7 @@ class MotionLoop:
         stopped = None if self.program.until is None else state.stop.stopped
         more = {"pairs": pairs, "events": events, "stopped": stopped}
         found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), **more)
-        return guard_derivative(found, UNDIFFERENTIATED) if self.program.sensitivity == "none" else found
+        return guard_derivative(found, NO_DERIVATIVE) if self.program.sensitivity == "none" else found
 
     def forgets(self, q: Array) -> bool:
         """Whether the step or the mass has derivative rules that jax loses in reverse mode inside another derivative."""
@@ -270,7 +270,7 @@ class MotionLoop:
         if self.problem.constraints is not None:
             return True
         mass = self.problem.mass
-        mass = shape_of_result(array, mass, q, self.moving.args) if callable(mass) else mass
+        mass = shape_of_result(as_array, mass, q, self.moving.args) if callable(mass) else mass
         return mass is not None and jnp.ndim(mass) > 1
 
     # every lane steps by itself

@@ -23,7 +23,7 @@ from jax.sharding import AbstractMesh
 
 from ..compiler.llvm import xla_ffi as foreign
 from ..compiler.scalar import Unsupported
-from ..jaxtools.derivative_rules import UNDIFFERENTIATED
+from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
 from .backends import Task, one_lane, without_rows
@@ -59,7 +59,9 @@ class LaneFunction(abc.ABC):
     def target(self, members: Sequence, axes: tuple, count: int | None, results: Sequence) -> str:
         """Name of the native FFI target; raises Unsupported if there is none."""
         without_row_count, turns = self.without_row_count(), _turns(self, axes)
-        return foreign.target(_branching, members, axes, count, results, turns, self.before, function=without_row_count)
+        return foreign.lane_target(
+            _branching, members, axes, count, results, turns, self.before, function=without_row_count
+        )
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Value(LaneFunction):
         """The function with the derivative by the leaves ``moved``; ValueError if sensitivity="none" forbids it."""
         program, motion = self.unflatten(leaves)
         if program.sensitivity == "none":
-            raise ValueError(UNDIFFERENTIATED)
+            raise ValueError(NO_DERIVATIVE)
         _, by = self.unflatten(moved)
         clock = by.t0 or by.t1 or by.h
         known = program.replace(sensitivity=program.sensitivity or "corrected", clock=program.clock or clock)

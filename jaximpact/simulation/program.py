@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ..jaxtools.argument_checks import is_traced
-from ..jaxtools.shapes import arrays
+from ..jaxtools.shapes import as_array_tree
 from ..mechanics.contact import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
@@ -88,7 +88,7 @@ class Program:
         """Bytes of a saved row of one motion."""
         if self.function is not None:
             name = "save: function(t, q, v, args)"
-            found = outcome(name, arrays, self.function, one.t0, one.q0, one.v0, one.args)
+            found = outcome(name, as_array_tree, self.function, one.t0, one.q0, one.v0, one.args)
             if not jax.tree.leaves(found):
                 raise TypeError("save: function(t, q, v, args) returns nothing: is a return missing?")
             return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))

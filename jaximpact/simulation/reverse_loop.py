@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from ..compiler.llvm.call import BoundCall, CompiledFunction, as_lanes, columns, compile_lanes
-from ..compiler.llvm.xla_ffi import cores, register_target
+from ..compiler.llvm.call import BoundCall, CompiledFunction, as_columns, as_lanes, compile_lanes
+from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
-from ..jaxtools.jaxpr_tools import holds, inline_calls
+from ..jaxtools.jaxpr_tools import contains_primitive, inline_calls
 from ..jaxtools.threads import core_count
 from ..jaxtools.trace_context import without_collection
 from .account import Account
@@ -113,7 +113,7 @@ class Parts:
         made = lambda leaves, carry: jaxpr_as_fun(step)(*leaves, *jax.tree.leaves(carry))
         after = lambda *operands: self.reals(jax.tree.unflatten(structure, made(*operands)))
         # of a scan jax transposes no other than a linear one
-        some, before = self._transpose_part(after, leaves, carry, change, whole=not holds(step, "scan"))
+        some, before = self._transpose_part(after, leaves, carry, change, whole=not contains_primitive(step, "scan"))
         return before, _sum(total, some)
 
     def of_row(
@@ -232,7 +232,7 @@ class Backwards:
         if len(slices) == 1:
             share(slices[0])
         else:
-            list(cores().map(share, slices))
+            list(lane_pool().map(share, slices))
 
     def rows(self, leaves: Sequence) -> tuple[list[int], RowRequest]:
         """Step numbers and requests of all rows, in order of time."""
@@ -248,9 +248,9 @@ class Backwards:
         leaves, given = list(map(np.ascontiguousarray, operands[: self.count])), operands[self.count :]
         numbers, turn = self.rows(leaves)
         leaves[self.times] = leaves[self.times][:0]
-        whole = max(x.whole(lanes) for x in (self.states, self.of_step, self.of_row, self.of_start))
-        fixed = [columns(x, whole) if c else x for x, c in zip(leaves, self.carried, strict=False)]
-        carries = self.carries(self.states.run(fixed, whole, whole, self.turns))
+        whole = max(x.padded_count(lanes) for x in (self.states, self.of_step, self.of_row, self.of_start))
+        fixed = [as_columns(x, whole) if c else x for x, c in zip(leaves, self.carried, strict=False)]
+        carries = self.carries(self.states.run_columns(fixed, whole, whole, self.turns))
         flags = zip(given, self.carried[self.count :], self.of_rows, strict=True)
         cotangents_of = [self.cotangents_of(x, c, r, len(numbers), whole) for x, c, r in flags]
         # a call is given the numbers of a carry and of a row
@@ -273,7 +273,7 @@ class Backwards:
             if k:
                 step[side](k - 1, 0)
                 side = 1 - side
-        results = self.of_start.run([*fixed, *found[side]], whole, whole)
+        results = self.of_start.run_columns([*fixed, *found[side]], whole, whole)
         return [as_lanes(x, lanes, a.shape, False) for x, (a, _) in zip(results, self.of_start.results, strict=True)]
 
     def carries(self, found: list[np.ndarray]) -> list[np.ndarray]:
@@ -292,7 +292,7 @@ class Backwards:
         if not of_row:
             last, x = x, np.zeros((*x.shape[:axis], rows, *x.shape[axis:]), x.dtype)
             np.moveaxis(x, axis, 0)[-1] = last
-        return columns(x, whole, 1) if carried else np.ascontiguousarray(x)
+        return as_columns(x, whole, 1) if carried else np.ascontiguousarray(x)
 
 
 def target(

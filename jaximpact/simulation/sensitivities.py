@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike
 
-from ..jaxtools.argument_checks import check_choice, several
+from ..jaxtools.argument_checks import as_tuple, check_choice
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import Motion
@@ -84,7 +84,7 @@ def sensitivities(
     Raises:
         ValueError, TypeError: as `ensemble`, or if ``wrt`` names something else.
     """
-    wrt = several(wrt)
+    wrt = as_tuple(wrt)
     unknown = [name for name in wrt if not (isinstance(name, str) and name in NAMES)]
     if unknown or not wrt:
         raise ValueError(f"wrt={wrt!r}: name some of {', '.join(map(repr, NAMES))}")

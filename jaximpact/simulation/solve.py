@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike
 
 from ..bodies.growth import enlarge, grow
 from ..jaxtools.argument_checks import check_choice, check_kind, check_memory, is_traced
-from ..jaxtools.progress import bar
-from ..jaxtools.threads import interruptible, refuse_fork, wait_interruptibly
+from ..jaxtools.progress import progress_bar
+from ..jaxtools.threads import call_interruptibly, refuse_fork, wait_interruptibly
 from ..jaxtools.trace_context import is_concrete
 from ..jaxtools.warnings import remark
 from ..mechanics.contact import ContactSolver
@@ -142,8 +142,8 @@ def solve(
         clock = is_traced(motion.t0, motion.t1, motion.h)
         known = program.replace(sensitivity=sensitivity or "corrected", length=number, clock=clock)
         call = partial(one_lane, known, task=trajectory)
-    with differentiable(), bar(number) if progress else nullcontext():
-        found = interruptible(lambda: call(motion), number)
+    with differentiable(), progress_bar(number) if progress else nullcontext():
+        found = call_interruptibly(lambda: call(motion), number)
         return wait_interruptibly(found) if progress else found
 
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..jaxtools.shapes import arrays, shape_of_result
+from ..jaxtools.shapes import as_array_tree, shape_of_result
 from ..mechanics.motion import Motion
 from ..mechanics.schemes.base import Timing
 from ..mechanics.schemes.record import Record
@@ -71,7 +71,7 @@ def structure(program: Program, motion: Motion) -> Any:
     values: Any = None
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:
-        values = shape_of_result(arrays, program.function, motion.t0, motion.q0, motion.v0, motion.args)
+        values = shape_of_result(as_array_tree, program.function, motion.t0, motion.q0, motion.v0, motion.args)
     numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", *Account._fields), 0)
     of_record: Any = [0] * len(Record._fields)
     events = LocatedImpacts(*of_record) if program.impacts else None

@@ -14,8 +14,8 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.argument_checks import check_kind
-from ..jaxtools.jaxpr_tools import depends
-from ..jaxtools.shapes import array, arrays
+from ..jaxtools.jaxpr_tools import depends_on
+from ..jaxtools.shapes import as_array, as_array_tree
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.problem import Problem
@@ -34,7 +34,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
 
     def shape_of(name: str, function: Callable, *operands: Any) -> tuple[int, ...]:
         name = getattr(function, "stated", name)  # of an energy, as the user wrote it
-        found = outcome(name, array, function, *operands)
+        found = outcome(name, as_array, function, *operands)
         if not jnp.issubdtype(found.dtype, jnp.floating):
             raise TypeError(f"{name} must return real numbers, got dtype {found.dtype}")
         return found.shape
@@ -44,7 +44,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
         raise ValueError(f"force(t, q, v, args) must return shape ({d},) like q0, got {shape}")
     m = 0
     if problem.between is not None:
-        problem.between.check(t, q0, args, lambda name, *call: outcome(name, arrays, *call))
+        problem.between.check(t, q0, args, lambda name, *call: outcome(name, as_array_tree, *call))
     if problem.listed:
         check_listed(problem, scheme, e, d)
         m = problem.count(0.0, q0, args)
@@ -128,7 +128,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     matrix = metric.matrix
     if matrix is not None and matrix.ndim == 2:
         inertia = getattr(problem.force, "inertia", None)
-        if inertia is not None and depends(inertia, (t0, q0, v0, args), on=(0, 2)):
+        if inertia is not None and depends_on(inertia, (t0, q0, v0, args), on=(0, 2)):
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from ..analysis.checks import StudyLike
-from ..jaxtools.argument_checks import check_kind, is_whole, several
+from ..jaxtools.argument_checks import as_tuple, check_kind, is_whole
 from ..mechanics.method_names import suggestion
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
@@ -285,7 +285,7 @@ class Reading(StudyLike):
                     f"lane: give a place along each of {', '.join(self.dims)}, got {', '.join(map(str, index))}"
                 )
             index = tuple(index[name] for name in self.dims)
-        found = several(index)
+        found = as_tuple(index)
         fits = len(found) == len(self.shape) and all(
             is_whole(i, 0) and i < n for i, n in zip(found, self.shape, strict=True)
         )

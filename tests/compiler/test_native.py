@@ -22,7 +22,7 @@ from jaximpact.compiler.llvm import call as native_run
 from jaximpact.compiler.llvm import elementwise as arithmetic
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.compiler.llvm import over_lanes
-from jaximpact.compiler.llvm.emitter import NAME
+from jaximpact.compiler.llvm.emitter import FUNCTION_NAME
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.stream import stream
 
@@ -461,7 +461,7 @@ def test_large_programs_are_loops_over_memory():
 def kept(request, tmp_path, monkeypatch):
     """The cache folder, and a call of one program as in a new process, which tells whether it compiled."""
     folder = tmp_path / "cache"
-    monkeypatch.setenv(cache.VARIABLE, str(folder))
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(folder))
     counter = native_compile if request.param == "native" else lasting
 
     def call():
@@ -509,11 +509,11 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path, monkeypatch, ca
     shared.chmod(0o777)
     for path in (shared, tmp_path / "file"):
         (tmp_path / "file").write_text("")
-        monkeypatch.setenv(cache.VARIABLE, str(path))
-        cache.keep("key", b"code")
+        monkeypatch.setenv(cache.CACHE_VARIABLE, str(path))
+        cache.store("key", b"code")
         assert cache.load("key") is None and str(path) in caplog.text
     assert list(shared.iterdir()) == []
-    monkeypatch.setenv(cache.VARIABLE, "off")
+    monkeypatch.setenv(cache.CACHE_VARIABLE, "off")
     assert cache.folder() is None
 
 
@@ -522,15 +522,15 @@ def test_the_folder_is_bounded_and_shared(kept):
     folder, _ = kept
     code = bytes(1000)
     for i in range(3):
-        cache.keep(f"{i}", code)
+        cache.store(f"{i}", code)
         if i:
-            os.truncate(folder / f"{i}", cache.LIMIT // 2)  # of holes: it takes no room on the disk
+            os.truncate(folder / f"{i}", cache.MAX_CACHE_BYTES // 2)  # of holes: it takes no room on the disk
         os.utime(folder / f"{i}", (i, i))
     assert cache.load("0") == code
-    cache.keep("3", code)
+    cache.store("3", code)
     assert sorted(x.name for x in folder.iterdir()) == ["0", "2", "3"]
     with ThreadPoolExecutor(4) as pool:
-        writing = [pool.submit(cache.keep, "same", code) for _ in range(40)]
+        writing = [pool.submit(cache.store, "same", code) for _ in range(40)]
         assert {cache.load("same") for _ in range(100)} <= {None, code}
         assert [x.result() for x in writing] == [None] * 40
     assert cache.load("same") == code
@@ -538,7 +538,7 @@ def test_the_folder_is_bounded_and_shared(kept):
 
 def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch):
     """Traced anew it is the same; another operation, parameter, whole number or kind of operand makes another; real numbers do not."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
     x, y = np.arange(3.0), np.arange(3, dtype=np.float32)
 
     def made(a=2.0, k=1, turns=3, function=jnp.sin, order=(0, 1)):
@@ -564,7 +564,7 @@ def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch):
 
 def test_a_function_with_a_pullback_of_its_own_has_a_name(tmp_path, monkeypatch):
     """It is not compiled again, made anew; another one is."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
     x = np.arange(3.0)
 
     def made(a):
@@ -583,18 +583,18 @@ def test_a_function_with_a_pullback_of_its_own_has_a_name(tmp_path, monkeypatch)
 
 def test_a_missing_symbol_is_told_before_it_is_called(monkeypatch):
     """Calling it would end the process."""
-    text = f"declare double @no_such_function(double)\ndefine double @{NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
+    text = f"declare double @no_such_function(double)\ndefine double @{FUNCTION_NAME}(double %x) {{\n%y = call double @no_such_function(double %x)\nret double %y\n}}\n"
     with pytest.raises(Unsupported, match="no_such_function"):
         native_compile.compile_module(text)
     found = native_compile.undefined_symbols(native_compile.host().compile(text))
     assert found == ["no_such_function"]
     # one that LLVM's own passes write is in every process
-    fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
+    fill = f"declare ptr @memset(ptr, i32, i64)\ndefine void @{FUNCTION_NAME}(ptr %p, i64 %n) {{\n%q = call ptr @memset(ptr %p, i32 0, i64 %n)\nret void\n}}\n"
     assert native_compile.undefined_symbols(native_compile.host().compile(fill)) == ["memset"]
     native_compile.compile_module(fill)
     # the way that a rule takes it
     monkeypatch.setitem(
-        arithmetic.RULES, "sin", lambda w, params, values: arithmetic.library(w, "no_such_sine", *values)
+        arithmetic.RULES, "sin", lambda w, params, values: arithmetic.call_library(w, "no_such_sine", *values)
     )
     with pytest.raises(Unsupported, match="no_such_sine"):
         lanewise(lambda x: jnp.sin(x) + 0.123, np.arange(3.0))
@@ -606,9 +606,9 @@ def test_bits_do_not_depend_on_registers(monkeypatch):
     weights = jnp.asarray(np.random.default_rng(0).normal(size=(30, 20)))
     layers = lambda x: jnp.tanh(weights.T @ jnp.sin(weights @ jnp.full(20, x)))
     for size in (16, 32, 64):
-        monkeypatch.setattr(host, "bytes", size)
-        native_run._known.clear()
-        native_run._called.clear()
+        monkeypatch.setattr(host, "vector_bytes", size)
+        native_run._by_jaxpr.clear()
+        native_run._by_call.clear()
         found.append([balls(execution="native", save="final").q, lanewise(layers, np.linspace(-3, 3, LANES))])
     for these in found[1:]:
         for x, y in zip(these, found[0], strict=True):
@@ -639,7 +639,7 @@ def test_no_entry_is_a_number_where_a_matrix_is_not_positive():
 
 def test_a_program_of_xla_lasts_only_where_it_means_the_same(tmp_path, monkeypatch):
     """Numbers that it closes over are part of it; calls of this process's functions, another's settings and cache are not for it."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(cache.CACHE_VARIABLE, str(tmp_path))
     x = np.arange(3.0)
 
     def compiles(function, *operands):
@@ -667,15 +667,15 @@ def test_a_program_of_xla_lasts_only_where_it_means_the_same(tmp_path, monkeypat
         assert (count, files) == (1, 3) and np.array_equal(found, x + 1)
     # what is whole but no program
     for file in tmp_path.iterdir():
-        cache.keep(file.name, b"no program")
+        cache.store(file.name, b"no program")
     assert compiles(times(one), x)[:2] == (1, 3)
     # not inside a transformation, where jax looks for NaN, or keeps programs itself
     assert compiles(jax.grad(lambda x: jnp.sum(lasting.PersistentJit(times(one))(x))), x)[:2] == (1, 4)
-    assert lasting.can_last()
+    assert lasting.is_cacheable()
     for name, value in {"jax_debug_nans": True, "jax_compilation_cache_dir": str(tmp_path)}.items():
         before = getattr(jax.config, name)
         jax.config.update(name, value)
-        assert not lasting.can_last()
+        assert not lasting.is_cacheable()
         jax.config.update(name, before)
     twice = lasting.PersistentJit(lambda x: 2 * x)
     with jax.enable_x64(False):
@@ -702,7 +702,7 @@ print(names.count("/jax/core/compile/backend_compile_duration"), np.asarray(foun
 @pytest.mark.slow
 def test_two_processes_at_once_and_one_behind_them(tmp_path):
     """Listed bodies, whose programs call native code by names of their own, and a ball."""
-    environment = os.environ | {cache.VARIABLE: str(tmp_path), "PYTHONPATH": str(Path(ji.__file__).parents[1])}
+    environment = os.environ | {cache.CACHE_VARIABLE: str(tmp_path), "PYTHONPATH": str(Path(ji.__file__).parents[1])}
     start = lambda: subprocess.Popen([sys.executable, "-c", SECOND], env=environment, stdout=subprocess.PIPE, text=True)
     both = [start(), start()]
     first, second = (process.communicate()[0].split() for process in both)

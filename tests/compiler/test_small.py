@@ -7,13 +7,13 @@ import pytest
 from jax import lax
 
 import jaximpact as ji
-from jaximpact.compiler.gpu.array_emitter import DEVICE
+from jaximpact.compiler.gpu.array_emitter import DEVICE_RULES
 from jaximpact.compiler.gpu.triton import over_lanes as on_gpu
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.emitter import emit
 from jaximpact.compiler.scalar import Unsupported
-from jaximpact.compiler.scalar.cost import SMALL
-from jaximpact.compiler.scalar.interpreter import inputs
+from jaximpact.compiler.scalar.cost import MAX_SCALARS
+from jaximpact.compiler.scalar.interpreter import program_inputs
 from jaximpact.mechanics.interval_bounds import Unbounded, bound_change, is_expensive
 from jaximpact.simulation.arguments import for_lanes
 from jaximpact.simulation.trajectory import trajectory
@@ -226,7 +226,7 @@ def stacks(a, b):
 
 def large(a, b):
     """Arrays that lie in memory, moved, multiplied, summed up, in loops and branches."""
-    n = SMALL + 8
+    n = MAX_SCALARS + 8
     table = jnp.linspace(0.0, 1.0, n) * a[0] + jnp.arange(n) / n
     m = jnp.reshape(table[:512], (32, 16)) + b[0]
     x = jnp.tanh(m @ (m[:16, :].T @ jnp.ones(16) + a[1]))
@@ -269,7 +269,7 @@ def test_what_has_no_rule_is_named():
 def test_what_is_known_costs_nothing():
     """Constants fold, structural zeros vanish: of a diagonal matrix times a vector the diagonal is left."""
     closed = jax.make_jaxpr(lambda x: jnp.diag(jnp.arange(3.0)) @ x + jnp.zeros(3))(A)
-    variables, _ = inputs(closed)
+    variables, _ = program_inputs(closed)
     text = emit(closed, variables, [True] * len(variables), 8, True).ir
     assert text.count("fmul") == 1 and text.count("fadd") == 0
 
@@ -339,10 +339,10 @@ def test_sines_of_a_kernel(dtype):
     for name, exact in (("sin", np.sin), ("cos", np.cos)):
         expected = exact(angles.astype(np.float64))
         # one by one: a program of XLA may compute a number twice, rounded once so and once so, which one kernel does not
-        found = np.asarray(DEVICE[name](None, jnp.asarray(angles)))
+        found = np.asarray(DEVICE_RULES[name](None, jnp.asarray(angles)))
         assert found.dtype == dtype
         assert np.max(np.abs(found - expected) / np.spacing(np.abs(expected).astype(dtype))) < 4
-        assert np.all(np.isnan(DEVICE[name](None, jnp.array([np.inf, np.nan, 8 * most], dtype))))
+        assert np.all(np.isnan(DEVICE_RULES[name](None, jnp.array([np.inf, np.nan, 8 * most], dtype))))
 
 
 def test_a_derivative_as_a_kernel():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.jaxtools.threads import workers
+from jaximpact.jaxtools.threads import worker_count
 from jaximpact.simulation.chunk_sizes import WORK, divide
 
 FIELDS = ("t", "q", "v", "z", "impulse", "penetration", "residual", "iterations", "status")
@@ -109,15 +109,15 @@ def test_a_batch_of_one_lane_is_solve(scheme):
 def test_threads_and_settings_of_this_thread():
     """Chunks run in threads, unless this thread has settings of jax that those would not see."""
     given = options() | {"t1": 0.5, "h": 0.01}
-    usual = workers()
+    usual = worker_count()
     assert usual == len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else usual == 1
     parallel = ji.ensemble(OSCILLATOR, chunk=5, **given)
     with jax.enable_x64(False):
-        assert workers() == 1
+        assert worker_count() == 1
         single = jax.tree.map(lambda x: x.astype(np.float32) if isinstance(x, np.ndarray) else x, given)
         assert ji.ensemble(OSCILLATOR, chunk=5, **single).q.dtype == np.float32
     with jax.default_matmul_precision("highest"):
-        assert workers() == 1
+        assert worker_count() == 1
         serial = ji.ensemble(OSCILLATOR, chunk=5, **given)
     np.testing.assert_array_equal(parallel.q, serial.q)
 

@@ -1,4 +1,4 @@
-"""Emitter whose numbers are arrays over lanes: used inside GPU kernels, and for straight-line arithmetic in XLA."""
+"""Emitter whose scalars are jax arrays over lanes: used within GPU kernels, and for branch-free arithmetic by XLA."""
 
 from __future__ import annotations
 
@@ -13,72 +13,76 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import primitives
 
-from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array
-from ..scalar.cost import SMALL
+from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
+from ..scalar.cost import MAX_SCALARS
 
 
 class ArrayEmitter:
-    """Emitter of numbers as arrays (lanes,), or () if all lanes share them; see `scalar.values.Emitter`.
+    """Emitter of jax operations on arrays (lanes,), or () for what all lanes share; see `scalar.values.Emitter`.
 
-    Loops run while any lane continues, branches if any lane needs them; other lanes keep their values.
-    ``rules``: operations written differently from jax's primitives.
+    Loops run while any lane continues, branches if any lane selects them; the other lanes keep their values. ``rules``: primitives
+    that are not computed by jax's own operation, by name.
     """
 
-    memory, small = False, SMALL
+    has_memory, max_scalars = False, MAX_SCALARS
 
     def __init__(self, lanes: int, rules: Mapping[str, Callable]) -> None:
         self.lanes, self.rules = lanes, rules
-        # of a difference its operands, and of these the order in which they came; kept, so that each has its id to itself
+        # By id of a difference: itself and its operands. By id of an operand: its number in order of appearance, and itself.
+        # The objects are kept alive so that their ids stay their own.
         self.differences: dict[int, tuple] = {}
-        self.order: dict[int, tuple[int, Any]] = {}
+        self.operand_order: dict[int, tuple[int, Any]] = {}
 
     def op(self, name: str, params: Any, *values: Any) -> Array:
         if name in ("sin", "cos"):
-            return self.of_angle(name, params, *values)
+            return self.sine_or_cosine(name, params, *values)
         found = self.bind_elementwise(name, params, *values)
         if name == "sub":
             self.differences[id(found)] = found, *values
         return found
 
-    def of_angle(self, name: str, params: Any, x: Any) -> Array:
-        """Sine or cosine; that of a - b reuses that of b - a if it came first."""
+    def sine_or_cosine(self, name: str, params: Any, x: Any) -> Array:
+        """Sine or cosine; that of a - b is computed from b - a if b appeared first, so that the compiler can merge the two."""
         known = self.differences.get(id(x))
         if known is None:
             return self.bind_elementwise(name, params, x)
         _, a, b = known
-        if a is b:  # zero, or no number
+        if a is b:  # zero or NaN
             return x if name == "sin" else x + 1
-        first, second = (self.order.setdefault(id(y), (len(self.order), y))[0] for y in (a, b))
+        first, second = (self.operand_order.setdefault(id(y), (len(self.operand_order), y))[0] for y in (a, b))
         if first < second:
             return self.bind_elementwise(name, params, x)
         found = self.bind_elementwise(name, params, self.bind_elementwise("sub", None, b, a))
         return -found if name == "sin" else found
 
     def bind_elementwise(self, name: str, params: Any, *values: Any) -> Array:
+        """Result of an elementwise primitive by its name in jax."""
         if name in self.rules:
-            return self.rules[name](params, *self.alike(values))
-        if params is None or name in PLAIN:
-            return PLAIN[name](*self.alike(values), *([] if name != "convert_element_type" else [params["new_dtype"]]))
+            return self.rules[name](params, *self.broadcast(values))
+        if params is None or name in LAX_FUNCTIONS:
+            return LAX_FUNCTIONS[name](
+                *self.broadcast(values), *([] if name != "convert_element_type" else [params["new_dtype"]])
+            )
         primitive = getattr(primitives, f"{name}_p", None)
         if primitive is None or name not in ELEMENTWISE:
             raise Unsupported(name)
-        return primitive.bind(*self.alike(values), **params)
+        return primitive.bind(*self.broadcast(values), **params)
 
-    def alike(self, values: Sequence) -> list:
+    def broadcast(self, values: Sequence) -> list:
         """Broadcasts all values to (lanes,) if one of them varies between lanes."""
         if any(np.ndim(x) for x in values):
             return [jnp.broadcast_to(x, (self.lanes,)) for x in values]
         return [jnp.asarray(x) for x in values]
 
-    def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Array]:
-        """The numbers of arrays in a flat list, broadcast to all lanes where they vary."""
+    def flatten(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Array]:
+        """The scalars of all arrays in one list; those of an array that ``varies`` are broadcast to (lanes,)."""
         pairs = [(jnp.asarray(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
         return [jnp.broadcast_to(y, (self.lanes,)) if v else y for y, v in pairs]
 
     def varies(self, x: Value) -> bool:
         return any(np.ndim(y) > 0 for y in x.flat)
 
-    def large(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         raise Unsupported(
             f"{eqn.primitive.name} of an array of shape {max(v.aval.shape for v in (*eqn.invars, *eqn.outvars))}"
         )
@@ -92,21 +96,21 @@ class ArrayEmitter:
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         raise Unsupported("saved rows")
 
-    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, turn: Callable) -> list[Value]:
-        rebuilt, flat = rebuilder(start), lambda values: self.flat(values, varies)
-        test = lambda numbers: jnp.asarray(continues(rebuilt(numbers)))
-        numbers = flat(start)
-        if jax.eval_shape(test, numbers).ndim == 0:
-            return rebuilt(lax.while_loop(test, lambda numbers: flat(turn(rebuilt(numbers))), numbers))
+    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
+        unflatten, flatten = unflattener(start), lambda values: self.flatten(values, varies)
+        test = lambda scalars: jnp.asarray(continues(unflatten(scalars)))
+        scalars = flatten(start)
+        if jax.eval_shape(test, scalars).ndim == 0:
+            return unflatten(lax.while_loop(test, lambda scalars: flatten(body(unflatten(scalars))), scalars))
 
-        def of_live(state: tuple) -> tuple:
+        def step_live_lanes(state: tuple) -> tuple:
             live, old = state
-            kept = [jnp.where(live, x, y) for x, y in zip(flat(turn(rebuilt(old))), old, strict=True)]
-            return live & test(kept), kept
+            new = [jnp.where(live, x, y) for x, y in zip(flatten(body(unflatten(old))), old, strict=True)]
+            return live & test(new), new
 
-        return rebuilt(lax.while_loop(lambda state: any_of(state[0]), of_live, (test(numbers), numbers))[1])
+        return unflatten(lax.while_loop(lambda state: any_lane(state[0]), step_live_lanes, (test(scalars), scalars))[1])
 
-    def choose(
+    def switch(
         self,
         which: Any,
         branches: Sequence[Callable],
@@ -115,41 +119,42 @@ class ArrayEmitter:
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list[Value]:
-        """Runs the shortest branch always, each other one if any lane selects it."""
-        rebuilt = rebuilder([np.empty(a.shape, object) for a in avals])
-        runs = [lambda branch=branch: self.flat(branch(operands), varies) for branch in branches]
+        """Emits a switch: the shortest branch always runs, each other one if any lane selects it."""
+        unflatten = unflattener([np.empty(a.shape, object) for a in avals])
+        runs = [lambda branch=branch: self.flatten(branch(operands), varies) for branch in branches]
         which = jnp.clip(jnp.asarray(which).astype(jnp.int32), 0, len(branches) - 1)
         if which.ndim == 0:
-            return rebuilt(lax.switch(which, runs))
+            return unflatten(lax.switch(which, runs))
         first, *rest = sorted(range(len(branches)), key=lambda i: sizes[i])
         found = runs[first]()
         for i in rest:
-            asked = which == i
+            selected = which == i
 
-            def run_branch(found: list = found, asked: Array = asked, i: int = i) -> list:
-                return [jnp.where(asked, x, y) for x, y in zip(runs[i](), found, strict=True)]
+            def run_branch(found: list = found, selected: Array = selected, i: int = i) -> list:
+                return [jnp.where(selected, x, y) for x, y in zip(runs[i](), found, strict=True)]
 
-            found = lax.cond(any_of(asked), run_branch, lambda found=found: list(found))
-        return rebuilt(found)
-
-
-def rebuilder(values: Sequence[Value]) -> Callable[[Iterable], list[Value]]:
-    """Inverse of flattening: makes arrays of these shapes from a flat list of numbers."""
-
-    def of(numbers: Iterable) -> list[Value]:
-        entries = iter(numbers)
-        return [fill_array(x.shape, (next(entries) for _ in range(x.size))) for x in values]
-
-    return of
+            found = lax.cond(any_lane(selected), run_branch, lambda found=found: list(found))
+        return unflatten(found)
 
 
-def any_of(which: Array) -> Array:
-    # a reduction of truth values has no rule on Triton
-    return jnp.max(which.astype(jnp.int32)) > 0
+def unflattener(values: Sequence[Value]) -> Callable[[Iterable], list[Value]]:
+    """Inverse of `ArrayEmitter.flatten`: a function from a list of scalars to object arrays of the shapes of ``values``."""
+
+    def unflatten(scalars: Iterable) -> list[Value]:
+        entries = iter(scalars)
+        return [object_array(x.shape, (next(entries) for _ in range(x.size))) for x in values]
+
+    return unflatten
+
+
+def any_lane(mask: Array) -> Array:
+    """Whether a mask holds in any lane."""
+    # jnp.any has no lowering for Triton
+    return jnp.max(mask.astype(jnp.int32)) > 0
 
 
 def _round(params: Any, x: Array) -> Array:
-    """Rounds to the nearest whole number, ties to even."""
+    """Rounds to the nearest integer, ties to even, which Triton has no operation for."""
     if params["rounding_method"] != lax.RoundingMethod.TO_NEAREST_EVEN:
         raise Unsupported("round away from zero")
     found = lax.floor(x + jnp.asarray(0.5, x.dtype))
@@ -157,13 +162,13 @@ def _round(params: Any, x: Array) -> Array:
     return jnp.where((found - x == 0.5) & odd, found - 1, found)
 
 
-class Sine(NamedTuple):
+class SineConstants(NamedTuple):
     """Constants of the sine in one precision.
 
     Attributes:
-        parts: pi as a sum whose products with the multiple of pi are exact, for angles up to ``near``.
-        short, split: the same in shorter parts for angles up to ``far``, where the multiple is itself split at ``split``.
-        polynomial: minimax p with sin r = r + r^3 p(r^2) on |r| <= pi/2.
+        parts: pi as a sum of terms whose products with the integer multiple of pi are exact, for angles up to ``near``.
+        short, split: pi as a sum of shorter terms, for angles up to ``far``; the multiple is split into a multiple of ``split`` and a rest.
+        polynomial: minimax polynomial p with sin r = r + r^3 p(r^2) on |r| <= pi/2.
     """
 
     parts: tuple[float, ...]
@@ -174,15 +179,15 @@ class Sine(NamedTuple):
     polynomial: tuple[float, ...]
 
 
-SINES = {
-    np.dtype(np.float64): Sine(
+SINE_CONSTANTS = {
+    np.dtype(np.float64): SineConstants(
         (3.1415926534682512, 1.2154201012607932e-10, 4.044532497591901e-21), 1e6,
         (3.1415926218032837, 3.1786509424591713e-08, 1.2246467864107189e-16, 1.2736634110450565e-24, 2.165713347843828e-32),
         2.0**26, 2.0**51,
         (2.7211750129621852e-15, -7.64299149422729e-13, 1.6058939706091582e-10, -2.505210687280627e-08,
          2.755731921113732e-06, -1.984126984120922e-04, 8.333333333333194e-03, -1.6666666666666666e-01),
     ),
-    np.dtype(np.float32): Sine(
+    np.dtype(np.float32): SineConstants(
         (3.140625, 9.675025939941406e-04, 1.5099067240953445e-07, 5.126688136514179e-12), 6e3,
         (3.140625, 9.675025939941406e-04, 1.5099067240953445e-07, 5.126565838509123e-12, 1.2246063538223773e-16),
         2.0**12, 2.0**22,
@@ -191,42 +196,43 @@ SINES = {
 }  # fmt: skip
 
 
-def _sine(exact: Callable, shift: float) -> Callable:
-    """Rule for sin(x + shift pi) to three ulp, as straight-line arithmetic without register spills: x = (k - shift) pi + r.
+def _sine_rule(exact: Callable, shift: float) -> Callable:
+    """Rule for sin(x + shift pi), to three ulp, by argument reduction x = (k - shift) pi + r.
 
-    NaN for angles so large that neighbouring floats are more than half a radian apart.
+    Straight-line arithmetic, so that no registers are spilled. NaN for angles so large that neighbouring
+    floats are more than half a radian apart. ``exact``: jax's function, for other dtypes.
     """
 
     def rule(params: Any, x: Array) -> Array:
-        if x.dtype not in SINES:
+        if x.dtype not in SINE_CONSTANTS:
             return exact(x)
-        how = SINES[x.dtype]
-        less = lambda x, turns: reduce(lambda rest, part: rest - turns * part, how.parts, x)
+        constants = SINE_CONSTANTS[x.dtype]
+        subtract_pi = lambda x, multiple: reduce(lambda rest, part: rest - multiple * part, constants.parts, x)
         k = lax.floor(x * (1 / math.pi) + (0.5 + shift))
-        turns = k - shift if shift else k
-        r = less(x, turns)
-        large = ~(jnp.abs(x) <= how.near)
+        multiple = k - shift if shift else k
+        r = subtract_pi(x, multiple)
+        large = ~(jnp.abs(x) <= constants.near)
 
-        def of_large() -> tuple[Array, Array]:
-            high = lax.floor(turns * (1 / how.split) + 0.5) * how.split
-            low, rest = turns - high, x
-            for part in how.short:
+        def reduce_large() -> tuple[Array, Array]:
+            high = lax.floor(multiple * (1 / constants.split) + 0.5) * constants.split
+            low, rest = multiple - high, x
+            for part in constants.short:
                 rest = (rest - high * part) - low * part
-            # k may have been rounded
+            # k may have been rounded to a neighbouring integer
             more = lax.floor(rest * (1 / math.pi) + 0.5)
-            rest = jnp.where(jnp.abs(x) <= how.far, less(rest, more), jnp.nan)
+            rest = jnp.where(jnp.abs(x) <= constants.far, subtract_pi(rest, more), jnp.nan)
             return jnp.where(large, k + more, k), jnp.where(large, rest, r)
 
-        k, r = lax.cond(any_of(large), of_large, lambda: (k, r))
+        k, r = lax.cond(any_lane(large), reduce_large, lambda: (k, r))
         z = r * r
-        p = reduce(lambda total, c: total * z + c, how.polynomial[1:], jnp.full_like(z, how.polynomial[0]))
+        p = reduce(lambda total, c: total * z + c, constants.polynomial[1:], jnp.full_like(z, constants.polynomial[0]))
         found, half = r + r * (z * p), k * 0.5
         return jnp.where(half != lax.floor(half), -found, found)
 
     return rule
 
 
-def _extreme(combine: Callable) -> Callable:
+def _extreme_rule(combine: Callable) -> Callable:
     """Rule for max or min that gives NaN if either operand is NaN, unlike the device's instruction."""
 
     def rule(params: Any, x: Array, y: Array) -> Array:
@@ -236,20 +242,22 @@ def _extreme(combine: Callable) -> Callable:
     return rule
 
 
-_largest, _smallest = _extreme(lax.max), _extreme(lax.min)
+_maximum, _minimum = _extreme_rule(lax.max), _extreme_rule(lax.min)
 
-# of a device, in a kernel
-DEVICE: dict[str, Callable] = {
-    "sin": _sine(lax.sin, 0.0), "cos": _sine(lax.cos, 0.5), "round": _round, "max": _largest, "min": _smallest,
-    "clamp": lambda params, least, x, most: _smallest(params, _largest(params, least, x), most),
+# rules of kernels on a device
+DEVICE_RULES: dict[str, Callable] = {
+    "sin": _sine_rule(lax.sin, 0.0), "cos": _sine_rule(lax.cos, 0.5), "round": _round, "max": _maximum, "min": _minimum,
+    "clamp": lambda params, least, x, most: _minimum(params, _maximum(params, least, x), most),
 }  # fmt: skip
-# what is asked for without parameters
-PLAIN: dict[str, Callable] = {
+# primitives that the interpreter itself uses, without parameters
+LAX_FUNCTIONS: dict[str, Callable] = {
     "add": lax.add, "add_any": lax.add, "sub": lax.sub, "mul": lax.mul, "div": lax.div, "neg": lax.neg, "abs": lax.abs,
-    "sqrt": lax.sqrt, "sin": lax.sin, "cos": lax.cos, "max": lax.max, "min": lax.min, "clamp": lax.clamp, "select_n": lax.select_n, "one_minus_square": lambda x: (1 - x) * (1 + x), "convert_element_type": lax.convert_element_type, "and": lax.bitwise_and,
-    "or": lax.bitwise_or, "eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge,
+    "sqrt": lax.sqrt, "sin": lax.sin, "cos": lax.cos, "max": lax.max, "min": lax.min, "clamp": lax.clamp,
+    "select_n": lax.select_n, "one_minus_square": lambda x: (1 - x) * (1 + x), "convert_element_type": lax.convert_element_type,
+    "and": lax.bitwise_and, "or": lax.bitwise_or, "eq": lax.eq, "ne": lax.ne, "lt": lax.lt, "le": lax.le, "gt": lax.gt, "ge": lax.ge,
     "le_to": lambda x, y: (x <= y) | (y != y), "lt_to": lambda x, y: (x < y) | ((y != y) & (x == x)),
 }  # fmt: skip
+# primitives that are bound with the equation's parameters
 ELEMENTWISE = {
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clz", "cosh", "erf", "erf_inv", "erfc",
     "exp", "exp2", "expm1", "floor", "integer_pow", "is_finite", "lgamma", "log", "log1p", "logistic", "nextafter", "not",

@@ -1,8 +1,8 @@
-"""Many motions as one GPU kernel: each program instance runs a block of lanes with its state in registers over all steps.
+"""A function of one lane as one GPU kernel: each program of the grid runs a block of lanes, with its state in registers throughout.
 
-What a function does to one lane is traced, and executed on separate numbers (`small`) inside one `pallas_call`, with blocks of
-lanes in their place. Loops and branches are real: a loop goes on while any lane of its block does, and a branch is taken if any
-lane needs it, the others keeping what they have. What has no rule here raises `Unsupported`.
+The function is traced for one lane, and evaluated on scalars (`scalar`) within one `pallas_call`, where each scalar is an array over
+the lanes of a block. Control flow stays control flow: a loop runs while any lane of its block continues, and a branch if any lane
+selects it; the other lanes keep their values. A primitive without a rule raises `Unsupported`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..scalar import ScalarInterpreter, Unsupported, carried_axes, fill_array
+from ..scalar import ScalarInterpreter, Unsupported, carried_axes, object_array
 from ..scalar.cost import cost
-from ..scalar.interpreter import inputs
-from .array_emitter import DEVICE, ArrayEmitter
+from ..scalar.interpreter import program_inputs
+from .array_emitter import DEVICE_RULES, ArrayEmitter
 
-BLOCK = (
+BLOCK_LANES = (
     32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
 )
 WARPS = 1
@@ -27,12 +27,12 @@ MAX_OPS_TRITON = 10_000  # operations of a program: twice as many take minutes t
 
 
 def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interpret: bool = False) -> Callable:
-    """Runs ``one`` for all lanes as one kernel, like `jax.vmap` with ``in_axes=axes``.
+    """Counterpart of ``jax.vmap(one, in_axes=axes)`` that is one kernel.
 
-    ``largest``: operations of a program at most; ``interpret``: imitate the kernel, on any platform.
+    ``largest``: maximal number of operations; ``interpret``: run pallas's interpreter of the kernel, on any platform.
 
     Raises:
-        Unsupported: while it is traced, if a part of ``one`` has no rule here, or is too large.
+        Unsupported: by the returned function while it is traced: a primitive has no rule here, or there are too many operations.
     """
 
     def call(*operands: Any) -> Any:
@@ -43,8 +43,8 @@ def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interp
         closed, shape = jax.make_jaxpr(one, return_shape=True)(*jax.tree.unflatten(structure, member))
         if (count := cost(closed)) > largest:
             raise Unsupported(f"a program of some {count} operations, more than {largest}")
-        variables, constants = inputs(closed)
-        # what the function closes over is shared by all lanes
+        variables, constants = program_inputs(closed)
+        # closed-over arrays are further inputs, shared by all lanes
         given = [*zip(leaves, carried, strict=True), *((x, False) for x in constants)]
         columns, varies = [], []
         for x, c in given:
@@ -53,9 +53,9 @@ def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interp
             varies += [c] * x.shape[1]
 
         def program(numbers: Iterable) -> list:
-            entries, machine = iter(numbers), ScalarInterpreter(ArrayEmitter(BLOCK, DEVICE))
-            values = {v: fill_array(v.aval.shape, (next(entries) for _ in range(v.aval.size))) for v in variables}
-            machine.given = values
+            entries, machine = iter(numbers), ScalarInterpreter(ArrayEmitter(BLOCK_LANES, DEVICE_RULES))
+            values = {v: object_array(v.aval.shape, (next(entries) for _ in range(v.aval.size))) for v in variables}
+            machine.input_values = values
             found = machine.run(closed, [values[v] for v in closed.jaxpr.invars])
             return [y for x in found for y in x.flat]
 
@@ -72,23 +72,23 @@ def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interp
 
 
 def _launch(program: Callable, dtypes: list, entries: list, varies: list[bool], lanes: int, interpret: bool) -> list:
-    """Launches the program of one lane for all lanes: inputs (lanes,), or (1,) if shared; outputs (lanes,)."""
-    count = -(-lanes // BLOCK)
-    fill = count * BLOCK - lanes
+    """Launches the program of a block for all lanes: inputs are (lanes,), or (1,) unless they ``varies``; outputs are (lanes,)."""
+    count = -(-lanes // BLOCK_LANES)
+    fill = count * BLOCK_LANES - lanes
     entries = [jnp.concatenate([x, jnp.repeat(x[-1:], fill)]) if v and fill else x
                for x, v in zip(entries, varies, strict=True)]  # fmt: skip
 
-    from jax.experimental import pallas  # a second of importing that not everybody needs
+    from jax.experimental import pallas  # takes a second, and is needed on GPUs alone
 
     def body(*refs: Any) -> None:
         values = [ref[...] if v else ref[0] for ref, v in zip(refs, varies, strict=False)]
         found = program(values)
         for ref, x in zip(refs[len(varies) :], found, strict=True):
-            ref[...] = jnp.broadcast_to(jnp.asarray(x, ref.dtype), (BLOCK,))
+            ref[...] = jnp.broadcast_to(jnp.asarray(x, ref.dtype), (BLOCK_LANES,))
 
-    block = pallas.BlockSpec((BLOCK,), lambda i: (i,))
+    block = pallas.BlockSpec((BLOCK_LANES,), lambda i: (i,))
     shared = pallas.BlockSpec((1,), lambda i: (0,))
-    shapes = [jax.ShapeDtypeStruct((count * BLOCK,), dtype) for dtype in dtypes]
+    shapes = [jax.ShapeDtypeStruct((count * BLOCK_LANES,), dtype) for dtype in dtypes]
     parameters: dict[str, Any] = {}
     if not interpret:
         from jax.experimental.pallas import triton

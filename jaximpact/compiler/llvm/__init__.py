@@ -1,4 +1,4 @@
-"""Native code for the motions of an ensemble on a CPU: a jaxpr of numbers as LLVM IR over vectors of lanes, compiled by llvmlite."""
+"""Native code for a CPU: the jaxpr of one lane becomes LLVM IR on vectors of lanes, which llvmlite compiles."""
 
 from __future__ import annotations
 

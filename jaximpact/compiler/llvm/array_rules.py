@@ -1,4 +1,4 @@
-"""Rules for primitives of arrays in memory: functions of the emitter, the parameters and the arrays."""
+"""Rules for primitives on large arrays: functions of the emitter, the equation's parameters and its operands."""
 
 from __future__ import annotations
 
@@ -10,55 +10,56 @@ import numpy as np
 from ..scalar import Unsupported, Value
 from ..scalar.cost import is_large
 from ..scalar.indexing import replaces_entries
-from ..scalar.interpreter import RULES as OF_NUMBERS
+from ..scalar.interpreter import RULES as SCALAR_RULES
 from ..scalar.reductions import arrange_axes
-from .array_linear_algebra import RULES as MATRICES
+from .array_linear_algebra import RULES as MATRIX_RULES
 from .arrays import (
-    LONG,
-    Block,
-    as_block,
-    copy,
-    each,
-    linear,
-    load_small,
-    numbers,
-    own,
-    place_array,
-    put,
-    repeat,
+    LargeArray,
+    array_at,
+    as_large_array,
+    as_scalars,
+    copy_array,
+    copy_to_new,
+    counted_loop,
+    flat_index,
+    for_each_index,
+    long_constant,
+    materialise,
     reserve_array,
-    store_array,
-    whole,
+    scalars_if_small,
+    store_entry,
 )
 from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
-from .ir_writer import Number, constant
+from .ir_writer import LONG, LaneValue, constant
 
-PARALLEL_SUMS = 8  # sums that are added up side by side: as many as keep the processor busy
+PARALLEL_SUMS = 8  # independent sums of one loop, which hide the latency of additions
 
-# of data movement, which cost nothing
+# data movement: lazy arrays, for which nothing is emitted
 
 
-def _broadcast(e: Any, p: Any, x: Block) -> Block:
+def _broadcast(e: Any, p: Any, x: LargeArray) -> LargeArray:
     axes = list(zip(p["broadcast_dimensions"], x.shape, strict=True))
-    pick = lambda index: [index[axis] if n != 1 else whole(0) for axis, n in axes]
-    return Block(p["shape"], x.dtype, x.wide, lambda index: x.at(pick(index)))
+    pick = lambda index: [index[axis] if n != 1 else long_constant(0) for axis, n in axes]
+    return LargeArray(p["shape"], x.dtype, x.is_vector, lambda index: x.at(pick(index)))
 
 
-def _transpose(e: Any, p: Any, x: Block) -> Block:
+def _transpose(e: Any, p: Any, x: LargeArray) -> LargeArray:
     order = np.argsort(p["permutation"])
     shape = tuple(x.shape[i] for i in p["permutation"])
-    return Block(shape, x.dtype, x.wide, lambda index: x.at([index[i] for i in order]))
+    return LargeArray(shape, x.dtype, x.is_vector, lambda index: x.at([index[i] for i in order]))
 
 
-def _slice(e: Any, p: Any, x: Block) -> Block:
+def _slice(e: Any, p: Any, x: LargeArray) -> LargeArray:
     first, steps = p["start_indices"], p["strides"] or (1,) * len(x.shape)
     shape = tuple(len(range(a, b, s)) for a, b, s in zip(first, p["limit_indices"], steps, strict=True))
-    step = lambda i, a, s: linear(e, (1, s), [i, whole(a)])
-    return Block(shape, x.dtype, x.wide, lambda index: x.at([step(*y) for y in zip(index, first, steps, strict=True)]))
+    step = lambda i, a, s: flat_index(e, (1, s), [i, long_constant(a)])
+    return LargeArray(
+        shape, x.dtype, x.is_vector, lambda index: x.at([step(*y) for y in zip(index, first, steps, strict=True)])
+    )
 
 
-def _split(e: Any, p: Any, x: Block) -> list[Block]:
+def _split(e: Any, p: Any, x: LargeArray) -> list[LargeArray]:
     axis, ends = p["axis"], np.cumsum(p["sizes"])
     bounds = [([0] * len(x.shape), list(x.shape)) for _ in ends]
     for (low, high), end, size in zip(bounds, ends, p["sizes"], strict=True):
@@ -66,109 +67,120 @@ def _split(e: Any, p: Any, x: Block) -> list[Block]:
     return [_slice(e, {"start_indices": low, "limit_indices": high, "strides": None}, x) for low, high in bounds]
 
 
-def _reverse(e: Any, p: Any, x: Block) -> Block:
-    back = lambda axis, i: e.w.op("sub", whole(x.shape[axis] - 1), i) if axis in p["dimensions"] else i
-    return Block(x.shape, x.dtype, x.wide, lambda index: x.at([back(*y) for y in enumerate(index)]))
+def _reverse(e: Any, p: Any, x: LargeArray) -> LargeArray:
+    back = lambda axis, i: e.w.op("sub", long_constant(x.shape[axis] - 1), i) if axis in p["dimensions"] else i
+    return LargeArray(x.shape, x.dtype, x.is_vector, lambda index: x.at([back(*y) for y in enumerate(index)]))
 
 
 def _reshape_rule(shape: Callable) -> Callable:
-    def rule(e: Any, p: Any, x: Block) -> Block:
-        x = store_array(e, x)
-        return place_array(e, x.pointer, shape(p, x), x.dtype, x.wide)
+    def rule(e: Any, p: Any, x: LargeArray) -> LargeArray:
+        x = materialise(e, x)
+        return array_at(e, x.pointer, shape(p, x), x.dtype, x.is_vector)
 
     return rule
 
 
-def _squeezed_shape(p: Any, x: Block) -> list[int]:
+def _squeezed_shape(p: Any, x: LargeArray) -> list[int]:
     return [n for axis, n in enumerate(x.shape) if axis not in p["dimensions"]]
 
 
-def _iota(e: Any, p: Any) -> Block:
+def _iota(e: Any, p: Any) -> LargeArray:
     kept = np.dtype(p["dtype"])
     number = lambda index: convert_type(e.w, index[p["dimension"]], kept)
-    return Block(tuple(p["shape"]), kept, False, number)
+    return LargeArray(tuple(p["shape"]), kept, False, number)
 
 
-def _concatenate(e: Any, p: Any, *parts: Block) -> Block:
+def _concatenate(e: Any, p: Any, *parts: LargeArray) -> LargeArray:
     axis, shape = p["dimension"], list(parts[0].shape)
     shape[axis] = sum(x.shape[axis] for x in parts)
-    target = reserve_array(e, shape, parts[0].dtype, any(x.wide for x in parts))
+    target = reserve_array(e, shape, parts[0].dtype, any(x.is_vector for x in parts))
     first = 0
     for x in parts:
-        corner = [whole(first if i == axis else 0) for i in range(len(shape))]
-        write(e, target, x, corner)
+        corner = [long_constant(first if i == axis else 0) for i in range(len(shape))]
+        write_at(e, target, x, corner)
         first += x.shape[axis]
     return target
 
 
-def write(e: Any, target: Block, x: Block, corner: Sequence[Number]) -> None:
-    """Writes an array into a part of an array in memory that starts at ``corner``."""
+def write_at(e: Any, target: LargeArray, x: LargeArray, corner: Sequence[LaneValue]) -> None:
+    """Emits the copy of x into the window of ``target`` that starts at the index ``corner``."""
 
-    def body(index: list[Number]) -> None:
-        put(e, target, [plus(e, a, i) for a, i in zip(corner, index, strict=True)], x.at(index))
+    def body(index: list[LaneValue]) -> None:
+        store_entry(e, target, [add_index(e, a, i) for a, i in zip(corner, index, strict=True)], x.at(index))
 
-    each(e, x.shape, body)
-
-
-def plus(e: Any, a: Number, i: Number) -> Number:
-    return linear(e, (1, 1), [i, a]) if a.name.lstrip("-").isdigit() else e.w.op("add", a, i)
+    for_each_index(e, x.shape, body)
 
 
-def _pad(e: Any, p: Any, x: Block, value: Block) -> Block:
+def add_index(e: Any, a: LaneValue, i: LaneValue) -> LaneValue:
+    """a + i, added at compile time as far as a is a constant."""
+    return flat_index(e, (1, 1), [i, a]) if a.name.lstrip("-").isdigit() else e.w.op("add", a, i)
+
+
+def _pad(e: Any, p: Any, x: LargeArray, value: LargeArray) -> LargeArray:
     if any(low < 0 or high < 0 or inside for low, high, inside in p["padding_config"]):
         raise Unsupported("pad of a large array")
     shape = [n + low + high for n, (low, high, _) in zip(x.shape, p["padding_config"], strict=True)]
-    target = reserve_array(e, shape, x.dtype, x.wide or value.wide)
-    copy(e, target, Block(tuple(shape), x.dtype, value.wide, lambda index: value.at([])), None)
-    write(e, target, x, [whole(low) for low, _, _ in p["padding_config"]])
+    target = reserve_array(e, shape, x.dtype, x.is_vector or value.is_vector)
+    copy_array(e, target, LargeArray(tuple(shape), x.dtype, value.is_vector, lambda index: value.at([])), None)
+    write_at(e, target, x, [long_constant(low) for low, _, _ in p["padding_config"]])
     return target
 
 
-def _corner(e: Any, x: Block, size: Sequence[int], starts: Sequence[Block]) -> list[Number]:
-    """Start indices of a slice of the given size, clamped so that it lies within the array."""
+def _clamped_start(e: Any, x: LargeArray, size: Sequence[int], starts: Sequence[LargeArray]) -> list[LaneValue]:
+    """Start indices of a dynamic slice of the given size, clamped so that it lies within x."""
     found = []
     for n, k, start in zip(x.shape, size, starts, strict=True):
         i = convert_type(e.w, start.at([]), LONG)
-        found.append(e.w.intrinsic("smax", e.w.intrinsic("smin", i, whole(n - k)), whole(0)))
+        found.append(e.w.intrinsic("smax", e.w.intrinsic("smin", i, long_constant(n - k)), long_constant(0)))
     return found
 
 
-def _dynamic_slice(e: Any, p: Any, x: Block, *starts: Block) -> Block:
-    corner, x = _corner(e, x, p["slice_sizes"], starts), store_array(e, x)
-    wide = x.wide or any(i.wide for i in corner)
-    at = lambda index: x.at([plus(e, a, i) for a, i in zip(corner, index, strict=True)])
-    return own(e, Block(tuple(p["slice_sizes"]), x.dtype, wide, at), wide)
+def _dynamic_slice(e: Any, p: Any, x: LargeArray, *starts: LargeArray) -> LargeArray:
+    corner, x = _clamped_start(e, x, p["slice_sizes"], starts), materialise(e, x)
+    is_vector = x.is_vector or any(i.is_vector for i in corner)
+    at = lambda index: x.at([add_index(e, a, i) for a, i in zip(corner, index, strict=True)])
+    return copy_to_new(e, LargeArray(tuple(p["slice_sizes"]), x.dtype, is_vector, at), is_vector)
 
 
-def _dynamic_update_slice(e: Any, p: Any, x: Block, new: Block, *starts: Block) -> Block:
-    corner = _corner(e, x, new.shape, starts)
-    target = own(e, x, x.wide or new.wide or any(i.wide for i in corner))
-    write(e, target, new, corner)
+def _dynamic_update_slice(e: Any, p: Any, x: LargeArray, new: LargeArray, *starts: LargeArray) -> LargeArray:
+    corner = _clamped_start(e, x, new.shape, starts)
+    target = copy_to_new(e, x, x.is_vector or new.is_vector or any(i.is_vector for i in corner))
+    write_at(e, target, new, corner)
     return target
 
 
-def _window(
-    e: Any, x: Block, sizes: Sequence[int], axes: Sequence[int], indices: Block, batched: tuple, kept: tuple,
-    index: Sequence[Number],
+def _window_index(
+    e: Any, x: LargeArray, sizes: Sequence[int], axes: Sequence[int], indices: LargeArray, batched: tuple, kept: tuple,
+    index: Sequence[LaneValue],
 ) -> tuple[list, Any]:  # fmt: skip
-    """Index of an entry in a gather or scatter window, clamped into the array, and whether clamping changed nothing (None: certain).
+    """Index in x of one entry of a gather's result or of a scatter's updates, and whether its window lies within x (None: always).
 
-    ``batched``, ``kept``: pairs of array axes and the batch or ``index`` entries that give the position along them.
+    The window's start is clamped, so that the index is valid in any case.
+
+    Args:
+        sizes: of the window, along the axes of x.
+        axes: axis of x for each entry of an index vector.
+        indices: index vectors, along the last axis.
+        batched: pair of lists: batch axes of x, and of ``indices``.
+        kept: pair of lists: axes of x within the window, and those of the result or updates.
+        index: of the entry, in the result or updates.
     """
     batch = [i for k, i in enumerate(index) if k not in kept[1]]
-    place, there = [whole(0)] * len(x.shape), None
+    place, there = [long_constant(0)] * len(x.shape), None
     for k, axis in enumerate(axes):
-        i = convert_type(e.w, indices.at([*batch, whole(k)]), LONG)
-        place[axis] = e.w.intrinsic("smax", e.w.intrinsic("smin", i, whole(x.shape[axis] - sizes[axis])), whole(0))
-        there = e.w.both(e.w.op("icmp eq", place[axis], i, dtype=bool), there)
+        i = convert_type(e.w, indices.at([*batch, long_constant(k)]), LONG)
+        place[axis] = e.w.intrinsic(
+            "smax", e.w.intrinsic("smin", i, long_constant(x.shape[axis] - sizes[axis])), long_constant(0)
+        )
+        there = e.w.conjunction(e.w.op("icmp eq", place[axis], i, dtype=bool), there)
     for axis, k in zip(*batched, strict=True):
         place[axis] = batch[k]
     for axis, k in zip(*kept, strict=True):
-        place[axis] = plus(e, place[axis], index[k])
+        place[axis] = add_index(e, place[axis], index[k])
     return place, there
 
 
-def _gather(e: Any, p: Any, x: Block, indices: Block) -> Block:
+def _gather(e: Any, p: Any, x: LargeArray, indices: LargeArray) -> LargeArray:
     n, sizes = p["dimension_numbers"], p["slice_sizes"]
     kept = [i for i in range(len(x.shape)) if i not in (*n.collapsed_slice_dims, *n.operand_batching_dims)]
     lead, window = iter(indices.shape[:-1]), iter(sizes[i] for i in kept)
@@ -176,19 +188,23 @@ def _gather(e: Any, p: Any, x: Block, indices: Block) -> Block:
     shape = tuple(next(window if i in n.offset_dims else lead) for i in range(rank))
     inside = any(name in str(p["mode"]).upper() for name in ("CLIP", "PROMISE"))
     fill = (np.nan if x.dtype.kind == "f" else 0) if p["fill_value"] is None else p["fill_value"]
-    x = store_array(e, x)
+    x = materialise(e, x)
 
-    def at(index: Sequence[Number]) -> Number:
+    def at(index: Sequence[LaneValue]) -> LaneValue:
         batched = n.operand_batching_dims, n.start_indices_batching_dims
-        place, there = _window(e, x, sizes, n.start_index_map, indices, batched, (kept, n.offset_dims), index)
+        place, there = _window_index(e, x, sizes, n.start_index_map, indices, batched, (kept, n.offset_dims), index)
         found = x.at(place)
         return found if there is None or inside else e.w.select(there, found, constant(fill, x.dtype))
 
-    return own(e, Block(shape, x.dtype, x.wide or indices.wide, at), x.wide or indices.wide)
+    return copy_to_new(
+        e, LargeArray(shape, x.dtype, x.is_vector or indices.is_vector, at), x.is_vector or indices.is_vector
+    )
 
 
-def _scatter(name: str) -> Callable:
-    def rule(e: Any, p: Any, x: Block, indices: Block, updates: Block) -> Block:
+def _scatter_rule(name: str) -> Callable:
+    """Rule for a scatter that combines by the primitive ``name``, or overwrites if it is empty."""
+
+    def rule(e: Any, p: Any, x: LargeArray, indices: LargeArray, updates: LargeArray) -> LargeArray:
         if not name and not replaces_entries(p):
             raise Unsupported("scatter with a function of a large array")
         n, clip = p["dimension_numbers"], "CLIP" in str(p["mode"]).upper()
@@ -197,36 +213,36 @@ def _scatter(name: str) -> Callable:
         sizes = [1] * len(x.shape)
         for axis, k in zip(kept, n.update_window_dims, strict=True):
             sizes[axis] = updates.shape[k]
-        target = own(e, x, x.wide or indices.wide or updates.wide)
+        target = copy_to_new(e, x, x.is_vector or indices.is_vector or updates.is_vector)
 
-        def body(index: list[Number]) -> None:
+        def body(index: list[LaneValue]) -> None:
             batched = n.operand_batching_dims, n.scatter_indices_batching_dims
             window = kept, n.update_window_dims
-            place, there = _window(e, x, sizes, n.scatter_dims_to_operand_dims, indices, batched, window, index)
+            place, there = _window_index(e, x, sizes, n.scatter_dims_to_operand_dims, indices, batched, window, index)
             old, new = target.at(place), updates.at(index)
             new = e.op(name, None, old, new) if name else new
-            put(e, target, place, new if there is None or clip else e.w.select(there, new, old))
+            store_entry(e, target, place, new if there is None or clip else e.w.select(there, new, old))
 
-        each(e, updates.shape, body)
+        for_each_index(e, updates.shape, body)
         return target
 
     return rule
 
 
-# of sums
+# sums and other reductions
 
 
-def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
-    """Product with sums accumulated side by side along the free axis of the first operand, or else of the second."""
+def _dot_general(e: Any, p: Any, x: LargeArray, y: LargeArray) -> LargeArray:
+    """Product whose sums are accumulated several at a time, along the last free axis of the first operand, or else of the second."""
     (contract_x, contract_y), (batch_x, batch_y) = p["dimension_numbers"]
     if x.dtype != y.dtype:
         raise Unsupported("dot_general of several types")
     order_x, rows = arrange_axes(x, batch_x, contract_x, True)
     order_y, columns = arrange_axes(y, batch_y, contract_y, False)
     batch, inner = [x.shape[i] for i in batch_x], [x.shape[i] for i in contract_x]
-    x = _transpose(e, {"permutation": order_x}, store_array(e, x))
-    y = _transpose(e, {"permutation": order_y}, store_array(e, y))
-    target = reserve_array(e, [*batch, *rows, *columns], x.dtype, x.wide or y.wide)
+    x = _transpose(e, {"permutation": order_x}, materialise(e, x))
+    y = _transpose(e, {"permutation": order_y}, materialise(e, y))
+    target = reserve_array(e, [*batch, *rows, *columns], x.dtype, x.is_vector or y.is_vector)
     kinds = ("fmul contract", "fadd contract") if x.dtype.kind == "f" else ("mul", "add")
     kinds = ("and", "or") if x.dtype.kind == "b" else kinds
     split = len(batch) + len(rows)
@@ -234,69 +250,73 @@ def _dot_general(e: Any, p: Any, x: Block, y: Block) -> Block:
     count = 1 if axis is None else max(k for k in range(1, PARALLEL_SUMS + 1) if target.shape[axis] % k == 0)
     shape = [n // count if i == axis else n for i, n in enumerate(target.shape)]
 
-    def body(index: list[Number]) -> None:
+    def body(index: list[LaneValue]) -> None:
         places = [
-            [linear(e, (1, count), [i, whole(k)]) if a == axis else i for a, i in enumerate(index)]
+            [flat_index(e, (1, count), [i, long_constant(k)]) if a == axis else i for a, i in enumerate(index)]
             for k in range(count)
         ]
 
-        def sums(depth: int, over: list[Number], now: list[Number]) -> list[Number]:
+        def sums(depth: int, over: list[LaneValue], now: list[LaneValue]) -> list[LaneValue]:
             if depth < len(inner):
-                return repeat(e, inner[depth], now, lambda i, now: sums(depth + 1, [*over, i], now))
+                return counted_loop(e, inner[depth], now, lambda i, now: sums(depth + 1, [*over, i], now))
             terms = (
                 (x.at([*place[:split], *over]), y.at([*place[: len(batch)], *over, *place[split:]])) for place in places
             )
-            wide = e.w.wide if target.wide else lambda z: z
-            return [wide(e.w.op(kinds[1], z, e.w.op(kinds[0], a, b))) for z, (a, b) in zip(now, terms, strict=True)]
+            lanes = e.w.as_vector if target.is_vector else lambda z: z
+            return [lanes(e.w.op(kinds[1], z, e.w.op(kinds[0], a, b))) for z, (a, b) in zip(now, terms, strict=True)]
 
         zero = constant(0, target.dtype)
-        found = sums(0, [], [e.w.wide(zero) if target.wide else zero] * count)
+        found = sums(0, [], [e.w.as_vector(zero) if target.is_vector else zero] * count)
         for place, z in zip(places, found, strict=True):
-            put(e, target, place, z)
+            store_entry(e, target, place, z)
 
-    each(e, shape, body)
+    for_each_index(e, shape, body)
     return target
 
 
-def _reducer(name: str, start: Any) -> Callable:
-    def rule(e: Any, p: Any, x: Block) -> Block:
+def _reduce_rule(name: str, start: Any) -> Callable:
+    """Rule for a reduction by the primitive ``name`` from ``start(dtype)``."""
+
+    def rule(e: Any, p: Any, x: LargeArray) -> LargeArray:
         axes = p["axes"]
         kept = [i for i in range(len(x.shape)) if i not in axes]
-        target = reserve_array(e, [x.shape[i] for i in kept], x.dtype, x.wide)
+        target = reserve_array(e, [x.shape[i] for i in kept], x.dtype, x.is_vector)
 
-        def body(index: list[Number]) -> None:
-            def along(depth: int, where: dict, now: list[Number]) -> list[Number]:
+        def body(index: list[LaneValue]) -> None:
+            def along(depth: int, where: dict, now: list[LaneValue]) -> list[LaneValue]:
                 if depth < len(axes):
                     axis = axes[depth]
-                    return repeat(e, x.shape[axis], now, lambda i, now: along(depth + 1, where | {axis: i}, now))
+                    return counted_loop(e, x.shape[axis], now, lambda i, now: along(depth + 1, where | {axis: i}, now))
                 return [e.op(name, None, now[0], x.at([where[i] for i in range(len(x.shape))]))]
 
             first = constant(start(x.dtype), x.dtype)
-            (found,) = along(0, dict(zip(kept, index, strict=True)), [e.w.wide(first) if x.wide else first])
-            put(e, target, index, found)
+            (found,) = along(0, dict(zip(kept, index, strict=True)), [e.w.as_vector(first) if x.is_vector else first])
+            store_entry(e, target, index, found)
 
-        each(e, target.shape, body)
+        for_each_index(e, target.shape, body)
         return target
 
     return rule
 
 
-def _least(dtype: Any) -> Any:
+def _smallest_value(dtype: Any) -> Any:
     return -np.inf if dtype.kind == "f" else False if dtype.kind == "b" else np.iinfo(dtype).min
 
 
-def _most(dtype: Any) -> Any:
+def _largest_value(dtype: Any) -> Any:
     return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
-def _elementwise(e: Any, eqn: Any, inputs: Sequence[Block]) -> Block:
-    shape, dtype, wide = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype, any(x.wide for x in inputs)
+def _elementwise(e: Any, eqn: Any, inputs: Sequence[LargeArray]) -> LargeArray:
+    shape, dtype, is_vector = eqn.outvars[0].aval.shape, eqn.outvars[0].aval.dtype, any(x.is_vector for x in inputs)
     at = lambda x, index: x.at(
-        [whole(0) if n == 1 else i for n, i in zip(x.shape, index[-len(x.shape) :], strict=True)] if x.shape else []
+        [long_constant(0) if n == 1 else i for n, i in zip(x.shape, index[-len(x.shape) :], strict=True)]
+        if x.shape
+        else []
     )
     name = eqn.primitive.name
-    lazy = Block(shape, dtype, wide, lambda index: e.op(name, eqn.params, *(at(x, index) for x in inputs)))
-    return own(e, lazy, wide)
+    lazy = LargeArray(shape, dtype, is_vector, lambda index: e.op(name, eqn.params, *(at(x, index) for x in inputs)))
+    return copy_to_new(e, lazy, is_vector)
 
 
 RULES: dict[str, Callable] = {
@@ -304,22 +324,27 @@ RULES: dict[str, Callable] = {
     "reshape": _reshape_rule(lambda p, x: p["new_sizes"]), "squeeze": _reshape_rule(_squeezed_shape),
     "expand_dims": _reshape_rule(lambda p, x: np.expand_dims(np.empty(x.shape, bool), p["dimensions"]).shape),
     "concatenate": _concatenate, "pad": _pad, "dynamic_slice": _dynamic_slice, "dynamic_update_slice": _dynamic_update_slice,
-    "dot_general": _dot_general, "reduce_sum": _reducer("add", lambda dtype: 0), "reduce_prod": _reducer("mul", lambda dtype: 1),
-    "reduce_max": _reducer("max", _least), "reduce_min": _reducer("min", _most),
-    "reduce_or": _reducer("or", _least), "reduce_and": _reducer("and", _most), "gather": _gather, "scatter": _scatter(""),
+    "dot_general": _dot_general, "reduce_sum": _reduce_rule("add", lambda dtype: 0), "reduce_prod": _reduce_rule("mul", lambda dtype: 1),
+    "reduce_max": _reduce_rule("max", _smallest_value), "reduce_min": _reduce_rule("min", _largest_value),
+    "reduce_or": _reduce_rule("or", _smallest_value), "reduce_and": _reduce_rule("and", _largest_value), 
+    "gather": _gather, "scatter": _scatter_rule(""),
 }  # fmt: skip
-RULES |= {f"scatter{mark}{name}": _scatter(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}
-RULES |= MATRICES
+RULES |= {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}
+RULES |= MATRIX_RULES
 
 
-def apply(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Applies the rule of a primitive with a large operand or result."""
+def apply_rule(e: Any, machine: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    """Emits an equation with a large operand or result; small results are scalars.
+
+    Raises:
+        Unsupported: its primitive has no rule for large arrays.
+    """
     name = eqn.primitive.name
     if name in ELEMENTWISE or name in RULES:
-        blocks = [as_block(e, x) for x in inputs]
+        blocks = [as_large_array(e, x) for x in inputs]
         found = _elementwise(e, eqn, blocks) if name in ELEMENTWISE else RULES[name](e, eqn.params, *blocks)
-        return [load_small(e, x) for x in (found if isinstance(found, list) else [found])]
-    if name not in OF_NUMBERS or is_large(eqn):
+        return [scalars_if_small(e, x) for x in (found if isinstance(found, list) else [found])]
+    if name not in SCALAR_RULES or is_large(eqn):
         raise Unsupported(f"{name} of arrays of {max(v.aval.size for v in (*eqn.invars, *eqn.outvars))} entries")
-    found = OF_NUMBERS[name](machine, eqn, [numbers(x) for x in inputs])
-    return [as_block(e, x) if x.size > e.small else x for x in found]
+    found = SCALAR_RULES[name](machine, eqn, [as_scalars(x) for x in inputs])
+    return [as_large_array(e, x) if x.size > e.max_scalars else x for x in found]

@@ -1,6 +1,7 @@
-"""Arrays too large to be separate numbers: they lie in memory, and loops go over them.
+"""Large arrays, which are not taken apart into scalars: they lie in memory, and loops over them are emitted.
 
-An array is a function from indices to entries, so that moving data is free until an entry is read. Computed arrays are stored.
+An array is a function from indices to entries (lazy), so that slicing, transposing and the like emit nothing until an entry is read.
+Results of arithmetic are stored in scratch memory.
 """
 
 from __future__ import annotations
@@ -12,215 +13,232 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..scalar import Value, fill_array
-from .ir_writer import Number, constant, kind, memory
-
-LONG = np.dtype(np.int64)
+from ..scalar import Value, object_array
+from .ir_writer import LONG, LaneValue, constant, llvm_scalar_type, memory_dtype
 
 
 @dataclass(frozen=True)
-class Block:
-    """A lazy or stored array: ``at(index)`` gives an entry; ``pointer`` is its address (C order) if it is stored."""
+class LargeArray:
+    """A lazy or stored large array.
+
+    Attributes:
+        shape, dtype: of one lane.
+        is_vector: whether entries differ between lanes, and are vectors.
+        at: function from an index to an entry; it emits the load or the computation.
+        pointer: address in C order if it is stored, else empty.
+    """
 
     shape: tuple[int, ...]
     dtype: np.dtype
-    wide: bool
-    at: Callable[[Sequence[Number]], Number]
+    is_vector: bool
+    at: Callable[[Sequence[LaneValue]], LaneValue]
     pointer: str = ""
 
-    flat: ClassVar[tuple] = ()  # no entry is a number of its own
+    flat: ClassVar[tuple] = ()  # as of a numpy array without scalars
 
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
 
-class Source(NamedTuple):
-    """An input of the program, either one array for all lanes or one entry per lane (``wide``)."""
+class ProgramInput(NamedTuple):
+    """An input of the program: one array for all lanes, or one for each lane (``is_vector``)."""
 
     pointer: str
     aval: Any
-    wide: bool
+    is_vector: bool
 
 
-def whole(i: int) -> Number:
+def long_constant(i: int) -> LaneValue:
+    """A constant of 64 bits, for indices."""
     return constant(i, LONG)
 
 
-def linear(e: Any, shape: Sequence[int], index: Sequence[Number]) -> Number:
-    """Position of an entry in C order."""
-    known, unknown = 0, None
+def flat_index(e: Any, shape: Sequence[int], index: Sequence[LaneValue]) -> LaneValue:
+    """Position of an entry in C order; the constant parts of ``index`` are added up at compile time."""
+    fixed, variable = 0, None
     for k, i in enumerate(index):
         step = math.prod(shape[k + 1 :])
         if i.name.startswith("%"):
-            part = e.w.op("mul", i, whole(step)) if step != 1 else i
-            unknown = part if unknown is None else e.w.op("add", unknown, part)
+            part = e.w.op("mul", i, long_constant(step)) if step != 1 else i
+            variable = part if variable is None else e.w.op("add", variable, part)
         else:
-            known += step * int(i.name)
-    return whole(known) if unknown is None else e.w.op("add", unknown, whole(known)) if known else unknown
+            fixed += step * int(i.name)
+    return (
+        long_constant(fixed)
+        if variable is None
+        else e.w.op("add", variable, long_constant(fixed))
+        if fixed
+        else variable
+    )
 
 
 # loops
 
 
-def repeat(
+def counted_loop(
     e: Any,
     n: int,
-    start: list[Number],
-    turn: Callable[[Number, list[Number]], list[Number]],
-    first: Number | None = None,
-) -> list[Number]:
-    """Emits a loop: numbers after ``turn(i, numbers)`` for i = 0 ... n - 1, or from ``first`` (< n) on."""
+    start: list[LaneValue],
+    body: Callable[[LaneValue, list[LaneValue]], list[LaneValue]],
+    first: LaneValue | None = None,
+) -> list[LaneValue]:
+    """Emits ``carry = body(i, carry)`` for i from ``first`` (default 0, must be < n) to n - 1, and returns the last carry."""
     if n == 0:
         return start
     w = e.w
-    before, body, after = w.block, w.fresh("turn"), w.fresh("turned")
-    w.go(body)
-    w.begin(body)
+    before, inside, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
+    w.jump(inside)
+    w.begin_block(inside)
     line = len(w.lines)
     with w.scope(w.active):
-        i, *now = [w.phi(x.dtype, x.wide, [(x, before)]) for x in (first or whole(0), *start)]
-        new = turn(i, now)
-        following = w.op("add", i, whole(1))
-        more = w.op("icmp slt", following, whole(n), dtype=bool)
+        i, *now = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in (first or long_constant(0), *start)]
+        new = body(i, now)
+        following = w.op("add", i, long_constant(1))
+        more = w.op("icmp slt", following, long_constant(n), dtype=bool)
         for k, x in enumerate([following, *new]):
             w.lines[line + k] += f", [ {x.name}, %{w.block} ]"
-        # what goes on is named here: the numbers after the last turn
-        w.branch(more, body, after)
-    w.begin(after)
+        w.branch(more, inside, after)
+    w.begin_block(after)
     return new
 
 
-def turns(e: Any, n: int, body: Callable[[Number], None], first: Number | None = None) -> None:
-    """Emits ``body(i)`` for i = 0 ... n - 1, or from ``first`` (< n) on."""
-    repeat(e, n, [], lambda i, _: body(i) or [], first)  # type: ignore[func-returns-value]
+def for_range(e: Any, n: int, body: Callable[[LaneValue], None], first: LaneValue | None = None) -> None:
+    """Emits ``body(i)`` for i from ``first`` (default 0, must be < n) to n - 1."""
+    counted_loop(e, n, [], lambda i, _: body(i) or [], first)  # type: ignore[func-returns-value]
 
 
-def each(e: Any, shape: Sequence[int], body: Callable[[list[Number]], None]) -> None:
-    """Emits ``body(index)`` for every index of an array."""
+def for_each_index(e: Any, shape: Sequence[int], body: Callable[[list[LaneValue]], None]) -> None:
+    """Emits ``body(index)`` for every index of an array of the given shape."""
 
-    def along(axis: int, index: list[Number]) -> None:
+    def along(axis: int, index: list[LaneValue]) -> None:
         if axis == len(shape):
             body(index)
         else:
-            turns(e, shape[axis], lambda i: along(axis + 1, [*index, i]))
+            for_range(e, shape[axis], lambda i: along(axis + 1, [*index, i]))
 
     if math.prod(shape):
         along(0, [])
 
 
-# places
+# arrays in memory
 
 
-def place_array(e: Any, pointer: str, shape: Sequence[int], dtype: Any, wide: bool) -> Block:
-    """A stored array at a pointer, in C order."""
+def array_at(e: Any, pointer: str, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
+    """The stored array at a pointer, in C order."""
 
-    def at(index: Sequence[Number]) -> Number:
-        w, place = e.w, linear(e, shape, index)
-        if not place.wide:
-            return w.load(w.address(pointer, dtype, wide=wide, place=place), dtype, wide)
-        return w.vector([w.load(address, dtype, False) for address in _lanes(e, block, place)])
+    def at(index: Sequence[LaneValue]) -> LaneValue:
+        w, place = e.w, flat_index(e, shape, index)
+        if not place.is_vector:
+            return w.load(w.address(pointer, dtype, is_vector=is_vector, place=place), dtype, is_vector)
+        return w.from_lanes([w.load(address, dtype, False) for address in _lane_addresses(e, block, place)])
 
-    block = Block(tuple(shape), np.dtype(dtype), wide, at, pointer)
+    block = LargeArray(tuple(shape), np.dtype(dtype), is_vector, at, pointer)
     return block
 
 
-def reserve_array(e: Any, shape: Sequence[int], dtype: Any, wide: bool) -> Block:
-    return place_array(e, e.w.reserve(math.prod(shape), dtype, wide), shape, dtype, wide)
+def reserve_array(e: Any, shape: Sequence[int], dtype: Any, is_vector: bool) -> LargeArray:
+    """A stored array in new scratch memory, not initialised."""
+    return array_at(e, e.w.reserve(math.prod(shape), dtype, is_vector), shape, dtype, is_vector)
 
 
-def put(e: Any, target: Block, index: Sequence[Number], x: Number) -> None:
-    """Stores an entry; each lane may have an index of its own."""
-    w, place = e.w, linear(e, target.shape, index)
-    x = w.wide(x) if target.wide else x
-    if not place.wide:
-        w.store(w.address(target.pointer, target.dtype, wide=target.wide, place=place), x)
+def store_entry(e: Any, target: LargeArray, index: Sequence[LaneValue], x: LaneValue) -> None:
+    """Emits ``target[index] = x``; where the index differs between lanes, one store per lane."""
+    w, place = e.w, flat_index(e, target.shape, index)
+    x = w.as_vector(x) if target.is_vector else x
+    if not place.is_vector:
+        w.store(w.address(target.pointer, target.dtype, is_vector=target.is_vector, place=place), x)
         return
-    for lane, address in enumerate(_lanes(e, target, place)):
-        w.store(address, w.lane(x, lane))
+    for lane, address in enumerate(_lane_addresses(e, target, place)):
+        w.store(address, w.extract_lane(x, lane))
 
 
-def _lanes(e: Any, x: Block, place: Number) -> list[str]:
-    """Addresses of entries whose index differs between lanes."""
+def _lane_addresses(e: Any, x: LargeArray, place: LaneValue) -> list[str]:
+    """Addresses of one entry per lane, where the position in x differs between lanes."""
     w = e.w
-    place = w.op("mul", place, whole(w.width)) if x.wide else place
-    places = [w.lane(place, i) for i in range(w.width)]
-    places = [w.op("add", i, whole(k)) for k, i in enumerate(places)] if x.wide else places
-    return [w.address(x.pointer, x.dtype, wide=False, place=i) for i in places]
+    place = w.op("mul", place, long_constant(w.width)) if x.is_vector else place
+    places = [w.extract_lane(place, i) for i in range(w.width)]
+    places = [w.op("add", i, long_constant(k)) for k, i in enumerate(places)] if x.is_vector else places
+    return [w.address(x.pointer, x.dtype, is_vector=False, place=i) for i in places]
 
 
-def copy(e: Any, target: Block, x: Block, where: Number | None) -> None:
-    """Copies an array to the place of ``target``, only for the lanes in the mask ``where``."""
+def copy_array(e: Any, target: LargeArray, x: LargeArray, where: LaneValue | None) -> None:
+    """Emits a copy of x into ``target``, in the lanes of the mask ``where`` (None: all)."""
 
-    def body(index: list[Number]) -> None:
+    def body(index: list[LaneValue]) -> None:
         new = x.at(index)
-        put(e, target, index, new if where is None else e.w.select(where, new, target.at(index)))
+        store_entry(e, target, index, new if where is None else e.w.select(where, new, target.at(index)))
 
-    each(e, target.shape, body)
+    for_each_index(e, target.shape, body)
 
 
-def as_block(e: Any, x: Value) -> Block:
-    """Separate numbers as an array in memory."""
-    if isinstance(x, Block):
+def as_large_array(e: Any, x: Value) -> LargeArray:
+    """A value as a large array: scalars are stored in new memory."""
+    if isinstance(x, LargeArray):
         return x
-    numbers = [e.number(y) for y in x.flat]
-    wide = any(y.wide for y in numbers)
-    target = reserve_array(e, x.shape, numbers[0].dtype if numbers else np.float64, wide)
+    numbers = [e.as_value(y) for y in x.flat]
+    is_vector = any(y.is_vector for y in numbers)
+    target = reserve_array(e, x.shape, numbers[0].dtype if numbers else np.float64, is_vector)
     for i, y in enumerate(numbers):
-        e.w.store(e.w.address(target.pointer, y.dtype, wide=wide, place=whole(i)), e.w.wide(y) if wide else y)
+        e.w.store(
+            e.w.address(target.pointer, y.dtype, is_vector=is_vector, place=long_constant(i)),
+            e.w.as_vector(y) if is_vector else y,
+        )
     return target
 
 
-def own(e: Any, x: Block, wide: bool) -> Block:
-    """A copy of an array."""
-    target = reserve_array(e, x.shape, x.dtype, wide)
-    copy(e, target, x, None)
+def copy_to_new(e: Any, x: LargeArray, is_vector: bool) -> LargeArray:
+    """A copy of an array in new memory."""
+    target = reserve_array(e, x.shape, x.dtype, is_vector)
+    copy_array(e, target, x, None)
     return target
 
 
-def store_array(e: Any, x: Value) -> Block:
-    """The array, stored in memory if it is lazy."""
-    x = as_block(e, x)
-    return x if x.pointer else own(e, x, x.wide)
+def materialise(e: Any, x: Value) -> LargeArray:
+    """A value as a stored array: a lazy one is computed and stored."""
+    x = as_large_array(e, x)
+    return x if x.pointer else copy_to_new(e, x, x.is_vector)
 
 
-def load_small(e: Any, x: Value) -> Value:
-    """The array as separate numbers if it is small."""
-    if not isinstance(x, Block) or x.size > e.small:
+def scalars_if_small(e: Any, x: Value) -> Value:
+    """A large array as scalars if it has few enough entries; other values stay."""
+    if not isinstance(x, LargeArray) or x.size > e.max_scalars:
         return x
-    return numbers(x)
+    return as_scalars(x)
 
 
-def numbers(x: Value) -> Value:
-    """The array as separate numbers."""
-    if not isinstance(x, Block):
+def as_scalars(x: Value) -> Value:
+    """A large array as an object array of scalars, whatever its size; other values stay."""
+    if not isinstance(x, LargeArray):
         return x
-    return fill_array(x.shape, (x.at([whole(i) for i in index]) for index in np.ndindex(x.shape)))
+    return object_array(x.shape, (x.at([long_constant(i) for i in index]) for index in np.ndindex(x.shape)))
 
 
-def row(e: Any, x: Block, i: Number) -> Block:
-    """x[i] of an array in memory."""
-    first = linear(e, x.shape, [i, *[whole(0)] * (len(x.shape) - 1)])
-    return place_array(e, e.w.address(x.pointer, x.dtype, wide=x.wide, place=first), x.shape[1:], x.dtype, x.wide)
+def leading_slice(e: Any, x: LargeArray, i: LaneValue) -> LargeArray:
+    """x[i] of a stored array, without a copy."""
+    first = flat_index(e, x.shape, [i, *[long_constant(0)] * (len(x.shape) - 1)])
+    return array_at(
+        e, e.w.address(x.pointer, x.dtype, is_vector=x.is_vector, place=first), x.shape[1:], x.dtype, x.is_vector
+    )
 
 
-def read(e: Any, source: Source) -> Value:
-    """Reads an input of the program as an array or as numbers."""
+def read_input(e: Any, source: ProgramInput) -> Value:
+    """Emits the loads of a program input: scalars, or a large array that is read where it is used."""
     w, aval = e.w, source.aval
-    if not source.wide:
-        return load_small(e, place_array(e, source.pointer, aval.shape, aval.dtype, False))
+    if not source.is_vector:
+        return scalars_if_small(e, array_at(e, source.pointer, aval.shape, aval.dtype, False))
 
-    def at(index: Sequence[Number]) -> Number:
-        skipped = w.op("mul", linear(e, aval.shape, index), Number("%row", LONG, False))
-        place = w.op("add", skipped, Number("%lane", LONG, False))
-        return w.load(w.address(source.pointer, aval.dtype, wide=False, place=place), aval.dtype, True)
+    def at(index: Sequence[LaneValue]) -> LaneValue:
+        skipped = w.op("mul", flat_index(e, aval.shape, index), LaneValue("%row", LONG, False))
+        place = w.op("add", skipped, LaneValue("%lane", LONG, False))
+        return w.load(w.address(source.pointer, aval.dtype, is_vector=False, place=place), aval.dtype, True)
 
-    return load_small(e, Block(aval.shape, np.dtype(aval.dtype), True, at))
+    return scalars_if_small(e, LargeArray(aval.shape, np.dtype(aval.dtype), True, at))
 
 
-def known(e: Any, x: np.ndarray) -> Block:
-    """An array of constants, embedded in the program."""
-    name, dtype = "@" + e.w.fresh("array"), memory(x.dtype)
-    numbers = ", ".join(f"{kind(dtype)} {constant(y, dtype).name}" for y in x.ravel())
-    e.w.declared[name] = f"{name} = private constant [{x.size} x {kind(dtype)}] [{numbers}]"
-    return place_array(e, name, x.shape, x.dtype, False)
+def embed_constant(e: Any, x: np.ndarray) -> LargeArray:
+    """A constant array as a global constant of the module."""
+    name, dtype = "@" + e.w.fresh_name("array"), memory_dtype(x.dtype)
+    numbers = ", ".join(f"{llvm_scalar_type(dtype)} {constant(y, dtype).name}" for y in x.ravel())
+    e.w.declared[name] = f"{name} = private constant [{x.size} x {llvm_scalar_type(dtype)}] [{numbers}]"
+    return array_at(e, name, x.shape, x.dtype, False)

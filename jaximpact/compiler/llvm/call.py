@@ -1,4 +1,4 @@
-"""Calls of native code: a function of one lane, traced and compiled once for each shape of its arguments, run for many lanes."""
+"""Calls of native code: a jax function of one lane, traced and compiled once for each shape of its arguments, run for many lanes."""
 
 from __future__ import annotations
 
@@ -15,61 +15,66 @@ import jax
 import numpy as np
 
 from ...jaxtools.progress import current_watch
-from ...jaxtools.shapes import kind
-from ...jaxtools.trace_context import settings, without_collection
+from ...jaxtools.shapes import operand_type
+from ...jaxtools.trace_context import trace_settings, without_collection
 from ..scalar import Unsupported, carried_axes
-from ..scalar.cost import SMALL, cost
-from ..scalar.interpreter import inputs
-from .emitter import Text, emit
-from .jit import Code, host, write_or_load
+from ..scalar.cost import MAX_SCALARS, cost
+from ..scalar.interpreter import program_inputs
+from .emitter import ProgramText, emit
+from .jit import MachineCode, host, load_or_emit
 from .program_key import program_key
 
-# registers of a vector in programs of so many operations that have to wait for each other, where registers are of 64 bytes: 12 to 19 %
-# of a double pendulum. Shorter programs are all contact, longer ones fill the processor, and with 32 bytes there are too few registers
-REGISTERS_TOGETHER = 2
-WAITING_OPS = range(2_000, 8_000)
-LONG_PROGRAM_OPS = 20_000  # operations of a program that is shorter with loops over arrays of more than SMALL_IN_LONG_PROGRAMS entries: it compiles twice as soon
-SMALL_IN_LONG_PROGRAMS = 32
-MAX_COPIED_BYTES = 4096  # bytes up to which what all lanes share is copied
-MAX_OPS_LLVM = 100_000  # operations of a program: more take long to compile
+# Registers that make up a vector, in programs of so many operations, on processors with registers of 64 bytes: 12 to 19 % of the
+# time of a double pendulum, whose instructions wait for one another. Shorter programs are mostly contact, which is branches, longer ones
+# keep the processor busy, and processors with 32 bytes have too few registers.
+REGISTERS_PER_VECTOR = 2
+OPS_WITH_WIDE_VECTORS = range(2_000, 8_000)
+# A program of more operations takes smaller arrays for large ones: with loops over memory it compiles in half the time.
+LONG_PROGRAM_OPS = 20_000
+MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
+MAX_COPIED_BYTES = 4096  # shared operands up to this size are copied into the program's own memory
+MAX_OPS_LLVM = 100_000  # operations of a program: larger ones take too long to compile
 _lock = Lock()
-_known: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()  # by jaxpr, which jax keeps for a function and its shapes
-_called: WeakValueDictionary[Any, CompiledFunction] = (
-    WeakValueDictionary()
-)  # of these, by what a call knows without tracing
+# Compiled functions, or why there is none, by jaxpr and mask of varying operands. jax keeps the jaxpr of a function and its shapes.
+_by_jaxpr: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()
+# the same functions by what a call knows before it is traced
+_by_call: WeakValueDictionary[Any, CompiledFunction] = WeakValueDictionary()
 
 
-class Compiled(NamedTuple):
-    """Machine code of a one-lane program, and the constants that it closes over."""
+class NativeProgram(NamedTuple):
+    """Machine code of a program, and the closed-over arrays that are its last inputs."""
 
-    code: Code
-    text: Text
+    code: MachineCode
+    text: ProgramText
     constants: list[np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledFunction:
-    """A compiled function of one lane.
+    """A compiled function of one lane, to be called on many.
 
     Attributes:
         program: its machine code.
         dtypes: of its operands.
-        results: avals of its results, each with a flag: whether it is a row of a `stream`.
+        results: pairs of a result's aval in one lane, and whether it is a row of a `stream`.
         structure: pytree of its results.
     """
 
-    program: Compiled
+    program: NativeProgram
     dtypes: list[np.dtype]
     results: list[tuple[Any, bool]]
     structure: Any
 
     def launch(self, leaves: Sequence, carried: Sequence[bool], lanes: int, given: Sequence = ()) -> list[np.ndarray]:
-        """Runs all lanes and returns their results; ``given`` are the sequences of a `stream`, one entry per row."""
-        program, results, padded = self.program, self.results, self.whole(lanes)
+        """Runs all lanes on operands with the lane axis first, where ``carried`` marks one, and returns results with it first.
+
+        ``given``: the sequences of a `stream`, one entry per row.
+        """
+        program, results, padded = self.program, self.results, self.padded_count(lanes)
         operands, carried = [*leaves, *program.constants], [*carried, *[False] * len(program.constants)]
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
-        # one piece of memory for all that is not large: to ask for each takes longer than many a program
+        # one allocation for scratch memory, small operands and results: one for each would take longer than many a program
         end = 64 + int(program.text.work)
 
         def reserve(size: int, dtype: np.dtype) -> int:
@@ -85,7 +90,7 @@ class CompiledFunction:
         places = [reserve(math.prod(s), a.dtype) for s, (a, _) in zip(shapes, results, strict=True)]
         whole = np.empty(end + 64, np.uint8)
         address = whole.ctypes.data
-        first = -address % 64  # memory of the program's own
+        first = -address % 64  # scratch memory begins at a multiple of 64
         if (watch := current_watch()) is not None and program.text.width == 1:
             watch.count(whole[first:][:8].view(np.int64), rows)
         entries, kept = [], []
@@ -102,81 +107,108 @@ class CompiledFunction:
             else:
                 np.ndarray(x.shape, x.dtype, whole, first + place)[...] = x
         targets, turns = [address + first + place for place in places], [x.ctypes.data for x in given]
-        program.code.call(_table(entries), _table(targets), _table(turns), address + first, lanes, rows)
+        program.code.call(
+            _pointer_table(entries), _pointer_table(targets), _pointer_table(turns), address + first, lanes, rows
+        )
         return [
             as_lanes(np.ndarray(shape, a.dtype, whole, first + place), lanes, a.shape, many)
             for place, shape, (a, many) in zip(places, shapes, results, strict=True)
         ]
 
-    def whole(self, lanes: int) -> int:
-        """Number of lanes rounded up to whole vectors."""
+    def padded_count(self, lanes: int) -> int:
+        """Number of lanes, rounded up to a multiple of the vector width."""
         width = self.program.text.width
         return -(-lanes // width) * width
 
-    def run(self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()) -> list[np.ndarray]:
-        """Runs all lanes like `launch`, with operands and results in the program's own layout (`columns`; (size, rows, whole))."""
+    def run_columns(
+        self, entries: Sequence[np.ndarray], lanes: int, whole: int, given: Sequence = ()
+    ) -> list[np.ndarray]:
+        """Runs all lanes as `launch` does, on operands in the program's own layout (`as_columns`); results are (size, rows, whole).
+
+        ``whole``: number of lanes with padding.
+        """
         program = self.program
         given = [np.ascontiguousarray(x) for x in given]
         rows = len(given[0]) if given else 0
         found = [np.empty((math.prod(a.shape), rows if many else 1, whole), a.dtype) for a, many in self.results]
-        work, first = _work(program)
+        work, first = _scratch_memory(program)
         if (watch := current_watch()) is not None and program.text.width == 1:
             watch.count(work[first - work.ctypes.data :][:8].view(np.int64), rows)
-        program.code.call(_places([*entries, *program.constants]), _places(found), _places(given), first, lanes, rows)
+        program.code.call(
+            _address_table([*entries, *program.constants]),
+            _address_table(found),
+            _address_table(given),
+            first,
+            lanes,
+            rows,
+        )
         return found
 
 
 class BoundCall:
-    """A program bound to fixed operand and result arrays, for many cheap calls with changing indices.
+    """A program bound to arrays in memory, for many cheap calls that differ in indices along the arrays' first axes.
 
-    ``operands``: arrays in the program's layout, each with the number of the call index that selects along its first axis (or None);
-    ``results``: arrays (size, whole) to write.
+    Args:
+        function: the compiled function.
+        operands: pairs of an array in the program's layout, and which of the call's indices selects along its first axis (None: none).
+        results: arrays (size, whole) to write to.
+        whole: number of lanes with padding.
+        numbers: how many indices a call has.
     """
 
     def __init__(
         self,
-        compile_lanes: CompiledFunction,
+        function: CompiledFunction,
         operands: Sequence,
         results: Sequence[np.ndarray],
         whole: int,
         numbers: int,
     ):
-        program = compile_lanes.program
+        program = function.program
         every = [*operands, *((x, None) for x in program.constants)]
-        self.first = np.array([x.ctypes.data for x, _ in every], np.int64)
-        self.apart = np.zeros((numbers, len(every)), np.int64)
+        self.base_addresses = np.array([x.ctypes.data for x, _ in every], np.int64)
+        self.strides = np.zeros((numbers, len(every)), np.int64)
         for i, (x, which) in enumerate(every):
             if which is not None:
-                self.apart[which, i] = math.prod(x.shape[1:]) * x.itemsize
-        self.table = np.empty_like(self.first)
-        self.work, work = _work(program)
-        self.kept = program, every, results
-        self.call, self.given = program.code.call, (self.table.ctypes.data, _places(results), None, work, whole, 0)
+                self.strides[which, i] = math.prod(x.shape[1:]) * x.itemsize
+        self.table = np.empty_like(self.base_addresses)
+        self.work, work = _scratch_memory(program)
+        self.keep_alive = program, every, results
+        self.call, self.arguments = (
+            program.code.call,
+            (self.table.ctypes.data, _address_table(results), None, work, whole, 0),
+        )
 
     def __call__(self, *numbers: int) -> None:
-        np.add(self.first, numbers @ self.apart, out=self.table)
-        self.call(*self.given)
+        np.add(self.base_addresses, numbers @ self.strides, out=self.table)
+        self.call(*self.arguments)
 
 
 def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static: Any) -> CompiledFunction:
-    """Compiles a jitted function of one lane; ``carried`` marks the operands that differ between lanes.
+    """Compiles a jitted function of one lane, or returns the earlier result for the same jaxpr.
+
+    Args:
+        one: the function, as `jax.jit` returns it.
+        members: its operands in one lane, or their avals.
+        carried: mask of the operands' leaves that differ between lanes.
+        static: its static arguments.
 
     Raises:
-        Unsupported: a part of it has no rule here, or it is too large.
+        Unsupported: a primitive has no rule here, or the program is too large.
         ImportError: llvmlite is not installed.
     """
     host()
     with _lock, without_collection():
         traced = one.trace(*members, **static)
         closed, key = traced.jaxpr, tuple(carried)
-        kept = _known.setdefault(closed, {})
+        kept = _by_jaxpr.setdefault(closed, {})
         if key not in kept:
             try:
                 program = _compile(closed, carried, any(carried))
                 results = list(zip((v.aval for v in closed.jaxpr.outvars), program.text.rows, strict=True))
                 dtypes = [v.aval.dtype for v in closed.jaxpr.invars]
                 kept[key] = CompiledFunction(program, dtypes, results, jax.tree.structure(traced.out_info))
-            except Unsupported as error:  # is remembered too
+            except Unsupported as error:  # cached too: the next call need not try again
                 kept[key] = error
     if isinstance(kept[key], Unsupported):
         raise kept[key]
@@ -184,12 +216,13 @@ def compile_lanes(one: Any, members: Sequence, carried: Sequence[bool], **static
 
 
 def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static: Any) -> Callable:
-    """Native counterpart of `jax.vmap` with ``in_axes=axes``: a function for all lanes that returns numpy arrays.
+    """Native counterpart of ``jax.vmap(one, in_axes=axes)``: a function of all lanes that returns numpy arrays.
 
-    ``given``: the sequences for a `stream` in it, one entry a row. Without a lane axis it is one lane.
+    If no operand has a lane axis, it runs one lane, and results have a lane axis of length 1. ``given``: the sequences of a `stream`
+    in it, one entry per row.
 
     Raises:
-        Unsupported, ImportError: as `compile_lanes`, when it is called.
+        Unsupported, ImportError: by the returned function, as `compile_lanes`.
     """
 
     prefix, tags = jax.tree.structure(axes, is_leaf=_is_none), tuple(static.items())
@@ -198,12 +231,12 @@ def over_lanes(one: Any, axes: tuple, given: Sequence[np.ndarray] = (), **static
     def call(*operands: Any) -> Any:
         leaves, structure = jax.tree.flatten(operands)
         carried = _carried_leaves(prefix, marks, structure)
-        kinds = tuple(map(kind, leaves, carried))
-        key = one, tags, structure, carried, kinds, settings()
-        if (found := _called.get(key)) is None:
+        kinds = tuple(map(operand_type, leaves, carried))
+        key = one, tags, structure, carried, kinds, trace_settings()
+        if (found := _by_call.get(key)) is None:
             avals = zip(map(jax.typeof, leaves), carried, strict=True)
             members = [jax.ShapeDtypeStruct(a.shape[c:], a.dtype, weak_type=a.weak_type) for a, c in avals]
-            found = _called[key] = compile_lanes(one, jax.tree.unflatten(structure, members), carried, **static)
+            found = _by_call[key] = compile_lanes(one, jax.tree.unflatten(structure, members), carried, **static)
         lanes = next((x.shape[0] for x, c in zip(leaves, carried, strict=True) if c), 1)
         leaves = [np.asarray(x, dtype) for x, dtype in zip(leaves, found.dtypes, strict=True)]
         return jax.tree.unflatten(found.structure, found.launch(leaves, carried, lanes, given))
@@ -217,34 +250,35 @@ def _is_none(x: Any) -> bool:
 
 @lru_cache
 def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ...]:
-    """Mask of the operands' leaves with a lane axis, from a prefix of axes."""
+    """Mask of the operands' leaves with a lane axis, from a prefix tree of axes and its leaves; cached by tree structure."""
     operands = jax.tree.unflatten(structure, range(structure.num_leaves))
     return tuple(jax.tree.leaves(carried_axes(jax.tree.unflatten(prefix, marks), operands)))
 
 
-def _compile(closed: Any, carried: Sequence[bool], many: bool) -> Compiled:
-    small = SMALL
+def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
+    """Emits and compiles a closed jaxpr, or loads it from the cache; ``many``: for vectors of lanes."""
+    max_scalars = MAX_SCALARS
     if (count := cost(closed)) > LONG_PROGRAM_OPS:
-        small, count = SMALL_IN_LONG_PROGRAMS, cost(closed, SMALL_IN_LONG_PROGRAMS)
+        max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > MAX_OPS_LLVM:
         raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_LLVM}")
-    variables, constants = inputs(closed)
-    # numbers that all lanes share may be of more digits, as tolerances are
+    variables, constants = program_inputs(closed)
+    # the vector width follows from the floats that differ between lanes; shared ones, as tolerances, may have more digits
     real = [v.aval.dtype.itemsize for v, c in zip(variables, carried, strict=False) if c and v.aval.dtype.kind == "f"]
-    register = host().bytes // max(real, default=8) if many else 1
-    paired = many and host().bytes == 64 and count in WAITING_OPS
-    width = register * REGISTERS_TOGETHER if paired else register
+    register = host().vector_bytes // max(real, default=8) if many else 1
+    paired = many and host().vector_bytes == 64 and count in OPS_WITH_WIDE_VECTORS
+    width = register * REGISTERS_PER_VECTOR if paired else register
     varies = [*carried, *[False] * len(constants)]
-    options = width, host().fused, register, small
+    options = width, host().fused, register, max_scalars
     name = program_key(closed, variables, varies, *options)
-    text, code = write_or_load(name, lambda: emit(closed, variables, varies, *options))
-    return Compiled(code, text, [np.array(x, order="C") for x in constants])
+    text, code = load_or_emit(name, lambda: emit(closed, variables, varies, *options))
+    return NativeProgram(code, text, [np.array(x, order="C") for x in constants])
 
 
-def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
-    """Lane data (lanes, ...) in the program's layout (size, whole): lanes contiguous for each entry, padded by the last lane.
+def as_columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
+    """Array (lanes, ...) in the program's layout (size, whole): the lanes of an entry are contiguous, padded by copies of the last lane.
 
-    ``lead`` axes after the lane axis come first.
+    The first ``lead`` axes after the lane axis, if any, come before ``size``.
     """
     lanes, rows, size = len(x), x.shape[1 : 1 + lead], math.prod(x.shape[1 + lead :])
     found = np.empty((*rows, size, whole), x.dtype)
@@ -254,20 +288,20 @@ def columns(x: np.ndarray, whole: int, lead: int = 0) -> np.ndarray:
 
 
 def as_lanes(x: np.ndarray, lanes: int, shape: tuple, many: bool) -> np.ndarray:
-    """Converts results (size, rows, whole) back to lane-major arrays, with an axis of rows if ``many``."""
+    """Inverse of `as_columns` for results: (size, rows, whole) to (lanes, rows, *shape), without the axis of rows unless ``many``."""
     return x[:, :, :lanes].transpose(2, 1, 0).reshape(lanes, *x.shape[1:2] * many, *shape)
 
 
-def _work(program: Compiled) -> tuple[np.ndarray, int]:
-    """Scratch memory for a program, and its aligned start address."""
+def _scratch_memory(program: NativeProgram) -> tuple[np.ndarray, int]:
+    """Scratch memory for a program, and the first address in it that is a multiple of 64."""
     work = np.empty(program.text.work + 64, np.uint8)
     return work, work.ctypes.data + -work.ctypes.data % 64
 
 
-def _table(addresses: Sequence[int]) -> Any:
+def _pointer_table(addresses: Sequence[int]) -> Any:
     return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
-def _places(arrays: Sequence[np.ndarray]) -> Any:
+def _address_table(arrays: Sequence[np.ndarray]) -> Any:
     """C table of the arrays' addresses."""
-    return _table([x.ctypes.data for x in arrays])
+    return _pointer_table([x.ctypes.data for x in arrays])

@@ -1,4 +1,4 @@
-"""Rules for elementwise primitives on numbers of a `Writer`. No instruction traps, whatever a lane holds."""
+"""Rules for elementwise primitives: they write instructions for scalars or vectors. None traps, whatever the lanes hold."""
 
 from __future__ import annotations
 
@@ -9,94 +9,100 @@ import numpy as np
 from jax import lax
 
 from ..scalar import Unsupported
-from .exponential import FUNCTIONS, in_double
-from .ir_writer import BOOL, Number, Writer, constant, kind
-from .predicates import chosen_flags, flags, joined_flags, kept_flags, negate, with_flags
+from .exponential import FUNCTIONS, rule_in_double
+from .ir_writer import BOOL, LaneValue, Writer, constant, llvm_scalar_type
+from .predicates import flags, flags_of_and, flags_of_or, flags_of_select, negate, with_flags
 from .trigonometric import cosine, sine
 
-FUSED = "contract"  # a multiplication and an addition may be one instruction: nothing else is allowed
+FUSED = "contract"  # the only fast-math flag: a multiplication and an addition may be fused
 
-Rule = Callable[[Writer, Any, list[Number]], Number]
+Rule = Callable[[Writer, Any, list[LaneValue]], LaneValue]
 
 
-def same(x: Number, value: Any) -> Number:
-    """The constant ``value`` in the type of the number x."""
+def constant_like(x: LaneValue, value: Any) -> LaneValue:
+    """A constant of the dtype of x."""
     return constant(value, x.dtype)
 
 
-def _numeric(real: str, whole: str) -> Rule:
-    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+def _arithmetic_rule(real: str, whole: str) -> Rule:
+    """Rule for an operation by the LLVM instructions for floats and for integers."""
+
+    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         return w.op(f"{real} {FUSED}" if values[0].is_float else whole, *values)
 
     return rule
 
 
-def _sub(w: Writer, params: Any, values: list[Number]) -> Number:
-    found = _numeric("fsub", "sub")(w, params, values)
-    w.differences[found.name] = (values[0], values[1])
+def _sub(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    found = _arithmetic_rule("fsub", "sub")(w, params, values)
+    w.operands_of_difference[found.name] = (values[0], values[1])
     return found
 
 
-def _mul(w: Writer, params: Any, values: list[Number]) -> Number:
+def _mul(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     if values[0].dtype == BOOL:
         return w.op("and", *values)
-    return _numeric("fmul", "mul")(w, params, values)
+    return _arithmetic_rule("fmul", "mul")(w, params, values)
 
 
-def _div(w: Writer, params: Any, values: list[Number]) -> Number:
+def _div(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     x, y = values
     if x.is_float:
         return w.op("fdiv", x, y)
-    zero = w.op("icmp eq", y, same(y, 0), dtype=BOOL)
+    zero = w.op("icmp eq", y, constant_like(y, 0), dtype=BOOL)
     if not x.is_signed:
-        quotient = w.op("udiv", x, w.select(zero, same(y, 1), y))
-        return w.select(zero, same(x, np.iinfo(x.dtype).max), quotient)
+        quotient = w.op("udiv", x, w.select(zero, constant_like(y, 1), y))
+        return w.select(zero, constant_like(x, np.iinfo(x.dtype).max), quotient)
     over = _overflow(w, x, y)
-    quotient = w.op("sdiv", x, w.select(w.op("or", zero, over), same(y, 1), y))
-    return w.select(zero, same(x, -1), quotient)
+    quotient = w.op("sdiv", x, w.select(w.op("or", zero, over), constant_like(y, 1), y))
+    return w.select(zero, constant_like(x, -1), quotient)
 
 
-def _rem(w: Writer, params: Any, values: list[Number]) -> Number:
+def _rem(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     x, y = values
     if x.is_float:
         return w.op("frem", x, y)
-    zero = w.op("icmp eq", y, same(y, 0), dtype=BOOL)
+    zero = w.op("icmp eq", y, constant_like(y, 0), dtype=BOOL)
     if not x.is_signed:
-        return w.select(zero, x, w.op("urem", x, w.select(zero, same(y, 1), y)))
-    rest = w.op("srem", x, w.select(w.op("or", zero, _overflow(w, x, y)), same(y, 1), y))
+        return w.select(zero, x, w.op("urem", x, w.select(zero, constant_like(y, 1), y)))
+    rest = w.op("srem", x, w.select(w.op("or", zero, _overflow(w, x, y)), constant_like(y, 1), y))
     return w.select(zero, x, rest)
 
 
-def _overflow(w: Writer, x: Number, y: Number) -> Number:
-    """Whether the integer quotient x / y overflows: the least integer over -1."""
-    least = w.op("icmp eq", x, same(x, np.iinfo(x.dtype).min), dtype=BOOL)
-    return w.op("and", least, w.op("icmp eq", y, same(y, -1), dtype=BOOL))
+def _overflow(w: Writer, x: LaneValue, y: LaneValue) -> LaneValue:
+    """Whether the integer quotient x / y overflows: x is the smallest integer and y = -1."""
+    least = w.op("icmp eq", x, constant_like(x, np.iinfo(x.dtype).min), dtype=BOOL)
+    return w.op("and", least, w.op("icmp eq", y, constant_like(y, -1), dtype=BOOL))
 
 
-def _neg(w: Writer, params: Any, values: list[Number]) -> Number:
+def _neg(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     (x,) = values
-    return w.op("fneg", x) if x.is_float else w.op("sub", same(x, 0), x)
+    return w.op("fneg", x) if x.is_float else w.op("sub", constant_like(x, 0), x)
 
 
-def _abs(w: Writer, params: Any, values: list[Number]) -> Number:
+def _abs(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     (x,) = values
     if x.is_float:
         return w.intrinsic("fabs", x)
     return w.intrinsic("abs", x, extra="i1 false") if x.is_signed else x
 
 
-def _sign(w: Writer, params: Any, values: list[Number]) -> Number:
+def _sign(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     (x,) = values
-    zero = same(x, 0)
+    zero = constant_like(x, 0)
     if x.is_float:
         low, high = w.op("fcmp olt", x, zero, dtype=BOOL), w.op("fcmp ogt", x, zero, dtype=BOOL)
-        return w.select(high, same(x, 1), w.select(low, same(x, -1), x))  # zeros and NaN are their own sign
-    one = w.select(w.op("icmp eq", x, zero, dtype=BOOL), zero, same(x, 1))
-    return w.select(w.op("icmp slt", x, zero, dtype=BOOL), same(x, -1), one) if x.is_signed else one
+        return w.select(
+            high, constant_like(x, 1), w.select(low, constant_like(x, -1), x)
+        )  # zeros and NaN are their own sign
+    one = w.select(w.op("icmp eq", x, zero, dtype=BOOL), zero, constant_like(x, 1))
+    return w.select(w.op("icmp slt", x, zero, dtype=BOOL), constant_like(x, -1), one) if x.is_signed else one
 
 
-def compare(real: str, signed: str, unsigned: str) -> Rule:
-    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+def comparison_rule(real: str, signed: str, unsigned: str) -> Rule:
+    """Rule for a comparison by the LLVM predicates for floats, signed and unsigned integers."""
+
+    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x = values[0]
         name = f"fcmp {real}" if x.is_float else f"icmp {signed if x.is_signed else unsigned}"
         return w.op(name, *values, dtype=BOOL)
@@ -104,12 +110,12 @@ def compare(real: str, signed: str, unsigned: str) -> Rule:
     return rule
 
 
-def _total_order(name: str) -> Rule:
-    """Rule for a comparison in total order, as sorting uses it: NaN is largest."""
+def _total_order_rule(name: str) -> Rule:
+    """Rule for a comparison in the total order that sorting uses: NaN is largest."""
 
-    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, y = values
-        found = compare(f"o{name}", f"s{name}", f"u{name}")(w, params, values)
+        found = comparison_rule(f"o{name}", f"s{name}", f"u{name}")(w, params, values)
         if not x.is_float:
             return found
         last = w.op("fcmp uno", y, y, dtype=BOOL)
@@ -118,90 +124,91 @@ def _total_order(name: str) -> Rule:
     return rule
 
 
-def extreme(real: str, whole: str) -> Rule:
-    """Rule for max or min that gives NaN if either operand is NaN."""
+def extreme_rule(real: str, whole: str) -> Rule:
+    """Rule for max or min, NaN if either operand is NaN; by the fcmp predicate for floats and the intrinsic for integers."""
 
-    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, y = values
         if x.dtype == BOOL:
             return w.op("or" if whole == "max" else "and", x, y)
         if not x.is_float:
             return w.intrinsic(("s" if x.is_signed else "u") + whole, x, y)
-        # one instruction, which gives y where either is NaN
+        # comparison and selection become one instruction of the processor, which gives y if either is NaN
         found = w.select(w.op(f"fcmp {real}", x, y, dtype=BOOL), x, y)
         return w.select(w.op("fcmp uno", x, x, dtype=BOOL), x, found)
 
     return rule
 
 
-largest, smallest = extreme("ogt", "max"), extreme("olt", "min")
+maximum, minimum = extreme_rule("ogt", "max"), extreme_rule("olt", "min")
 
 
-def _clamp(w: Writer, params: Any, values: list[Number]) -> Number:
+def _clamp(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     least, x, most = values
-    return smallest(w, params, [largest(w, params, [least, x]), most])
+    return minimum(w, params, [maximum(w, params, [least, x]), most])
 
 
-def _select_n(w: Writer, params: Any, values: list[Number]) -> Number:
+def _select_n(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     which, *cases = values
     if which.dtype == BOOL:
         if len(cases) == 1:
             return cases[0]
-        return with_flags(w, w.select(which, cases[1], cases[0]), chosen_flags(w, which, cases[1], cases[0]))
+        return with_flags(w, w.select(which, cases[1], cases[0]), flags_of_select(w, which, cases[1], cases[0]))
     found = cases[0]
     for i, case in enumerate(cases[1:], 1):
-        found = w.select(w.op("icmp eq", which, same(which, i), dtype=BOOL), case, found)
+        found = w.select(w.op("icmp eq", which, constant_like(which, i), dtype=BOOL), case, found)
     return found
 
 
-def _convert(w: Writer, params: Any, values: list[Number]) -> Number:
+def _convert(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     return convert_type(w, values[0], params["new_dtype"])
 
 
-def convert_type(w: Writer, x: Number, dtype: Any) -> Number:
-    """Converts a number's type as XLA does: floats to integers by truncation, clamped to the range."""
+def convert_type(w: Writer, x: LaneValue, dtype: Any) -> LaneValue:
+    """Converts a value to another dtype as XLA does: floats become integers by truncation, clamped to the integers' range; NaN becomes 0."""
     new = np.dtype(dtype)
-    kind(new)
+    llvm_scalar_type(new)
     if new == x.dtype:
         return x
     if new == BOOL:
-        return w.op("fcmp une" if x.is_float else "icmp ne", x, same(x, 0), dtype=BOOL)
+        return w.op("fcmp une" if x.is_float else "icmp ne", x, constant_like(x, 0), dtype=BOOL)
     if new.kind == "f":
         if x.is_float:
             return w.convert("fpext" if new.itemsize > x.dtype.itemsize else "fptrunc", x, new)
         return w.convert("sitofp" if x.is_signed else "uitofp", x, new)
     if x.dtype == np.float64 and new == np.int32:
-        # as the intrinsic below, which LLVM takes apart lane by lane
+        # the same as the intrinsic fptosi.sat below, which LLVM would execute lane by lane
         for compared, bound in (("fcmp olt", -(2.0**31)), ("fcmp ogt", 2.0**31 - 1), ("fcmp uno", 0.0)):
-            x = w.select(w.op(compared, x, same(x, bound), dtype=BOOL), same(x, bound), x)
+            x = w.select(w.op(compared, x, constant_like(x, bound), dtype=BOOL), constant_like(x, bound), x)
         return w.convert("fptosi", x, new)
     if x.is_float:
         return w.intrinsic("fptosi.sat" if new.kind == "i" else "fptoui.sat", x, dtype=new)
     if x.dtype != BOOL and new.itemsize == x.dtype.itemsize:
-        return Number(x.name, new, x.wide)
+        return LaneValue(x.name, new, x.is_vector)
     bits = [(x, 1)] if x.dtype == BOOL else flags(w, x)
     shorter = x.dtype != BOOL and new.itemsize < x.dtype.itemsize
     found = w.convert("trunc" if shorter else "sext" if x.is_signed else "zext", x, new)
     return with_flags(w, found, bits if bits and max(bit for _, bit in bits) <= np.iinfo(new).max else None)
 
 
-def _finite(w: Writer, params: Any, values: list[Number]) -> Number:
+def _is_finite(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     size = w.intrinsic("fabs", values[0])
-    found = w.op("fcmp olt", size, same(size, np.inf), dtype=BOOL)
-    w.made[found.name] = ("finite", values[0])
+    found = w.op("fcmp olt", size, constant_like(size, np.inf), dtype=BOOL)
+    w.origins[found.name] = ("finite", values[0])
     return found
 
 
-def _round(w: Writer, params: Any, values: list[Number]) -> Number:
+def _round(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     even = params["rounding_method"] == lax.RoundingMethod.TO_NEAREST_EVEN
     return w.intrinsic("roundeven" if even else "round", values[0])
 
 
-def _integer_pow(w: Writer, params: Any, values: list[Number]) -> Number:
+def _integer_pow(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    """Power with a constant integer exponent, by repeated squaring."""
     (x,) = values
     n = params["y"]
     if n == 0:
-        return same(x, 1)
+        return constant_like(x, 1)
     mul = lambda a, b: _mul(w, params, [a, b])
     found, square, left = None, x, abs(n)
     while left:
@@ -210,63 +217,65 @@ def _integer_pow(w: Writer, params: Any, values: list[Number]) -> Number:
         left >>= 1
         square = mul(square, square) if left else square
     assert found is not None
-    return found if n > 0 else w.op("fdiv", same(x, 1), found)
+    return found if n > 0 else w.op("fdiv", constant_like(x, 1), found)
 
 
-def _pow(w: Writer, params: Any, values: list[Number]) -> Number:
+def _pow(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     x, y = values
     if not (x.is_float and y.dtype == x.dtype):
         raise Unsupported("pow with whole exponents")
-    return library(w, "pow", x, y)
+    return call_library(w, "pow", x, y)
 
 
-def _logistic(w: Writer, params: Any, values: list[Number]) -> Number:
+def _logistic(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     (x,) = values
-    return w.op("fdiv", same(x, 1), w.op("fadd", same(x, 1), RULES["exp"](w, params, [w.op("fneg", x)])))
+    return w.op(
+        "fdiv", constant_like(x, 1), w.op("fadd", constant_like(x, 1), RULES["exp"](w, params, [w.op("fneg", x)]))
+    )
 
 
-def _shift(name: str) -> Rule:
-    """Rule for a shift; shifts by the width or more give 0 (or the sign)."""
+def _shift_rule(name: str) -> Rule:
+    """Rule for a shift by the instruction ``name``; a shift by the bit width or more gives 0, or the sign if it is arithmetic."""
 
-    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         x, by = values
-        bits = same(by, 8 * x.dtype.itemsize)
+        bits = constant_like(by, 8 * x.dtype.itemsize)
         short = w.op("icmp ult", by, bits, dtype=BOOL)
         if name == "ashr":
-            return w.op(name, x, w.select(short, by, same(by, 8 * x.dtype.itemsize - 1)))
-        return w.select(short, w.op(name, x, w.select(short, by, same(by, 0))), same(x, 0))
+            return w.op(name, x, w.select(short, by, constant_like(by, 8 * x.dtype.itemsize - 1)))
+        return w.select(short, w.op(name, x, w.select(short, by, constant_like(by, 0))), constant_like(x, 0))
 
     return rule
 
 
-def _not(w: Writer, params: Any, values: list[Number]) -> Number:
+def _not(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     (x,) = values
     if x.dtype == BOOL:
         return negate(w, x)
-    found = w.op("xor", x, same(x, -1))
+    found = w.op("xor", x, constant_like(x, -1))
     if (cleared := flags(w, x)) is not None:
-        w.made[found.name] = ("cleared", *cleared)
+        w.origins[found.name] = ("cleared", *cleared)
     return found
 
 
-def _and(w: Writer, params: Any, values: list[Number]) -> Number:
+def _and(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     found, (x, y) = w.op("and", *values), values
-    return found if x.dtype == BOOL else with_flags(w, found, kept_flags(w, x, y) or kept_flags(w, y, x))
+    return found if x.dtype == BOOL else with_flags(w, found, flags_of_and(w, x, y) or flags_of_and(w, y, x))
 
 
-def _or(w: Writer, params: Any, values: list[Number]) -> Number:
+def _or(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     found = w.op("or", *values)
-    return found if found.dtype == BOOL else with_flags(w, found, joined_flags(w, *values))
+    return found if found.dtype == BOOL else with_flags(w, found, flags_of_or(w, *values))
 
 
-def _ne(w: Writer, params: Any, values: list[Number]) -> Number:
-    found, (x, y) = compare("une", "ne", "ne")(w, params, values), values
+def _ne(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    found, (x, y) = comparison_rule("une", "ne", "ne")(w, params, values), values
     if not x.is_float and y.name == "0" and (bits := flags(w, x)) is not None:
-        w.made[found.name] = ("flagged", *bits)
+        w.origins[found.name] = ("flagged", *bits)
     return found
 
 
-def _precision(w: Writer, params: Any, values: list[Number]) -> Number:
+def _reduce_precision(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
     info = np.finfo(values[0].dtype)
     if (params["exponent_bits"], params["mantissa_bits"]) != (info.iexp, info.nmant):
         raise Unsupported("reduce_precision")
@@ -281,23 +290,23 @@ LIBRARY = {name: name for name in (
 )}  # fmt: skip
 
 
-def library(w: Writer, name: str, *values: Number) -> Number:
-    """Calls a function of the C library, lane by lane."""
-    values = tuple(w.alike(values))
+def call_library(w: Writer, name: str, *values: LaneValue) -> LaneValue:
+    """Calls a function of the C library on floats; for vectors by an IR function that calls it for each lane."""
+    values = tuple(w.broadcast(values))
     first = values[0]
-    scalar = kind(first.dtype)
+    scalar = llvm_scalar_type(first.dtype)
     if not first.is_float:
         raise Unsupported(f"{name} of {first.dtype}")
     function = "@" + name + ("f" if first.dtype == np.float32 else "")
     inputs = ", ".join([scalar] * len(values))
     w.declared[function] = f"declare {scalar} {function}({inputs}) memory(none) nounwind willreturn"
-    given = ", ".join(w.arg(x) for x in values)
-    if not first.wide:
-        return w.text(first.dtype, False, f"call {scalar} {function}({given})")
-    vector = w.of(first)
-    wide = f"@lanes.{function[1:]}"
+    given = ", ".join(w.typed_name(x) for x in values)
+    if not first.is_vector:
+        return w.emit_value(first.dtype, False, f"call {scalar} {function}({given})")
+    vector = w.type_of(first)
+    vector_function = f"@lanes.{function[1:]}"
     lines = [
-        f"define internal {vector} {wide}({', '.join(f'{vector} %x{i}' for i in range(len(values)))}) noinline memory(none) {{"
+        f"define internal {vector} {vector_function}({', '.join(f'{vector} %x{i}' for i in range(len(values)))}) noinline memory(none) {{"
     ]
     found = "poison"
     for lane in range(w.width):
@@ -307,31 +316,46 @@ def library(w: Writer, name: str, *values: Number) -> Number:
         lines.append(f"  %y{lane} = call {scalar} {function}({entries})")
         lines.append(f"  %r{lane} = insertelement {vector} {found}, {scalar} %y{lane}, i64 {lane}")
         found = f"%r{lane}"
-    w.declared[wide] = "\n".join([*lines, f"  ret {vector} {found}", "}"])
-    return w.text(first.dtype, True, f"call {vector} {wide}({given})")
+    w.declared[vector_function] = "\n".join([*lines, f"  ret {vector} {found}", "}"])
+    return w.emit_value(first.dtype, True, f"call {vector} {vector_function}({given})")
 
 
-def _library(name: str) -> Rule:
-    return lambda w, params, values: library(w, name, *values)
+def _library_rule(name: str) -> Rule:
+    return lambda w, params, values: call_library(w, name, *values)
+
+
+def _intrinsic_rule(name: str) -> Rule:
+    return lambda w, params, values: w.intrinsic(name, *values)
+
+
+def _rsqrt(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    return w.op("fdiv", constant_like(values[0], 1), w.intrinsic("sqrt", *values))
+
+
+def _one_minus_square(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
+    """(1 - x) (1 + x), which is accurate near 1, where 1 - x^2 cancels."""
+    (x,) = values
+    one = constant_like(x, 1)
+    return w.op("fmul", w.op("fsub", one, x), w.op("fadd", one, x))
 
 
 RULES: dict[str, Rule] = {
-    "add": _numeric("fadd", "add"), "add_any": _numeric("fadd", "add"), "sub": _sub, "mul": _mul,
-    "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": largest, "min": smallest, "clamp": _clamp,
-    "eq": compare("oeq", "eq", "eq"), "ne": _ne, "lt": compare("olt", "slt", "ult"),
-    "le": compare("ole", "sle", "ule"), "gt": compare("ogt", "sgt", "ugt"), "ge": compare("oge", "sge", "uge"),
-    "le_to": _total_order("le"), "lt_to": _total_order("lt"), "select_n": _select_n, "convert_element_type": _convert, "is_finite": _finite, "round": _round,
-    "floor": lambda w, params, values: w.intrinsic("floor", *values), "ceil": lambda w, params, values: w.intrinsic("ceil", *values),
-    "sqrt": lambda w, params, values: w.intrinsic("sqrt", *values), "square": lambda w, params, values: _mul(w, params, values * 2),
-    "one_minus_square": lambda w, params, values: w.op("fmul", w.op("fsub", same(values[0], 1), values[0]), w.op("fadd", same(values[0], 1), values[0])),
-    "rsqrt": lambda w, params, values: w.op("fdiv", same(values[0], 1), w.intrinsic("sqrt", *values)),
-    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic, "sin": lambda w, params, values: sine(w, values[0], library),
-    "cos": lambda w, params, values: cosine(w, values[0], library),
-    "and": _and, "or": _or,
-    "xor": lambda w, params, values: w.op("xor", *values), "not": _not, "shift_left": _shift("shl"),
-    "shift_right_logical": _shift("lshr"), "shift_right_arithmetic": _shift("ashr"), "reduce_precision": _precision,
-    "population_count": lambda w, params, values: w.intrinsic("ctpop", *values),
+    "add": _arithmetic_rule("fadd", "add"), "add_any": _arithmetic_rule("fadd", "add"), "sub": _sub, "mul": _mul,
+    "div": _div, "rem": _rem, "neg": _neg, "abs": _abs, "sign": _sign, "max": maximum, "min": minimum, "clamp": _clamp,
+    "eq": comparison_rule("oeq", "eq", "eq"), "ne": _ne, "lt": comparison_rule("olt", "slt", "ult"),
+    "le": comparison_rule("ole", "sle", "ule"), "gt": comparison_rule("ogt", "sgt", "ugt"),
+    "ge": comparison_rule("oge", "sge", "uge"), "le_to": _total_order_rule("le"), "lt_to": _total_order_rule("lt"),
+    "select_n": _select_n, "convert_element_type": _convert, "is_finite": _is_finite, "round": _round,
+    "floor": _intrinsic_rule("floor"), "ceil": _intrinsic_rule("ceil"), "sqrt": _intrinsic_rule("sqrt"), "rsqrt": _rsqrt,
+    "square": lambda w, params, values: _mul(w, params, values * 2), "one_minus_square": _one_minus_square,
+    "integer_pow": _integer_pow, "pow": _pow, "logistic": _logistic,
+    "sin": lambda w, params, values: sine(w, values[0], call_library),
+    "cos": lambda w, params, values: cosine(w, values[0], call_library),
+    "and": _and, "or": _or, "xor": lambda w, params, values: w.op("xor", *values), "not": _not,
+    "shift_left": _shift_rule("shl"), "shift_right_logical": _shift_rule("lshr"),
+    "shift_right_arithmetic": _shift_rule("ashr"), "reduce_precision": _reduce_precision,
+    "population_count": _intrinsic_rule("ctpop"),
     "clz": lambda w, params, values: w.intrinsic("ctlz", *values, extra="i1 false"),
-} | {name: _library(function) for name, function in LIBRARY.items()} | {
-    function.__name__: in_double(function, library) for function in FUNCTIONS
+} | {name: _library_rule(function) for name, function in LIBRARY.items()} | {
+    function.__name__: rule_in_double(function, call_library) for function in FUNCTIONS
 }  # fmt: skip

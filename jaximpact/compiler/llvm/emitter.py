@@ -1,7 +1,11 @@
 """Emitter of LLVM IR: a jaxpr as a function that runs over many lanes, one vector of lanes at a time.
 
-Loops and branches are real: a loop goes on while any lane of the vector does, and the others keep what they have; of the
-branches of a `cond` the shortest is taken always, another one if any lane asks for it. What has no rule raises `Unsupported`.
+Control flow stays control flow: a loop runs while any lane of the vector continues, and the other lanes keep their carry. Of the
+branches of a `cond` the shortest may always run; each other one runs if any lane selects it. A primitive without a rule raises
+`Unsupported`.
+
+Layout of arrays in memory: an input or result that differs between lanes is (entries, padded lanes), where padded lanes are a multiple
+of the vector width; rows of a `stream` are (entries, rows, padded lanes). Inputs shared by all lanes are in C order. Booleans are bytes.
 """
 
 from __future__ import annotations
@@ -13,24 +17,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...jaxtools.jaxpr_tools import scan_counts, varying
-from ..scalar import ScalarInterpreter, Unsupported, Value, fill_array, known
-from ..scalar.cost import SMALL
-from . import array_rules as large
-from . import arrays as memory
-from . import predicates as conditions
-from .arrays import Block
+from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
+from ..scalar import ScalarInterpreter, Unsupported, Value, is_constant, object_array
+from ..scalar.cost import MAX_SCALARS
+from . import array_rules, arrays, predicates
+from .arrays import LargeArray
 from .elementwise import RULES
-from .ir_writer import BOOL, INT, SELDOM, Number, Writer, constant
+from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant
 
-CHEAP = 40  # operations of a branch that is taken whether a lane asks for it or not
-NAME = "motion"
-SIGNATURE = "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
-LONG = np.dtype(np.int64)
+MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
+FUNCTION_NAME = "motion"
+FUNCTION_PARAMETERS = (
+    "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"
+)
 
 
-class Text(NamedTuple):
-    """IR of a program for vectors of ``width`` lanes, which results are rows of a `stream`, and its scratch memory in bytes."""
+class ProgramText(NamedTuple):
+    """IR of a program, with what its callers must know.
+
+    Attributes:
+        ir: text of the module; empty if the code came from the cache.
+        width: lanes of a vector.
+        rows: for each result, whether it is a row of a `stream`, and has an axis of rows.
+        work: bytes of scratch memory.
+    """
 
     ir: str
     width: int
@@ -39,12 +49,18 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
-    """A number that a stream produces in every iteration, with the line of IR at which it can be stored."""
+class StreamEntry:
+    """A value that a stream yields in every iteration, and where it can be stored.
 
-    x: Number
+    Attributes:
+        x: the value.
+        line: index of the line of IR, in the loop's body, that its store is written to.
+        place: IR name of the position of (row, first lane) in one entry's results.
+    """
+
+    x: LaneValue
     line: int
-    place: str  # of the number of lane 0 in a row of results
+    place: str
 
     @property
     def dtype(self) -> np.dtype:
@@ -54,100 +70,112 @@ class Row:
 class LLVMEmitter:
     """Emitter of LLVM IR: see `scalar.values.Emitter`."""
 
-    memory = True
+    has_memory = True
 
-    def __init__(self, width: int, register: int, fused: bool, small: int) -> None:
+    def __init__(self, width: int, register: int, fused: bool, max_scalars: int) -> None:
         self.w, self.register = Writer(width, fused), register  # lanes of a vector, and of one register
-        self.small = small  # entries of an array that is numbers
-        self.live: Number | None = None  # lanes of a vector of several registers that are no filling
-        self.empty: list[Value] = []  # rows without entries
-        # of one lane the turns of the outermost loop are counted in memory, for whoever looks on
+        self.max_scalars = max_scalars
+        self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
+        self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
+        # a single motion counts the iterations of its outermost loop in memory, for a progress bar in another thread
         self.counter = self.w.reserve(1, LONG, False) if width == 1 else None
 
     def is_empty_row(self, x: Value) -> bool:
-        return any(x is y for y in self.empty)
+        return any(x is y for y in self.empty_rows)
 
-    def number(self, x: Any) -> Number:
-        if isinstance(x, Row):
+    def as_value(self, x: Any) -> LaneValue:
+        """A scalar, constant or not, as a value of the IR."""
+        if isinstance(x, StreamEntry):
             raise Unsupported("arithmetic with the rows of a stream")
-        return constant(x, x.dtype) if known(x) else x
+        return constant(x, x.dtype) if is_constant(x) else x
 
-    def op(self, name: str, params: Any, *values: Any) -> Number:
+    def op(self, name: str, params: Any, *values: Any) -> LaneValue:
         if name not in RULES:
             raise Unsupported(name)
-        return RULES[name](self.w, params, [self.number(x) for x in values])
+        return RULES[name](self.w, params, [self.as_value(x) for x in values])
 
     def varies(self, x: Value) -> bool:
-        return x.wide if isinstance(x, Block) else any(getattr(y, "wide", False) for y in x.flat)
+        return x.is_vector if isinstance(x, LargeArray) else any(getattr(y, "is_vector", False) for y in x.flat)
 
-    def large(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a primitive of arrays in memory, or reuses its result if the same operands were computed before."""
-        key = eqn.primitive, (str(eqn.params), *map(identity, inputs))
-        if (found := self.w.known(key)) is None:
-            found = self.w.seen[-1][key] = large.apply(self, machine, eqn, inputs)
+    def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Emits a primitive on arrays in memory, or reuses the result of an equal earlier one."""
+        key = eqn.primitive, (str(eqn.params), *map(value_key, inputs))
+        if (found := self.w.lookup(key)) is None:
+            found = self.w.available[-1][key] = array_rules.apply_rule(self, machine, eqn, inputs)
         return found
 
-    def constant(self, x: np.ndarray) -> Block:
-        return memory.known(self, x)
+    def constant(self, x: np.ndarray) -> LargeArray:
+        return arrays.embed_constant(self, x)
 
-    # values that pass from one basic block to another: numbers, and large arrays that lie in memory
+    # values that pass between basic blocks: scalars by phi nodes, large arrays in memory
 
-    def flat(self, values: Sequence[Value], varies: Sequence[bool]) -> list[Number]:
-        """The numbers of arrays in a flat list, broadcast to vectors where they vary."""
-        split = [(self.number(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
-        return [self.w.wide(y) if v else y for y, v in split]
+    def flatten(self, values: Sequence[Value], varies: Sequence[bool]) -> list[LaneValue]:
+        """The scalars of all small arrays in one list; those of an array that ``varies`` are broadcast to vectors."""
+        pairs = [(self.as_value(y), v) for x, v in zip(values, varies, strict=True) for y in x.flat]
+        return [self.w.as_vector(y) if v else y for y, v in pairs]
 
-    def rebuilt(self, values: Sequence[Value], numbers: Sequence[Number]) -> list[Value]:
-        entries = iter(numbers)
+    def unflatten(self, values: Sequence[Value], scalars: Sequence[LaneValue]) -> list[Value]:
+        """Inverse of `flatten`: ``values`` with other scalars; large arrays stay."""
+        entries = iter(scalars)
         return [
-            x if isinstance(x, Block) else fill_array(x.shape, (next(entries) for _ in range(x.size))) for x in values
+            x if isinstance(x, LargeArray) else object_array(x.shape, (next(entries) for _ in range(x.size)))
+            for x in values
         ]
 
-    def put(self, targets: Sequence[Value], values: Sequence[Value], where: Number | None) -> None:
-        """Stores large arrays at their places, for some lanes; all values are computed before any place is overwritten."""
-        pairs = [(x, memory.store_array(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, Block)]
-        for x, y in pairs:
-            memory.copy(self, x, y, where)
+    def store_large(self, targets: Sequence[Value], values: Sequence[Value], where: LaneValue | None) -> None:
+        """Copies large arrays into the memory of ``targets``, in the lanes of the mask ``where`` (None: all).
 
-    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, turn: Callable) -> list[Value]:
+        All values are computed before any target is overwritten, since a value may read a target, as when a loop swaps its carry.
+        """
+        pairs = [
+            (x, arrays.materialise(self, y)) for x, y in zip(targets, values, strict=True) if isinstance(x, LargeArray)
+        ]
+        for x, y in pairs:
+            arrays.copy_array(self, x, y, where)
+
+    def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
         w = self.w
-        start = [memory.own(self, x, v) if isinstance(x, Block) else x for x, v in zip(start, varies, strict=True)]
-        numbers = self.flat(start, varies)
-        before, head, body, after = w.block, *(w.fresh(name) for name in ("head", "body", "after"))
+        start = [
+            arrays.copy_to_new(self, x, v) if isinstance(x, LargeArray) else x
+            for x, v in zip(start, varies, strict=True)
+        ]
+        scalars = self.flatten(start, varies)
+        before, head, inside, after = w.block, *(w.fresh_name(name) for name in ("head", "body", "after"))
         counter, self.counter = self.counter, None
         if counter:
-            w.do(f"store volatile i64 0, ptr {counter}, align 8")
-        w.lines.append("")
+            w.emit(f"store volatile i64 0, ptr {counter}, align 8")
+        w.lines.append("")  # loop-invariant instructions are hoisted to this line
         with w.loop_scope(w.active):
-            w.go(head)
-            w.begin(head)
+            w.jump(head)
+            w.begin_block(head)
             first = len(w.lines)
-            phis = [w.phi(x.dtype, x.wide, [(x, before)]) for x in numbers]
-            carry = self.rebuilt(start, phis)
-            more = self.number(continues(carry))
-            if more.wide:
-                more = w.both(more, w.active)
-            w.branch(w.any(more), body, after)
-            w.begin(body)
+            phis = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in scalars]
+            carry = self.unflatten(start, phis)
+            more = self.as_value(continues(carry))
+            if more.is_vector:
+                more = w.conjunction(more, w.active)
+            w.branch(w.any_lane(more), inside, after)
+            w.begin_block(inside)
             if counter:
-                turns = "%" + w.fresh("turns")
-                w.do(f"{turns} = load volatile i64, ptr {counter}, align 8")
-                w.do(f"{turns}.next = add i64 {turns}, 1")
-                w.do(f"store volatile i64 {turns}.next, ptr {counter}, align 8")
-            with w.scope(more if more.wide else w.active):
-                found = turn(carry)
-                new = self.flat(found, varies)
-                if more.wide:
+                turns = "%" + w.fresh_name("turns")
+                w.emit(f"{turns} = load volatile i64, ptr {counter}, align 8")
+                w.emit(f"{turns}.next = add i64 {turns}, 1")
+                w.emit(f"store volatile i64 {turns}.next, ptr {counter}, align 8")
+            with w.scope(more if more.is_vector else w.active):
+                found = body(carry)
+                new = self.flatten(found, varies)
+                if more.is_vector:
                     new = [w.select(more, x, y) for x, y in zip(new, phis, strict=True)]
-                self.put(start, found, more if more.wide else None)
+                self.store_large(start, found, more if more.is_vector else None)
+                # the phi nodes get their second source, the carry at the end of the body
                 for i, x in enumerate(new):
                     w.lines[first + i] += f", [ {x.name}, %{w.block} ]"
-                w.go(head)
-        w.begin(after)
+                w.jump(head)
+        w.begin_block(after)
         self.counter = counter
         return carry
 
-    def choose(
+    def switch(
         self,
         which: Any,
         branches: Sequence[Callable],
@@ -158,142 +186,143 @@ class LLVMEmitter:
     ) -> list[Value]:
         w, last = self.w, len(branches) - 1
         order = sorted(range(len(branches)), key=lambda i: sizes[i])
-        held: list[Value] = []  # places of large results
+        results: list[Value] = []  # zeros for small results, memory for large ones
         for a, v in zip(avals, varies, strict=True):
-            none = (
-                fill_array(a.shape, [constant(0, a.dtype)] * math.prod(a.shape))
-                if math.prod(a.shape) <= self.small
-                else None
-            )
-            held.append(memory.reserve_array(self, a.shape, a.dtype, v) if none is None else none)
-        now = self.flat(held, varies)
-        if sizes[order[0]] <= CHEAP:
+            size = math.prod(a.shape)
+            if size <= self.max_scalars:
+                results.append(object_array(a.shape, [constant(0, a.dtype)] * size))
+            else:
+                results.append(arrays.reserve_array(self, a.shape, a.dtype, v))
+        now = self.flatten(results, varies)
+        if sizes[order[0]] <= MAX_SPECULATED_OPS:
             found = branches[order.pop(0)](operands)
-            self.put(held, found, None)
-            now = self.flat(found, varies)
+            self.store_large(results, found, None)
+            now = self.flatten(found, varies)
         for i in order:
-            asked = self.selects_branch(which, i, last)
-            before, inside, after = w.block, w.fresh("inside"), w.fresh("outside")
-            parted = asked.wide and w.width > self.register
-            parted = parted and not any(isinstance(x, Block) for x in (*operands, *held))
-            needed, taken = asked, asked
-            if asked.wide:
-                active = w.active if not parted or self.live is None else w.both(self.live, w.active)
-                needed, taken = conditions.any_asks(w, asked, active)
-            w.branch(needed, inside, after, SELDOM)
-            w.begin(inside)
-            with w.scope(taken if asked.wide else w.active):
-                if parted:
-                    new = self.by_register(branches[i], operands, varies, taken, now)
+            selected = self.selects_branch(which, i, last)
+            before, inside, after = w.block, w.fresh_name("inside"), w.fresh_name("outside")
+            by_register = selected.is_vector and w.width > self.register
+            by_register = by_register and not any(isinstance(x, LargeArray) for x in (*operands, *results))
+            taken, lanes = selected, selected
+            if selected.is_vector:
+                active = w.active if not by_register or self.live is None else w.conjunction(self.live, w.active)
+                taken, lanes = predicates.any_lane_where(w, selected, active)
+            w.branch(taken, inside, after, SELDOM)
+            w.begin_block(inside)
+            with w.scope(lanes if selected.is_vector else w.active):
+                if by_register:
+                    new = self.run_by_register(branches[i], operands, varies, lanes, now)
                 else:
                     found = branches[i](operands)
-                    new = self.flat(found, varies)
-                    if asked.wide:
-                        new = [w.select(taken, x, y) for x, y in zip(new, now, strict=True)]
-                    self.put(held, found, taken if asked.wide else None)
+                    new = self.flatten(found, varies)
+                    if selected.is_vector:
+                        new = [w.select(lanes, x, y) for x, y in zip(new, now, strict=True)]
+                    self.store_large(results, found, lanes if selected.is_vector else None)
                 end = w.block
-                w.go(after)
-            w.begin(after)
-            now = [w.phi(x.dtype, x.wide, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
-        return self.rebuilt(held, now)
+                w.jump(after)
+            w.begin_block(after)
+            now = [w.phi(x.dtype, x.is_vector, [(y, before), (x, end)]) for x, y in zip(new, now, strict=True)]
+        return self.unflatten(results, now)
 
-    def selects_branch(self, which: Number, i: int, last: int) -> Number:
-        """Mask of the lanes that select the i-th branch; numbers out of range select the nearest."""
-        bits = conditions.flags(self.w, which)
+    def selects_branch(self, which: LaneValue, i: int, last: int) -> LaneValue:
+        """Mask of the lanes that select branch i of 0 ... ``last``; an index out of range selects the nearest branch."""
+        bits = predicates.flags(self.w, which)
         if bits and len(bits) == last == 1:
-            return bits[0][0] if i else conditions.negate(self.w, bits[0][0])
+            return bits[0][0] if i else predicates.negate(self.w, bits[0][0])
         name = "icmp sle" if i == 0 else "icmp sge" if i == last else "icmp eq"
         return self.w.op(name, which, constant(i, INT), dtype=BOOL)
 
-    def by_register(
-        self, branch: Callable, operands: list[Value], varies: Sequence[bool], taken: Number, now: list[Number]
-    ) -> list[Number]:
-        """Numbers of an expensive branch where it is ``taken``, else ``now``: for one register after the other, skipping those
-        without a lane that takes it."""
-        w, every, bits = self.w, self.w.width, self.w.bits(taken)
+    def run_by_register(
+        self, branch: Callable, operands: list[Value], varies: Sequence[bool], lanes: LaneValue, now: list[LaneValue]
+    ) -> list[LaneValue]:
+        """Emits an expensive branch for one register of a vector after the other, and skips those in which no lane selects it.
+
+        Returns the branch's scalars in the lanes of the mask ``lanes``, else ``now``.
+        """
+        w, width, bits = self.w, self.w.width, self.w.mask_as_integer(lanes)
         results = [w.reserve(1, x.dtype, True) for x in now]
         for place, x in zip(results, now, strict=True):
             w.store(place, x)
-        w.lines.append("")
-        keeping = len(w.lines) - 1
+        w.lines.append("")  # for stores of the vectors that the branch reads
+        store_line = len(w.lines) - 1
 
-        def turn(i: Number, _: list[Number]) -> list[Number]:
-            with w.narrowed(self.register) as outside:
-                mask = w.mask(bits, i)
-                inside, after = w.fresh("inside"), w.fresh("outside")
-                w.branch(w.any(mask), inside, after)
-                w.begin(inside)
-                w.lines.append("")
-                reading = len(w.lines) - 1
-                part = lambda y: outside.part(y) if isinstance(y, Number) else y
+        def run_register(i: LaneValue, _: list[LaneValue]) -> list[LaneValue]:
+            with w.register_scope(self.register) as view:
+                mask = w.mask_of_register(bits, i)
+                inside, after = w.fresh_name("inside"), w.fresh_name("outside")
+                w.branch(w.any_lane(mask), inside, after)
+                w.begin_block(inside)
+                w.lines.append("")  # for loads of their parts
+                load_line = len(w.lines) - 1
+                part = lambda y: view.part_of(y) if isinstance(y, LaneValue) else y
                 with w.scope(mask):
-                    found = self.flat(branch([fill_array(x.shape, map(part, x.flat)) for x in operands]), varies)
+                    found = self.flatten(branch([object_array(x.shape, map(part, x.flat)) for x in operands]), varies)
                     for place, x in zip(results, found, strict=True):
-                        address = w.address(place, x.dtype, wide=True, place=i)
+                        address = w.address(place, x.dtype, is_vector=True, place=i)
                         w.store(address, w.select(mask, x, w.load(address, x.dtype, True)))
-                outside.read(keeping, reading, i)
-                w.go(after)
-                w.begin(after)
+                view.emit_parts(store_line, load_line, i)
+                w.jump(after)
+                w.begin_block(after)
             return []
 
-        memory.repeat(self, every // self.register, [], turn)
+        arrays.counted_loop(self, width // self.register, [], run_register)
         return [w.load(place, x.dtype, True) for place, x in zip(results, now, strict=True)]
 
     def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         p = eqn.params
         a, count = scan_counts(p)
-        fixed, start, sequences = (
-            inputs[:a],
-            inputs[a : a + count],
-            [memory.store_array(self, x) for x in inputs[a + count :]],
-        )
-        flags = varying(eqn, [self.varies(x) for x in inputs])
+        constants, start = inputs[:a], inputs[a : a + count]
+        sequences = [arrays.materialise(self, x) for x in inputs[a + count :]]
+        flags = varying_outvars(eqn, [self.varies(x) for x in inputs])
         rows = [
-            memory.reserve_array(self, v.aval.shape, v.aval.dtype, f)
+            arrays.reserve_array(self, v.aval.shape, v.aval.dtype, f)
             for v, f in zip(eqn.outvars[count:], flags[count:], strict=True)
         ]
-        one, length = (fill_array((), [np.int64(x)]) for x in (1, p["length"]))
+        one, length = (object_array((), [np.int64(x)]) for x in (1, p["length"]))
 
-        def turn(carry: list[Value]) -> list[Value]:
-            i = self.number(
+        def body(carry: list[Value]) -> list[Value]:
+            i = self.as_value(
                 machine("sub", np.int64(p["length"] - 1), carry[0].item()) if p["reverse"] else carry[0].item()
             )
-            here = [memory.load_small(self, memory.row(self, x, i)) for x in sequences]
-            found = machine.run(p["jaxpr"], [*fixed, *carry[1:], *here])
+            here = [arrays.scalars_if_small(self, arrays.leading_slice(self, x, i)) for x in sequences]
+            found = machine.run(p["jaxpr"], [*constants, *carry[1:], *here])
             for target, x in zip(rows, found[count:], strict=True):
-                memory.copy(self, memory.row(self, target, i), memory.as_block(self, x), None)
-            return [machine.each("add", carry[0], one), *found[:count]]
+                arrays.copy_array(self, arrays.leading_slice(self, target, i), arrays.as_large_array(self, x), None)
+            return [machine.elementwise("add", carry[0], one), *found[:count]]
 
         continues = lambda carry: machine("lt", carry[0].item(), length.item())
-        state = self.loop([fill_array((), [np.int64(0)]), *start], [False, *flags[:count]], continues, turn)[1:]
-        return [*state, *(memory.load_small(self, x) for x in rows)]
+        state = self.loop([object_array((), [np.int64(0)]), *start], [False, *flags[:count]], continues, body)[1:]
+        return [*state, *(arrays.scalars_if_small(self, x) for x in rows)]
 
     def stream(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a loop with one iteration per row of the caller; each iteration reserves a line where rows may be stored."""
+        """Emits a loop with an iteration for each row that the caller asks for; its rows are `StreamEntry` values.
+
+        Where in the results a row is stored is known only when the program returns it: the store is then written into the body.
+        """
         w, jaxpr, carried = self.w, eqn.params["jaxpr"], eqn.params["carried"]
         constants, start = inputs[: len(jaxpr.constvars)], inputs[len(jaxpr.constvars) :]
-        flags = [False, *varying(eqn, [self.varies(x) for x in inputs])[:carried]]
-        given = [(pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
-        count, rows = Number("%rows", LONG, False), list[Value]()
+        flags = [False, *varying_outvars(eqn, [self.varies(x) for x in inputs])[:carried]]
+        given = [(load_pointer(w, "given", i), v.aval.dtype) for i, v in enumerate(jaxpr.invars[carried:])]
+        count, rows = LaneValue("%rows", LONG, False), list[Value]()
 
-        def turn(carry: list[Value]) -> list[Value]:
+        def body(carry: list[Value]) -> list[Value]:
             i, *state = carry
-            i = self.number(i.item())
-            here = [w.load(w.address(at, dtype, wide=False, place=i), dtype, False) for at, dtype in given]
-            found = machine.evaluate(jaxpr, constants, [*state, *(fill_array((), [x]) for x in here)])
-            if any(isinstance(x, Block) and x.size > SMALL for x in found[carried:]):
+            i = self.as_value(i.item())
+            here = [w.load(w.address(at, dtype, is_vector=False, place=i), dtype, False) for at, dtype in given]
+            found = machine.evaluate(jaxpr, constants, [*state, *(object_array((), [x]) for x in here)])
+            if any(isinstance(x, LargeArray) and x.size > MAX_SCALARS for x in found[carried:]):
                 raise Unsupported("rows that are large arrays")
-            found[carried:] = map(memory.numbers, found[carried:])
-            place = w.op("add", w.op("mul", i, Number("%row", LONG, False)), Number("%lane", LONG, False)).name
-            numbers = [w.wide(self.number(x)) for y in found[carried:] for x in y.flat]
-            w.lines.append("")
-            entries = iter(Row(x, len(w.lines) - 1, place) for x in numbers)
-            rows[:] = [fill_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
-            return [fill_array((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
+            found[carried:] = map(arrays.as_scalars, found[carried:])
+            place = w.op("add", w.op("mul", i, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False)).name
+            scalars = [w.as_vector(self.as_value(x)) for y in found[carried:] for x in y.flat]
+            w.lines.append("")  # for the stores
+            entries = iter(StreamEntry(x, len(w.lines) - 1, place) for x in scalars)
+            rows[:] = [object_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
+            return [object_array((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
 
-        continues = lambda carry: w.op("icmp slt", self.number(carry[0].item()), count, dtype=BOOL)
-        state = self.loop([fill_array((), [np.int64(0)]), *start], flags, continues, turn)[1:]
-        self.empty += [x for x in rows if x.size == 0]
+        continues = lambda carry: w.op("icmp slt", self.as_value(carry[0].item()), count, dtype=BOOL)
+        state = self.loop([object_array((), [np.int64(0)]), *start], flags, continues, body)[1:]
+        self.empty_rows += [x for x in rows if x.size == 0]
         return [*state, *rows]
 
 
@@ -304,103 +333,126 @@ def emit(
     width: int,
     fused: bool,
     register: int | None = None,
-    small: int = SMALL,
-) -> Text:
-    """Emits the program of a jaxpr for ``width`` lanes a vector, of which a ``register`` holds so many (None: all), with the C signature
+    max_scalars: int = MAX_SCALARS,
+) -> ProgramText:
+    """Emits the program of a closed jaxpr of one lane, for vectors of ``width`` lanes, as a function with the C signature
 
         void motion(void** entries, void** results, void** given, void* work, int64_t lanes, int64_t rows)
 
-    of a jaxpr. ``entries`` are the arrays of its ``variables``, of which ``varies`` says whether it holds lanes, one after the
-    other for every entry, or one array for all. So do results hold lanes; rows of a `stream` lie one after the other, and
-    ``given`` are the sequences that its turns are given. Booleans are bytes. What the jaxpr closes over is known where it
-    is no variable; ``fused``: see `Writer`.
+    where ``given`` are the sequences of a `stream`, one entry per iteration, and ``work`` is scratch memory.
+
+    Args:
+        closed: the jaxpr. What it closes over is a constant of the program unless it is among ``variables``.
+        variables: inputs of the program, in the order of ``entries``.
+        varies: for each input, whether it differs between lanes.
+        width, register: lanes of a vector, and of a register if a vector takes several.
+        fused: whether the processor has fused multiply-add.
+        max_scalars: entries of the largest array that is taken apart into scalars.
     """
-    e = LLVMEmitter(width, register or width, fused, small)
+    e = LLVMEmitter(width, register or width, fused, max_scalars)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
-    w.do(f"%above = add i64 %lanes, {width - 1}")
-    w.do(f"%blocks = udiv i64 %above, {width}")
-    w.do(f"%row = mul i64 %blocks, {width}")
+    w.emit(f"%above = add i64 %lanes, {width - 1}")
+    w.emit(f"%blocks = udiv i64 %above, {width}")
+    w.emit(f"%row = mul i64 %blocks, {width}")
+    # `%row`, the padded number of lanes, is the length of an entry's row in memory; `%lane` the first lane of the vector
     sources = [
-        memory.Source(pointer(w, "entries", i), v.aval, x)
+        arrays.ProgramInput(load_pointer(w, "entries", i), v.aval, x)
         for i, (v, x) in enumerate(zip(variables, varies, strict=True))
     ]
-    shared = {id(s): memory.read(e, s) for s in sources if not s.wide}
-    targets = [pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
-    w.go("block")
-    w.begin("block")
-    w.do("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
+    # inputs shared by all lanes are read before the loop over vectors
+    shared = {id(s): arrays.read_input(e, s) for s in sources if not s.is_vector}
+    targets = [load_pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
+    w.jump("block")
+    w.begin_block("block")
+    w.emit("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
     head = len(w.lines) - 1
-    w.do(f"%lane = mul i64 %number, {width}")
-    if width > e.register:  # what fills up the last vector asks for no branch
-        e.live = w.op("icmp slt", w.counted(Number("%lane", LONG, False)), Number("%lanes", LONG, False), dtype=BOOL)
-    values = dict(
-        zip(variables, (shared[id(s)] if id(s) in shared else memory.read(e, s) for s in sources), strict=True)
+    w.emit(f"%lane = mul i64 %number, {width}")
+    if width > e.register:  # the padding of the last vector selects no branch
+        indices = w.lane_indices(LaneValue("%lane", LONG, False))
+        e.live = w.op("icmp slt", indices, LaneValue("%lanes", LONG, False), dtype=BOOL)
+    machine.input_values = values = dict(
+        zip(variables, (shared[id(s)] if id(s) in shared else arrays.read_input(e, s) for s in sources), strict=True)
     )
-    machine.given = values
     found = machine.run(closed, [values[v] for v in jaxpr.invars])
     rows = [
-        _result(e, target, memory.load_small(e, x)) or e.is_empty_row(x)
+        _store_result(e, target, arrays.scalars_if_small(e, x)) or e.is_empty_row(x)
         for target, x in zip(targets, found, strict=True)
     ]
-    w.do("%next = add i64 %number, 1")
-    w.do("%more = icmp slt i64 %next, %blocks")
+    w.emit("%next = add i64 %number, 1")
+    w.emit("%more = icmp slt i64 %next, %blocks")
     w.lines[head] = w.lines[head].replace("BACK", w.block)
-    w.do("br i1 %more, label %block, label %done")
-    w.begin("done")
-    w.do("ret void")
-    body = "\n".join([*w.entry, *w.lines])
+    w.emit("br i1 %more, label %block, label %done")
+    w.begin_block("done")
+    w.emit("ret void")
+    return ProgramText(_module_text(w), width, rows, w.scratch_bytes)
+
+
+def _module_text(w: Writer) -> str:
+    """IR of a module: the function `FUNCTION_NAME` with the writer's lines, and what it calls."""
+    body = "\n".join([*w.entry_lines, *w.lines])
     others = "\n".join(w.declared.values())
-    # vectors that registers have no room for are kept on the stack, none of them across two cache lines
-    opening = f"define void @{NAME}({SIGNATURE}) nounwind alignstack(64) {{"
-    return Text(f"{opening}\nentry:\n{body}\n}}\n{others}\n", width, rows, w.used)
+    # spilled vectors lie on the stack: aligned to a cache line, none of them crosses two
+    opening = f"define void @{FUNCTION_NAME}({FUNCTION_PARAMETERS}) nounwind alignstack(64) {{"
+    return f"{opening}\nentry:\n{body}\n}}\n{others}\n"
 
 
-def identity(x: Value) -> Any:
-    """Hashable key that is equal only for identical values; constants are compared by their bits."""
-    return x if isinstance(x, Block) else (x.shape, *((y.dtype, y.tobytes()) if known(y) else y for y in x.flat))
+def value_key(x: Value) -> Any:
+    """Hashable key of a value: equal keys mean identical values; constants are compared by their bits (NaN, -0.0)."""
+    return (
+        x
+        if isinstance(x, LargeArray)
+        else (x.shape, *((y.dtype, y.tobytes()) if is_constant(y) else y for y in x.flat))
+    )
 
 
-def pointer(w: Writer, table: str, i: int) -> str:
-    name = "%" + w.fresh("p")
-    w.do(f"{name}.at = getelementptr ptr, ptr %{table}, i64 {i}")
-    w.do(f"{name} = load ptr, ptr {name}.at")
+def load_pointer(w: Writer, table: str, i: int) -> str:
+    """Emits the load of the i-th pointer of a table, and returns its name."""
+    name = "%" + w.fresh_name("p")
+    w.emit(f"{name}.at = getelementptr ptr, ptr %{table}, i64 {i}")
+    w.emit(f"{name} = load ptr, ptr {name}.at")
     return name
 
 
-def _result(e: LLVMEmitter, target: str, x: Value) -> bool:
-    """Stores a result, entry after entry; returns whether its entries are rows of a stream."""
+def _store_result(e: LLVMEmitter, target: str, x: Value) -> bool:
+    """Emits the stores of a result at the pointer ``target``; returns whether it is a row of a stream."""
     w = e.w
-    if isinstance(x, Block):
-        memory.each(e, x.shape, lambda index: _store(e, target, memory.linear(e, x.shape, index), w.wide(x.at(index))))
+    if isinstance(x, LargeArray):
+        arrays.for_each_index(
+            e,
+            x.shape,
+            lambda index: _store_entry(e, target, arrays.flat_index(e, x.shape, index), w.as_vector(x.at(index))),
+        )
         return False
-    rows = {j: y for j, y in enumerate(x.flat) if isinstance(y, Row)}
+    rows = {j: y for j, y in enumerate(x.flat) if isinstance(y, StreamEntry)}
     for j, y in enumerate(x.flat):
         if not rows:
-            _store(e, target, constant(j, LONG), w.wide(e.number(y)))
+            _store_entry(e, target, constant(j, LONG), w.as_vector(e.as_value(y)))
         elif j in rows:
-            _store_row(w, target, j, y, y.x)
-        elif known(y):
-            _store_row(w, target, j, next(iter(rows.values())), w.wide(e.number(y)))
+            _store_stream_entry(w, target, j, y, y.x)
+        elif is_constant(y):
+            _store_stream_entry(w, target, j, next(iter(rows.values())), w.as_vector(e.as_value(y)))
         else:
-            raise Unsupported("rows of a stream beside what is none")
+            raise Unsupported("a result that mixes entries of a stream's rows with other values")
     return bool(rows)
 
 
-def _store(e: LLVMEmitter, target: str, entry: Number, x: Number) -> None:
+def _store_entry(e: LLVMEmitter, target: str, entry: LaneValue, x: LaneValue) -> None:
+    """Emits the store of a vector as one entry of a result."""
     w = e.w
-    place = w.op("add", w.op("mul", entry, Number("%row", LONG, False)), Number("%lane", LONG, False))
-    w.store(w.address(target, x.dtype, wide=False, place=place), x)
+    place = w.op("add", w.op("mul", entry, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False))
+    w.store(w.address(target, x.dtype, is_vector=False, place=place), x)
 
 
-def _store_row(w: Writer, target: str, j: int, row: Row, x: Number) -> None:
-    """Stores a row's number in the line that its loop iteration reserved."""
+def _store_stream_entry(w: Writer, target: str, j: int, row: StreamEntry, x: LaneValue) -> None:
+    """Writes the store of entry j of a stream's rows into the line that the loop's body reserved for it."""
     outside, w.lines = w.lines, []
-    name = "%" + w.fresh("p")
-    w.do(f"{name}.skip = mul i64 %rows, {j}")
-    w.do(f"{name}.from = mul i64 {name}.skip, %row")
-    w.do(f"{name}.to = add i64 {name}.from, {row.place}")
-    seen, w.seen = w.seen, [{}]  # nothing that it computes is seen elsewhere, nor what was computed after that line
-    w.store(w.address(target, x.dtype, wide=False, place=f"i64 {name}.to"), x)
-    w.seen = seen
+    name = "%" + w.fresh_name("p")
+    w.emit(f"{name}.skip = mul i64 %rows, {j}")
+    w.emit(f"{name}.from = mul i64 {name}.skip, %row")
+    w.emit(f"{name}.to = add i64 {name}.from, {row.place}")
+    # the line is in an earlier block: results of later blocks are not available there, and its own are not here
+    available, w.available = w.available, [{}]
+    w.store(w.address(target, x.dtype, is_vector=False, place=f"i64 {name}.to"), x)
+    w.available = available
     inside, w.lines = w.lines, outside
     w.lines[row.line] = "\n".join(filter(None, [w.lines[row.line], *inside]))

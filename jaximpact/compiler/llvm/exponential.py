@@ -1,7 +1,7 @@
 """Exponentials and logarithms of vectors, to about an ulp, as straight-line arithmetic with fused multiply-add.
 
-exp x = 2^k exp r with |r| at most ln(2)/2, and Taylor's polynomial of r. log x = k log 2 + log(1 + f) by the series of
-s = f/(2 + f) with the coefficients of least error of the FreeBSD C library (e_log.c). Single precision is computed in double.
+exp x = 2^k exp r with |r| at most ln(2)/2, by the Taylor polynomial of r. log x = k log 2 + log(1 + f) by a series in
+s = f/(2 + f) with the minimax coefficients of the FreeBSD C library (e_log.c). Single precision is computed in double.
 """
 
 from __future__ import annotations
@@ -13,110 +13,112 @@ from typing import Any
 
 import numpy as np
 
-from .ir_writer import BOOL, Number, Writer, constant
+from .ir_writer import BOOL, LONG, LaneValue, Writer, constant
 
-SHIFT = 1.5 * 2.0**52  # added to a number, it leaves the whole one next to it in the last bits
-LN2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)  # in parts, the first exact times a whole number
+SHIFT = 1.5 * 2.0**52  # x + SHIFT has the nearest integer of x in its last bits
+LN2 = (
+    6.93147180369123816490e-01,
+    1.90821492927058770002e-10,
+)  # ln 2 as a sum; products of integers k with the first part are exact
 TAYLOR = [1 / math.factorial(k) for k in range(13, 1, -1)]
 EVEN = (1.531383769920937332e-01, 2.222219843214978396e-01, 3.999999999940941908e-01)
 ODD = (1.479819860511658591e-01, 1.818357216161805012e-01, 2.857142874366239149e-01, 6.666666666666735130e-01)
 ROOT_HALF = 0x3FE6A09E667F3BCD  # the bits of sqrt(1/2)
-WHOLE = np.int64
 
 
 class _Doubles:
-    """Arithmetic in double precision on numbers of a `Writer` or constants."""
+    """Arithmetic in double precision on values of a `Writer` and Python floats."""
 
     def __init__(self, w: Writer) -> None:
         self.w = w
 
-    def _of(self, name: str, *values: Any, dtype: Any = None) -> Number:
-        return self.w.op(name, *(self.real(x) for x in values), dtype=dtype)
+    def _emit(self, name: str, *values: Any, dtype: Any = None) -> LaneValue:
+        return self.w.op(name, *(self.as_value(x) for x in values), dtype=dtype)
 
-    def real(self, x: Any, dtype: Any = np.float64) -> Number:
-        """A float of the program, or a constant of the given type."""
-        return x if isinstance(x, Number) else constant(x, dtype)
+    def as_value(self, x: Any, dtype: Any = np.float64) -> LaneValue:
+        """A value of the IR itself; a Python number as a constant of the given dtype."""
+        return x if isinstance(x, LaneValue) else constant(x, dtype)
 
-    def add(self, x: Any, y: Any) -> Number:
-        return self._of("fadd", x, y)
+    def add(self, x: Any, y: Any) -> LaneValue:
+        return self._emit("fadd", x, y)
 
-    def sub(self, x: Any, y: Any) -> Number:
-        return self._of("fsub", x, y)
+    def sub(self, x: Any, y: Any) -> LaneValue:
+        return self._emit("fsub", x, y)
 
-    def mul(self, x: Any, y: Any) -> Number:
-        return self._of("fmul", x, y)
+    def mul(self, x: Any, y: Any) -> LaneValue:
+        return self._emit("fmul", x, y)
 
-    def div(self, x: Any, y: Any) -> Number:
-        return self._of("fdiv", x, y)
+    def div(self, x: Any, y: Any) -> LaneValue:
+        return self._emit("fdiv", x, y)
 
-    def is_(self, order: str, x: Any, y: Any) -> Number:
-        return self._of(f"fcmp {order}", x, y, dtype=BOOL)
+    def compare(self, order: str, x: Any, y: Any) -> LaneValue:
+        return self._emit(f"fcmp {order}", x, y, dtype=BOOL)
 
-    def fma(self, x: Any, y: Any, z: Any) -> Number:
-        return self.w.intrinsic("fma", *map(self.real, (x, y, z)))
+    def fma(self, x: Any, y: Any, z: Any) -> LaneValue:
+        return self.w.intrinsic("fma", *map(self.as_value, (x, y, z)))
 
-    def where(self, which: Number, yes: Any, no: Any) -> Number:
-        return self.w.select(which, self.real(yes), self.real(no))
+    def select(self, which: LaneValue, yes: Any, no: Any) -> LaneValue:
+        return self.w.select(which, self.as_value(yes), self.as_value(no))
 
-    def horner(self, z: Number, coefficients: Sequence[float]) -> Number:
-        return reduce(lambda total, c: self.fma(total, z, c), coefficients[1:], self.real(coefficients[0]))
+    def horner(self, z: LaneValue, coefficients: Sequence[float]) -> LaneValue:
+        return reduce(lambda total, c: self.fma(total, z, c), coefficients[1:], self.as_value(coefficients[0]))
 
-    def whole(self, name: str, x: Number, y: int | Number) -> Number:
-        return self.w.op(name, x, self.real(y, WHOLE))
+    def integer_op(self, name: str, x: LaneValue, y: int | LaneValue) -> LaneValue:
+        return self.w.op(name, x, self.as_value(y, LONG))
 
-    def power_of_two(self, k: Number) -> Number:
+    def power_of_two(self, k: LaneValue) -> LaneValue:
         """2^k for integers k from -1022 to 1023."""
-        return self.w.convert("bitcast", self.whole("shl", self.whole("add", k, 1023), 52), np.float64)
+        return self.w.convert("bitcast", self.integer_op("shl", self.integer_op("add", k, 1023), 52), np.float64)
 
 
-def _parts(d: _Doubles, x: Number) -> tuple[Number, Number]:
-    """Argument reduction of the exponential: k and exp(r) - 1 for x = k ln 2 + r."""
+def _reduce_argument(d: _Doubles, x: LaneValue) -> tuple[LaneValue, LaneValue]:
+    """Argument reduction of the exponential: integer k, and exp(r) - 1, for x = k ln 2 + r."""
     shifted = d.fma(x, 1 / math.log(2), SHIFT)
     k = d.sub(shifted, SHIFT)
     r = d.fma(k, -LN2[0], x)
     rest = d.mul(k, -LN2[1])
     small = d.add(r, rest)
     lost = d.add(d.sub(r, small), rest)
-    bits = d.whole("shl", d.w.convert("bitcast", shifted, WHOLE), 12)  # the last bits, with their sign
+    bits = d.integer_op("shl", d.w.convert("bitcast", shifted, LONG), 12)  # the last bits, with their sign
     power = d.fma(d.mul(small, small), d.horner(small, TAYLOR), d.fma(lost, small, lost))
-    return d.whole("ashr", bits, 12), d.add(small, power)
+    return d.integer_op("ashr", bits, 12), d.add(small, power)
 
 
-def exp(w: Writer, x: Number) -> Number:
+def exp(w: Writer, x: LaneValue) -> LaneValue:
     d = _Doubles(w)
-    inside = d.where(d.is_("ogt", x, 720), 720, d.where(d.is_("olt", x, -760), -760, x))
-    k, power = _parts(d, inside)
-    half = d.whole("ashr", k, 1)
-    # in two steps, since 2^k may be no number where the product is
+    inside = d.select(d.compare("ogt", x, 720), 720, d.select(d.compare("olt", x, -760), -760, x))
+    k, power = _reduce_argument(d, inside)
+    half = d.integer_op("ashr", k, 1)
+    # 2^k in two factors: it may overflow or underflow where the result does not
     once = d.mul(d.add(power, 1), d.power_of_two(half))
-    return d.mul(once, d.power_of_two(d.whole("sub", k, half)))
+    return d.mul(once, d.power_of_two(d.integer_op("sub", k, half)))
 
 
-def expm1(w: Writer, x: Number) -> Number:
+def expm1(w: Writer, x: LaneValue) -> LaneValue:
     d = _Doubles(w)
-    inside = d.where(d.is_("ogt", x, 50), 50, d.where(d.is_("olt", x, -50), -50, x))
-    k, power = _parts(d, inside)
+    inside = d.select(d.compare("ogt", x, 50), 50, d.select(d.compare("olt", x, -50), -50, x))
+    k, power = _reduce_argument(d, inside)
     scale = d.power_of_two(k)
     found = d.fma(scale, power, d.sub(scale, 1))
-    found = d.where(d.is_("ogt", x, 50), exp(w, x), found)
-    return d.where(d.is_("oeq", x, 0), x, found)  # a zero with its sign
+    found = d.select(d.compare("ogt", x, 50), exp(w, x), found)
+    return d.select(d.compare("oeq", x, 0), x, found)  # a zero with its sign
 
 
-def tanh(w: Writer, x: Number) -> Number:
+def tanh(w: Writer, x: LaneValue) -> LaneValue:
     d = _Doubles(w)
     size = w.intrinsic("fabs", x)
-    twice = d.where(d.is_("ogt", size, 22), 44, d.add(size, size))
+    twice = d.select(d.compare("ogt", size, 22), 44, d.add(size, size))
     e = expm1(w, twice)
     return w.intrinsic("copysign", d.div(e, d.add(e, 2)), x)
 
 
-def _log(d: _Doubles, u: Number, correction: Number | None) -> Number:
+def _log(d: _Doubles, u: LaneValue, correction: LaneValue | None) -> LaneValue:
     """log u + correction, where the correction is the rounding error of u, relative to u."""
-    tiny = d.is_("olt", u, 2.0**-1022)
-    bits = d.w.convert("bitcast", d.where(tiny, d.mul(u, 2.0**54), u), WHOLE)
-    k = d.whole("ashr", d.whole("sub", bits, ROOT_HALF), 52)
-    f = d.sub(d.w.convert("bitcast", d.whole("sub", bits, d.whole("shl", k, 52)), np.float64), 1)
-    k = d.sub(d.w.convert("sitofp", k, np.float64), d.where(tiny, 54, 0))
+    tiny = d.compare("olt", u, 2.0**-1022)
+    bits = d.w.convert("bitcast", d.select(tiny, d.mul(u, 2.0**54), u), LONG)
+    k = d.integer_op("ashr", d.integer_op("sub", bits, ROOT_HALF), 52)
+    f = d.sub(d.w.convert("bitcast", d.integer_op("sub", bits, d.integer_op("shl", k, 52)), np.float64), 1)
+    k = d.sub(d.w.convert("sitofp", k, np.float64), d.select(tiny, 54, 0))
     s = d.div(f, d.add(f, 2))
     z = d.mul(s, s)
     w = d.mul(z, z)
@@ -125,38 +127,38 @@ def _log(d: _Doubles, u: Number, correction: Number | None) -> Number:
     low = d.mul(k, LN2[1]) if correction is None else d.fma(k, LN2[1], correction)
     rest = d.sub(half, d.fma(s, d.add(half, series), low))
     found = d.fma(k, LN2[0], d.sub(f, rest))
-    found = d.where(d.is_("oeq", u, math.inf), u, found)
-    return d.where(d.is_("oeq", u, 0), -math.inf, d.where(d.is_("uge", u, 0), found, math.nan))
+    found = d.select(d.compare("oeq", u, math.inf), u, found)
+    return d.select(d.compare("oeq", u, 0), -math.inf, d.select(d.compare("uge", u, 0), found, math.nan))
 
 
-def log(w: Writer, x: Number) -> Number:
+def log(w: Writer, x: LaneValue) -> LaneValue:
     d = _Doubles(w)
     found = _log(d, x, None)
-    return d.where(d.is_("uno", x, x), x, found)
+    return d.select(d.compare("uno", x, x), x, found)
 
 
-def log1p(w: Writer, x: Number) -> Number:
+def log1p(w: Writer, x: LaneValue) -> LaneValue:
     d = _Doubles(w)
     u = d.add(x, 1)
-    larger = d.is_("ogt", w.intrinsic("fabs", x), 1)
-    # what 1 + x was rounded by
-    lost = d.where(larger, d.sub(1, d.sub(u, x)), d.sub(x, d.sub(u, 1)))
-    correction = d.where(d.is_("ogt", u, 2.0**60), 0, d.div(lost, u))
-    found = _log(d, u, d.where(d.is_("oeq", u, 0), 0, correction))
-    return d.where(d.is_("une", x, x), x, d.where(d.is_("oeq", x, 0), x, found))
+    larger = d.compare("ogt", w.intrinsic("fabs", x), 1)
+    # the rounding error of 1 + x
+    lost = d.select(larger, d.sub(1, d.sub(u, x)), d.sub(x, d.sub(u, 1)))
+    correction = d.select(d.compare("ogt", u, 2.0**60), 0, d.div(lost, u))
+    found = _log(d, u, d.select(d.compare("oeq", u, 0), 0, correction))
+    return d.select(d.compare("une", x, x), x, d.select(d.compare("oeq", x, 0), x, found))
 
 
-def in_double(
-    function: Callable[[Writer, Number], Number], library: Callable[[Writer, str, Number], Number]
+def rule_in_double(
+    function: Callable[[Writer, LaneValue], LaneValue], library: Callable[[Writer, str, LaneValue], LaneValue]
 ) -> Callable:
-    """Rule that computes a function in double; from the C library on processors without fused multiply-add."""
+    """Rule that computes ``function`` in double precision; on processors without fused multiply-add it calls the C library."""
 
-    def body(w: Writer, x: Number) -> Number:
+    def body(w: Writer, x: LaneValue) -> LaneValue:
         if x.dtype == np.float64:
             return function(w, x)
         return w.convert("fptrunc", function(w, w.convert("fpext", x, np.float64)), x.dtype)
 
-    def rule(w: Writer, params: Any, values: list[Number]) -> Number:
+    def rule(w: Writer, params: Any, values: list[LaneValue]) -> LaneValue:
         (x,) = values
         name = function.__name__
         return w.call_function(name, x, body) if w.fused and x.is_float else library(w, name, x)

@@ -1,4 +1,7 @@
-"""Writer of LLVM IR text: numbers shared by all lanes are scalars, others vectors with one entry per lane."""
+"""Writer of LLVM IR as text: values shared by all lanes are scalars, other values are vectors with one element per lane.
+
+Local optimisations happen while writing: common subexpressions are emitted once, and loop-invariant scalars are hoisted.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +20,28 @@ from ..scalar import Unsupported
 TYPES = {"float64": "double", "float32": "float", "bool": "i1"} | {
     f"{sign}int{bits}": f"i{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 }
-SPREADING = {"fadd", "fsub", "fmul", "fneg"}  # to their results, what is infinite or no number: 0 * inf is no number
-SPREAD = ("insertelement", "shufflevector")  # of one number to all lanes
-KEPT = (
-    "load",
-    "sdiv",
-    "udiv",
-    "srem",
-    "urem",
-    "call double @",
-    "call float @",
-    "call i",
-)  # where they stand: they may trap, or cost much
-RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'
-SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # now and then: as contacts act
-NAMED = re.compile(r"%[\w.]+")
+PROPAGATES_NONFINITE = {
+    "fadd",
+    "fsub",
+    "fmul",
+    "fneg",
+}  # an infinite or NaN operand makes the result infinite or NaN: 0 * inf is NaN
+BROADCASTS = ("insertelement", "shufflevector")  # instructions that broadcast a scalar
+# loop-invariant instructions that stay in their loop: they may trap, or cost much where the loop would not have run them
+NOT_HOISTED = ("load", "sdiv", "udiv", "srem", "urem", "call double @", "call float @", "call i")
+RARE = ', !prof !{!"branch_weights", i32 1, i32 1000}'  # branches such as huge arguments of the sine
+SELDOM = ', !prof !{!"branch_weights", i32 1, i32 20}'  # branches such as steps with contact
+SSA_NAME = re.compile(r"%[\w.]+")
 BOOL, INT, LONG = np.dtype(bool), np.dtype(np.int32), np.dtype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
-    """A number of the program: its name in the IR, its dtype, and whether it is a vector over lanes."""
+class LaneValue:
+    """An SSA value or constant of the IR: its name or literal text, its dtype, and whether it is a vector with an element per lane."""
 
     name: str
     dtype: np.dtype
-    wide: bool
+    is_vector: bool
 
     @property
     def is_float(self) -> bool:
@@ -53,375 +53,406 @@ class Number:
 
 
 @cache
-def kind(dtype: Any) -> str:
-    """LLVM type of a scalar."""
+def llvm_scalar_type(dtype: Any) -> str:
+    """LLVM type of a scalar of a numpy dtype; cached, since numpy's ``dtype.name`` is slow."""
     try:
-        return TYPES[np.dtype(dtype).name]  # the name takes numpy a while
+        return TYPES[np.dtype(dtype).name]
     except (KeyError, TypeError) as error:
         raise Unsupported(f"numbers of type {dtype}") from error
 
 
-def constant(value: Any, dtype: Any) -> Number:
-    """A constant, shared by all lanes."""
+def constant(value: Any, dtype: Any) -> LaneValue:
+    """A scalar constant of the IR."""
     dtype = np.dtype(dtype)
-    kind(dtype)
+    llvm_scalar_type(dtype)
     if dtype == BOOL:
-        return Number("true" if value else "false", dtype, False)
+        return LaneValue("true" if value else "false", dtype, False)
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
-            exact = float(dtype.type(value))
-        return Number(f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", dtype, False)
-    return Number(str(int(value)), dtype, False)
+            exact = float(dtype.type(value))  # LLVM writes float constants as the bits of the equal double
+        return LaneValue(f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}", dtype, False)
+    return LaneValue(str(int(value)), dtype, False)
 
 
-def memory(dtype: Any) -> np.dtype:
-    """The dtype of a number in memory: booleans are stored as bytes."""
+def memory_dtype(dtype: Any) -> np.dtype:
+    """The dtype in which a value is stored in memory: booleans are bytes."""
     return np.dtype(np.uint8) if np.dtype(dtype) == BOOL else np.dtype(dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop being written: the line before it, where invariant code is hoisted to, and the results known there."""
+    """A loop that is being written.
+
+    Attributes:
+        lines, line: the line before the loop, to which loop-invariant instructions are hoisted.
+        available: results that are available there, by instruction.
+    """
 
     lines: list[str]
     line: int
-    outside: dict
+    available: dict
 
-    def before(self, text: str) -> None:
+    def hoist(self, text: str) -> None:
         self.lines[self.line] = "\n".join(filter(None, [self.lines[self.line], text]))
 
 
 class Writer:
-    """Writes a function body for ``width`` lanes a vector, one basic block after the other.
+    """Writes the body of a function, one basic block after the other, for vectors of ``width`` lanes.
 
-    Common subexpressions are emitted once: `text` returns an earlier result that is visible in the present block.
+    Common subexpressions are emitted once: `emit_value` returns the result of an equal instruction that dominates the current block.
     """
 
     def __init__(self, width: int, fused: bool) -> None:
         self.width = width
-        self.fused = fused  # whether the processor multiplies and adds in one instruction
+        self.fused = fused  # whether the processor has fused multiply-add
         self.lines: list[str] = []
-        self.block = "entry"
-        self.declared: dict[str, str] = {}  # other functions by name: declarations or definitions
-        self.entry: list[str] = []  # what the first block begins with
-        self.used = 0  # bytes of memory for arrays
-        self.seen: list[dict] = [{}]  # by scope: a scope sees what those around it have computed before
-        self.active: Number | None = None  # the lanes whose results matter, None: all
-        self.outside: Outside | None = None  # of blocks for the lanes of one register of several
-        self.differences: dict[str, tuple[Number, Number]] = {}  # of what numbers are
-        self.made: dict[str, tuple] = {}  # how conditions and status integers were made: see `predicates`
-        self.terms: dict[str, tuple[Number, ...]] = {}  # of what is no finite number if one of them is none
-        self.loops: list[Loop] = []  # around the present block
-        self.depth: dict[str, int] = {}  # how many loops there are around a number
+        self.block = "entry"  # label of the current basic block
+        self.declared: dict[
+            str, str
+        ] = {}  # declarations and definitions of other functions, and global constants, by name
+        self.entry_lines: list[str] = []  # first lines of the entry block: addresses of scratch memory
+        self.scratch_bytes = 0  # scratch memory reserved so far
+        # Results by instruction, one table per scope. A scope sees the tables of the scopes around it: their blocks dominate it.
+        self.available: list[dict] = [{}]
+        self.active: LaneValue | None = None  # mask of the lanes whose results matter in the current scope; None: all
+        self.register_view: RegisterView | None = None  # within `register_scope`
+        # facts about values, by name
+        self.operands_of_difference: dict[str, tuple[LaneValue, LaneValue]] = {}  # x -> (a, b) for x = a - b
+        self.origins: dict[str, tuple] = {}  # condition or status integer -> how it was computed, see `predicates`
+        self.implies_finite: dict[str, tuple[LaneValue, ...]] = {}  # x -> values that are finite if x is
+        self.loops: list[Loop] = []  # loops around the current block, outermost first
+        self.depth: dict[str, int] = {}  # value -> number of loops around its instruction
         self._count = 0
 
-    def type(self, dtype: Any, wide: bool) -> str:
-        return f"<{self.width} x {kind(dtype)}>" if wide else kind(dtype)
+    def llvm_type(self, dtype: Any, is_vector: bool) -> str:
+        return f"<{self.width} x {llvm_scalar_type(dtype)}>" if is_vector else llvm_scalar_type(dtype)
 
-    def of(self, x: Number) -> str:
-        """LLVM type of a number."""
-        return self.type(x.dtype, x.wide)
+    def type_of(self, x: LaneValue) -> str:
+        """LLVM type of a value."""
+        return self.llvm_type(x.dtype, x.is_vector)
 
-    def arg(self, x: Number) -> str:
-        return f"{self.of(x)} {x.name}"
+    def typed_name(self, x: LaneValue) -> str:
+        """Type and name of a value, as operands are written."""
+        return f"{self.type_of(x)} {x.name}"
 
     # instructions
 
-    def fresh(self, prefix: str = "v") -> str:
+    def fresh_name(self, prefix: str = "v") -> str:
         self._count += 1
         return f"{prefix}{self._count}"
 
-    def text(self, dtype: Any, wide: bool, instruction: str) -> Number:
-        """Emits an instruction without side effects, hoisted out of loops if possible; returns its result."""
+    def emit_value(self, dtype: Any, is_vector: bool, instruction: str) -> LaneValue:
+        """Emits an instruction without side effects, hoisted out of the loops in which it is invariant; returns its result."""
         dtype = np.dtype(dtype)
-        if (known := self.known((instruction, dtype))) is not None:
+        if (known := self.lookup((instruction, dtype))) is not None:
             return known
-        found = Number("%" + self.fresh(), dtype, wide)
+        found = LaneValue("%" + self.fresh_name(), dtype, is_vector)
         line, depth = f"  {found.name} = {instruction}", len(self.loops)
-        if self.loops and (not wide or instruction.startswith(SPREAD)) and not instruction.startswith(KEPT):
-            depth = max((self.depth.get(name, depth) for name in NAMED.findall(instruction)), default=depth)
+        if (
+            self.loops
+            and (not is_vector or instruction.startswith(BROADCASTS))
+            and not instruction.startswith(NOT_HOISTED)
+        ):
+            depth = max((self.depth.get(name, depth) for name in SSA_NAME.findall(instruction)), default=depth)
         self.depth[found.name] = depth
         if depth < len(self.loops):
-            self.loops[depth].before(line)
-            self.loops[depth].outside[instruction, dtype] = found
+            self.loops[depth].hoist(line)
+            self.loops[depth].available[instruction, dtype] = found
         else:
             self.lines.append(line)
-            self.seen[-1][instruction, dtype] = found
+            self.available[-1][instruction, dtype] = found
         return found
 
-    def known(self, key: tuple) -> Any:
-        """Result computed before under ``key``, if it is visible in the present block."""
-        for scope in reversed(self.seen):
+    def lookup(self, key: tuple) -> Any:
+        """Result of an earlier instruction, or of another ``key``, if it is available in the current block; else None."""
+        for scope in reversed(self.available):
             if key in scope:
                 return scope[key]
-        return None if self.outside is None else self.outside.known(key)
+        return None if self.register_view is None else self.register_view.lookup(key)
 
-    def do(self, instruction: str) -> None:
+    def emit(self, instruction: str) -> None:
+        """Writes a line: an instruction with side effects, or with a name of its own."""
         self.lines.append(f"  {instruction}")
 
-    def op(self, name: str, *values: Number, dtype: Any = None) -> Number:
+    def op(self, name: str, *values: LaneValue, dtype: Any = None) -> LaneValue:
         """Emits an instruction whose operands share one type, which is also its result's unless ``dtype`` is given."""
-        first, *_ = operands = self.alike(values)
-        found = self.text(first.dtype if dtype is None else dtype, first.wide, self._instruction(name, operands))
-        if found.dtype == BOOL and found.name not in self.made:
-            # of the operands before they were spread to all lanes
+        first, *_ = operands = self.broadcast(values)
+        found = self.emit_value(
+            first.dtype if dtype is None else dtype, first.is_vector, self._instruction(name, operands)
+        )
+        if found.dtype == BOOL and found.name not in self.origins:
+            # the operands before they are broadcast: a comparison of scalars stays recognisable as one
             compared = name.startswith(("icmp", "fcmp"))
-            self.made[found.name] = ("compared", name, *values) if compared else (name, *values)
-        elif name.partition(" ")[0] in SPREADING:
-            self.terms[found.name] = values
+            self.origins[found.name] = ("compared", name, *values) if compared else (name, *values)
+        elif name.partition(" ")[0] in PROPAGATES_NONFINITE:
+            self.implies_finite[found.name] = values
         return found
 
-    def _instruction(self, name: str, values: Sequence[Number]) -> str:
-        return f"{name} {self.of(values[0])} {', '.join(x.name for x in values)}"
+    def _instruction(self, name: str, values: Sequence[LaneValue]) -> str:
+        return f"{name} {self.type_of(values[0])} {', '.join(x.name for x in values)}"
 
-    def find_result(self, name: str, *values: Number) -> Number | None:
-        """Result of an instruction that was emitted before for these operands, or None."""
-        operands = self.alike(values)
-        return self.known((self._instruction(name, operands), operands[0].dtype))
+    def find_result(self, name: str, *values: LaneValue) -> LaneValue | None:
+        """Result of an available instruction with these operands, or None."""
+        operands = self.broadcast(values)
+        return self.lookup((self._instruction(name, operands), operands[0].dtype))
 
-    def convert(self, name: str, x: Number, dtype: Any) -> Number:
-        return self.text(dtype, x.wide, f"{name} {self.arg(x)} to {self.type(dtype, x.wide)}")
+    def convert(self, name: str, x: LaneValue, dtype: Any) -> LaneValue:
+        return self.emit_value(
+            dtype, x.is_vector, f"{name} {self.typed_name(x)} to {self.llvm_type(dtype, x.is_vector)}"
+        )
 
-    def select(self, which: Number, yes: Number, no: Number) -> Number:
+    def select(self, which: LaneValue, yes: LaneValue, no: LaneValue) -> LaneValue:
         if yes == no:
             return yes
-        which, yes, no = self.alike((which, yes, no)) if which.wide else (which, *self.alike((yes, no)))
-        return self.text(yes.dtype, yes.wide, f"select {self.arg(which)}, {self.arg(yes)}, {self.arg(no)}")
+        which, yes, no = self.broadcast((which, yes, no)) if which.is_vector else (which, *self.broadcast((yes, no)))
+        return self.emit_value(
+            yes.dtype, yes.is_vector, f"select {self.typed_name(which)}, {self.typed_name(yes)}, {self.typed_name(no)}"
+        )
 
-    def intrinsic(self, name: str, *values: Number, dtype: Any = None, extra: str = "") -> Number:
-        """Calls the intrinsic ``llvm.name`` on operands of one type, followed by ``extra`` operands."""
-        operands = self.alike(values)
+    def intrinsic(self, name: str, *values: LaneValue, dtype: Any = None, extra: str = "") -> LaneValue:
+        """Calls the intrinsic ``llvm.name`` on operands of one type; ``extra``: a further operand as text, such as "i1 false"."""
+        operands = self.broadcast(values)
         first = operands[0]
         result = np.dtype(first.dtype if dtype is None else dtype)
         suffix = self.type_suffix(first)
         if result != first.dtype:
-            suffix = f"{self.type_suffix(Number('', result, first.wide))}.{suffix}"
+            suffix = f"{self.type_suffix(LaneValue('', result, first.is_vector))}.{suffix}"
         function = f"@llvm.{name}.{suffix}"
-        inputs = ", ".join([self.of(x) for x in operands] + ([extra.split()[0]] if extra else []))
-        self.declared[function] = f"declare {self.type(result, first.wide)} {function}({inputs})"
-        given = ", ".join([self.arg(x) for x in operands] + ([extra] if extra else []))
-        return self.text(result, first.wide, f"call {self.type(result, first.wide)} {function}({given})")
+        inputs = ", ".join([self.type_of(x) for x in operands] + ([extra.split()[0]] if extra else []))
+        self.declared[function] = f"declare {self.llvm_type(result, first.is_vector)} {function}({inputs})"
+        given = ", ".join([self.typed_name(x) for x in operands] + ([extra] if extra else []))
+        return self.emit_value(
+            result, first.is_vector, f"call {self.llvm_type(result, first.is_vector)} {function}({given})"
+        )
 
-    def call_function(self, name: str, x: Number, body: Callable[[Writer, Number], Number]) -> Number:
-        """Calls ``body(writer, x)`` as an IR function, which is emitted once."""
+    def call_function(self, name: str, x: LaneValue, body: Callable[[Writer, LaneValue], LaneValue]) -> LaneValue:
+        """Calls an IR function of one argument, defined once for each type by ``body(writer, x)``."""
         function = f"@lanes.{name}.{self.type_suffix(x)}"
         if function not in self.declared:
             inside = Writer(self.width, self.fused)
-            inside.begin("entry")
-            found = body(inside, Number("%x", x.dtype, x.wide))
+            inside.begin_block("entry")
+            found = body(inside, LaneValue("%x", x.dtype, x.is_vector))
             self.declared |= inside.declared
-            head = f"define internal {self.of(x)} {function}({self.of(x)} %x) noinline nounwind memory(none) {{"
-            self.declared[function] = "\n".join([head, *inside.lines, f"  ret {inside.arg(found)}", "}"])
-        return self.text(x.dtype, x.wide, f"call {self.of(x)} {function}({self.arg(x)})")
+            head = (
+                f"define internal {self.type_of(x)} {function}({self.type_of(x)} %x) noinline nounwind memory(none) {{"
+            )
+            self.declared[function] = "\n".join([head, *inside.lines, f"  ret {inside.typed_name(found)}", "}"])
+        return self.emit_value(x.dtype, x.is_vector, f"call {self.type_of(x)} {function}({self.typed_name(x)})")
 
-    def type_suffix(self, x: Number) -> str:
-        short = {"double": "f64", "float": "f32"}.get(kind(x.dtype), kind(x.dtype))
-        return f"v{self.width}{short}" if x.wide else short
+    def type_suffix(self, x: LaneValue) -> str:
+        """Type of a value as it stands in names of intrinsics: "v4f64"."""
+        short = {"double": "f64", "float": "f32"}.get(llvm_scalar_type(x.dtype), llvm_scalar_type(x.dtype))
+        return f"v{self.width}{short}" if x.is_vector else short
 
-    # shared numbers and vectors
+    # scalars and vectors
 
-    def wide(self, x: Number) -> Number:
-        """A number broadcast to a vector."""
-        if x.wide:
+    def as_vector(self, x: LaneValue) -> LaneValue:
+        """The value as a vector: a scalar is broadcast."""
+        if x.is_vector:
             return x
         if not x.name.startswith("%"):
-            return Number(f"splat ({kind(x.dtype)} {x.name})", x.dtype, True)
-        vector = self.type(x.dtype, True)
-        first = self.text(x.dtype, True, f"insertelement {vector} poison, {self.arg(x)}, i64 0")
-        return self.text(
+            return LaneValue(f"splat ({llvm_scalar_type(x.dtype)} {x.name})", x.dtype, True)
+        vector = self.llvm_type(x.dtype, True)
+        first = self.emit_value(x.dtype, True, f"insertelement {vector} poison, {self.typed_name(x)}, i64 0")
+        return self.emit_value(
             x.dtype,
             True,
             f"shufflevector {vector} {first.name}, {vector} poison, <{self.width} x i32> zeroinitializer",
         )
 
-    def lane(self, x: Number, i: int) -> Number:
-        """The number of lane i."""
-        return self.text(x.dtype, False, f"extractelement {self.arg(x)}, i64 {i}") if x.wide else x
+    def extract_lane(self, x: LaneValue, i: int) -> LaneValue:
+        """Element of lane i of a vector; a scalar itself."""
+        return self.emit_value(x.dtype, False, f"extractelement {self.typed_name(x)}, i64 {i}") if x.is_vector else x
 
-    def vector(self, lanes: Sequence[Number]) -> Number:
-        """The vector made of one number per lane."""
-        kind_, found = self.type(lanes[0].dtype, True), "poison"
+    def from_lanes(self, lanes: Sequence[LaneValue]) -> LaneValue:
+        """Vector of one scalar per lane."""
+        kind_, found = self.llvm_type(lanes[0].dtype, True), "poison"
         for i, x in enumerate(lanes):
-            now = self.text(x.dtype, True, f"insertelement {kind_} {found}, {self.arg(x)}, i64 {i}")
+            now = self.emit_value(x.dtype, True, f"insertelement {kind_} {found}, {self.typed_name(x)}, i64 {i}")
             found = now.name
         return now
 
-    def counted(self, first: Number) -> Number:
-        """first, first + 1, ... over the lanes."""
-        steps = ", ".join(f"{kind(first.dtype)} {i}" for i in range(self.width))
-        return self.op("add", first, Number(f"<{steps}>", first.dtype, True))
+    def lane_indices(self, first: LaneValue) -> LaneValue:
+        """Vector first, first + 1, ... over the lanes."""
+        steps = ", ".join(f"{llvm_scalar_type(first.dtype)} {i}" for i in range(self.width))
+        return self.op("add", first, LaneValue(f"<{steps}>", first.dtype, True))
 
-    def alike(self, values: Iterable[Number]) -> list[Number]:
-        """Broadcasts all values to vectors if one of them is a vector."""
+    def broadcast(self, values: Iterable[LaneValue]) -> list[LaneValue]:
+        """Broadcasts all values to vectors if any of them is a vector."""
         values = list(values)
-        return [self.wide(x) for x in values] if any(x.wide for x in values) else values
+        return [self.as_vector(x) for x in values] if any(x.is_vector for x in values) else values
 
-    def like(self, values: Sequence[Number], flags: Sequence[bool]) -> list[Number]:
-        """Broadcasts the values marked by ``flags`` to vectors."""
-        return [self.wide(x) if wide else x for x, wide in zip(values, flags, strict=True)]
+    def any_lane(self, x: LaneValue) -> LaneValue:
+        """Scalar condition: whether x holds in any lane."""
+        return self._reduce_lanes("or", x)
 
-    def any(self, x: Number) -> Number:
-        """Whether a condition holds in any lane."""
-        return self._of_all("or", x)
+    def all_lanes(self, x: LaneValue) -> LaneValue:
+        """Scalar condition: whether x holds in every lane."""
+        return self._reduce_lanes("and", x)
 
-    def all(self, x: Number) -> Number:
-        """Whether a condition holds in every lane."""
-        return self._of_all("and", x)
-
-    def _of_all(self, name: str, x: Number) -> Number:
-        if not x.wide:
+    def _reduce_lanes(self, name: str, x: LaneValue) -> LaneValue:
+        if not x.is_vector:
             return x
         function = f"@llvm.vector.reduce.{name}.v{self.width}i1"
-        self.declared[function] = f"declare i1 {function}({self.of(x)})"
-        return self.text(BOOL, False, f"call i1 {function}({self.arg(x)})")
+        self.declared[function] = f"declare i1 {function}({self.type_of(x)})"
+        return self.emit_value(BOOL, False, f"call i1 {function}({self.typed_name(x)})")
 
-    def both(self, x: Number, y: Number | None) -> Number:
+    def conjunction(self, x: LaneValue, y: LaneValue | None) -> LaneValue:
+        """x and y, where None stands for true."""
         return x if y is None else self.op("and", x, y)
 
     # memory
 
-    def address(self, pointer: str, dtype: Any, *, wide: bool, place: Number | str) -> str:
-        """Address of an array entry in memory; a wide array has ``width`` numbers per entry."""
-        name = "%" + self.fresh("p")
-        at = place if isinstance(place, str) else self.arg(place)
-        self.do(f"{name} = getelementptr {self.type(memory(dtype), wide)}, ptr {pointer}, {at}")
+    def address(self, pointer: str, dtype: Any, *, is_vector: bool, place: LaneValue | str) -> str:
+        """Emits the address of an array entry in memory; ``is_vector``: entries are vectors of ``width`` elements."""
+        name = "%" + self.fresh_name("p")
+        at = place if isinstance(place, str) else self.typed_name(place)
+        self.emit(f"{name} = getelementptr {self.llvm_type(memory_dtype(dtype), is_vector)}, ptr {pointer}, {at}")
         return name
 
-    def load(self, address: str, dtype: Any, wide: bool) -> Number:
-        kept = memory(dtype)
-        found = self.text(kept, wide, f"load {self.type(kept, wide)}, ptr {address}, align {kept.itemsize}")
+    def load(self, address: str, dtype: Any, is_vector: bool) -> LaneValue:
+        kept = memory_dtype(dtype)
+        found = self.emit_value(
+            kept, is_vector, f"load {self.llvm_type(kept, is_vector)}, ptr {address}, align {kept.itemsize}"
+        )
         return found if kept == dtype else self.op("icmp ne", found, constant(0, kept), dtype=BOOL)
 
-    def store(self, address: str, x: Number) -> None:
-        kept = memory(x.dtype)
+    def store(self, address: str, x: LaneValue) -> None:
+        kept = memory_dtype(x.dtype)
         x = x if kept == x.dtype else self.convert("zext", x, kept)
-        self.do(f"store {self.arg(x)}, ptr {address}, align {kept.itemsize}")
+        self.emit(f"store {self.typed_name(x)}, ptr {address}, align {kept.itemsize}")
 
-    def reserve(self, count: int, dtype: Any, wide: bool) -> str:
-        """Reserves scratch memory for ``count`` numbers, or vectors."""
-        name, self.used = "%" + self.fresh("m"), -(-self.used // 64) * 64
-        self.entry.append(f"  {name} = getelementptr i8, ptr %work, i64 {self.used}")
-        self.used += count * memory(dtype).itemsize * (self.width if wide else 1)
+    def reserve(self, count: int, dtype: Any, is_vector: bool) -> str:
+        """Reserves scratch memory, aligned to 64 bytes, for ``count`` scalars or vectors, and returns its pointer."""
+        name, self.scratch_bytes = "%" + self.fresh_name("m"), -(-self.scratch_bytes // 64) * 64
+        self.entry_lines.append(f"  {name} = getelementptr i8, ptr %work, i64 {self.scratch_bytes}")
+        self.scratch_bytes += count * memory_dtype(dtype).itemsize * (self.width if is_vector else 1)
         return name
 
     # blocks
 
     @contextmanager
-    def loop_scope(self, active: Number | None) -> Iterator[None]:
-        """Scope of a loop's blocks: invariant instructions are hoisted to the line before it."""
-        self.loops.append(Loop(self.lines, len(self.lines) - 1, self.seen[-1]))
+    def loop_scope(self, active: LaneValue | None) -> Iterator[None]:
+        """Scope of a loop: invariant instructions in it are hoisted to the line before, which must be empty."""
+        self.loops.append(Loop(self.lines, len(self.lines) - 1, self.available[-1]))
         try:
             with self.scope(active):
                 yield
         finally:
             self.loops.pop()
 
-    def begin(self, label: str) -> None:
+    def begin_block(self, label: str) -> None:
         self.lines.append(f"{label}:")
         self.block = label
 
-    def go(self, label: str) -> None:
-        self.do(f"br label %{label}")
+    def jump(self, label: str) -> None:
+        self.emit(f"br label %{label}")
 
-    def branch(self, which: Number, yes: str, no: str, hint: str = "") -> None:
-        """Emits a conditional branch; ``hint`` RARE or SELDOM marks the first target as unlikely, so that it saves the registers it needs."""
-        self.do(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
+    def branch(self, which: LaneValue, yes: str, no: str, hint: str = "") -> None:
+        """Emits a conditional branch; ``hint`` `RARE` or `SELDOM`: the first target is unlikely, so that the spills of registers are there."""
+        self.emit(f"br i1 {which.name}, label %{yes}, label %{no}{hint}")
 
     @contextmanager
-    def scope(self, active: Number | None) -> Iterator[None]:
-        """Scope of blocks that may be skipped: results computed there are not visible after it. Only the ``active`` lanes matter inside."""
+    def scope(self, active: LaneValue | None) -> Iterator[None]:
+        """Scope of blocks that may be skipped: their results are not available after it; only the lanes of the mask ``active`` matter in it."""
         outside, self.active = self.active, active
-        self.seen.append({})
+        self.available.append({})
         try:
             yield
         finally:
-            self.seen.pop()
+            self.available.pop()
             self.active = outside
 
     @contextmanager
-    def narrowed(self, width: int) -> Iterator[Outside]:
-        """Opens basic blocks for the lanes of one of several registers, which can read what was computed for all of them before."""
-        before = self.width, self.seen, self.active, self.outside, self.loops
-        outside = Outside(self, width)
-        self.width, self.seen, self.active, self.outside, self.loops = width, [{}], None, outside, []
+    def register_scope(self, width: int) -> Iterator[RegisterView]:
+        """Scope of blocks for the ``width`` lanes of one register, where vectors take several; they can read its parts of earlier vectors."""
+        before = self.width, self.available, self.active, self.register_view, self.loops
+        view = RegisterView(self, width)
+        self.width, self.available, self.active, self.register_view, self.loops = width, [{}], None, view, []
         try:
-            yield outside
+            yield view
         finally:
-            self.width, self.seen, self.active, self.outside, self.loops = before
+            self.width, self.available, self.active, self.register_view, self.loops = before
 
-    def bits(self, which: Number) -> Number:
-        """A predicate of all lanes as one integer."""
-        found = self.text(LONG, False, f"bitcast {self.arg(which)} to i{self.width}")
-        return found if self.width == 64 else self.text(LONG, False, f"zext i{self.width} {found.name} to i64")
+    def mask_as_integer(self, which: LaneValue) -> LaneValue:
+        """A mask over all lanes as an integer of 64 bits, a bit per lane."""
+        found = self.emit_value(LONG, False, f"bitcast {self.typed_name(which)} to i{self.width}")
+        return found if self.width == 64 else self.emit_value(LONG, False, f"zext i{self.width} {found.name} to i64")
 
-    def mask(self, bits: Number, i: Number) -> Number:
-        """The predicate of the lanes of register i."""
+    def mask_of_register(self, bits: LaneValue, i: LaneValue) -> LaneValue:
+        """Mask over the lanes of register i, from `mask_as_integer`."""
         shifted = self.op("lshr", bits, self.op("mul", i, constant(self.width, LONG)))
-        part = self.text(LONG, False, f"trunc i64 {shifted.name} to i{self.width}")
-        return self.text(BOOL, True, f"bitcast i{self.width} {part.name} to {self.type(BOOL, True)}")
+        part = self.emit_value(LONG, False, f"trunc i64 {shifted.name} to i{self.width}")
+        return self.emit_value(BOOL, True, f"bitcast i{self.width} {part.name} to {self.llvm_type(BOOL, True)}")
 
-    def phi(self, dtype: Any, wide: bool, sources: Sequence[tuple[Number, str]]) -> Number:
-        """Emits a phi node: a number that comes from one of several blocks."""
-        found = Number("%" + self.fresh(), np.dtype(dtype), wide)
+    def phi(self, dtype: Any, is_vector: bool, sources: Sequence[tuple[LaneValue, str]]) -> LaneValue:
+        """Emits a phi node with pairs of a value and the label of the block that it comes from."""
+        found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
         parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
-        self.lines.append(f"  {found.name} = phi {self.of(found)} {parts}")
+        self.lines.append(f"  {found.name} = phi {self.type_of(found)} {parts}")
         return found
 
 
-class Outside:
-    """What blocks for one register's lanes see of the vectors of several registers: a vector that they use is kept in memory before
-    them, and its part read at their beginning."""
+class RegisterView:
+    """One register's view of vectors of several registers, for the blocks of a `Writer.register_scope`.
+
+    A vector that the blocks use is stored in memory before them, and the register's part of it is loaded at their beginning.
+    """
 
     def __init__(self, w: Writer, width: int) -> None:
-        self.w, self.seen, self.every, self.width = w, w.seen, w.width, width
-        self.images: dict[Number, Number] = {}  # by vector, the part of the register
-        self.sources: dict[str, Number] = {}  # and back, by name
+        self.w, self.available, self.full_width, self.width = w, w.available, w.width, width
+        self.parts: dict[LaneValue, LaneValue] = {}  # vector -> the register's part of it
+        self.vectors: dict[str, LaneValue] = {}  # name of a part -> vector
 
-    def part(self, x: Number) -> Number:
-        """The register's part of a vector."""
-        if not x.wide:
+    def part_of(self, x: LaneValue) -> LaneValue:
+        """The register's part of a vector; a scalar itself."""
+        if not x.is_vector:
             return x
-        if x not in self.images:
-            self.images[x] = found = Number("%part" + self.w.fresh(""), x.dtype, True) if x.name.startswith("%") else x
-            self.sources[found.name] = x
-        return self.images[x]
+        if x not in self.parts:
+            self.parts[x] = found = (
+                LaneValue("%part" + self.w.fresh_name(""), x.dtype, True) if x.name.startswith("%") else x
+            )
+            self.vectors[found.name] = x
+        return self.parts[x]
 
-    def known(self, key: tuple) -> Any:
-        """As `Writer.known`, of what is computed from parts as the whole was."""
+    def lookup(self, key: tuple) -> Any:
+        """Part of the result of an earlier instruction on whole vectors that equals one on parts; None if there is none (`Writer.lookup`)."""
         what, other = key
         if not isinstance(what, str):  # arrays in memory
             return None
-        if isinstance(other, Number):
-            outer = (what, self.sources.get(other.name, other))
+        vectors = self.vectors
+        if isinstance(other, LaneValue):
+            outer = (what, vectors.get(other.name, other))
         else:
-            whole = NAMED.sub(lambda name: self.sources[name[0]].name if name[0] in self.sources else name[0], what)
-            whole = whole.replace(f"<{self.width} x ", f"<{self.every} x ").replace(
-                f".v{self.width}", f".v{self.every}"
-            )
-            outer = (whole, other)
-        for scope in reversed(self.seen):
+            # the instruction with whole vectors in place of their parts
+            whole = SSA_NAME.sub(lambda name: vectors[name[0]].name if name[0] in vectors else name[0], what)
+            whole = whole.replace(f"<{self.width} x ", f"<{self.full_width} x ")
+            outer = (whole.replace(f".v{self.width}", f".v{self.full_width}"), other)
+        for scope in reversed(self.available):
             if outer in scope:
                 found = scope[outer]
-                return self.part(found) if isinstance(found, Number) else tuple(map(self.part, found))
+                return self.part_of(found) if isinstance(found, LaneValue) else tuple(map(self.part_of, found))
         return None
 
-    def read(self, keeping: int, reading: int, i: Number) -> None:
-        """Fills in two lines: ``keeping``, before the blocks, with the vectors that the lines after ``reading`` use, and that with
-        their i-th parts."""
+    def emit_parts(self, store_line: int, load_line: int, i: LaneValue) -> None:
+        """Writes the stores of the vectors whose parts are used after ``load_line``, and the loads of register i's parts.
+
+        The stores go to the line ``store_line`` before the blocks, the loads to ``load_line`` at their beginning.
+        """
         w = self.w
-        used = set(NAMED.findall("\n".join(w.lines[reading:])))
-        parts = [(x, part) for x, part in self.images.items() if part.name in used]
-        keep, read = list[str](), list[str]()
-        before = w.lines, w.width, w.outside
-        w.outside = None
-        w.seen.append({})  # nothing that this computes is seen elsewhere
-        for x, part in parts:
-            w.lines, w.width = keep, self.every
+        used = set(SSA_NAME.findall("\n".join(w.lines[load_line:])))
+        pairs = [(x, part) for x, part in self.parts.items() if part.name in used]
+        stores, loads = list[str](), list[str]()
+        before = w.lines, w.width, w.register_view
+        w.register_view = None
+        w.available.append({})  # these results are available nowhere else
+        for x, part in pairs:
+            w.lines, w.width = stores, self.full_width
             place = w.reserve(1, x.dtype, True)
             w.store(place, x)
-            w.lines, w.width = read, self.width
-            found = w.load(w.address(place, x.dtype, wide=True, place=i), x.dtype, True)
-            read[-1] = read[-1].replace(f"{found.name} =", f"{part.name} =")
-        w.seen.pop()
-        w.lines, w.width, w.outside = before
-        w.lines[keeping], w.lines[reading] = "\n".join(keep), "\n".join(read)
+            w.lines, w.width = loads, self.width
+            found = w.load(w.address(place, x.dtype, is_vector=True, place=i), x.dtype, True)
+            loads[-1] = loads[-1].replace(f"{found.name} =", f"{part.name} =")
+        w.available.pop()
+        w.lines, w.width, w.register_view = before
+        w.lines[store_line], w.lines[load_line] = "\n".join(stores), "\n".join(loads)

@@ -1,4 +1,4 @@
-"""Machine code from LLVM IR by llvmlite, for this processor. A program is compiled once and cached on disk (`disk_cache`)."""
+"""Compilation of LLVM IR by llvmlite for this processor; machine code is cached in memory and on disk (`disk_cache`)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from typing import Any
 from .. import disk_cache as cache
 from ..scalar import Unsupported
 from .elementwise import LIBRARY
-from .emitter import NAME, Text
+from .emitter import FUNCTION_NAME, ProgramText
 
-KEPT = 256  # compiled programs
-SYMBOLS = 2  # the kind of a section of an object file that lists them
-LAYOUT = "what is known of the code, a line; the code"  # of what is kept, which an older version kept otherwise
+MAX_LOADED_PROGRAMS = 256  # programs in memory
+SYMBOL_TABLE = 2  # section type of symbol tables in ELF files (SHT_SYMTAB)
+LAYOUT = "what is known of the code, a line; the code"  # of cached files; part of their keys, since older versions had another layout
 log = logging.getLogger(__name__)
-_programs: OrderedDict[str, tuple[Code, bytes]] = OrderedDict()
+_programs: OrderedDict[str, tuple[MachineCode, bytes]] = OrderedDict()
 _lock = Lock()
 compilations = 0  # how many programs were compiled
 
 
-class Code:
-    """A compiled function, see `emit`; calls release Python's global lock."""
+class MachineCode:
+    """A compiled function with the C signature of `emitter.emit`; calls release the global interpreter lock."""
 
     def __init__(self, engine: Any, address: int) -> None:
         self.engine, self.address = engine, address  # the code lives as long as the engine
@@ -37,7 +37,7 @@ class Code:
 
 
 class Host:
-    """This processor, as LLVM knows it."""
+    """LLVM's target for this processor, and its compiler."""
 
     def __init__(self, llvmlite: Any) -> None:
         binding = llvmlite.binding
@@ -47,9 +47,9 @@ class Host:
         self.cpu, found = binding.get_host_cpu_name(), binding.get_host_cpu_features()
         self.features = found.flatten()
         triple = binding.get_default_triple()
-        # a sum of products in one instruction: all of 64-bit Arm, x86 since 2013
+        # fused multiply-add: all 64-bit Arm processors, x86 since 2013
         self.fused = bool(found.get("fma")) or triple.startswith(("aarch64", "arm64"))
-        self.bytes = 64 if found.get("avx512f") else 32  # of a register; where they are shorter, of two
+        self.vector_bytes = 64 if found.get("avx512f") else 32  # of a vector; processors with shorter registers use two
         target = binding.Target.from_triple(triple)
         self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, opt=2, jit=True)
         self.machine = self.new_machine()
@@ -60,12 +60,12 @@ class Host:
                 binding.add_symbol(symbol, ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value)
 
     def key(self, text: str) -> str:
-        """Cache key of a compiled program: everything that its code depends on."""
+        """Cache key of machine code: hash of its source text, LLVM's version and the processor."""
         parts = (LAYOUT, self.versions, self.machine.triple, self.cpu, self.features, text)
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     def compile(self, text: str, loops: bool = False) -> bytes:
-        """Object code of a module; modules with ``loops`` over arrays go through all of LLVM's passes."""
+        """Compiles a module to object code; ``loops``: by all passes of O2, which vectorise loops over arrays."""
         binding, machine = self.binding, self.machine
         module = binding.parse_assembly(text)
         module.triple = machine.triple
@@ -75,7 +75,8 @@ class Host:
         if loops:
             builder.getModulePassManager().run(module, builder)
             return machine.emit_object(module)
-        # what is left to find in what is vectors without repetitions: the other passes take ten times as long for nothing
+        # The writer has made vectors and eliminated common subexpressions: the other passes of O2 take ten times as long, and
+        # found nothing more.
         passes = binding.create_new_module_pass_manager()
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
@@ -83,33 +84,33 @@ class Host:
         passes.run(module, builder)
         return machine.emit_object(module)
 
-    def load(self, code: bytes) -> Code:
-        """Loads object code and returns its function `NAME`.
+    def load(self, code: bytes) -> MachineCode:
+        """Loads object code and returns its function `FUNCTION_NAME`.
 
         Raises:
-            Unsupported: it calls a function that does not exist, which would crash the process.
+            Unsupported: it calls an external function that does not exist, which would crash the process.
         """
         binding = self.binding
-        # those that LLVM was told of, and those that the process has, as memset, which passes of LLVM write
-        there = lambda name: binding.address_of_symbol(name) is not None or hasattr(self.process, name)
-        if missing := [name for name in undefined_symbols(code) if not there(name)]:
+        # symbols registered with LLVM, and those of the process, such as memset, which LLVM's passes introduce
+        is_defined = lambda name: binding.address_of_symbol(name) is not None or hasattr(self.process, name)
+        if missing := [name for name in undefined_symbols(code) if not is_defined(name)]:
             raise Unsupported(f"no function {', '.join(missing)} in this process")
         engine = binding.create_mcjit_compiler(binding.parse_assembly(""), self.new_machine())
         engine.add_object_file(binding.ObjectFileRef.from_data(code))
         engine.finalize_object()
-        return Code(engine, engine.get_function_address(NAME))
+        return MachineCode(engine, engine.get_function_address(FUNCTION_NAME))
 
 
 def undefined_symbols(code: bytes) -> list[str]:
-    """External functions that object code calls; only ELF files are inspected."""
+    """Names of the external functions that object code calls; empty for files other than ELF, which are not inspected."""
     if code[:6] != b"\x7fELF\x02\x01":
         return []
     (sections,), (size, count) = struct.unpack_from("<Q", code, 40), struct.unpack_from("<2H", code, 58)
-    # of a section its kind, where it lies, how long it is, and which one has its names
+    # section headers: type, offset, size, and the index of the section with its symbols' names
     table = [struct.unpack_from("<4xI16x2QI", code, sections + i * size) for i in range(count)]
     found = []
     for kind, start, length, names in table:
-        if kind != SYMBOLS:
+        if kind != SYMBOL_TABLE:
             continue
         for name, where in struct.iter_unpack("<I2xH16x", code[start : start + length]):
             first = table[names][1] + name
@@ -120,10 +121,10 @@ def undefined_symbols(code: bytes) -> list[str]:
 
 @lru_cache
 def host() -> Host:
-    """This processor; needs llvmlite.
+    """The compiler for this processor.
 
     Raises:
-        ImportError: llvmlite is not available.
+        ImportError: llvmlite is not installed, or does not support the processor.
     """
     import llvmlite.binding
 
@@ -133,19 +134,22 @@ def host() -> Host:
         raise ImportError(f"llvmlite does not know this processor: {error}") from error
 
 
-def load_module(text: str) -> Code:
-    """Code of a small module, compiled now and not cached."""
+def load_module(text: str) -> MachineCode:
+    """Compiles and loads a small module, without caching it."""
     with _lock:
         return host().load(host().compile(text))
 
 
-def compile_module(text: str, loops: bool = False) -> Code:
-    """Code of a module, compiled now or taken from the cache."""
+def compile_module(text: str, loops: bool = False) -> MachineCode:
+    """Compiles and loads a module, or takes its machine code from the cache."""
     return _load_or_compile(host().key(text), lambda: (text, b""), loops)[0]
 
 
-def write_or_load(name: str | None, write: Callable[[], Text]) -> tuple[Text, Code]:
-    """Text and code of the program called ``name``, from the cache if possible; else ``write()`` emits it."""
+def load_or_emit(name: str | None, write: Callable[[], ProgramText]) -> tuple[ProgramText, MachineCode]:
+    """Text and machine code of the program with the key ``name``, from the cache or emitted by ``write()``.
+
+    Without a name (None) the program is emitted, and only its compilation is cached. Text from the cache has no IR.
+    """
     if name is None:
         text = write()
         return text, compile_module(text.ir)
@@ -155,11 +159,13 @@ def write_or_load(name: str | None, write: Callable[[], Text]) -> tuple[Text, Co
         return text.ir, json.dumps([text.width, text.rows, int(text.work)]).encode()
 
     code, about = _load_or_compile(host().key(name), fresh)
-    return Text("", *json.loads(about)), code
+    return ProgramText("", *json.loads(about)), code
 
 
-def _load_or_compile(key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False) -> tuple[Code, bytes]:
-    """Code for a cache key, with its text's facts; ``fresh()`` gives the text if nothing is cached."""
+def _load_or_compile(
+    key: str, fresh: Callable[[], tuple[str, bytes]], loops: bool = False
+) -> tuple[MachineCode, bytes]:
+    """Machine code for a cache key, and the bytes stored beside it; if nothing is cached, ``fresh()`` gives the IR and these bytes."""
     global compilations
     with _lock:
         if key not in _programs:
@@ -169,13 +175,13 @@ def _load_or_compile(key: str, fresh: Callable[[], tuple[str, bytes]], loops: bo
                     text, about = fresh()
                     found = about + b"\n" + host().compile(text, loops)
                     compilations += 1
-                    cache.keep(key, found)
+                    cache.store(key, found)
                 about, code = found.split(b"\n", 1)
                 _programs[key] = host().load(code), about
             except RuntimeError as error:
                 log.warning("LLVM refuses a program, which is an error of jaximpact: please report it. %s", error)
                 raise Unsupported(f"LLVM: {error}") from error
-            while len(_programs) > KEPT:
+            while len(_programs) > MAX_LOADED_PROGRAMS:
                 _programs.popitem(last=False)
         _programs.move_to_end(key)
         return _programs[key]

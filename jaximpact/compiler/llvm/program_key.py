@@ -1,7 +1,7 @@
-"""Cache keys of programs: a hash of everything that the code depends on, so that it can be found without emitting it again.
+"""Cache keys of programs: hashes of jaxprs, so that machine code is found on disk without emitting the program's IR.
 
-Programs with equal keys have the same operations, on the same kinds of operands, with the same parameters and constants. A program
-with a parameter that has no stable hash, such as a Python function, has no key.
+Programs with equal keys have the same primitives, shapes and dtypes, parameters and constants, and are emitted by the same
+source code. A program with a parameter that has no stable hash, such as a Python function, has no key.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.jaxpr_tools import is_literal
 
-# parameters that say how something is differentiated, batched, checked or placed, not what is computed
-APART = {
+# parameters of primitives that do not affect what is computed: rules for derivatives and batching, placement, names
+IGNORED_PARAMS = {
     "custom_jvp_call": {"jvp_jaxpr_fun", "symbolic_zeros", "num_consts"},
     "custom_vjp_call": {"fwd_jaxpr_thunk", "bwd", "out_trees", "symbolic_zeros", "num_consts"},
     "custom_vmap_call": {"rule"},
-    "jit": {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name", "inline", "keep_unused", "compiler_options_kvs"},
+    "jit": {"in_shardings", "out_shardings", "in_layouts", "out_layouts", "donated_invars", "ctx_mesh", "name", "inline",
+            "keep_unused", "compiler_options_kvs"},
     "remat2": {"policy"},
     "checkpoint": {"policy"},
 }  # fmt: skip
-APART["pjit"] = APART["jit"]
-EVERYWHERE = {"sharding", "out_sharding"}
-PLAIN = {type(None), bool, int, float, complex, str, bytes}
+IGNORED_PARAMS["pjit"] = IGNORED_PARAMS["jit"]
+IGNORED_ELSEWHERE = {"sharding", "out_sharding"}
+PLAIN_TYPES = {type(None), bool, int, float, complex, str, bytes}
 SOURCES = ("compiler/llvm", "compiler/scalar")
 log = logging.getLogger(__name__)
 
@@ -42,20 +43,23 @@ class NoStableKey(Exception):
 
 
 def program_key(closed: Any, variables: Sequence[Any], *flags: Any) -> str | None:
-    """Key of a program with these input ``variables``, whose values do not enter, and ``flags``; None if there is no stable key."""
-    named = _Naming(variables)
+    """Key of the program of a closed jaxpr, or None if it has no stable one.
+
+    ``variables``: inputs of the program; closed-over values of others are part of the key. ``flags``: further parts of it.
+    """
+    hasher = _ProgramHasher(variables)
     try:
-        named.value(flags)
-        named.closed_jaxpr(closed)
+        hasher.value(flags)
+        hasher.closed_jaxpr(closed)
     except NoStableKey as what:
-        log.info("a program is compiled anew in every process: what it is made of has no name, %s", what)
+        log.info("a program is not cached on disk, since it has a parameter without a stable hash: %s", what)
         return None
-    return named.digest()
+    return hasher.digest()
 
 
 @cache
 def _sources() -> bytes:
-    """Hash of the source of the modules that emit code."""
+    """Hash of the source code of the modules that emit programs."""
     root, found = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(
         [*(path for room in SOURCES for path in (root / room).glob("*.py")), root / "jaxtools/jaxpr_tools.py"]
@@ -64,25 +68,31 @@ def _sources() -> bytes:
     return found.digest()
 
 
-class _Naming:
-    """Accumulates the hash of a program."""
+class _ProgramHasher:
+    """Hash of a program, accumulated part by part; variables are numbered in the order of their definition."""
 
     def __init__(self, variables: Sequence[Any]) -> None:
         self.parts: list[bytes] = [_sources()]
         self.numbers: dict[Any, int] = {}
-        self.given = set(variables)
-        self.kept: dict[int, tuple[int, Any]] = {}  # jaxprs by where they are, which live as long as this
-        self.kinds: dict[Any, str] = {}  # of avals
+        self.inputs = set(variables)
+        # number of each jaxpr by its id, and the jaxpr, which is kept alive so that its id stays its own
+        self.jaxpr_numbers: dict[int, tuple[int, Any]] = {}
+        self.kinds: dict[Any, str] = {}  # text by aval
 
     def digest(self) -> str:
         return hashlib.sha256(b"\0".join(self.parts)).hexdigest()
 
     def text(self, part: str) -> None:
+        """Adds a text."""
         self.parts.append(part.encode())
 
     def value(self, x: Any) -> None:
-        """Hashes a parameter of any supported type."""
-        if type(x) in PLAIN:
+        """Adds a parameter of any supported type.
+
+        Raises:
+            NoStableKey: of another type.
+        """
+        if type(x) in PLAIN_TYPES:
             self.text(f"{type(x).__name__} {x!r}")
         elif type(x) in (tuple, list):
             self.text(f"{type(x).__name__} {len(x)}")
@@ -110,6 +120,7 @@ class _Naming:
             raise NoStableKey(f"a {type(x).__name__}")
 
     def array(self, x: Any) -> None:
+        """Adds an array with its entries; NoStableKey for a tracer."""
         if is_traced(x):
             raise NoStableKey("a traced array")
         x = np.asarray(x)
@@ -117,32 +128,34 @@ class _Naming:
         self.parts.append(x.tobytes())
 
     def closed_jaxpr(self, closed: Any) -> None:
+        """Adds a jaxpr and its constants, but for those that are inputs of the program."""
         self.jaxpr(closed.jaxpr)
         for v, x in zip(closed.jaxpr.constvars, closed.consts, strict=True):
-            if v not in self.given:
+            if v not in self.inputs:
                 self.array(x)
 
     def jaxpr(self, jaxpr: Any) -> None:
-        # the same again has the same name
-        if id(jaxpr) in self.kept:
-            self.text(f"again {self.kept[id(jaxpr)][0]}")
+        # a jaxpr that occurs again is not hashed again
+        if id(jaxpr) in self.jaxpr_numbers:
+            self.text(f"again {self.jaxpr_numbers[id(jaxpr)][0]}")
             return
-        self.kept[id(jaxpr)] = len(self.kept), jaxpr
-        self.text(f"jaxpr {len(jaxpr.constvars)} {len(jaxpr.invars)} {[v in self.given for v in jaxpr.constvars]}")
-        self.new([*jaxpr.constvars, *jaxpr.invars])
+        self.jaxpr_numbers[id(jaxpr)] = len(self.jaxpr_numbers), jaxpr
+        self.text(f"jaxpr {len(jaxpr.constvars)} {len(jaxpr.invars)} {[v in self.inputs for v in jaxpr.constvars]}")
+        self.number_variables([*jaxpr.constvars, *jaxpr.invars])
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
             self.text(name)
             self.operands(eqn.invars)
-            apart = APART.get(name, EVERYWHERE)
+            apart = IGNORED_PARAMS.get(name, IGNORED_ELSEWHERE)
             for key, x in sorted(eqn.params.items()):
                 if key not in apart:
                     self.text(key)
                     self.value(x)
-            self.new(eqn.outvars)
+            self.number_variables(eqn.outvars)
         self.operands(jaxpr.outvars)
 
-    def new(self, variables: Sequence[Any]) -> None:
+    def number_variables(self, variables: Sequence[Any]) -> None:
+        """Numbers variables where they are defined, and adds their shapes and dtypes."""
         for v in variables:
             self.numbers[v] = len(self.numbers)
             self.text(self.kind(v.aval))
@@ -153,6 +166,7 @@ class _Naming:
         return self.kinds[aval]
 
     def operands(self, operands: Sequence[Any]) -> None:
+        """Adds the numbers of variables and the values of literals."""
         for v in operands:
             if is_literal(v):
                 self.text(self.kind(v.aval))

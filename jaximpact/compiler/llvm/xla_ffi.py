@@ -1,8 +1,8 @@
-"""Native code as a target of XLA's foreign function interface, callable from programs that XLA compiles.
+"""Native code as custom calls of XLA's foreign function interface (FFI), so that programs compiled by XLA can call it.
 
-For a single motion the handler is native and passes XLA's buffers on. For many lanes it is a Python function that reads the call
-frame of the C interface (``xla/ffi/api/c_api.h`` of jaxlib); it takes some tens of microseconds, and holds the interpreter's lock while
-it transposes lanes to columns and back.
+For one lane the handler is native, and passes XLA's buffers on. For many lanes it is a Python function that reads the call frame of
+the C interface (``xla/ffi/api/c_api.h`` of jaxlib). It takes some tens of microseconds, and holds the global interpreter lock while
+it transposes operands to the program's layout and results back.
 """
 
 from __future__ import annotations
@@ -22,23 +22,25 @@ import numpy as np
 
 from ...jaxtools.threads import core_count
 from ...version import __version__ as version
-from .call import Compiled, compile_lanes
-from .emitter import NAME
+from .call import NativeProgram, compile_lanes
+from .emitter import FUNCTION_NAME
 from .jit import load_module
 
-EXTENSION, API, ARGUMENTS, RESULTS, DATA = 8, 16, 72, 112, 24  # offsets in a frame, and of the data in a buffer
-METADATA, VERSION, TRAITS = 24, 24, 32  # in the extension that asks for the interface's version
-OWN_VERSION, NEW_ERROR = 32, 48  # in the interface itself
-INTERNAL = 13  # kind of error
-FIXED = "jaximpact_fixed_"  # names of targets that every process knows begin so
-STACK = 2**16  # bytes of memory of a motion up to which they lie on the stack
-APART = 256  # lanes from which they are shared out to all cores
-_number = numbers_from()
+# offsets in bytes in structures of the C interface
+EXTENSION, API, ARGUMENTS, RESULTS = 8, 16, 72, 112  # XLA_FFI_CallFrame
+DATA = 24  # XLA_FFI_Buffer
+METADATA, VERSION, TRAITS = 24, 24, 32  # the extension by which XLA asks for the handler's version
+OWN_VERSION, NEW_ERROR = 32, 48  # XLA_FFI_Api
+INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
+STABLE_PREFIX = "jaximpact_fixed_"  # names of targets that every process knows begin so
+MAX_STACK_BYTES = 2**16  # bytes of memory of a motion up to which they lie on the stack
+MIN_LANES_FOR_THREADS = 256  # lanes from which they are shared out to all cores
+_target_numbers = numbers_from()
 _targets: dict[Any, str] = {}
-_handlers: list[Any] = []  # they live as long as the process: XLA forgets none
+_handlers: list[Any] = []  # kept alive for ever: XLA does not unregister handlers
 
 
-def target(
+def lane_target(
     one: Any,
     members: Sequence,
     axes: Sequence[int | None],
@@ -48,10 +50,17 @@ def target(
     before: int = 0,
     **static: Any,
 ) -> str:
-    """Name of the FFI target that runs a jitted one-lane function for all ``lanes`` (None: for one).
+    """Name of the FFI target that runs a jitted function of one lane for all ``lanes``; registered at the first call.
 
-    ``members``: avals of its operands in one lane; ``results``: those of its results for all lanes; ``turns``: from the operands
-    the sequences for a `stream`, one entry a row, whose axis comes behind ``before`` axes of a result.
+    Args:
+        one: the function, as `jax.jit` returns it.
+        members: avals of its operands in one lane.
+        axes: lane axis of each operand, 0 or None.
+        lanes: how many; None for a single lane without a lane axis.
+        results: avals of its results for all lanes.
+        turns: function from the operands to the sequences of a `stream`, one entry per row.
+        before: number of axes of a result before the axis of rows.
+        static: static arguments of the function.
 
     Raises:
         Unsupported, ImportError: as `compile_lanes`.
@@ -63,14 +72,14 @@ def target(
     key = (id(program.program), tuple(carried), lanes, str(shapes), str(outputs))
     if key in _targets:
         return _targets[key]
-    if lanes is None and not any(many for _, many in program.results) and program.program.text.work <= STACK:
-        code = load_module(_of_one_lane(program.program, len(shapes), len(outputs)))
+    if lanes is None and not any(many for _, many in program.results) and program.program.text.work <= MAX_STACK_BYTES:
+        code = load_module(_one_lane_handler(program.program, len(shapes), len(outputs)))
         return _register_handler(key, code.address, code, program)
 
     def call(operands: list[np.ndarray], found: list[np.ndarray]) -> None:
         given, every = turns(operands), lanes or 1
         slices = [slice(0, every)]
-        if every >= APART:
+        if every >= MIN_LANES_FOR_THREADS:
             ends = np.linspace(0, every, core_count() + 1).astype(int).tolist()
             slices = [slice(a, b) for a, b in pairwise(ends)]
 
@@ -87,7 +96,7 @@ def target(
         if len(slices) == 1:
             part(slices[0])
         else:
-            list(cores().map(part, slices))
+            list(lane_pool().map(part, slices))
 
     return register_target(key, lambda: call, shapes, outputs)
 
@@ -95,31 +104,35 @@ def target(
 def register_target(
     key: Any, make: Callable[[], Callable[[list, list], None]], shapes: Sequence, outputs: Sequence, lasts: bool = False
 ) -> str:
-    """Name of the FFI target for ``key``, registered if necessary: it runs ``call(operands, results)``, where ``call = make()``.
+    """Name of the FFI target for ``key``, registered at the first call: it runs ``make()(operands, results)`` on numpy arrays.
 
-    ``shapes`` and ``outputs`` are the shapes and dtypes. A key that ``lasts`` is the same in every process, and gives the same name, which
-    cached XLA programs need (`xla_cache`).
+    Args:
+        key: identifies the target.
+        make: makes the function; called once.
+        shapes, outputs: pairs of shape and dtype of the operands and results.
+        lasts: whether the key means the same in every process. The name is then the same too, as cached XLA programs need it
+            (`xla_cache`).
     """
     if key in _targets:
         return _targets[key]
     call = make()
-    handler = _Signature(_make_handler(call, shapes, outputs))
+    handler = _HandlerType(_make_handler(call, shapes, outputs))
     return _register_handler(key, ctypes.cast(handler, ctypes.c_void_p).value or 0, handler, call, lasts=lasts)
 
 
 def _register_handler(key: Any, address: int, *parts: Any, lasts: bool = False) -> str:
-    """Registers the handler at an address under a new name, which it returns; ``parts`` are kept alive with it."""
-    name = f"jaximpact_{os.getpid()}_{next(_number)}"
+    """Registers the handler at an address, and returns its name; ``parts`` are kept alive with it."""
+    name = f"jaximpact_{os.getpid()}_{next(_target_numbers)}"
     if lasts:
-        name = FIXED + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
+        name = STABLE_PREFIX + hashlib.sha256(repr((version, key)).encode()).hexdigest()[:32]
     _handlers.append((key, *parts))
     jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(address), platform="cpu", api_version=1)
     _targets[key] = name
     return name
 
 
-def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
-    """IR of a handler that passes XLA's buffers to the one-lane program; a hundred times faster than a Python handler."""
+def _one_lane_handler(program: NativeProgram, operands: int, results: int) -> str:
+    """IR of a native handler that passes XLA's buffers to a program of one lane, a hundred times faster than a Python handler."""
     lines: list[str] = []
 
     def at(name: str, base: str, offset: int) -> str:
@@ -141,7 +154,7 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
     lines += [f"%asked = icmp ne ptr {asked}, null", "br i1 %asked, label %about, label %run", "about:"]
     about, api = at("metadata", asked, METADATA), at("api", "%frame", API)
     lines += [f"%own = getelementptr i8, ptr {api}, i64 {OWN_VERSION}", "%version = load i64, ptr %own"]
-    lines += [f"%told = getelementptr i8, ptr {about}, i64 {VERSION}", "store i64 %version, ptr %told"]
+    lines += [f"%reported = getelementptr i8, ptr {about}, i64 {VERSION}", "store i64 %version, ptr %reported"]
     lines += [
         f"%traits = getelementptr i8, ptr {about}, i64 {TRAITS}",
         "store i32 0, ptr %traits",
@@ -157,31 +170,32 @@ def _of_one_lane(program: Compiled, operands: int, results: int) -> str:
     given = "ptr %entries, ptr %results, ptr null, ptr %work, i64 1, i64 0"
     lines += [f"call void {fixed_pointer(program.code.address)}({given})", "ret ptr null"]
     body = "\n".join(lines)
-    return f"define ptr @{NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
+    return f"define ptr @{FUNCTION_NAME}(ptr %frame) nounwind {{\n{body}\n}}\n"
 
 
-_Signature = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_HandlerType = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
 @cache
-def cores() -> ThreadPoolExecutor:
-    """Thread pool that shares the lanes of a call."""
+def lane_pool() -> ThreadPoolExecutor:
+    """Thread pool of this process, one thread per core, that the lanes of a call are divided among."""
     return ThreadPoolExecutor(core_count(), "jaximpact")
 
 
-def _at(address: int) -> int:
+def _read_pointer(address: int) -> int:
+    """The pointer stored at an address."""
     return ctypes.c_void_p.from_address(address).value or 0
 
 
-def _arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
-    """Buffers of a call frame as numpy arrays."""
+def _buffer_arrays(table: int, kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> list[np.ndarray]:
+    """Buffers of a call frame as numpy arrays on XLA's memory; ``table``: address of the table of buffers."""
     found = []
     for i, (shape, dtype) in enumerate(kinds):
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         if size == 0:
             found.append(np.empty(shape, dtype))
             continue
-        data = _at(_at(table + 8 * i) + DATA)
+        data = _read_pointer(_read_pointer(table + 8 * i) + DATA)
         memory: Any = (ctypes.c_char * size).from_address(data)
         found.append(np.frombuffer(memory, dtype).reshape(shape))
     return found
@@ -196,23 +210,31 @@ class _NewError(ctypes.Structure):
     )
 
 
-def _error(api: int, text: str) -> int | None:
-    told = _NewError(ctypes.sizeof(_NewError), None, text.encode(), INTERNAL)
-    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_at(api + NEW_ERROR))(ctypes.addressof(told))
+def _make_error(api: int, text: str) -> int | None:
+    """Address of a new XLA_FFI_Error with a message."""
+    arguments = _NewError(ctypes.sizeof(_NewError), None, text.encode(), INTERNAL)
+    return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(_read_pointer(api + NEW_ERROR))(
+        ctypes.addressof(arguments)
+    )
 
 
 def _make_handler(call: Callable, shapes: Sequence, outputs: Sequence) -> Callable[[int], int | None]:
+    """Python handler of XLA's calls: answers the question for its version, else runs ``call``; an exception becomes XLA's error."""
+
     def handler(frame: int) -> int | None:
-        api, extension = _at(frame + API), _at(frame + EXTENSION)
+        api, extension = _read_pointer(frame + API), _read_pointer(frame + EXTENSION)
         try:
             if extension:
-                about = _at(extension + METADATA)
+                about = _read_pointer(extension + METADATA)
                 ctypes.memmove(about + VERSION, api + OWN_VERSION, 8)
                 ctypes.c_uint32.from_address(about + TRAITS).value = 0
             else:
-                call(_arrays(_at(frame + ARGUMENTS), shapes), _arrays(_at(frame + RESULTS), outputs))
+                call(
+                    _buffer_arrays(_read_pointer(frame + ARGUMENTS), shapes),
+                    _buffer_arrays(_read_pointer(frame + RESULTS), outputs),
+                )
         except BaseException as error:
-            return _error(api, f"{type(error).__name__}: {error}")
+            return _make_error(api, f"{type(error).__name__}: {error}")
         return None
 
     return handler

@@ -1,4 +1,4 @@
-"""Constant folding, and simplification of operations with a constant 0 or 1."""
+"""Constant folding, and algebraic simplification of operations with a constant 0, 1 or -1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import known
+from .values import is_constant
 
 FOLDED: dict[str, Callable] = {
     "add": np.add, "add_any": np.add, "sub": np.subtract, "neg": np.negative, "eq": np.equal, "ne": np.not_equal,
@@ -19,13 +19,14 @@ FOLDED: dict[str, Callable] = {
 
 
 def fold(name: str, x: Sequence[Any], params: Any) -> Any:
-    """Result of an operation on constants, or None if it is left to the emitter."""
+    """Result of a primitive whose operands are all constants, or None if the emitter is to compute it."""
     if name == "select_n":
         return x[1 + int(x[0])]
     if name == "convert_element_type":
         new = np.dtype(params["new_dtype"])
-        whole = x[0].dtype.kind == "f" and new.kind in "iu"
-        return None if whole else new.type(x[0])
+        # a float beyond the range of the integers: XLA clamps it, numpy's result is undefined
+        truncates = x[0].dtype.kind == "f" and new.kind in "iu"
+        return None if truncates else new.type(x[0])
     if name == "div" and x[0].dtype.kind == "f":
         with np.errstate(all="ignore"):
             return x[0] / x[1]
@@ -37,49 +38,52 @@ def fold(name: str, x: Sequence[Any], params: Any) -> Any:
         return FOLDED[name](*x)
 
 
-def _is(x: Any, value: Any) -> bool:
-    return known(x) and x == value
+# rules m, operands -> simplified result, or None if the operation stays; m is the interpreter
+
+
+def _is_value(x: Any, value: Any) -> bool:
+    return is_constant(x) and x == value
 
 
 def _add(m: Any, x: Any, y: Any) -> Any:
-    return y if _is(x, 0) else x if _is(y, 0) else None
+    return y if _is_value(x, 0) else x if _is_value(y, 0) else None
 
 
 def _sub(m: Any, x: Any, y: Any) -> Any:
-    return m("neg", y) if _is(x, 0) else x if _is(y, 0) else None
+    return m("neg", y) if _is_value(x, 0) else x if _is_value(y, 0) else None
 
 
 def _mul(m: Any, x: Any, y: Any) -> Any:
-    if _is(x, 0) or _is(y, 1):
+    if _is_value(x, 0) or _is_value(y, 1):
         return x
-    if _is(y, 0) or _is(x, 1):
+    if _is_value(y, 0) or _is_value(x, 1):
         return y
-    return m("neg", y) if _is(x, -1) else m("neg", x) if _is(y, -1) else None
+    return m("neg", y) if _is_value(x, -1) else m("neg", x) if _is_value(y, -1) else None
 
 
 def _div(m: Any, x: Any, y: Any) -> Any:
-    return x if _is(x, 0) or _is(y, 1) else None
+    return x if _is_value(x, 0) or _is_value(y, 1) else None
 
 
 def _and(m: Any, x: Any, y: Any) -> Any:
     if x.dtype != bool:
         return None
-    return (y if x else x) if known(x) else ((x if y else y) if known(y) else None)
+    return (y if x else x) if is_constant(x) else ((x if y else y) if is_constant(y) else None)
 
 
 def _or(m: Any, x: Any, y: Any) -> Any:
     if x.dtype != bool:
         return None
-    return (x if x else y) if known(x) else ((y if y else x) if known(y) else None)
+    return (x if x else y) if is_constant(x) else ((y if y else x) if is_constant(y) else None)
 
 
 def _select(m: Any, which: Any, *cases: Any) -> Any:
-    if known(which):
+    if is_constant(which):
         return cases[min(max(int(which), 0), len(cases) - 1)]
     first = cases[0]
     return (
         first
-        if all(x is first or (known(x) and known(first) and x.tobytes() == first.tobytes()) for x in cases)
+        if all(x is first or (is_constant(x) and is_constant(first) and x.tobytes() == first.tobytes()) for x in cases)
         else None
     )
 

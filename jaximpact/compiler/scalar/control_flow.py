@@ -1,4 +1,4 @@
-"""Rules for loops, branches and calls, which pass their bodies to the emitter as functions."""
+"""Rules for loops, branches and calls: the emitter is given their bodies as Python functions of values."""
 
 from __future__ import annotations
 
@@ -7,65 +7,67 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...jaxtools.jaxpr_tools import scan_counts, varying
+from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
 from .cost import cost
-from .values import Value, known, one
+from .values import Value, is_constant, scalar_array
 
 
 def _varying_outputs(m: Any, eqn: Any, inputs: list[Value]) -> list[bool]:
-    return varying(eqn, [m.emitter.varies(x) for x in inputs])
+    return varying_outvars(eqn, [m.emitter.varies(x) for x in inputs])
 
 
 def while_loop(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     p = eqn.params
     a, b = p["cond_nconsts"], p["body_nconsts"]
-    head, body, start = inputs[:a], inputs[a : a + b], inputs[a + b :]
-    continues = lambda carry: m.run(p["cond_jaxpr"], [*head, *carry])[0].item()
-    turn = lambda carry: m.run(p["body_jaxpr"], [*body, *carry])
-    return m.emitter.loop(start, _varying_outputs(m, eqn, inputs), continues, turn)
+    cond_constants, body_constants, start = inputs[:a], inputs[a : a + b], inputs[a + b :]
+    continues = lambda carry: m.run(p["cond_jaxpr"], [*cond_constants, *carry])[0].item()
+    body = lambda carry: m.run(p["body_jaxpr"], [*body_constants, *carry])
+    return m.emitter.loop(start, _varying_outputs(m, eqn, inputs), continues, body)
 
 
 def scan(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers a scan: length 1 is inlined; without xs and ys it becomes a counted loop; any other is left to `emitter.scan`."""
+    """Lowers a scan: length 1 is inlined; without xs and ys it becomes a counted loop; any other is left to `Emitter.scan`."""
     p = eqn.params
     a, count = scan_counts(p)
-    fixed, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
+    constants, start, sequences = inputs[:a], inputs[a : a + count], inputs[a + count :]
     if p["length"] == 1 and all(isinstance(x, np.ndarray) for x in sequences):
-        found = m.run(p["jaxpr"], [*fixed, *start, *(x[0, ...] for x in sequences)])
+        found = m.run(p["jaxpr"], [*constants, *start, *(x[0, ...] for x in sequences)])
         if all(isinstance(x, np.ndarray) for x in found[count:]):
             return [*found[:count], *(x[None] for x in found[count:])]
     if sequences or len(eqn.outvars) > count:
         return m.emitter.scan(m, eqn, inputs)
     flags = [False, *_varying_outputs(m, eqn, inputs)]
-    zero, unit, length = (one(np.int32(x)) for x in (0, 1, p["length"]))
+    zero, unit, length = (scalar_array(np.int32(x)) for x in (0, 1, p["length"]))
     continues = lambda carry: m("lt", carry[0].item(), length.item())
-    turn = lambda carry: [m.each("add", carry[0], unit), *m.run(p["jaxpr"], [*fixed, *carry[1:]])]
-    return m.emitter.loop([zero, *start], flags, continues, turn)[1:]
+    body = lambda carry: [m.elementwise("add", carry[0], unit), *m.run(p["jaxpr"], [*constants, *carry[1:]])]
+    return m.emitter.loop([zero, *start], flags, continues, body)[1:]
 
 
 def cond(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
     branches = eqn.params["branches"]
     which, *operands = inputs
     which, last = which.item(), len(branches) - 1
-    if known(which):
+    if is_constant(which):
         return m.run(branches[min(max(int(which), 0), last)], operands)
     if which.dtype == bool:
         which = m("convert_element_type", which, params={"new_dtype": np.dtype(np.int32)})
     runs = [lambda operands, branch=branch: m.run(branch, operands) for branch in branches]
     sizes = [cost(branch) for branch in branches]
-    return m.emitter.choose(
+    return m.emitter.switch(
         which, runs, operands, sizes, [v.aval for v in eqn.outvars], _varying_outputs(m, eqn, inputs)
     )
 
 
 def linear_solve(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+    """Lowers `lax.custom_linear_solve`: evaluates its ``solve``."""
+    # constants of matvec, vecmat, solve and transpose_solve, in this order, before the right side
     ends = np.cumsum(eqn.params["const_lengths"])
     parts = [inputs[a:b] for a, b in zip([0, *ends], [*ends, None], strict=True)]
     return m.run(eqn.params["jaxprs"].solve, [*parts[2], *parts[4]])
 
 
 def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Lowers `lax.custom_root` in newer versions of jax, which give it as an object: evaluates its expansion."""
+    """Lowers `lax.custom_root` of newer versions of jax, where the equation holds an object with a method ``expand``."""
     primitive = eqn.params["_prim"]
 
     def flat(*leaves: Any) -> list:
@@ -75,8 +77,8 @@ def custom_root(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
 
 
 def platform_index(m: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-    """Index of the platform-independent branch among platform-specific implementations, which must all mean the same."""
-    return [one(np.int32(eqn.params["platforms"].index(None)))]
+    """Lowers `lax.platform_dependent` to its default branch, which computes the same as those for single platforms."""
+    return [scalar_array(np.int32(eqn.params["platforms"].index(None)))]
 
 
 RULES = {

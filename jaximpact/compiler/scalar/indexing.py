@@ -1,4 +1,4 @@
-"""Rules for data movement: numpy on object arrays; an unknown index becomes a selection among all possible ones."""
+"""Rules for data movement: numpy on object arrays of scalars; an index that is no constant becomes a selection among all positions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from .values import Value, fill_array, known, one, split
+from .values import Value, is_constant, object_array, scalar_array, split_constant
 
 
 def _move_rule(move: Callable[[Any, np.ndarray], Any]) -> Callable:
-    """Rule of a one-operand primitive, from ``move(parameters, array)``."""
+    """Rule of a primitive with one operand, from ``move(params, array)``."""
     return lambda m, eqn, inputs: [move(eqn.params, inputs[0])]
 
 
@@ -38,80 +38,88 @@ def _pad(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     x, value = inputs
     for axis, (low, high, inside) in enumerate(eqn.params["padding_config"]):
         x = np.moveaxis(x, axis, 0)
-        spread = fill_array(
+        padded = object_array(
             ((len(x) - 1) * (inside + 1) + 1 if len(x) else 0, *x.shape[1:]), itertools.repeat(value.item())
         )
-        spread[:: inside + 1] = x
-        ends = [fill_array((max(n, 0), *x.shape[1:]), itertools.repeat(value.item())) for n in (low, high)]
-        spread = spread[max(-low, 0) : len(spread) - max(-high, 0)]
-        x = np.moveaxis(np.concatenate([ends[0], spread, ends[1]]), 0, axis)
+        padded[:: inside + 1] = x
+        ends = [object_array((max(n, 0), *x.shape[1:]), itertools.repeat(value.item())) for n in (low, high)]
+        # negative padding removes entries
+        padded = padded[max(-low, 0) : len(padded) - max(-high, 0)]
+        x = np.moveaxis(np.concatenate([ends[0], padded, ends[1]]), 0, axis)
     return [x]
 
 
 def _empty(m: Any, eqn: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
-    """Rule for uninitialised arrays: zeros."""
+    """Rule for uninitialised arrays, which are filled with zeros."""
     a = eqn.outvars[0].aval
-    return [split(np.zeros(a.shape, a.dtype))]
+    return [split_constant(np.zeros(a.shape, a.dtype))]
 
 
 def _iota(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     p = eqn.params
     shape, axis = p["shape"], p["dimension"]
     along = np.arange(shape[axis]).astype(p["dtype"]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return [split(np.broadcast_to(along, shape))]
+    return [split_constant(np.broadcast_to(along, shape))]
 
 
-# slices whose place need not be known
+# slices with start indices that may be no constants
 
 
-def cut(m: Any, x: np.ndarray, starts: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
-    """Slice with ``sizes`` entries along every axis; starts are clamped to the valid range."""
+def slice_at(m: Any, x: np.ndarray, starts: Sequence[Any], sizes: Sequence[int]) -> np.ndarray:
+    """Slice of x with ``sizes`` entries along its axes from ``starts``, which are clamped so that it lies within x."""
     for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
         last = x.shape[axis] - size
         part = lambda at, x=x, axis=axis, size=size: np.take(x, range(at, at + size), axis)
-        if known(start):
+        if is_constant(start):
             x = part(min(max(int(start), 0), last))
             continue
         found = part(0)
         for at in range(1, last + 1):
-            found = m.each("select_n", one(m("ge", start, start.dtype.type(at))), found, part(at))
+            found = m.elementwise("select_n", scalar_array(m("ge", start, start.dtype.type(at))), found, part(at))
         x = found
     return x
 
 
 def _dynamic_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     x, *starts = inputs
-    return [cut(m, x, [s.item() for s in starts], eqn.params["slice_sizes"])]
+    return [slice_at(m, x, [s.item() for s in starts], eqn.params["slice_sizes"])]
 
 
 def _dynamic_update_slice(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     x, update, *starts = inputs
     last = [n - size for n, size in zip(x.shape, update.shape, strict=True)]
     starts = [clip_start(m, s.item(), n) for s, n in zip(starts, last, strict=True)]
-    return [put(m, x, starts, update, lambda old, new: new)]
+    return [update_window(m, x, starts, update, lambda old, new: new)]
 
 
 def clip_start(m: Any, start: Any, last: int) -> Any:
+    """A start index clamped to 0 ... ``last``."""
     return m("clamp", start.dtype.type(0), start, start.dtype.type(last))
 
 
-def put(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combine: Callable) -> np.ndarray:
-    """Copy of x with ``combine(old, new)`` in a window; a window not wholly inside x is skipped."""
+def update_window(m: Any, x: np.ndarray, starts: Sequence[Any], window: np.ndarray, combine: Callable) -> np.ndarray:
+    """Copy of x with ``combine(old, new)`` in the window from ``starts``; a window that is not wholly inside x is skipped."""
     found = x.copy()
-    ranges = [range(n - size + 1) for n, size in zip(x.shape, window.shape, strict=True)]
-    ranges = [[int(s)] if known(s) and s in r else [] if known(s) else r for s, r in zip(starts, ranges, strict=True)]  # type: ignore[misc]
-    for where in itertools.product(*ranges):
-        here = [m("eq", s, s.dtype.type(at)) for s, at in zip(starts, where, strict=True) if not known(s)]
+    valid = [range(n - size + 1) for n, size in zip(x.shape, window.shape, strict=True)]
+    # per axis the positions that the start may have: one if it is a constant, none if that is outside
+    positions: list[Sequence[int]] = [
+        ([int(s)] if s in r else []) if is_constant(s) else r for s, r in zip(starts, valid, strict=True)
+    ]
+    for where in itertools.product(*positions):
+        here = [m("eq", s, s.dtype.type(at)) for s, at in zip(starts, where, strict=True) if not is_constant(s)]
         place = tuple(slice(at, at + size) for at, size in zip(where, window.shape, strict=True))
         new = combine(found[place], window)
-        found[place] = m.each("select_n", one(reduce(partial(m, "and"), here)), found[place], new) if here else new
+        found[place] = (
+            m.elementwise("select_n", scalar_array(reduce(partial(m, "and"), here)), found[place], new) if here else new
+        )
     return found
 
 
-def _positions(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tuple[int, int]], rank: int) -> Iterator:
+def _window_starts(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tuple[int, int]], rank: int) -> Iterator:
     """Yields, for each index vector of a gather or scatter, its position in ``indices`` and the start of its window in the array.
 
-    ``batch`` holds pairs of batch axes: of the array, and of ``indices``.
+    ``axes``: the array axis that each entry of an index vector is for; ``batch``: pairs of batch axes, (of the array, of ``indices``);
+    ``rank``: of the array.
     """
     for where in np.ndindex(indices.shape[:-1]):
         starts: list[Any] = [np.int32(0)] * rank
@@ -122,7 +130,7 @@ def _positions(indices: np.ndarray, axes: Sequence[int], batch: Sequence[tuple[i
         yield where, starts
 
 
-def _mode(eqn: Any, *names: str) -> bool:
+def _has_mode(eqn: Any, *names: str) -> bool:
     return any(name in str(eqn.params["mode"]).upper() for name in names)
 
 
@@ -131,19 +139,19 @@ def _gather(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     n, sizes, dtype = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], eqn.outvars[0].aval.dtype
     gone = (*n.collapsed_slice_dims, *n.operand_batching_dims)
     kept = [size for i, size in enumerate(sizes) if i not in gone]
-    inside = _mode(eqn, "CLIP", "PROMISE")
+    inside = _has_mode(eqn, "CLIP", "PROMISE")
     fill = eqn.params["fill_value"]
-    fill = split(dtype.type((np.nan if dtype.kind == "f" else 0) if fill is None else fill))
+    fill = split_constant(dtype.type((np.nan if dtype.kind == "f" else 0) if fill is None else fill))
     last = [count - size for count, size in zip(x.shape, sizes, strict=True)]
     lead = indices.shape[:-1]
     found = np.empty((*lead, *kept), object)
     batch = list(zip(n.operand_batching_dims, n.start_indices_batching_dims, strict=True))
-    for where, starts in _positions(indices, n.start_index_map, batch, x.ndim):
-        window = cut(m, x, starts, sizes).reshape(kept)
+    for where, starts in _window_starts(indices, n.start_index_map, batch, x.ndim):
+        window = slice_at(m, x, starts, sizes).reshape(kept)
         for start, most in zip(starts, last, strict=True):
             if not inside:
                 there = m("and", m("ge", start, start.dtype.type(0)), m("le", start, start.dtype.type(most)))
-                window = m.each("select_n", one(there), fill, window)
+                window = m.elementwise("select_n", scalar_array(there), fill, window)
         found[(*where, ...)] = window
     rest = [i for i in range(found.ndim) if i not in n.offset_dims]
     order = np.argsort([*rest, *n.offset_dims])
@@ -151,18 +159,23 @@ def _gather(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
 
 
 def replaces_entries(p: Any) -> bool:
-    """Whether a scatter overwrites entries; otherwise it combines old and new by its ``update_jaxpr``."""
+    """Whether a scatter overwrites entries, rather than combining old and new ones by its ``update_jaxpr``."""
     jaxpr = p["update_jaxpr"]
     return jaxpr is None or (not jaxpr.eqns and list(jaxpr.outvars) == list(jaxpr.invars[1:]))
 
 
 def combine_entry(m: Any, p: Any, old: Any, new: Any) -> Any:
-    """Entry that a scatter computes from the old and the new one."""
-    return m.evaluate(p["update_jaxpr"], [split(x) for x in p["update_consts"]], [one(old), one(new)])[0].item()
+    """The entry that a scatter with an ``update_jaxpr`` computes from the old and the new one."""
+    return m.evaluate(
+        p["update_jaxpr"], [split_constant(x) for x in p["update_consts"]], [scalar_array(old), scalar_array(new)]
+    )[0].item()
 
 
-def _scatter(name: str) -> Callable:
-    """Rule for x.at[indices].set, .add, ...; windows not wholly inside are skipped or clamped, by the mode."""
+def _scatter_rule(name: str) -> Callable:
+    """Rule for scatters (x.at[indices].set, .add, ...) that combine by the primitive ``name``, or overwrite if it is empty.
+
+    Windows that are not wholly inside are skipped, or moved inside in mode CLIP.
+    """
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         x, indices, updates = inputs
@@ -172,17 +185,17 @@ def _scatter(name: str) -> Callable:
         updates = updates.transpose([*lead, *n.update_window_dims])
         sizes = iter(updates.shape[len(lead) :])
         shape = [1 if i in gone else next(sizes) for i in range(x.ndim)]
-        combine = (lambda old, new: m.each(name, old, new)) if name else lambda old, new: new
+        combine = (lambda old, new: m.elementwise(name, old, new)) if name else lambda old, new: new
         if not name and not replaces_entries(eqn.params):
             pairs = lambda old, new: zip(old.flat, new.flat, strict=True)
-            combine = lambda old, new: fill_array(
+            combine = lambda old, new: object_array(
                 old.shape, (combine_entry(m, eqn.params, *x) for x in pairs(old, new))
             )
         batch = list(zip(n.operand_batching_dims, n.scatter_indices_batching_dims, strict=True))
-        for where, starts in _positions(indices, n.scatter_dims_to_operand_dims, batch, x.ndim):
-            if _mode(eqn, "CLIP"):
+        for where, starts in _window_starts(indices, n.scatter_dims_to_operand_dims, batch, x.ndim):
+            if _has_mode(eqn, "CLIP"):
                 starts = [clip_start(m, s, count - size) for s, count, size in zip(starts, x.shape, shape, strict=True)]
-            x = put(m, x, starts, updates[(*where, ...)].reshape(shape), combine)
+            x = update_window(m, x, starts, updates[(*where, ...)].reshape(shape), combine)
         return [x]
 
     return rule
@@ -210,5 +223,5 @@ RULES: dict[str, Callable] = {name: _move_rule(move) for name, move in MOVES.ite
     "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": _dynamic_update_slice,
     "gather": _gather,
-    "scatter": _scatter(""),
-} | {f"scatter{mark}{name}": _scatter(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}  # fmt: skip
+    "scatter": _scatter_rule(""),
+} | {f"scatter{mark}{name}": _scatter_rule(name) for name in ("add", "sub", "mul", "min", "max") for mark in "-_"}  # fmt: skip

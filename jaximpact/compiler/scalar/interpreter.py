@@ -1,4 +1,4 @@
-"""Interpreter of jaxprs whose arrays are object arrays of separate numbers."""
+"""Interpreter of jaxprs whose values are numpy object arrays of scalars."""
 
 from __future__ import annotations
 
@@ -9,40 +9,47 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...jaxtools.argument_checks import is_traced
-from ...jaxtools.jaxpr_tools import CALLS, IDENTITIES, as_closed, closed_over, is_literal, needed, reader
-from . import control_flow as control
-from . import indexing as structure
-from . import linear_algebra as algebra
-from . import reductions as sums
+from ...jaxtools.jaxpr_tools import (
+    CALLS,
+    IDENTITIES,
+    as_closed,
+    closed_over_values,
+    is_literal,
+    needed_equations,
+    reader,
+)
+from . import control_flow, indexing, linear_algebra, reductions
 from .constant_folding import SIMPLIFIED, fold
 from .cost import is_large
-from .values import Emitter, Unsupported, Value, all_known, fill_array, known, split
+from .values import Emitter, Unsupported, Value, all_constant, is_constant, object_array, split_constant
 
-RULES: dict[str, Callable] = structure.RULES | sums.RULES | algebra.RULES
-# what reads or writes at places that need not be known
-PLACES = {name for name in RULES if name.startswith(("gather", "scatter", "dynamic"))}
-SEARCHED = 32  # entries up to which one is chosen among all
-# of arrays of any size
-CONTROL: dict[str, Callable] = control.RULES
+RULES: dict[str, Callable] = indexing.RULES | reductions.RULES | linear_algebra.RULES
+# primitives with index operands, which may be no constants
+INDEXED = {name for name in RULES if name.startswith(("gather", "scatter", "dynamic"))}
+MAX_SELECTED_ENTRIES = (
+    32  # entries of an array of which one at a variable index is selected; in larger ones it is looked up in memory
+)
+# rules that are applied whatever the size of the arrays
+CONTROL: dict[str, Callable] = control_flow.RULES
 
 
 class ScalarInterpreter:
-    """Evaluates jaxprs on separate numbers through an emitter.
+    """Evaluates jaxprs on scalars: folds constants, moves data, and has the emitter compute the rest.
 
-    ``given`` holds the values of closed-over variables that are inputs of the program; other closed-over values are constants.
+    ``input_values`` holds the values of program inputs by variable, closed-over ones too; all other closed-over values are constants.
     """
 
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
-        self.given: dict[Any, Value] = {}
-        self.kept: dict[int, tuple[Any, list]] = {}
+        self.input_values: dict[Any, Value] = {}
+        self._equations: dict[int, tuple[Any, list]] = {}
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
-        """Applies an elementwise primitive to numbers.
+        """Applies an elementwise primitive to scalars: folded, simplified, or emitted.
 
         ``structural``: a constant 0 comes from a sparse tangent, so 0 * x may be dropped; False keeps the user's own 0 * x, which may be NaN.
         """
-        if all(map(known, x)):
+        if all(map(is_constant, x)):
             found = fold(name, x, params)
             if found is not None:
                 return found
@@ -52,42 +59,49 @@ class ScalarInterpreter:
                 return found
         return self.emitter.op(name, params, *x)
 
-    def each(self, name: str, *arrays: np.ndarray, params: Any = None, structural: bool = True) -> np.ndarray:
-        """Applies an elementwise primitive to arrays of numbers."""
+    def elementwise(self, name: str, *arrays: np.ndarray, params: Any = None, structural: bool = True) -> np.ndarray:
+        """Applies an elementwise primitive to arrays of scalars, which are broadcast against each other."""
         arrays = np.broadcast_arrays(*arrays)
         entries = zip(*(a.flat for a in arrays), strict=True)
-        return fill_array(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
+        return object_array(arrays[0].shape, (self(name, *x, params=params, structural=structural) for x in entries))
 
     def run(self, jaxpr: Any, values: Sequence[Value]) -> list[Value]:
-        """Evaluates a jaxpr: its outputs for the given inputs."""
+        """Outputs of a jaxpr, open or closed, for given inputs."""
         closed = as_closed(jaxpr)
-        closes = zip(closed.jaxpr.constvars, closed.consts, strict=True)
-        constants = [self.given[v] if v in self.given else self.constant(x) for v, x in closes]
+        pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
+        constants = [self.input_values[v] if v in self.input_values else self.constant(x) for v, x in pairs]
         return self.evaluate(closed.jaxpr, constants, values)
 
     def constant(self, x: Any) -> Value:
-        """A constant array, as separate numbers if it is small."""
-        return split(x) if np.size(x) <= self.emitter.small else self.emitter.constant(np.asarray(x))
+        """A constant array, as scalars if it is small, else as a constant of the emitter."""
+        return split_constant(x) if np.size(x) <= self.emitter.max_scalars else self.emitter.constant(np.asarray(x))
 
     def evaluate(self, jaxpr: Any, constants: Sequence[Value], values: Sequence[Value]) -> list[Value]:
+        """Outputs of an open jaxpr for given values of its constants and inputs."""
         env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
-        read = reader(env, lambda v: split(np.asarray(v.val, v.aval.dtype)))
-        for eqn in self.needed(jaxpr):
-            env.update(zip(eqn.outvars, self.apply(eqn, [read(v) for v in eqn.invars]), strict=True))
+        read = reader(env, lambda v: split_constant(np.asarray(v.val, v.aval.dtype)))
+        for eqn in self.needed_equations(jaxpr):
+            env.update(zip(eqn.outvars, self.apply_equation(eqn, [read(v) for v in eqn.invars]), strict=True))
         return [read(v) for v in jaxpr.outvars]
 
-    def needed(self, jaxpr: Any) -> list:
-        """Equations on which an output depends, remembered by jaxpr."""
-        if id(jaxpr) not in self.kept:
-            self.kept[id(jaxpr)] = jaxpr, needed(jaxpr)  # which lives as long as its number is known
-        return self.kept[id(jaxpr)][1]
+    def needed_equations(self, jaxpr: Any) -> list:
+        """Equations of a jaxpr that are not dead code; cached, as loop bodies are evaluated several times."""
+        if id(jaxpr) not in self._equations:
+            # the jaxpr is stored too, so that its id is not given to another object
+            self._equations[id(jaxpr)] = jaxpr, needed_equations(jaxpr)
+        return self._equations[id(jaxpr)][1]
 
-    def is_searched(self, name: str, inputs: list[Value]) -> bool:
-        """Whether an entry at an unknown index is better looked up in memory than selected among all."""
+    def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
+        """Whether an entry at a variable index is better looked up in memory than selected among all entries."""
         places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
-        return self.emitter.memory and inputs[0].size > SEARCHED and not all(map(all_known, places))
+        return self.emitter.has_memory and inputs[0].size > MAX_SELECTED_ENTRIES and not all(map(all_constant, places))
 
-    def apply(self, eqn: Any, inputs: list[Value]) -> list[Value]:
+    def apply_equation(self, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Results of an equation by the rule of its primitive; a primitive without a rule is taken to be elementwise.
+
+        Raises:
+            Unsupported: it has no rule and is not elementwise, or the emitter has no rule for it.
+        """
         name = eqn.primitive.name
         if name in IDENTITIES:
             return inputs[: len(eqn.outvars)]
@@ -95,27 +109,29 @@ class ScalarInterpreter:
             return self.run(eqn.params[CALLS[name]], inputs)
         if name in CONTROL:
             return CONTROL[name](self, eqn, inputs)
-        if is_large(eqn, self.emitter.small) or (name in PLACES and self.is_searched(name, inputs)):
-            return self.emitter.large(self, eqn, inputs)
+        if is_large(eqn, self.emitter.max_scalars) or (name in INDEXED and self.prefers_memory(name, inputs)):
+            return self.emitter.array_primitive(self, eqn, inputs)
         if name in RULES:
             return RULES[name](self, eqn, inputs)
         if len(eqn.outvars) != 1 or np.broadcast_shapes(*(x.shape for x in inputs)) != eqn.outvars[0].aval.shape:
             raise Unsupported(name)
-        written = name in ("mul", "div") and any(is_literal(v) and v.val == 0 for v in eqn.invars)
-        found = self.each(name, *inputs, params=eqn.params, structural=not written)
+        # a literal 0 is the user's own, a sparse tangent has zeros as constants
+        literal_zero = name in ("mul", "div") and any(is_literal(v) and v.val == 0 for v in eqn.invars)
+        found = self.elementwise(name, *inputs, params=eqn.params, structural=not literal_zero)
         if found.size and found.flat[0].dtype != eqn.outvars[0].aval.dtype:
             raise Unsupported(f"{name} of {', '.join(str(v.aval.dtype) for v in eqn.invars)}")
         return [found]
 
 
-def inputs(closed: Any) -> tuple[list, list]:
-    """Input variables of a jaxpr's program, and the values of the closed-over ones among them.
+def program_inputs(closed: Any) -> tuple[list, list]:
+    """Input variables of the program of a closed jaxpr (its own, then closed-over ones), and the values of the closed-over ones.
 
-    Closed-over integers, which may be indices, are constants of the program.
+    Closed-over floats and tracers are inputs, so that programs that differ only in them share machine code. Closed-over integers are
+    constants of the program: they may be indices, which are cheap only as constants.
     """
-    given = {v: x for v, x in closed_over(closed).items() if _is_given(x)}
-    return [*closed.jaxpr.invars, *given], [*given.values()]
+    captured = {v: x for v, x in closed_over_values(closed).items() if _is_input(x)}
+    return [*closed.jaxpr.invars, *captured], [*captured.values()]
 
 
-def _is_given(constant: Any) -> bool:
+def _is_input(constant: Any) -> bool:
     return is_traced(constant) or jnp.issubdtype(constant.dtype, jnp.inexact)

@@ -1,4 +1,4 @@
-"""Decompositions of small matrices, and solves with triangular ones."""
+"""Rules for decompositions of small matrices and triangular solves, unrolled to scalar operations."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .reductions import total
-from .values import Value, fill_array, one
+from .reductions import sum_entries
+from .values import Value, object_array, scalar_array
 
 
-def matrices(rule: Callable) -> Callable:
-    """Extends a rule for one matrix to stacks of matrices."""
+def batch_rule(rule: Callable) -> Callable:
+    """Extends a rule for one matrix to matrices with leading batch axes."""
 
-    def of_stack(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    def batched_rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         lead = eqn.invars[0].aval.shape[:-2]
         if not lead:
             return rule(m, eqn, inputs)
@@ -25,25 +25,26 @@ def matrices(rule: Callable) -> Callable:
         stacks = [np.stack(x) for x in zip(*found, strict=True)]
         return [x.reshape(lead + x.shape[1:]) for x in stacks]
 
-    return of_stack
+    return batched_rule
 
 
-def _less(m: Any, x: Any, products: Sequence[tuple[Any, Any]], dtype: Any) -> Any:
-    return m("sub", x, total(m, [m("mul", y, z) for y, z in products], dtype))
+def _subtract_products(m: Any, x: Any, products: Sequence[tuple[Any, Any]], dtype: Any) -> Any:
+    """x minus the sum of the products of pairs."""
+    return m("sub", x, sum_entries(m, [m("mul", y, z) for y, z in products], dtype))
 
 
 def _cholesky(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     (a,) = inputs
     n, dtype = len(a), eqn.outvars[0].aval.dtype
     failed = np.bool_(False)
-    low = fill_array(a.shape, [dtype.type(0)] * a.size)
+    low = object_array(a.shape, [dtype.type(0)] * a.size)
     for i in range(n):
         for j in range(i + 1):
-            rest = _less(m, a[i, j], [(low[i, k], low[j, k]) for k in range(j)], dtype)
+            rest = _subtract_products(m, a[i, j], [(low[i, k], low[j, k]) for k in range(j)], dtype)
             low[i, j] = m("sqrt", rest) if i == j else m("div", rest, low[j, j])
             failed = m("or", failed, m("le", rest, dtype.type(0))) if i == j else failed
-    # as of LAPACK: no entry is a number if a pivot is not positive
-    return [m.each("select_n", one(failed), low, one(dtype.type(np.nan)))]
+    # as jax does: all entries are NaN if a pivot is not positive
+    return [m.elementwise("select_n", scalar_array(failed), low, scalar_array(dtype.type(np.nan)))]
 
 
 def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
@@ -57,17 +58,17 @@ def _triangular_solve(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     for i in range(n) if lower else reversed(range(n)):
         others = range(i) if lower else range(i + 1, n)
         for j in range(b.shape[1]):
-            rest = _less(m, b[i, j], [(a[i, k], x[k, j]) for k in others], dtype)
+            rest = _subtract_products(m, b[i, j], [(a[i, k], x[k, j]) for k in others], dtype)
             x[i, j] = rest if p["unit_diagonal"] else m("div", rest, a[i, i])
     return [x if p["left_side"] else x.T]
 
 
 def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """LU factorisation with partial pivoting; rows are exchanged by selection."""
+    """LU factorisation with partial pivoting; rows are exchanged by selections, since the pivot's row is no constant."""
     a, dtype = inputs[0].copy(), eqn.outvars[0].aval.dtype
     n = len(a)
     permutation, pivots = [np.int32(i) for i in range(n)], []
-    order = fill_array((n,), permutation)
+    order = object_array((n,), permutation)
     for k in range(min(a.shape)):
         best, where = m("abs", a[k, k]), np.int32(k)
         for i in range(k + 1, n):
@@ -76,20 +77,22 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
             best, where = m("select_n", larger, best, size), m("select_n", larger, where, np.int32(i))
         pivots.append(where)
         for i in range(k + 1, n):
-            swap = one(m("eq", where, np.int32(i)))
+            swap = scalar_array(m("eq", where, np.int32(i)))
             for x in (a, order[:, None]):
                 top, bottom = x[k].copy(), x[i].copy()
-                x[k], x[i] = m.each("select_n", swap, top, bottom), m.each("select_n", swap, bottom, top)
-        # of a column of zeros nothing is left to divide
+                x[k], x[i] = m.elementwise("select_n", swap, top, bottom), m.elementwise("select_n", swap, bottom, top)
+        # in a column of zeros the divisor is 1, and the multipliers are 0
         pivot = m("select_n", m("eq", a[k, k], dtype.type(0)), a[k, k], dtype.type(1)) if k + 1 < n else None
         for i in range(k + 1, n):
             a[i, k] = m("div", a[i, k], pivot)
-            a[i, k + 1 :] = m.each("sub", a[i, k + 1 :], m.each("mul", one(a[i, k]), a[k, k + 1 :]))
-    return [a, fill_array((len(pivots),), pivots), order]
+            a[i, k + 1 :] = m.elementwise(
+                "sub", a[i, k + 1 :], m.elementwise("mul", scalar_array(a[i, k]), a[k, k + 1 :])
+            )
+    return [a, object_array((len(pivots),), pivots), order]
 
 
-def as_traced(function: Callable[[Any], Callable]) -> Callable:
-    """Rule that interprets the jaxpr of a jax function, ``function(parameters)``, of the operands."""
+def rule_from_jax(function: Callable[[Any], Callable]) -> Callable:
+    """Rule that traces the jax function ``function(params)`` on the operands' avals, and interprets its jaxpr."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         flat = lambda *x: jax.tree.leaves(function(eqn.params)(*x))
@@ -98,24 +101,25 @@ def as_traced(function: Callable[[Any], Callable]) -> Callable:
     return rule
 
 
-SWEEPS = 12  # of Jacobi's method, which converges quadratically: 6 to 8 suffice
+SWEEPS = 12  # of Jacobi's method, which converges quadratically: 6 to 8 sufficed
 
 
-def _eigen(p: Any) -> Callable:
-    """Eigenvectors and eigenvalues of a symmetric matrix by Jacobi's cyclic method: Golub and Van Loan, Matrix Computations (2013), 8.5."""
+def _eigh(p: Any) -> Callable:
+    """Function of a symmetric matrix: eigenvectors and eigenvalues by cyclic Jacobi (Golub and Van Loan, Matrix Computations, 2013, 8.5)."""
 
     def rotate(a: Array, v: Array, i: int, j: int) -> tuple[Array, Array]:
-        off, apart = a[i, j], a[j, j] - a[i, i]
-        rotate = jnp.abs(off) > 0
-        theta = apart / (2 * jnp.where(rotate, off, 1))
+        """One Jacobi rotation of a and of the eigenvectors v, which makes a[i, j] zero."""
+        off, difference = a[i, j], a[j, j] - a[i, i]
+        nonzero = jnp.abs(off) > 0
+        theta = difference / (2 * jnp.where(nonzero, off, 1))
         t = jnp.where(theta >= 0, 1.0, -1.0) / (jnp.abs(theta) + jnp.sqrt(1 + theta * theta))
-        t = jnp.where(rotate, t, 0)
+        t = jnp.where(nonzero, t, 0)
         c = 1 / jnp.sqrt(1 + t * t)
         s = t * c
         columns = lambda x: x.at[:, i].set(c * x[:, i] - s * x[:, j]).at[:, j].set(s * x[:, i] + c * x[:, j])
         return columns(columns(a).T).T, columns(v)
 
-    def of(a: Array) -> tuple[Array, Array]:
+    def decompose(a: Array) -> tuple[Array, Array]:
         n = len(a)
         lower = jnp.tril(a) if p["lower"] else jnp.triu(a).T
         a = lower + jnp.tril(lower, -1).T
@@ -131,12 +135,12 @@ def _eigen(p: Any) -> Callable:
         order = jnp.argsort(values)
         return v[:, order], values[order]
 
-    return of
+    return decompose
 
 
 RULES: dict[str, Callable] = {
-    "cholesky": matrices(_cholesky),
-    "triangular_solve": matrices(_triangular_solve),
-    "lu": matrices(_lu),
-    "eigh": matrices(as_traced(_eigen)),
+    "cholesky": batch_rule(_cholesky),
+    "triangular_solve": batch_rule(_triangular_solve),
+    "lu": batch_rule(_lu),
+    "eigh": batch_rule(rule_from_jax(_eigh)),
 }

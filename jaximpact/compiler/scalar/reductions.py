@@ -1,4 +1,4 @@
-"""Sums, products and orders of the numbers of small arrays."""
+"""Rules for sums, products, extremes and sorting of small arrays."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from .values import Unsupported, Value, fill_array
+from .values import Unsupported, Value, object_array
 
 
-def total(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
+def sum_entries(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
+    """Sum of scalars from left to right; the disjunction of booleans."""
     add = "or" if np.dtype(dtype) == bool else "add"
     return reduce(lambda x, y: m(add, x, y), entries, np.dtype(dtype).type(0))
 
 
 def arrange_axes(x: Value, batch: Sequence[int], contract: Sequence[int], last: bool) -> tuple[list[int], list[int]]:
-    """Axes of a product's operand in the order batch, free, contracted (or contracted before free), and the sizes of the free ones."""
+    """Permutation of an operand's axes for a product, and the sizes of the free axes.
+
+    The order is batch, free, contracted if ``last``, else batch, contracted, free.
+    """
     free = [i for i in range(len(x.shape)) if i not in (*batch, *contract)]
     return [*batch, *free, *contract] if last else [*batch, *contract, *free], [x.shape[i] for i in free]
 
@@ -35,15 +39,17 @@ def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     x = inputs[0].transpose(order_a).reshape(b, math.prod(rows), n)
     y = inputs[1].transpose(order_b).reshape(b, n, math.prod(columns))
     sums = (
-        total(m, [m("mul", x[i, j, k], y[i, k, l]) for k in range(n)], dtype)
+        sum_entries(m, [m("mul", x[i, j, k], y[i, k, l]) for k in range(n)], dtype)
         for i in range(b)
         for j in range(x.shape[1])
         for l in range(y.shape[2])  # noqa: E741
     )
-    return [fill_array((*batch, *rows, *columns), sums)]
+    return [object_array((*batch, *rows, *columns), sums)]
 
 
-def _reducer(name: str, start: Any) -> Callable:
+def _reduce_rule(name: str, start: Any) -> Callable:
+    """Rule for a reduction by the primitive ``name``; ``start`` is the result for no entries (None: by dtype)."""
+
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (x,) = inputs
         axes, out = tuple(eqn.params["axes"]), eqn.outvars[0].aval
@@ -55,13 +61,13 @@ def _reducer(name: str, start: Any) -> Callable:
                 raise Unsupported(f"{eqn.primitive.name} of nothing")
             empty = -np.inf if name == "max" else np.inf
         combine = lambda x, y: m(name, x, y)
-        return [fill_array(out.shape, (reduce(combine, row) if len(row) else out.dtype.type(empty) for row in x))]
+        return [object_array(out.shape, (reduce(combine, row) if len(row) else out.dtype.type(empty) for row in x))]
 
     return rule
 
 
-def _arg(name: str) -> Callable:
-    """Rule for argmax or argmin: the first of equal entries; NaN wins."""
+def _arg_rule(name: str) -> Callable:
+    """Rule for argmax or argmin, by the comparison ``name``: the first of equal entries; NaN beats all others."""
 
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         (axis,), dtype = eqn.params["axes"], np.dtype(eqn.params["index_dtype"])
@@ -78,39 +84,44 @@ def _arg(name: str) -> Callable:
     return rule
 
 
-def _cumulative(name: str) -> Callable:
+def _cumulative_rule(name: str) -> Callable:
+    """Rule for cumulative sums and the like, by the primitive ``name``."""
+
     def rule(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         x = np.moveaxis(inputs[0], eqn.params["axis"], 0).copy()
         backwards = eqn.params["reverse"]
         for i in range(len(x) - 2, -1, -1) if backwards else range(1, len(x)):
-            x[i, ...] = m.each(name, x[i + 1 if backwards else i - 1, ...], x[i, ...])
+            x[i, ...] = m.elementwise(name, x[i + 1 if backwards else i - 1, ...], x[i, ...])
         return [np.moveaxis(x, 0, eqn.params["axis"])]
 
     return rule
 
 
 def _sort(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
-    """Odd-even transposition sort: n passes of neighbour exchanges; stable, NaN last."""
+    """Odd-even transposition sort by one key: n passes of exchanges of neighbours; stable, NaN last."""
     if eqn.params["num_keys"] != 1:
         raise Unsupported("sort by several keys")
     axis = eqn.params["dimension"]
     arrays = [np.moveaxis(x, axis, 0).copy() for x in inputs]
     n = len(arrays[0])
-    for turn in range(n):
-        for i in range(turn % 2, n - 1, 2):
+    for passes in range(n):
+        for i in range(passes % 2, n - 1, 2):
             x, y = arrays[0][i, ...], arrays[0][i + 1, ...]
-            misplaced = m.each("and", m.each("ne", x, x), m.each("eq", y, y))
-            exchange = m.each("or", m.each("lt", y, x), misplaced)
+            misplaced = m.elementwise("and", m.elementwise("ne", x, x), m.elementwise("eq", y, y))
+            exchange = m.elementwise("or", m.elementwise("lt", y, x), misplaced)
             for a in arrays:
                 x, y = a[i, ...].copy(), a[i + 1, ...].copy()
-                a[i, ...], a[i + 1, ...] = m.each("select_n", exchange, x, y), m.each("select_n", exchange, y, x)
+                a[i, ...], a[i + 1, ...] = (
+                    m.elementwise("select_n", exchange, x, y),
+                    m.elementwise("select_n", exchange, y, x),
+                )
     return [np.moveaxis(x, 0, axis) for x in arrays]
 
 
 RULES: dict[str, Callable] = {
     "dot_general": _dot_general,
-    "reduce_sum": _reducer("add", 0), "reduce_prod": _reducer("mul", 1), "reduce_max": _reducer("max", None),
-    "reduce_min": _reducer("min", None), "reduce_and": _reducer("and", True), "reduce_or": _reducer("or", False),
-    "argmin": _arg("lt"), "argmax": _arg("gt"), "cumsum": _cumulative("add"), "cumprod": _cumulative("mul"),
-    "cummax": _cumulative("max"), "cummin": _cumulative("min"), "sort": _sort,
+    "reduce_sum": _reduce_rule("add", 0), "reduce_prod": _reduce_rule("mul", 1), "reduce_max": _reduce_rule("max", None),
+    "reduce_min": _reduce_rule("min", None), "reduce_and": _reduce_rule("and", True), "reduce_or": _reduce_rule("or", False),
+    "argmin": _arg_rule("lt"), "argmax": _arg_rule("gt"), "cumsum": _cumulative_rule("add"), "cumprod": _cumulative_rule("mul"),
+    "cummax": _cumulative_rule("max"), "cummin": _cumulative_rule("min"), "sort": _sort,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Arrays of separate numbers, constant or emitted, and the interface of an emitter."""
+"""Values of the scalar interpreter, and the interface of an emitter."""
 
 from __future__ import annotations
 
@@ -8,37 +8,41 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-Value = Any  # an object array of numbers, or a large array in an emitter's memory
+Value = Any  # a numpy object array of scalars, or a large array in an emitter's memory
 
 
 class Unsupported(Exception):
-    """Raised for a primitive or an array without a rule in compiled code; the message names it."""
+    """Raised where the compiler has no rule for a primitive or a type, or the program is too large; the message says which."""
 
 
 class Emitter(Protocol):
-    """Interface of an emitter of instructions. Its numbers have a ``dtype`` and are shared by all lanes or vary between lanes."""
+    """Interface of an emitter of instructions; its scalars have a ``dtype``, and are shared by all lanes or vary between lanes."""
 
-    memory: bool  # whether it has room for large arrays
-    small: int  # entries of an array that is numbers
+    has_memory: bool  # whether it can hold large arrays in memory
+    max_scalars: int  # entries of the largest array that is taken apart into scalars
 
     def op(self, name: str, params: Any, *values: Any) -> Any:
-        """Emits an elementwise primitive of numbers, by its jax name; ``params`` None means no parameters."""
+        """Emits an elementwise primitive of scalars, by its name in jax; ``params`` are the equation's, or None."""
 
     def constant(self, x: np.ndarray) -> Value:
-        """A constant array too large for separate numbers."""
+        """A constant array of more than ``max_scalars`` entries."""
 
-    def varies(self, x: Value) -> bool: ...
+    def varies(self, x: Value) -> bool:
+        """Whether a value differs between lanes."""
 
     def loop(
         self,
         start: list[Value],
         varies: Sequence[bool],
         continues: Callable[[list[Value]], Any],
-        turn: Callable[[list[Value]], list],
+        body: Callable[[list[Value]], list],
     ) -> list[Value]:
-        """Emits a while loop: the carry once ``continues`` is false; lanes that are done keep theirs."""
+        """Emits ``while continues(carry): carry = body(carry)``, and returns the last carry; a lane that is done keeps its own.
 
-    def choose(
+        ``varies``: mask of the carry that differs between lanes in some iteration.
+        """
+
+    def switch(
         self,
         which: Any,
         branches: Sequence[Callable],
@@ -47,50 +51,55 @@ class Emitter(Protocol):
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list:
-        """Emits a switch: results of branch number ``which`` (clamped); ``sizes`` are the branches' operation counts."""
+        """Emits ``branches[which](operands)``, with ``which`` clamped to the valid range.
 
-    def large(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a primitive with a large array among its operands or results."""
+        ``sizes``: operations of each branch; ``avals``, ``varies``: of the results, and whether they differ between lanes.
+        """
 
-    def stream(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]: ...
+    def array_primitive(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Emits an equation with a large array among its operands or results."""
+
+    def stream(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Emits the loop primitive of `compiler.stream`."""
 
     def scan(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Emits a counted loop over sequences, or one that produces sequences."""
+        """Emits a scan with xs or ys."""
 
 
-def known(x: Any) -> bool:
-    """Whether a number is a compile-time constant."""
+def is_constant(x: Any) -> bool:
+    """Whether a scalar is a compile-time constant."""
     return isinstance(x, np.generic)
 
 
-def all_known(x: Value) -> bool:
-    return isinstance(x, np.ndarray) and all(map(known, x.flat))
+def all_constant(x: Value) -> bool:
+    """Whether all entries of a value are compile-time constants."""
+    return isinstance(x, np.ndarray) and all(map(is_constant, x.flat))
 
 
-def fill_array(shape: Sequence[int], entries: Iterable[Any]) -> np.ndarray:
+def object_array(shape: Sequence[int], entries: Iterable[Any]) -> np.ndarray:
     """Object array with the given shape and entries."""
     found = np.empty(shape, object)
     found.reshape(-1)[:] = np.fromiter(entries, object, found.size)
     return found
 
 
-def one(x: Any) -> np.ndarray:
-    """A number as an array of shape ()."""
-    return fill_array((), [x])
+def scalar_array(x: Any) -> np.ndarray:
+    """A scalar as an object array of shape ()."""
+    return object_array((), [x])
 
 
-def split(x: Any) -> np.ndarray:
-    """A constant array as separate numbers."""
+def split_constant(x: Any) -> np.ndarray:
+    """A constant array as an object array of its entries."""
     x = np.asarray(x)
-    return fill_array(x.shape, x.ravel())
+    return object_array(x.shape, x.ravel())
 
 
-def join_known(x: np.ndarray, dtype: Any) -> np.ndarray:
-    """Constant numbers as a numpy array."""
+def join_constants(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Inverse of `split_constant`: an object array of constants as an array of the given dtype."""
     return np.array(list(x.flat), dtype).reshape(x.shape)
 
 
 def carried_axes(axes: Any, operands: Any) -> Any:
-    """Mask of the operands' leaves with a lane axis, from a prefix of axes 0 and None."""
+    """Mask of the leaves with a lane axis, from ``axes``: a prefix tree of ``operands`` with leaves 0 and None, as vmap's in_axes."""
     none = lambda x: x is None
     return jax.tree.map(lambda axis, x: jax.tree.map(lambda _: axis is not None, x), axes, operands, is_leaf=none)

@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from ...jaxtools import linalg
 from ...jaxtools.derivative_rules import implicit_root
-from ...jaxtools.linalg import near_one, solve_by_products
+from ...jaxtools.linalg import solve_matrix_free, solve_near_identity
 from .laws import Reaction
 
 
@@ -61,11 +61,11 @@ def _tangent_by_products(linear: Callable, y: tuple[Array, Array]) -> tuple[Arra
     none = jnp.zeros_like(y[0]), jnp.zeros_like(y[1])
     opened = linear((none[0], jnp.ones_like(y[1])))[1] != 0
     closed = lambda x: jnp.where(opened, 0, x)
-    moved = lambda jump: near_one(lambda x: linear((x, none[1]))[0], jump)
+    moved = lambda jump: solve_near_identity(lambda x: linear((x, none[1]))[0], jump)
     pushed = lambda impulse: moved(-linear((none[0], impulse))[0])
     velocity = lambda jump: closed(linear((jump, none[1]))[1])
     # open contacts have their impulse at once
     upper = moved(y[0]) + pushed(jnp.where(opened, y[1], 0))
     delassus = lambda x: velocity(pushed(closed(x)))
-    impulse = jnp.where(opened, y[1], solve_by_products(delassus, closed(y[1]) - velocity(upper)))
+    impulse = jnp.where(opened, y[1], solve_matrix_free(delassus, closed(y[1]) - velocity(upper)))
     return moved(y[0]) + pushed(impulse), impulse
