@@ -210,9 +210,31 @@ def _fixed_point(body_mask: Any, start: Sequence[bool]) -> list[bool]:
         flags = new
 
 
+def remember_by_jaxpr(function: Callable) -> Callable:
+    """A function of a jaxpr, open or closed, and hashable arguments, which remembers its results as long as the jaxpr lives.
+
+    Emission asks the same of a nested jaxpr at each level around it: without this, deep programs take the square of their depth.
+    """
+    known: WeakKeyDictionary[Jaxpr, dict] = WeakKeyDictionary()
+
+    @wraps(function)
+    def remembered(jaxpr: Any, *args: Any) -> Any:
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        results = known.setdefault(jaxpr, {})
+        if args not in results:
+            results[args] = function(jaxpr, *args)
+        return results[args]
+
+    return remembered
+
+
 def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:
     """Mask of a jaxpr's outputs that depend on the inputs and constants marked in ``given`` and ``constants``."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    return list(_varying_outputs(jaxpr, tuple(given), tuple(constants)))
+
+
+@remember_by_jaxpr
+def _varying_outputs(jaxpr: Jaxpr, given: tuple[bool, ...], constants: tuple[bool, ...]) -> list[bool]:
     flags = dict.fromkeys(jaxpr.constvars, False)
     flags.update(zip(jaxpr.constvars, constants, strict=False))
     flags.update(zip(jaxpr.invars, given, strict=True))

@@ -42,6 +42,7 @@ def found():
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_chaos_agrees_with_the_reference(found):
     reference, noise = exact_exponents(CHAOTIC, E, 0.5, 0.1, periods=4000)
     lanes = found.exponents[:LANES]

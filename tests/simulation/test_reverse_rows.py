@@ -100,9 +100,9 @@ def test_gradients_of_rows_are_those_of_xla(system, save, scheme, told):
 @pytest.mark.parametrize(
     "system, save, scheme, told",
     [
-        ("ball", "all", ji.MoreauJean(), True),
+        pytest.param("ball", "all", ji.MoreauJean(), True, marks=slow),
         ("ball", "function", ji.PaoliSchatzman(), False),
-        ("pendulum", "times", ji.PaoliSchatzman(), False),
+        pytest.param("pendulum", "times", ji.PaoliSchatzman(), False, marks=slow),
     ],
 )
 def test_gradients_of_rows_are_those_of_forward_mode(system, save, scheme, told):

@@ -298,7 +298,8 @@ def heavy(constants):
     )
 
 
-@pytest.mark.parametrize("scheme", ["PaoliSchatzman", pytest.param("MoreauJean", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["PaoliSchatzman", "MoreauJean"])
 def test_numbers_that_functions_close_over(scheme):
     names = ("force", "wall", "m")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ...jaxtools.jaxpr_tools import nested_jaxprs
+from ...jaxtools.jaxpr_tools import nested_jaxprs, remember_by_jaxpr
 from .indexing import RULES
 
 FREE_PRIMITIVES = set(RULES) - {"gather", "dynamic_slice", "dynamic_update_slice"}
@@ -30,9 +30,10 @@ def is_large(eqn: Any, max_scalars: int = MAX_SCALARS) -> bool:
     return any(math.prod(v.aval.shape) > max_scalars for v in (*eqn.invars, *eqn.outvars))
 
 
+@remember_by_jaxpr
 def cost(jaxpr: Any, max_scalars: int = MAX_SCALARS) -> int:
     """Estimated number of scalar operations of a jaxpr, with each loop body counted once."""
-    return sum(_equation_cost(eqn, max_scalars) for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns)
+    return sum(_equation_cost(eqn, max_scalars) for eqn in jaxpr.eqns)
 
 
 def _equation_cost(eqn: Any, max_scalars: int) -> int:
