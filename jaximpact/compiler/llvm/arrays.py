@@ -90,14 +90,12 @@ def counted_loop(
     before, inside, after = w.block, w.fresh_name("turn"), w.fresh_name("turned")
     w.jump(inside)
     w.begin_block(inside)
-    line = len(w.lines)
     with w.scope(w.active):
-        i, *now = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in (first or long_constant(0), *start)]
+        i, *now = phis = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in (first or long_constant(0), *start)]
         new = body(i, now)
         following = w.op("add", i, long_constant(1))
         more = w.op("icmp slt", following, long_constant(n), dtype=bool)
-        for k, x in enumerate([following, *new]):
-            w.lines[line + k] += f", [ {x.name}, %{w.block} ]"
+        w.close_loop(phis, [following, *new])
         w.branch(more, inside, after)
     w.begin_block(after)
     return new

@@ -23,7 +23,7 @@ from ..scalar.cost import MAX_SCALARS
 from . import array_rules, arrays, predicates
 from .arrays import LargeArray
 from .elementwise import RULES
-from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant
+from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant, join_lines
 
 MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 FUNCTION_NAME = "motion"
@@ -48,18 +48,18 @@ class ProgramText(NamedTuple):
     work: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StreamEntry:
     """A value that a stream yields in every iteration, and where it can be stored.
 
     Attributes:
         x: the value.
-        line: index of the line of IR, in the loop's body, that its store is written to.
+        stores: lines reserved in the loop's body for its store.
         place: IR name of the position of (row, first lane) in one entry's results.
     """
 
     x: LaneValue
-    line: int
+    stores: list
     place: str
 
     @property
@@ -144,11 +144,9 @@ class LLVMEmitter:
         counter, self.counter = self.counter, None
         if counter:
             w.emit(f"store volatile i64 0, ptr {counter}, align 8")
-        w.lines.append("")  # loop-invariant instructions are hoisted to this line
         with w.loop_scope(w.active):
             w.jump(head)
             w.begin_block(head)
-            first = len(w.lines)
             phis = [w.phi(x.dtype, x.is_vector, [(x, before)]) for x in scalars]
             carry = self.unflatten(start, phis)
             more = self.as_value(continues(carry))
@@ -167,9 +165,7 @@ class LLVMEmitter:
                 if more.is_vector:
                     new = [w.select(more, x, y) for x, y in zip(new, phis, strict=True)]
                 self.store_large(start, found, more if more.is_vector else None)
-                # the phi nodes get their second source, the carry at the end of the body
-                for i, x in enumerate(new):
-                    w.lines[first + i] += f", [ {x.name}, %{w.block} ]"
+                w.close_loop(phis, new)
                 w.jump(head)
         w.begin_block(after)
         self.counter = counter
@@ -243,8 +239,7 @@ class LLVMEmitter:
         results = [w.reserve(1, x.dtype, True) for x in now]
         for place, x in zip(results, now, strict=True):
             w.store(place, x)
-        w.lines.append("")  # for stores of the vectors that the branch reads
-        store_line = len(w.lines) - 1
+        stores = w.reserve_lines()  # of the vectors that the branch reads
 
         def run_register(i: LaneValue, _: list[LaneValue]) -> list[LaneValue]:
             with w.register_scope(self.register) as view:
@@ -252,15 +247,14 @@ class LLVMEmitter:
                 inside, after = w.fresh_name("inside"), w.fresh_name("outside")
                 w.branch(w.any_lane(mask), inside, after)
                 w.begin_block(inside)
-                w.lines.append("")  # for loads of their parts
-                load_line = len(w.lines) - 1
+                view.reserve(stores)
                 part = lambda y: view.part_of(y) if isinstance(y, LaneValue) else y
                 with w.scope(mask):
                     found = self.flatten(branch([object_array(x.shape, map(part, x.flat)) for x in operands]), varies)
                     for place, x in zip(results, found, strict=True):
                         address = w.address(place, x.dtype, is_vector=True, place=i)
                         w.store(address, w.select(mask, x, w.load(address, x.dtype, True)))
-                view.emit_parts(store_line, load_line, i)
+                view.emit_parts(i)
                 w.jump(after)
                 w.begin_block(after)
             return []
@@ -315,8 +309,8 @@ class LLVMEmitter:
             found[carried:] = map(arrays.as_scalars, found[carried:])
             place = w.op("add", w.op("mul", i, LaneValue("%row", LONG, False)), LaneValue("%lane", LONG, False)).name
             scalars = [w.as_vector(self.as_value(x)) for y in found[carried:] for x in y.flat]
-            w.lines.append("")  # for the stores
-            entries = iter(StreamEntry(x, len(w.lines) - 1, place) for x in scalars)
+            stores = w.reserve_lines()
+            entries = iter(StreamEntry(x, stores, place) for x in scalars)
             rows[:] = [object_array(x.shape, [next(entries) for _ in range(x.size)]) for x in found[carried:]]
             return [object_array((), [w.op("add", i, constant(1, LONG))]), *found[:carried]]
 
@@ -364,9 +358,8 @@ def emit(
     targets = [load_pointer(w, "results", i) for i in range(len(jaxpr.outvars))]
     w.jump("block")
     w.begin_block("block")
-    w.emit("%number = phi i64 [ 0, %entry ], [ %next, %BACK ]")
-    head = len(w.lines) - 1
-    w.emit(f"%lane = mul i64 %number, {width}")
+    number = w.phi(LONG, False, [(constant(0, LONG), "entry")])
+    w.emit(f"%lane = mul i64 {number.name}, {width}")
     if width > e.register:  # the padding of the last vector selects no branch
         indices = w.lane_indices(LaneValue("%lane", LONG, False))
         e.live = w.op("icmp slt", indices, LaneValue("%lanes", LONG, False), dtype=BOOL)
@@ -378,9 +371,9 @@ def emit(
         _store_result(e, target, arrays.scalars_if_small(e, x)) or e.is_empty_row(x)
         for target, x in zip(targets, found, strict=True)
     ]
-    w.emit("%next = add i64 %number, 1")
+    w.emit(f"%next = add i64 {number.name}, 1")
     w.emit("%more = icmp slt i64 %next, %blocks")
-    w.lines[head] = w.lines[head].replace("BACK", w.block)
+    w.close_loop([number], [LaneValue("%next", LONG, False)])
     w.emit("br i1 %more, label %block, label %done")
     w.begin_block("done")
     w.emit("ret void")
@@ -389,7 +382,7 @@ def emit(
 
 def _module_text(w: Writer) -> str:
     """IR of a module: the function `FUNCTION_NAME` with the writer's lines, and what it calls."""
-    body = "\n".join([*w.entry_lines, *w.lines])
+    body = join_lines([*w.entry_lines, *w.lines])
     others = "\n".join(w.declared.values())
     # spilled vectors lie on the stack: aligned to a cache line, none of them crosses two
     opening = f"define void @{FUNCTION_NAME}({FUNCTION_PARAMETERS}) nounwind alignstack(64) {{"
@@ -444,15 +437,14 @@ def _store_entry(e: LLVMEmitter, target: str, entry: LaneValue, x: LaneValue) ->
 
 
 def _store_stream_entry(w: Writer, target: str, j: int, row: StreamEntry, x: LaneValue) -> None:
-    """Writes the store of entry j of a stream's rows into the line that the loop's body reserved for it."""
-    outside, w.lines = w.lines, []
+    """Writes the store of entry j of a stream's rows into the lines that the loop's body reserved for it."""
+    outside, w.lines = w.lines, row.stores
     name = "%" + w.fresh_name("p")
     w.emit(f"{name}.skip = mul i64 %rows, {j}")
     w.emit(f"{name}.from = mul i64 {name}.skip, %row")
     w.emit(f"{name}.to = add i64 {name}.from, {row.place}")
-    # the line is in an earlier block: results of later blocks are not available there, and its own are not here
+    # the lines are in an earlier block: results of later blocks are not available there, and its own are not here
     available, w.available = w.available, [{}]
     w.store(w.address(target, x.dtype, is_vector=False, place=f"i64 {name}.to"), x)
     w.available = available
-    inside, w.lines = w.lines, outside
-    w.lines[row.line] = "\n".join(filter(None, [w.lines[row.line], *inside]))
+    w.lines = outside

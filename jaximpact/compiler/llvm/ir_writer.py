@@ -84,16 +84,31 @@ class Loop:
     """A loop that is being written.
 
     Attributes:
-        lines, line: the line before the loop, to which loop-invariant instructions are hoisted.
+        before: lines reserved before the loop, to which loop-invariant instructions are hoisted.
         available: results that are available there, by instruction.
     """
 
-    lines: list[str]
-    line: int
+    before: list
     available: dict
 
-    def hoist(self, text: str) -> None:
-        self.lines[self.line] = "\n".join(filter(None, [self.lines[self.line], text]))
+
+@dataclass(frozen=True, slots=True)
+class PhiNode:
+    """A line of IR with a phi node, whose sources are known one after the other."""
+
+    head: str
+    sources: list[str]
+
+    def add(self, x: LaneValue, label: str) -> None:
+        self.sources.append(f"[ {x.name}, %{label} ]")
+
+    def __str__(self) -> str:
+        return f"  {self.head} {', '.join(self.sources)}"
+
+
+def join_lines(lines: list) -> str:
+    """Text of lines: instructions, phi nodes, and lists of lines that were reserved (`Writer.reserve_lines`)."""
+    return "\n".join(filter(None, (join_lines(x) if isinstance(x, list) else str(x) for x in lines)))
 
 
 class Writer:
@@ -105,7 +120,8 @@ class Writer:
     def __init__(self, width: int, fused: bool) -> None:
         self.width = width
         self.fused = fused  # whether the processor has fused multiply-add
-        self.lines: list[str] = []
+        self.lines: list = []  # see `join_lines`
+        self.phi_nodes: dict[str, PhiNode] = {}  # by the name of their value
         self.block = "entry"  # label of the current basic block
         self.declared: dict[
             str, str
@@ -156,7 +172,7 @@ class Writer:
             depth = max((self.depth.get(name, depth) for name in SSA_NAME.findall(instruction)), default=depth)
         self.depth[found.name] = depth
         if depth < len(self.loops):
-            self.loops[depth].hoist(line)
+            self.loops[depth].before.append(line)
             self.loops[depth].available[instruction, dtype] = found
         else:
             self.lines.append(line)
@@ -169,6 +185,12 @@ class Writer:
             if key in scope:
                 return scope[key]
         return None if self.register_view is None else self.register_view.lookup(key)
+
+    def reserve_lines(self) -> list:
+        """Reserves a place here for lines that are known later, and returns the list that takes them."""
+        found: list = []
+        self.lines.append(found)
+        return found
 
     def emit(self, instruction: str) -> None:
         """Writes a line: an instruction with side effects, or with a name of its own."""
@@ -236,7 +258,7 @@ class Writer:
             head = (
                 f"define internal {self.type_of(x)} {function}({self.type_of(x)} %x) noinline nounwind memory(none) {{"
             )
-            self.declared[function] = "\n".join([head, *inside.lines, f"  ret {inside.typed_name(found)}", "}"])
+            self.declared[function] = join_lines([head, *inside.lines, f"  ret {inside.typed_name(found)}", "}"])
         return self.emit_value(x.dtype, x.is_vector, f"call {self.type_of(x)} {function}({self.typed_name(x)})")
 
     def type_suffix(self, x: LaneValue) -> str:
@@ -333,8 +355,8 @@ class Writer:
 
     @contextmanager
     def loop_scope(self, active: LaneValue | None) -> Iterator[None]:
-        """Scope of a loop: invariant instructions in it are hoisted to the line before, which must be empty."""
-        self.loops.append(Loop(self.lines, len(self.lines) - 1, self.available[-1]))
+        """Scope of a loop: invariant instructions in it are hoisted to lines that are reserved here."""
+        self.loops.append(Loop(self.reserve_lines(), self.available[-1]))
         try:
             with self.scope(active):
                 yield
@@ -388,9 +410,16 @@ class Writer:
     def phi(self, dtype: Any, is_vector: bool, sources: Sequence[tuple[LaneValue, str]]) -> LaneValue:
         """Emits a phi node with pairs of a value and the label of the block that it comes from."""
         found = LaneValue("%" + self.fresh_name(), np.dtype(dtype), is_vector)
-        parts = ", ".join(f"[ {x.name}, %{label} ]" for x, label in sources)
-        self.lines.append(f"  {found.name} = phi {self.type_of(found)} {parts}")
+        self.phi_nodes[found.name] = node = PhiNode(f"{found.name} = phi {self.type_of(found)}", [])
+        for x, label in sources:
+            node.add(x, label)
+        self.lines.append(node)
         return found
+
+    def close_loop(self, phis: Sequence[LaneValue], carry: Sequence[LaneValue]) -> None:
+        """Gives phi nodes at the head of a loop their last source, the carry at the end of the current block."""
+        for phi, x in zip(phis, carry, strict=True):
+            self.phi_nodes[phi.name].add(x, self.block)
 
 
 class RegisterView:
@@ -401,6 +430,7 @@ class RegisterView:
 
     def __init__(self, w: Writer, width: int) -> None:
         self.w, self.available, self.full_width, self.width = w, w.available, w.width, width
+        self.stores, self.loads, self.first = list[str](), list[str](), 0  # see `reserve`
         self.parts: dict[LaneValue, LaneValue] = {}  # vector -> the register's part of it
         self.vectors: dict[str, LaneValue] = {}  # name of a part -> vector
 
@@ -434,25 +464,24 @@ class RegisterView:
                 return self.part_of(found) if isinstance(found, LaneValue) else tuple(map(self.part_of, found))
         return None
 
-    def emit_parts(self, store_line: int, load_line: int, i: LaneValue) -> None:
-        """Writes the stores of the vectors whose parts are used after ``load_line``, and the loads of register i's parts.
+    def reserve(self, stores: list) -> None:
+        """Reserves lines for the loads of parts here, at the beginning of the blocks; those for the ``stores`` are before them."""
+        self.stores, self.loads, self.first = stores, self.w.reserve_lines(), len(self.w.lines)
 
-        The stores go to the line ``store_line`` before the blocks, the loads to ``load_line`` at their beginning.
-        """
+    def emit_parts(self, i: LaneValue) -> None:
+        """Writes the stores of the vectors whose parts the blocks use, and the loads of register i's parts, into the reserved lines."""
         w = self.w
-        used = set(SSA_NAME.findall("\n".join(w.lines[load_line:])))
+        used = set(SSA_NAME.findall(join_lines(w.lines[self.first :])))
         pairs = [(x, part) for x, part in self.parts.items() if part.name in used]
-        stores, loads = list[str](), list[str]()
         before = w.lines, w.width, w.register_view
         w.register_view = None
         w.available.append({})  # these results are available nowhere else
         for x, part in pairs:
-            w.lines, w.width = stores, self.full_width
+            w.lines, w.width = self.stores, self.full_width
             place = w.reserve(1, x.dtype, True)
             w.store(place, x)
-            w.lines, w.width = loads, self.width
+            w.lines, w.width = self.loads, self.width
             found = w.load(w.address(place, x.dtype, is_vector=True, place=i), x.dtype, True)
-            loads[-1] = loads[-1].replace(f"{found.name} =", f"{part.name} =")
+            w.emit(f"{part.name} = bitcast {w.typed_name(found)} to {w.type_of(part)}")
         w.available.pop()
         w.lines, w.width, w.register_view = before
-        w.lines[store_line], w.lines[load_line] = "\n".join(stores), "\n".join(loads)
