@@ -11,10 +11,11 @@ import hashlib
 import logging
 import os
 import stat
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+
+from ..jaxtools.operating_system import is_own, user_cache_folder
 
 CACHE_VARIABLE = "JAXIMPACT_CACHE"  # a folder, or "off"
 MAX_CACHE_BYTES = 256 * 2**20  # beyond it the least recently used files are removed
@@ -29,14 +30,7 @@ def folder() -> Path | None:
         return None
     if asked:
         return _trusted_folder(Path(asked).expanduser())
-    if sys.platform == "darwin":
-        base = Path("~/Library/Caches").expanduser()
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or "~/AppData/Local").expanduser()
-    else:
-        given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        base = given if given.is_absolute() else Path("~/.cache").expanduser()
-    return _trusted_folder(base / "jaximpact")
+    return _trusted_folder(user_cache_folder() / "jaximpact")
 
 
 @cache
@@ -54,10 +48,7 @@ def _trusted_folder(path: Path) -> Path | None:
 
 def _is_mine(found: os.stat_result) -> bool:
     """Whether a file belongs to this user and nobody else may write to it; False for a symbolic link."""
-    if stat.S_ISLNK(found.st_mode):
-        return False
-    # on Windows a folder within the user's own inherits its access rights
-    return sys.platform == "win32" or (found.st_uid == os.geteuid() and not found.st_mode & 0o022)
+    return not stat.S_ISLNK(found.st_mode) and is_own(found)
 
 
 def load(key: str) -> bytes | None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from .operating_system import free_host_memory
 from .warnings import remark
 
 MAX_COUNT = 2**31 - 2  # largest count of steps or anything else: loops count in int32, up to count + 1
@@ -111,18 +109,7 @@ def free_memory() -> float:
     if jax.default_backend() != "cpu":
         stats = jax.local_devices()[0].memory_stats() or {}
         return stats.get("bytes_limit", np.inf) - stats.get("bytes_in_use", 0)
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        free = 1024.0 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
-    except (OSError, KeyError, ValueError):
-        # no /proc (macOS): all physical memory
-        known = os.name == "posix" and "SC_PHYS_PAGES" in os.sysconf_names
-        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")) if known else np.inf
-    # a container's limit, of version 2 and 1 of control groups; "max" is no number and is skipped
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with suppress(OSError, ValueError):
-            free = min(free, float(Path(limit).read_text()))
-    return free
+    return free_host_memory()
 
 
 def _is_none(x: Any) -> bool:

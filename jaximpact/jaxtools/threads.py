@@ -18,6 +18,8 @@ import jax
 import numpy as np
 from jax.extend.core import get_opaque_trace_state
 
+from .operating_system import core_count
+
 try:
     from jax._src.xla_bridge import backends_are_initialized
 except ImportError:  # pragma: no cover - another jax: a fork is not recognised
@@ -39,7 +41,7 @@ def _after_fork() -> None:
     _idle_queues.clear()  # a fork does not copy the threads that serve these queues
 
 
-if os.name == "posix":
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
@@ -177,11 +179,6 @@ def worker_count(steps: float = np.inf) -> int:
     return (
         core_count() if steps > INTERRUPTIBLE_STEPS and jax.default_backend() == "cpu" and has_default_context() else 1
     )
-
-
-def core_count() -> int:
-    """Number of processor cores available to this process; one if unknown."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
 def make_executor(threads: int, steps: float = np.inf) -> Executor:

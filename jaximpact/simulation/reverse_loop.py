@@ -24,7 +24,7 @@ from ..compiler.llvm.xla_ffi import lane_pool, register_target
 from ..compiler.scalar import Unsupported
 from ..compiler.stream import stream
 from ..jaxtools.jaxpr_tools import contains_primitive, inline_calls
-from ..jaxtools.threads import core_count
+from ..jaxtools.operating_system import core_count
 from ..jaxtools.trace_context import without_collection
 from .account import Account
 from .backends import without_rows

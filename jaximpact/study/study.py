@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ..jaxtools.argument_checks import check_counts, check_kind, is_number
-from ..jaxtools.threads import core_count
+from ..jaxtools.operating_system import core_count
 from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.contact import ContactSolver
 from ..mechanics.problem import Problem

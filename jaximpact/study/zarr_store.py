@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..jaxtools import operating_system
 from ..results.safe_reading import check_arrays, check_folder, check_tree, printable, printable_all, read_json, wrong
 from .design import Blocks
 from .importing import require
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 HOME = ".study"  # what is not Zarr: the record, the marks of finished chunks, the lock
 MAX_CODEC_BYTES = 2**31 - 1  # bytes that a codec takes
-LOCKED_BY = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no other file, and no waiting for a pipe
 CANNOT_FLUSH = (errno.EINVAL, errno.ENOTSUP)  # what some file systems say to flushing a directory
 RESTORE = "restore it from a copy; the arrays are still read by xarray"
 
@@ -190,12 +190,10 @@ class ZarrStore(Store):
         The lock belongs to the operating system, which drops it when the process ends for whatever reason; the file names its
         holder. Whether a process on another host is alive cannot be known: ``unlock`` takes over its lock.
         """
-        import fcntl
-
         self._prepare()
         host = socket.gethostname()
         try:
-            file = os.open(self._home / "lock", LOCKED_BY, 0o644)
+            file = operating_system.open_lock_file(self._home / "lock")
         except OSError as error:
             raise self._write_error(error) from error
         try:
@@ -203,7 +201,7 @@ class ZarrStore(Store):
             if not stat.S_ISREG(about.st_mode) or about.st_nlink != 1:
                 raise ValueError(f"{self._home / 'lock'} is not a regular file with a single name: remove it")
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                operating_system.lock(file)
             except BlockingIOError:
                 words = _words(_holder(file))
                 raise RuntimeError(f"{self.path} is being computed by {words}: wait for it, or stop it") from None
@@ -354,6 +352,8 @@ class ZarrStore(Store):
 
     def _synchronise(self, path: str | os.PathLike[str]) -> None:
         """Flushes a file or the entries of a directory to the disk."""
+        if os.path.isdir(path) and not operating_system.flushes_directories():
+            return
         descriptor = os.open(path, os.O_RDONLY)
         try:
             self._flush(descriptor)
@@ -384,7 +384,8 @@ def _checksum(path: Path) -> str:
 def _holder(lock: int) -> dict[str, str]:
     """Holder of the lock; empty if a killed process left an incomplete line."""
     try:
-        found = json.loads(os.pread(lock, 4096, 0) or b"{}")
+        os.lseek(lock, 0, os.SEEK_SET)
+        found = json.loads(os.read(lock, 4096) or b"{}")
     except (ValueError, RecursionError):
         return {}
     return {} if wrong(found, {str: object}) else {key: printable(str(x)) for key, x in found.items()}
@@ -396,4 +397,5 @@ def _words(who: Mapping[str, str]) -> str:
 
 def _rewrite(descriptor: int, text: str) -> None:
     os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, text.encode(), 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, text.encode())

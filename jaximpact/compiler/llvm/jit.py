@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
+from ...jaxtools.operating_system import is_windows, math_library
 from .. import disk_cache as cache
 from ..scalar import Unsupported
 from .elementwise import LIBRARY
@@ -54,7 +55,7 @@ class Host:
         self.new_machine = partial(target.create_target_machine, cpu=self.cpu, features=self.features, opt=2, jit=True)
         self.machine = self.new_machine()
         self.versions = f"{llvmlite.__version__} {binding.llvm_version_info}"
-        library, self.process = ctypes.CDLL(ctypes.util.find_library("m")), ctypes.CDLL(None)
+        library, self.process = math_library(), ctypes.CDLL(None)
         for name in ("sin", "cos", "fmod", "pow", *LIBRARY.values()):
             for symbol in (name, name + "f"):
                 binding.add_symbol(symbol, ctypes.cast(getattr(library, symbol), ctypes.c_void_p).value)
@@ -124,8 +125,10 @@ def host() -> Host:
     """The compiler for this processor.
 
     Raises:
-        ImportError: llvmlite is not installed, or does not support the processor.
+        ImportError: llvmlite is not installed, or does not support the processor; or this is Windows.
     """
+    if is_windows():
+        raise ImportError("nobody has tried native code on Windows")
     import llvmlite.binding
 
     try:

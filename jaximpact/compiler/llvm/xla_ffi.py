@@ -20,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...jaxtools.threads import core_count
+from ...jaxtools.operating_system import core_count
 from ...version import __version__ as version
 from .call import NativeProgram, compile_lanes
 from .emitter import FUNCTION_NAME
