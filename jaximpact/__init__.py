@@ -13,6 +13,7 @@ from .mechanics.status import Status
 from .results import Sensitivities, Solution, with_names
 from .results.files import load
 from .results.save import Events, Save
+from .simulation.assemble import assemble
 from .simulation.ensemble import ensemble
 from .simulation.sensitivities import sensitivities
 from .simulation.solve import solve
@@ -44,6 +45,7 @@ __all__ = [
     "Status",
     "Study",
     "Until",
+    "assemble",
     "bodies",
     "check_hypotheses",
     "convergence",

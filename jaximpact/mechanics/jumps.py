@@ -73,7 +73,7 @@ def steep_status(traits: Traits, problem: Problem, motion: Motion, state: Any) -
     if traits.explicit <= 0 or not traits.damping or not of_velocity:
         return None
     t = motion.time(state.n)
-    metric = Metric.at(problem, q, args)
+    metric = Metric.at(problem, q, args, t)
     # a little beyond rest, where forces that saturate have done so: what a force of 1 makes in a step, v < h, is seen
     beyond = problem.generalised_force(t, q, -0.1 * v, args) - problem.generalised_force(t, q, v, args)
     answer = (2 / 1.1 * motion.h) * beyond
@@ -100,7 +100,7 @@ def _led_to(
     forces cancel, and no state is beyond.
     """
     args, (t, q, v) = motion.args, start
-    metric = Metric.at(problem, q, args)
+    metric = Metric.at(problem, q, args, t)
     free, jump = motion.h * acceleration(problem, metric, t, q, v, args), jnp.zeros_like(v)
     if problem.constraints is not None:
         jump = linearise(problem, metric, t, q, args).jump(impulse)

@@ -16,9 +16,10 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
+from ..jaxtools.jacobians import value_and_jacobian
+from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
 
-SMALL = 8  # coordinates up to which tangents are pushed through all at once
 CANCELLING = 1e-6  # by how much the cosine between two sides of a joint may differ from -1
 STEPS = 1024  # over which the speeds of a motion become lengths of its own
 ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal (it is O(h) off where they turn)
@@ -29,22 +30,28 @@ class Metric(NamedTuple):
 
     ``matrix`` is None (identity), a scalar, a (d,) diagonal, a (d, d) matrix, or the blocks (N, D, D) of one that is block-diagonal;
     ``factor`` the factor of a matrix, or of each block, see `linalg.factorise` (or an inverse, for the iteration matrix of an implicit scheme: see ``from_iteration_matrix``).
+    With ``joints`` the response to forces and impulses keeps them; ``restoring`` (d, j), of an iteration matrix, is what restores their velocities.
     """
 
     matrix: Array | None
     factor: Array | None = None
     inverse: Array | None = None
+    joints: Joints | None = None
+    restoring: Array | None = None
 
     def times(self, x: Array) -> Array:
         """M x."""
         return mass_times(self.matrix, x)
 
     def solve(self, x: Array) -> Array:
-        """M^-1 x for x of shape (d,) or (d, k)."""
-        if self.matrix is None:
-            return x
+        """M^-1 x for x of shape (d,) or (d, k), or P x where there are joints (`mechanics.joints`)."""
         if self.inverse is not None:
             return self.inverse @ x
+        return self._unjointed(x) if self.joints is None else self.joints.project(self._unjointed(x))
+
+    def _unjointed(self, x: Array) -> Array:
+        if self.matrix is None:
+            return x
         if self.factor is not None and self.matrix.ndim == 3:
             of_bodies = x.reshape(*self.matrix.shape[:2], *x.shape[1:])
             return jax.vmap(linalg.spd_solve)(self.matrix, self.factor, of_bodies).reshape(x.shape)
@@ -69,9 +76,21 @@ class Metric(NamedTuple):
         small = 1e4 * jnp.finfo(self.matrix.dtype).eps * jnp.max(_diagonals(self.matrix))
         return ~jnp.any(jnp.abs(self.matrix - jnp.swapaxes(self.matrix, -1, -2)) > small)
 
+    def restore(self, rates: Array) -> Array:
+        """The velocity (d,) that changes joint velocities by ``rates`` (j,)."""
+        assert self.joints is not None
+        return self.joints.restore(rates) if self.restoring is None else self.restoring @ rates
+
     @classmethod
-    def at(cls, problem: Problem, q: Array, args: Any) -> Metric:
-        """The metric of a problem's mass matrix at q."""
+    def at(cls, problem: Problem, q: Array, args: Any, t: ArrayLike | None = None) -> Metric:
+        """The metric of a problem's mass matrix at q; with a time t, which joints may depend on, the one whose `solve` keeps them."""
+        metric = cls._of_mass(problem, q, args)
+        if problem.joints is None or t is None:
+            return metric
+        return metric._replace(joints=Joints.at(problem, metric.solve, t, q, args))
+
+    @classmethod
+    def _of_mass(cls, problem: Problem, q: Array, args: Any) -> Metric:
         mass = problem.mass(q, args) if callable(problem.mass) else problem.mass
         if mass is None:
             return cls(None)
@@ -81,9 +100,16 @@ class Metric(NamedTuple):
         return cls(mass, linalg.factorise(lax.stop_gradient(mass))) if mass.ndim == 2 else cls(mass)
 
     @classmethod
-    def from_iteration_matrix(cls, matrix: Array) -> Metric:
-        """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..."""
-        return cls(matrix, inverse=linalg.inverse(matrix))
+    def from_iteration_matrix(cls, matrix: Array, joints: Joints | None = None) -> Metric:
+        """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..., which keeps the joints."""
+        if joints is None:
+            return cls(matrix, inverse=linalg.inverse(matrix))
+        d, kept = matrix.shape[0], joints.independent()
+        rows = jnp.where(kept[:, None], joints.jacobian, 0)
+        # a dependent row has a multiplier of its own, which is zero
+        spare = jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
+        both = linalg.inverse(jnp.block([[matrix, -rows.T], [rows, spare]]))
+        return cls(matrix, inverse=both[:d, :d], joints=joints, restoring=jnp.where(kept[None, :], both[:d, d:], 0))
 
 
 def _diagonals(matrix: Array) -> Array:
@@ -227,18 +253,7 @@ def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | 
         f = problem.gaps(t, x, args)
         return f if rows is None else f[rows]
 
-    d, m = q.shape[0], problem.count(t, q, args) if rows is None else rows.shape[0]
-    if m < d or d <= SMALL:
-        both = lambda x: (gaps(x),) * 2
-        try:
-            matrix, f = (jax.jacrev if m < d else jax.jacfwd)(both, has_aux=True)(q)
-        except ValueError:
-            # a while_loop has a derivative in forward mode only
-            matrix, f = jax.jacfwd(both, has_aux=True)(q)
-        return f, matrix
-    # one tangent after the other: a batch of them gathers and sorts by index, many times slower
-    f, tangent = jax.linearize(gaps, q)
-    return f, lax.map(tangent, jnp.eye(d, dtype=q.dtype)).T
+    return value_and_jacobian(gaps, q, problem.count(t, q, args) if rows is None else rows.shape[0])
 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:
@@ -349,5 +364,19 @@ def closure(
 
 
 def acceleration(problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
-    """M^-1 g(t, q, v), (d,)."""
-    return metric.solve(problem.generalised_force(t, q, v, args))
+    """M^-1 g(t, q, v), (d,), or the acceleration that keeps the joints."""
+    return joint_acceleration(problem, metric, t, q, v, args)[0]
+
+
+def joint_acceleration(
+    problem: Problem, metric: Metric, t: ArrayLike, q: Array, v: Array, args: Any
+) -> tuple[Array, Array | None]:
+    """Acceleration (d,) without contact forces, and the joints' forces (j,); None without joints."""
+    force = problem.generalised_force(t, q, v, args)
+    free = metric.solve(force)
+    if problem.joints is None:
+        return free, None
+    if metric.joints is None:
+        raise ValueError("the metric of an acceleration with joints is Metric.at(problem, q, args, t)")
+    turning = joint_turning(problem, t, q, v, args)
+    return free - metric.restore(turning), metric.joints.reaction(force) - metric.joints.forces(turning)

@@ -24,8 +24,10 @@ from .labels import Labels
 Force = Callable[[Any, Array, Array, Any], Array]
 Constraints = Callable[[Any, Array, Any], Array]
 Energy = Callable[[Any, Array, Array, Any], Array]
+Equations = Callable[[Any, Array, Any], Array]
 NAMING = ("coordinates", "contacts", "units")
-FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING)
+FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING, "joints")
+OPTIONAL = (*NAMING, "joints")  # that are not spoken of where there are none
 
 
 class OfBodies:
@@ -47,7 +49,7 @@ class OfBodies:
 
 @jax.tree_util.register_pytree_with_keys_class
 class Problem:
-    """A mechanical system with perfect unilateral constraints.
+    """A mechanical system with perfect unilateral constraints and, where they are given, joints.
 
     Args:
         force: ``force(t, q, v, args) -> (d,)``, generalised force g [N or N m].
@@ -61,6 +63,8 @@ class Problem:
             messages, tables and pictures.
         units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``. Times are in s.
             Nothing is converted.
+        joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. Start motions on
+            them, see `assemble`. Rows that follow from others do no harm.
 
     Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
     derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.
@@ -71,13 +75,14 @@ class Problem:
         ...                constraints=lambda t, q, args: q, restitution=0.8)
     """
 
-    __slots__ = ("force", "constraints", "mass", "restitution", "energy", "naming")
+    __slots__ = ("force", "constraints", "mass", "restitution", "energy", "naming", "joints")
     force: Force
     constraints: Constraints | None
     mass: Any
     restitution: Any
     energy: Energy | None
     naming: Labels
+    joints: Equations | None
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class Problem:
         coordinates: Sequence[str] | None = None,
         contacts: Sequence[str] | None = None,
         units: str | Mapping[str, str] | None = None,
+        joints: Equations | None = None,
     ) -> None:
         if not callable(force):
             raise TypeError(f"force must be a function force(t, q, v, args) -> (d,), got {type(force).__name__}")
@@ -103,8 +109,16 @@ class Problem:
             )
         if isinstance(restitution, str) or callable(restitution):
             raise TypeError("restitution must be a number in [0, 1] or one number per contact")
+        if joints is not None and not callable(joints):
+            raise TypeError(
+                f"joints must be a function joints(t, q, args) -> (j,) or None, got {type(joints).__name__}"
+            )
+        if joints is not None and isinstance(constraints, OfBodies):
+            raise ValueError(
+                "joints: bodies of jaximpact.bodies take none; state the same bodies by one dense function of gaps"
+            )
         labels = Labels.of(coordinates, contacts, units)
-        self._set(force, constraints, mass, restitution, energy, labels)
+        self._set(force, constraints, mass, restitution, energy, labels, joints)
 
     def _set(self, *values: Any) -> None:
         for name, value in zip(self.__slots__, values, strict=True):
@@ -117,7 +131,7 @@ class Problem:
         parts = []
         for name in FIELDS:
             value = getattr(self, name)
-            if name not in NAMING or value is not None:
+            if name not in OPTIONAL or value is not None:
                 parts.append(f"{name}={getattr(value, '__name__', value)!s}")
         return f"Problem({', '.join(parts)})"
 
@@ -186,6 +200,16 @@ class Problem:
             return 0
         return shape_of_result(as_array, self.constraints, np.zeros((), q.dtype), q, args).shape[0]
 
+    def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:
+        """c(t, q), shape (j,), in the dtype of q; zero where the joints hold."""
+        return jnp.asarray(self.joints(t, q, args), q.dtype)  # type: ignore[misc]
+
+    def joint_count(self, t: ArrayLike, q: Array, args: Any) -> int:
+        """Number of joint equations j."""
+        if self.joints is None:
+            return 0
+        return shape_of_result(as_array, self.joints, np.zeros((), q.dtype), q, args).shape[0]
+
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """g(t, q, v), shape (d,), in the dtype of q."""
         return jnp.asarray(self.force(t, q, v, args), q.dtype)
@@ -194,15 +218,17 @@ class Problem:
     def tree_flatten_with_keys(self) -> tuple[tuple, tuple]:
         key = jax.tree_util.GetAttrKey
         numeric = None if callable(self.mass) else self.mass
-        static = (self.force, self.constraints, self.mass if callable(self.mass) else None, self.energy, self.naming)
+        mass = self.mass if callable(self.mass) else None
+        static = (self.force, self.constraints, mass, self.energy, self.naming, self.joints)
         return ((key("restitution"), self.restitution), (key("mass"), numeric)), static
 
     @classmethod
     def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
-        force, constraints, mass_function, energy, labels = static
+        force, constraints, mass_function, energy, labels, joints = static
         restitution, numeric = leaves
         self = object.__new__(cls)
-        self._set(force, constraints, numeric if mass_function is None else mass_function, restitution, energy, labels)
+        mass = numeric if mass_function is None else mass_function
+        self._set(force, constraints, mass, restitution, energy, labels, joints)
         return self
 
     # constructors
@@ -219,7 +245,7 @@ class Problem:
 
         The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
         terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
-        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units.
+        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units; and joints.
         """
 
         recorded_lagrangian = replay_jaxpr(lagrangian)
@@ -261,7 +287,7 @@ class Problem:
         """Problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
 
         g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V. ``naming``:
-        coordinates, contacts, units.
+        coordinates, contacts, units; and joints.
         """
 
         given = mass
@@ -301,7 +327,7 @@ class Problem:
     ) -> Problem:
         """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
 
-        ``naming``: coordinates, contacts, units.
+        ``naming``: coordinates, contacts, units; and joints.
         """
 
         given = mass

@@ -38,6 +38,8 @@ class Status(enum.IntFlag):
     GAP_UNRESOLVED = 1 << 22
     TRIALS_EXHAUSTED = 1 << 23
     PENETRATION_DEEP = 1 << 24
+    JOINTS_SINGULAR = 1 << 25
+    JOINTS_NOT_MET = 1 << 26
 
     def __str__(self) -> str:
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -55,8 +57,8 @@ CAUSES = {
     "them, or h is too large for an explicit scheme (h times the highest frequency must stay below 2)",
     Status.FIXED_POINT_NOT_CONVERGED: "the iteration for the implicit part of the force (PaoliSchatzman(force='centred'), "
     "MoreauJean) did not converge: take a smaller h or more iterations; a motion that blows up in finite time ends like this",
-    Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint and was projected onto "
-    "the admissible velocities (as an inelastic impact at t0)",
+    Status.START_VELOCITY_PROJECTED: "v0 pointed out of the admissible set at an active constraint, or broke a joint, and was "
+    "projected onto the admissible velocities (as an inelastic impact at t0)",
     Status.DERIVATIVE_GRAZING: "(derivatives only) a contact closed, or was only just missed, at a normal velocity too small, for this h, "
     "to be told from none: near grazing the derivative diverges; take a smaller h, or trust no derivative of this motion",
     Status.DERIVATIVE_SIMULTANEOUS: "(derivatives only) contacts that are not orthogonal, or more than are followed one by one, "
@@ -90,6 +92,10 @@ CAUSES = {
     "along (MoreauJean drifts by O(h)): take a smaller h, or EventCorrected or PaoliSchatzman",
     Status.GAP_UNRESOLVED: "a gap closed and opened again within one step, unseen: the straight way of a step led through an obstacle. Take a "
     "smaller h: what moves in a step must stay well below the size of what it may meet",
+    Status.JOINTS_SINGULAR: "the joints were in a singular position or passed one within a step or so, where some of them depend on each other and "
+    "a linkage may go on in more than one way: keep away from it, or state joints that stay independent there",
+    Status.JOINTS_NOT_MET: "q0 does not satisfy the joints (traced data cannot raise), or no position near the end of a step does: joints that "
+    "contradict each other, or too large an h; start from jaximpact.assemble(problem, q0, v0), take a smaller h",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "
@@ -116,6 +122,8 @@ FAILURES = (
     | Status.TRIALS_EXHAUSTED
     | Status.PENETRATION_DEEP
     | Status.GAP_UNRESOLVED
+    | Status.JOINTS_SINGULAR
+    | Status.JOINTS_NOT_MET
 )
 # bits of derivatives alone, and all that speaks against one
 DERIVATIVES = (

@@ -51,7 +51,7 @@ def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
     t, h, q, shift, args = way
     x, step = jnp.concatenate([t[None], q]), jnp.concatenate([h[None], shift])
     gaps = lambda x: problem.gaps(x[0], x[1:], args)
-    metric = Metric.at(problem, q, args)
+    metric = Metric.at(problem, q, args, t)
     inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
 
     def end(x: Array) -> tuple[Array, Array, Array]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 ABOUT = "jaximpact"  # the name of the text
 FIELD = "field."  # before the name of an array that `to_xarray` does not have
+OPTIONAL = ("energy", "pairs", "stopped", "joint_impulse", "joint_residual")  # that a solution may have none of
 ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 
 
@@ -181,7 +182,7 @@ def _solution(about: Mapping[str, Any], found: Mapping[str, np.ndarray]) -> Solu
     """Decodes a `Solution` from the text and the arrays of an untrusted file."""
     numbers = _numbers(about, found)
     state = {name: numbers.get(name) for name in MEANING}
-    missing = [name for name, x in state.items() if x is None and name not in ("energy", "pairs", "stopped")]
+    missing = [name for name, x in state.items() if x is None and name not in OPTIONAL]
     if missing:
         raise KeyError(missing[0])
     timing = about["timing"]

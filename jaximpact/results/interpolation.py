@@ -62,6 +62,9 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
     else:
         # those of the step
         found |= {"impulse": impulse[row], "pairs": np.asarray(one.pairs)[row]}
+    if one.joint_impulse is not None:
+        held = np.asarray(one.joint_impulse, np.float64)
+        found["joint_impulse"] = held[row] - rest * (held[row] - held[step])
     if _is_located(one):
         motion = _smooth(one)
         kink = motion.kink
@@ -70,7 +73,7 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
         early, late = ((side & np.isfinite(kink[step]))[:, None] for side in _sides(times, t, step, kink))
         impulses = np.where(early, impulse[step], np.where(late, impulse[row], found["impulse"]))
         between |= {"z": between["q"], "impulse": impulses}
-        found = {name: np.where(inside[:, None], between[name], x) for name, x in found.items()}
+        found |= {name: np.where(inside[:, None], x, found[name]) for name, x in between.items()}
     kinds = {name: np.asarray(getattr(one, name)).dtype for name in found}
     return {"t": times.astype(kinds["q"]), **{name: x.astype(kinds[name]) for name, x in found.items()}}
 
@@ -80,7 +83,8 @@ def until_stop(one: Solution) -> Solution:
     if one.stopped is None or not one.stopped:
         return one
     rows = slice(int(np.argmax(np.asarray(one.t) >= one.t[-1])) + 1)
-    return replace(one, **{name: getattr(one, name)[rows] for name in ("t", "q", "v", "z", "impulse")}, energy=None)
+    names = ("t", "q", "v", "z", "impulse", "joint_impulse")
+    return replace(one, **{name: x[rows] for name in names if (x := getattr(one, name)) is not None}, energy=None)
 
 
 def _sides(times: np.ndarray, t: np.ndarray, step: np.ndarray, kink: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

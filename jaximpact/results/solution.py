@@ -75,6 +75,9 @@ class Solution(Drawable):
             body i and obstacle a as (i, -1 - a); (N, N) where there is none. ``impulse`` is then that of the row's last step
             alone. Else None.
         events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
+        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); of dependent ones the first
+            have it all. Else None.
+        joint_residual: with joints, the largest of their values |c| over all steps, (). Else None.
         stopped: with ``until=``, whether the motion met the surface before t1, (); rows from there on are those of the stop, times included.
             Else None.
     """
@@ -96,6 +99,8 @@ class Solution(Drawable):
     pairs: Array | None = None
     events: LocatedImpacts | None = None
     stopped: Array | None = None
+    joint_impulse: Array | None = None
+    joint_residual: Array | None = None
     made: ClassVar[Any] = None  # type: ignore[misc]  # no field: its origin, which is static, has it
 
     def __repr__(self) -> str:

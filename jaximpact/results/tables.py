@@ -28,8 +28,10 @@ MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "z": (("time", "coordinate"), "", "admissible position Z of that step"),
     "impulse": (("time", "constraint"), "", "impulse of each constraint accumulated since the start"),
     "energy": (("time",), "J", "energy at (q, v)"),
+    "joint_impulse": (("time", "joint"), "", "impulse of each joint equation accumulated since the start"),
     "pairs": (("time", "constraint", "end"), PURE, "bodies of each contact; obstacle a is -1 - a"),
     "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
+    "joint_residual": ((), "", "largest value of a joint equation over all steps"),
     "residual": ((), "", "largest KKT residual of a projection, a gap velocity"),
     "iterations": ((), PURE, "projection iterations of all steps"),
     "status": ((), PURE, "Status bits OR-ed over the steps"),
@@ -46,7 +48,7 @@ EVENTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "impulse": (("impact",), "impulse", "impulse of the contact"),
     "count": ((), PURE, "number of impacts of the whole motion"),
 }
-STATE = ("q", "v", "z", "impulse", "energy", "pairs")  # of which a save function leaves the final row
+STATE = ("q", "v", "z", "impulse", "energy", "joint_impulse", "pairs")  # of which a save function leaves the final row
 
 
 def arrays(solution: Solution) -> dict[str, np.ndarray]:

@@ -21,24 +21,31 @@ class Account(NamedTuple):
     iterations: Array
     status: Array
     failed_at: Array
+    joint_residual: Any = None
 
     @classmethod
-    def start(cls, status: Array, t0: Array) -> Account:
-        """The account at the start, with the status bits found there."""
+    def start(cls, status: Array, t0: Array, joint_residual: Array | None = None) -> Account:
+        """The account at the start, with the status bits and what is left of joints, max |c| (), found there."""
         zero, none = jnp.zeros_like(t0), jnp.zeros((), jnp.int32)
-        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan)).with_status(status, t0)
+        return cls(zero, zero, none, none, jnp.full_like(zero, jnp.nan), joint_residual).with_status(status, t0)
 
     def with_status(self, bits: Array, t: Array) -> Account:
         """Adds status bits that occur at time t; the first failure sets ``failed_at``."""
         failing = ((bits & int(FAILURES)) != 0) & ((self.status & int(FAILURES)) == 0)
         return self._replace(status=self.status | bits, failed_at=jnp.where(failing, t, self.failed_at))
 
+    def with_joints(self, info: Info) -> Account:
+        """Adds what a step has left of the joints."""
+        if info.joints is None:
+            return self
+        return self._replace(joint_residual=jnp.maximum(self.joint_residual, info.joints.residual))
+
     def with_step(self, problem: Problem, motion: Motion, k: Any, state: Any, info: Info) -> Account:
         """Adds the state and info of a step, ``k`` being the number of the step that reaches or leaves that state."""
         t = time_of(motion, state)
         gaps = problem.near(getattr(state, "neighbours", None)).gaps(t, state.q, motion.args)
         lost = as_status(~finite(state), Status.NON_FINITE)
-        found = self._replace(
+        found = self.with_joints(info)._replace(
             penetration=jnp.maximum(self.penetration, jnp.max(-gaps, initial=0.0)),
             residual=jnp.maximum(self.residual, info.residual),
             iterations=self.iterations + info.iterations,

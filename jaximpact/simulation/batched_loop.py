@@ -181,7 +181,11 @@ class BatchedLoop:
             None if motion_loop.problem.energy is None else jax.vmap(motion_loop.energy)(t, rows._replace(before=None))
         )
         return motion_loop.solution(
-            state, (times, rows.q, rows.v, rows.z, rows.impulse, energy), values, account, rows.pairs
+            state,
+            (times, rows.q, rows.v, rows.z, rows.impulse, energy, rows.joint_impulse),
+            values,
+            account,
+            rows.pairs,
         )
 
 

@@ -53,6 +53,8 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         open_one(problem.constraints, t, q),
         mass,
         open_one(problem.energy, t, q, v),
+        problem.naming,
+        open_one(problem.joints, t, q),
     )
     kept = open_one(program.function, t, q, v)
     until = program.until
@@ -62,7 +64,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
     if not is_traced(constants):
         return program, motion
     leaves, _ = problem.tree_flatten_with_keys()
-    of = Problem.tree_unflatten((*functions, problem.naming), tuple(x for _, x in leaves))
+    of = Problem.tree_unflatten(functions, tuple(x for _, x in leaves))
     return program.replace(problem=of, function=kept, until=until), motion._replace(args=(motion.args, constants))
 
 

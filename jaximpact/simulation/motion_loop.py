@@ -18,8 +18,9 @@ from ..mechanics.jumps import jump_status, steep_status
 from ..mechanics.linearisation import Metric, acceleration, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Info, Timing, finite, state_switches, unstable
+from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_switches, unstable
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
+from ..mechanics.schemes.joints import start_on_joints
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import LocatedImpacts, Solution
@@ -30,14 +31,15 @@ from .rows import LOOK, Row, RowRequest, step_at_or_after
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 
 
-def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, Array]:
-    """Makes the start admissible: the motion with v0 projected onto T(t0, q0) in the kinetic metric, the impulse (m,), status bits.
+def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Array, JointInfo | None, Array]:
+    """Makes the start admissible: the motion with v0 projected onto T(t0, q0) in the kinetic metric, the impulse (m,), joints, status bits.
 
     Paoli 2010, initial data (P4).
     """
     q0, v0, t0, _, h, _, e, args = motion
-    metric = Metric.at(problem, q0, args)
+    metric = Metric.at(problem, q0, args, t0)
     contacts = linearise(problem, metric, t0, q0, args)
+    v0, joints, held = start_on_joints(metric, q0, v0, h)
     gap_velocity = contacts.gap_velocity(v0)
     at = closure(contacts, gap_velocity, q0, v0, h, acceleration(problem, metric, t0, q0, v0, args))
     found = law.velocity(contacts, gap_velocity, at.closed)
@@ -48,7 +50,10 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
         | as_status(jnp.any(at.violated), Status.START_NOT_ADMISSIBLE)
         | as_status(~inside, Status.INPUT_OUT_OF_RANGE)
     )
-    return motion._replace(v0=v0 + found.jump), found.impulse, status
+    if joints is not None and metric.joints is not None:
+        status = status | held
+        joints = joints._replace(impulse=joints.impulse + metric.joints.reaction(contacts.jacobian.T @ found.impulse))
+    return motion._replace(v0=v0 + found.jump), found.impulse, joints, status
 
 
 @jax.tree_util.register_dataclass
@@ -101,14 +106,18 @@ class MotionLoop:
     def begin(self, motion: Motion) -> tuple[Any, Row, Account]:
         """Initial loop variables: state, row and account."""
         neighbours = self.problem.neighbours(motion.t0, motion.q0, motion.args)
-        motion, impulse, status = start(self.problem.near(neighbours), self.law, motion)
+        motion, impulse, joints, status = start(self.problem.near(neighbours), self.law, motion)
         state, info = self.scheme.init(self.problem, self.law, motion)
         q0, v0 = motion.q0, motion.v0
         # a zero that depends on v0 as later chords do, so that jax derives one loop, not one for the first step and one for others
         row = Row(q0, v0, q0, impulse, 0 * v0, impulse, None, self.pairs_of(state), self.has_touched(impulse, None))
-        row = row._replace(before=(state, impulse)) if self.locates else row
+        held = None if joints is None else joints.impulse
+        row = row._replace(before=(state, (impulse, held))) if self.locates else row
         row = row if self.program.until is None else row._replace(stop=state.stop.time)
-        return state, row, Account.start(status, motion.t0).with_step(self.problem, motion, 0, state, info)
+        if joints is not None:
+            row = row._replace(joint_impulse=joints.impulse, joint_last=joints.impulse)
+        account = Account.start(status, motion.t0, None if joints is None else joints.residual)
+        return state, row, account.with_step(self.problem, motion, 0, state, info)
 
     # steps
 
@@ -138,10 +147,14 @@ class MotionLoop:
         # contacts of bodies come and go: theirs are the impulses of the step
         before = jnp.zeros_like(row.impulse) if self.listed else row.impulse
         impulse = jnp.where(finite(state), before + info.impulse, jnp.nan)
-        kept = (begin, before) if self.locates else None
+        kept = (begin, (before, row.joint_impulse)) if self.locates else None
         pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
         stop = None if self.program.until is None else state.stop.time
-        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop)
+        of_joints = {}
+        if info.joints is not None:
+            held = jnp.where(finite(state), row.joint_impulse + info.joints.impulse, jnp.nan)
+            of_joints = {"joint_impulse": held, "joint_last": info.joints.impulse}
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, **of_joints)
 
     def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
         """Whether any contact has had an impulse so far; tracked for derivatives where rows hold the impulses of one step only."""
@@ -202,13 +215,15 @@ class MotionLoop:
             found = found._replace(v=velocity_at_row_time(self.problem, self.scheme, self.moving, *at))
         if row.before is None:
             return found
-        before, impulse = row.before
+        before, (impulse, held) = row.before
         inside = back > ALIGNED * h
 
         def again() -> Row:
             part = PartialStep(self.scheme, jnp.where(inside, h - back, h))
             new, info = self.step(part, before)
-            return self.row_of(new, info, row._replace(impulse=impulse), before)._replace(before=None)
+            return self.row_of(new, info, row._replace(impulse=impulse, joint_impulse=held), before)._replace(
+                before=None
+            )
 
         return lax.cond(inside, again, lambda: found._replace(before=None))
 
@@ -233,7 +248,7 @@ class MotionLoop:
         last = jnp.where(t - self.moving.t0 > ALIGNED * h, row.last, 0)
 
         def before() -> Array:
-            contacts = linearise(self.problem, Metric.at(self.problem, row.q, args), t, row.q, args)
+            contacts = linearise(self.problem, Metric.at(self.problem, row.q, args, t), t, row.q, args)
             old = contacts.gap_velocity(row.v - contacts.jump(last))
             begun = contacts.gap_velocity(row.v) + e * old < 1e-6 * old  # all but round-off
             return row.v - contacts.jump(jnp.where(begun, last, 0))
@@ -255,12 +270,13 @@ class MotionLoop:
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
     def solution(self, state: Any, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
-        """Solution from the last state, rows (t, q, v, z, impulse, energy), saved values and account."""
-        t, q, v, z, impulse, energy = rows
+        """Solution from the last state, rows (t, q, v, z, impulse, energy, joint impulse), saved values and account."""
+        t, q, v, z, impulse, energy, joint_impulse = rows
         events = LocatedImpacts(*state.record) if self.program.impacts else None
         stopped = None if self.program.until is None else state.stop.stopped
-        more = {"pairs": pairs, "events": events, "stopped": stopped}
-        found = Solution(t, q, v, z, impulse, energy, values, *account, Timing.of(self.program.scheme), **more)
+        more = {"pairs": pairs, "events": events, "stopped": stopped, "joint_impulse": joint_impulse}
+        more |= account._asdict()
+        found = Solution(t, q, v, z, impulse, energy, values, timing=Timing.of(self.program.scheme), **more)
         return guard_derivative(found, NO_DERIVATIVE) if self.program.sensitivity == "none" else found
 
     def forgets(self, q: Array) -> bool:
@@ -297,8 +313,8 @@ class MotionLoop:
             return self.solution(state, rows, None, account)
         (t, values), final = rows, self.last(row)
         energy = self.energy(self.moving.t1, final)
-        q, v, z, impulse, energy = jax.tree.map(lambda x: x[None], (*final[:4], energy))
-        return self.solution(state, (t, q, v, z, impulse, energy), values, account)
+        one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse))
+        return self.solution(state, (t, *one), values, account)
 
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
         """Runs to the next saved row, and returns it."""
@@ -325,7 +341,7 @@ class MotionLoop:
         row = self.in_time(t, row, clock - t)
         if program.function is not None:
             return row.time(t), self.value(t, row)
-        return (row.time(t), *row[:4], self.energy(t, row))
+        return (row.time(t), *row[:4], self.energy(t, row), row.joint_impulse)
 
     def advance(self, carry: Any) -> Any:
         """One step of one lane, traced once for all executions and derivatives."""
@@ -343,9 +359,12 @@ class MotionLoop:
             right &= ~may_tunnel(self.problem, self.way(state, new))
         if self.program.rows == 0 or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
-        counted = account._replace(iterations=account.iterations + info.iterations)
-        impulse = row.impulse + info.impulse
-        free_row = self.row_of(new, info, row, state) if self.program.rows else row._replace(impulse=impulse)
+        counted = account.with_joints(info)._replace(iterations=account.iterations + info.iterations)
+        # without rows the last one alone counts, which a full step makes
+        free_row = row._replace(impulse=row.impulse + info.impulse)
+        if info.joints is not None:
+            free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
+        free_row = self.row_of(new, info, row, state) if self.program.rows else free_row
 
         def contact_step() -> tuple:
             new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)

@@ -27,6 +27,7 @@ class Row(NamedTuple):
         pairs: bodies of each contact (m, 2), for contacts between bodies.
         touched: whether any contact has had an impulse so far (), for contacts between bodies if derivatives are corrected.
         stop: the time () at which the motion has stopped, infinity before, where it may.
+        joint_impulse, joint_last: of joints (j,), as ``impulse`` and ``last`` of contacts; None where there are none.
     """
 
     q: Array
@@ -39,6 +40,8 @@ class Row(NamedTuple):
     pairs: Any = None
     touched: Any = None
     stop: Any = None
+    joint_impulse: Any = None
+    joint_last: Any = None
 
     def time(self, t: Array) -> Array:
         """The time of the row () at time t: where the motion has stopped before, that of its stop."""
@@ -47,6 +50,8 @@ class Row(NamedTuple):
     def interpolated(self, back: Array, h: Array) -> Row:
         """The row at a time ``back`` before the end of its step: affine position, impulse spread over the step."""
         moved = self._replace(q=self.q - back * self.chord)
+        if self.joint_impulse is not None:
+            moved = moved._replace(joint_impulse=self.joint_impulse - (back / h) * self.joint_last)
         return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)
 
 

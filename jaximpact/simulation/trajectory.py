@@ -72,7 +72,9 @@ def structure(program: Program, motion: Motion) -> Any:
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:
         values = shape_of_result(as_array_tree, program.function, motion.t0, motion.q0, motion.v0, motion.args)
-    numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", *Account._fields), 0)
+    numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", "joint_impulse", *Account._fields), 0)
+    if program.problem.joints is None:
+        numbers |= {"joint_impulse": None, "joint_residual": None}
     of_record: Any = [0] * len(Record._fields)
     events = LocatedImpacts(*of_record) if program.impacts else None
     stopped: Any = None if program.until is None else 0

@@ -16,10 +16,12 @@ from jax import Array
 from ..jaxtools.argument_checks import check_kind
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.shapes import as_array, as_array_tree
+from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
+from ..mechanics.schemes.joints import start_errors
 from ..mechanics.user_functions import outcome
 
 
@@ -65,6 +67,12 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
             )
         if problem.between is not None:
             check_blocks(problem, shape, d)
+    if problem.joints is not None:
+        check_joints(problem, shape_of, q0, args)
+        if not scheme.traits.joints:
+            raise ValueError(
+                f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or coordinates that satisfy them"
+            )
     if problem.energy is not None:
         shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
         if shape != ():
@@ -73,6 +81,15 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
     scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
+
+
+def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> None:
+    """Raises if the joints have a wrong shape; ``shape_of(name, function, *operands)``."""
+    shape = shape_of("joints(t, q, args)", problem.joints, np.zeros((), q0.dtype), q0, args)
+    if len(shape) != 1 or shape[0] == 0:
+        raise ValueError(
+            f"joints(t, q, args) must return shape (j,), got {shape}; return one equation in an array, and for none leave joints out"
+        )
 
 
 def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
@@ -102,6 +119,29 @@ def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
         raise ValueError(f"mass has {shape[0]} blocks, and there are {number} bodies: give one for each")
 
 
+class JointReport(NamedTuple):
+    """Values and velocities of the joints (j,) at a start; which of them do not hold, which velocities have to be projected, and which
+    cannot be."""
+
+    value: Array
+    velocity: Array
+    wrong: Array
+    broken: Array
+    stuck: Array
+
+    @classmethod
+    def of(cls, joints: Joints, q0: Array, v0: Array, h: Array | None) -> JointReport:
+        velocity = joints.velocity(v0)
+        wrong, broken = start_errors(joints, q0, v0, h)
+        kept = v0 - joints.restore(velocity)
+        rounding = 1e3 * jnp.finfo(q0.dtype).eps * (joints.terms(v0) + joints.terms(kept) + jnp.abs(joints.rate))
+        # a row that depends on others to the cut-off differs from them by that
+        slack = DEPENDENT**0.5 * (joints.terms(v0) + joints.terms(kept) + jnp.abs(joints.rate))
+        left = jnp.abs(joints.velocity(kept))
+        stuck = left > jnp.where(joints.independent(), rounding, rounding + slack)
+        return cls(joints.value, velocity, wrong, broken, stuck)
+
+
 class Report(NamedTuple):
     """Facts about a start: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
 
@@ -114,14 +154,18 @@ class Report(NamedTuple):
     finite: Array
     naming: Labels = UNNAMED
     bodies: Any = None
+    joints: JointReport | None = None
 
 
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> Report:
-    metric, bodies, neighbours = Metric.at(problem, q0, args), None, problem.neighbours(t0, q0, args)
+    metric, bodies, neighbours = Metric.at(problem, q0, args, t0), None, problem.neighbours(t0, q0, args)
     near = problem.near(neighbours)
     if neighbours is not None:
         bodies = near.constraints.facts(t0, q0, args)  # type: ignore[union-attr]
     contacts = linearise(near, metric, t0, q0, args)
+    joints, given = metric.joints, v0
+    if joints is not None:
+        v0 = v0 - joints.restore(joints.velocity(v0))
     gap_velocity = contacts.gap_velocity(v0)
     force = problem.generalised_force(t0, q0, v0, args)
     quadratic = jnp.array(True)
@@ -132,9 +176,10 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))
-    return Report(
+    found = Report(
         contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
     )
+    return found if joints is None else found._replace(joints=JointReport.of(joints, q0, given, h))
 
 
 def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
@@ -155,6 +200,8 @@ def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) ->
 def refused_lanes(report: Report) -> np.ndarray:
     """Mask of lanes whose start is not admissible or not finite, or has no positive definite mass."""
     bad = ~(report.positive & report.symmetric & report.finite)
+    if report.joints is not None:
+        bad = bad | np.any(report.joints.wrong | report.joints.stuck, axis=1)
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
 
 
@@ -162,6 +209,8 @@ def is_fine(report: Report) -> bool:
     """Whether no lane needs an error or a remark."""
     at = report.closure
     right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
+    if report.joints is not None:
+        right = right & ~(report.joints.wrong.any() | report.joints.broken.any() | report.joints.stuck.any())
     return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
 
 
@@ -190,8 +239,9 @@ def raise_or_warn(report: Report, *, lanes: bool) -> str | None:
     if not report.finite.all():
         i = int(np.argmin(report.finite))
         raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")
+    remark = None if report.joints is None else judge_joints(report.joints, which)
     if report.gap.size == 0:
-        return None
+        return remark
     if report.bodies is not None:
         report.bodies.judge(np.asarray(report.closure.violated), np.asarray(report.gap), which)
     if not np.isfinite(report.gap).all():
@@ -209,5 +259,35 @@ def raise_or_warn(report: Report, *, lanes: bool) -> str | None:
         return (
             f"v0{which(i)} points out of the admissible set: {where} is active and its gap would change at "
             f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
+        )
+    return remark
+
+
+def judge_joints(joints: JointReport, which: Callable[[int], str]) -> str | None:
+    """Raises for joints that do not hold at the starts of lanes, or contradict each other; returns a remark on velocities that are projected."""
+
+    def first(mask: Any) -> tuple[int, int]:
+        lane, row = np.unravel_index(np.argmax(mask), mask.shape)
+        return int(lane), int(row)
+
+    wrong, broken, stuck = (np.atleast_2d(x) for x in (joints.wrong, joints.broken, joints.stuck))
+    value, velocity = np.atleast_2d(joints.value), np.atleast_2d(joints.velocity)
+    if wrong.any():
+        i, a = first(wrong)
+        raise ValueError(
+            f"q0{which(i)} does not satisfy the joints: joints(t0, q0, args)[{a}] is {value[i, a]:.6g} in place of 0; start from the nearest "
+            "position that does, q0, v0 = jaximpact.assemble(problem, q0, v0)"
+        )
+    if stuck.any():
+        i, a = first(stuck)
+        raise ValueError(
+            f"joints contradict each other at q0{which(i)}: no velocity keeps them all, row {a} of joints(t, q, args) among them; leave out what "
+            "follows from other rows, and rows beyond the number of coordinates"
+        )
+    if broken.any():
+        i, a = first(broken)
+        return (
+            f"v0{which(i)} breaks the joints: joints(t, q, args)[{a}] would change at {velocity[i, a]:.6g}; v0 is projected onto the velocities "
+            "that keep them"
         )
     return None

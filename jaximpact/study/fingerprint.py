@@ -56,6 +56,7 @@ def fingerprint(system: System, values: Mapping[str, np.ndarray]) -> dict[str, s
         ),
         "mass": (problem.mass, (q, args)),
         "energy": (problem.energy, everything),
+        "joints": (problem.joints, (t, q, args)),
         "save.function": (system.save.function, everything),
     }
     # settings that change no number, but what is traced or refused
@@ -215,6 +216,8 @@ def sources(problem: Problem) -> dict[str, Any]:
         if name == "naming":  # names and units compute nothing
             continue
         value = getattr(problem, name)
+        if name == "joints" and value is None:  # as of problems from before there were any
+            continue
         if callable(value):
             found[name] = hashlib.sha256("\n".join(texts_of(value, set())).encode()).hexdigest()[:16]
         else:

@@ -78,7 +78,7 @@ def problem_name(problem: Any) -> str:
     for entry in entries():
         if entry.problem is problem:
             return entry.name
-    for function in (problem.force, problem.constraints, problem.mass, problem.energy):
+    for function in (problem.force, problem.constraints, problem.mass, problem.energy, problem.joints):
         module = getattr(function, "__module__", None)
         if module and module != "__main__":
             for name, value in vars(sys.modules[module]).items():

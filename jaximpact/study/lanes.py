@@ -15,7 +15,8 @@ from .record import Record
 from .schema import DONE, REFUSED
 from .system import System
 
-FIELDS = ("q", "v", "z", "impulse", "energy", "penetration", "residual", "iterations", "status", "failed_at")
+OF_ROWS = ("q", "v", "z", "impulse", "energy", "joint_impulse")
+FIELDS = (*OF_ROWS, "penetration", "joint_residual", "residual", "iterations", "status", "failed_at")
 
 
 def as_solution(dataset: Any, record: Record, system: System) -> Solution:

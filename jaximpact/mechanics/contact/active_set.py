@@ -17,7 +17,8 @@ from jax import Array, lax
 from jax.scipy.linalg import cho_solve
 
 from ...jaxtools import linalg
-from ..linearisation import SMALL, Contacts
+from ...jaxtools.jacobians import SMALL
+from ..linearisation import Contacts
 from ..status import Status, as_status
 from .solver import ContactSolver, Impulses
 

@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..linearisation import SMALL, Contacts, Metric, is_flat, jacobian
+from ...jaxtools.jacobians import SMALL
+from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
 from .geodesic import project_geodesic

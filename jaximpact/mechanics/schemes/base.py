@@ -71,11 +71,27 @@ def add_compensated(q: Array, shift: Array, low: Array | None) -> tuple[Array, A
     return new, shift - (new - q)
 
 
+class JointInfo(NamedTuple):
+    """Facts about the joints in one step: their ``impulse`` (j,), and the ``residual`` max |c| () at its end."""
+
+    impulse: Array
+    residual: Array
+
+    @classmethod
+    def none(cls, problem: Problem, q: Array, args: Any) -> JointInfo | None:
+        """Of no step; None without joints."""
+        if problem.joints is None:
+            return None
+        zero = jnp.zeros((), q.dtype)
+        return cls(jnp.zeros(problem.joint_count(zero, q, args), q.dtype), zero)
+
+
 class Info(NamedTuple):
     """Facts about one step, for rows and the account.
 
     ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the step, ``acts`` () whether a
-    contact has one or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits.
+    contact has one or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; of
+    ``joints``, None where there are none.
     """
 
     z: Array
@@ -85,6 +101,7 @@ class Info(NamedTuple):
     residual: Array
     iterations: Array
     status: Array
+    joints: JointInfo | None = None
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
@@ -120,6 +137,7 @@ class Traits(NamedTuple):
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
         reverse: whether reverse mode goes through a step.
         tells_jumps: whether a step tells of DERIVATIVE_JUMP itself, but for jumps at times that no number of the motion moves.
+        joints: whether steps keep the problem's joints: those of others are refused.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
             is as near the motion's and costs less. By default itself.
     """
@@ -136,6 +154,7 @@ class Traits(NamedTuple):
     lists: bool = False
     reverse: bool = True
     tells_jumps: bool = False
+    joints: bool = False
     tangent: Scheme | None = None
 
 
@@ -326,7 +345,8 @@ def unstable(traits: Traits, problem: Problem, motion: Motion, state: State) -> 
         return jnp.zeros((), bool)
     h, args = motion.h, motion.args
     n, q, v = state.n, state.q, state.v
-    t, metric = motion.time(n), Metric.at(problem, q, args)
+    t = motion.time(n)
+    metric = Metric.at(problem, q, args, t)
     # three quarters of the way there: neither at the mirror image nor at rest, where forces are even or singular
     there = q - (0.75 * h) * v, -0.5 * v if traits.damping else v
     here = problem.generalised_force(t, q, v, args)

@@ -84,7 +84,7 @@ class Corrected(Wrapping):
         """Initial state of the scheme, and what the contacts do there."""
         state, info = self.scheme.init(problem, law, motion)
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
-        metric = Metric.at(problem, q0, args)
+        metric = Metric.at(problem, q0, args, t0)
         contacts = linearise(problem, metric, t0, q0, args)
         speed = contacts.gap_velocity(v0)
         closed = closure(contacts, speed, q0, v0, motion.h, acceleration(problem, metric, t0, q0, v0, args)).closed
@@ -102,7 +102,7 @@ class Corrected(Wrapping):
         q, v, t = before.q, before.v, motion.time(before.n)
         traits = self.traits
         middle = lax.stop_gradient(traits.phase(e) * h)
-        a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args), t, q, v, args))
+        a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args))
         t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
         here = observe(problem, h, t_mid, q_mid, v_mid, args)
 
@@ -206,7 +206,7 @@ def velocity_at_row_time(
     of v + h/2 a. Before the first contact it stays that of the discrete map.
     """
     h, args = motion.h, motion.args
-    a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
+    a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
     return graft_once(v, v + jnp.where(apart, lax.stop_gradient(scheme.traits.lag * h) * a, 0))
 
 

@@ -29,8 +29,9 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import Info, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
+from .base import Info, JointInfo, Scheme, Traits, add_compensated, before, gradient_status, mass_status, zero_remainder
 from .events import Event, View, behind, collide, impulses_of, lasting_at_end, noise, nonzero, persisting
+from .joints import put_on_joints
 
 
 class EventState(NamedTuple):
@@ -58,6 +59,7 @@ class _Progress(NamedTuple):
     events: Array
     met: Array
     status: Array
+    joints: JointInfo | None = None
 
 
 class _Path(NamedTuple):
@@ -107,11 +109,11 @@ class EventCorrected(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(locates=True, order=2)
+        return Traits(locates=True, order=2, joints=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
-        metric = Metric.at(problem, q0, args)
+        metric = Metric.at(problem, q0, args, t0)
         contacts = linearise(problem, metric, t0, q0, args)
         # closed and not opening; the first step releases those that the acceleration opens
         a = acceleration(problem, metric, t0, q0, v0, args)
@@ -130,6 +132,7 @@ class EventCorrected(Scheme):
         zero = jnp.zeros((), q.dtype)
         none = jnp.zeros((), jnp.int32)
         progress = _Progress(zero, q, low, v, closed, jnp.zeros(m, q.dtype), zero, none, jnp.zeros(m, bool), none)
+        progress = progress._replace(joints=JointInfo.none(problem, q, motion.args))
 
         def advance(carry: tuple[_Progress, Array], _: None) -> tuple[tuple[_Progress, Array], None]:
             progress, left = carry
@@ -139,9 +142,9 @@ class EventCorrected(Scheme):
         # the impacts left are counted, not read from a sequence, which one kernel has no place for
         count = self.impacts if m else 0
         found = lax.scan(advance, (progress, none + count), None, length=count + 1)[0][0]
-        _, q_new, low, v, closed, impulse, residual, events, met, status = found
+        _, q_new, low, v, closed, impulse, residual, events, met, status, joints = found
         latest = jnp.where(jnp.any(met), lax.stop_gradient(motion.time(n) + r), latest)
-        info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status)
+        info = Info(q_new, (q_new - q) / r, impulse, jnp.any(impulse > 0), residual, events, status, joints)
         return EventState(n + 1, q_new, v, closed, latest, low), info
 
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
@@ -152,14 +155,20 @@ class EventCorrected(Scheme):
         t = motion.time(n)
         here = View.at(problem, t, q, v, args)
         a = here.free
-        change = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args).free - a
-        shift, v_new = _Path(t, r, q, v, a, change, args).along(r)
+        there = View.at(problem, t + r, q + r * (v + (0.5 * r) * a), v + r * a, args)
+        shift, v_new = _Path(t, r, q, v, a, there.free - a, args).along(r)
         q_new, low = add_compensated(q, shift, low)
+        joints, bits = None, jnp.zeros((), jnp.int32)
+        if here.joint_force is not None:
+            landed = put_on_joints(problem, t + r, q_new, low, shift, here.joints, args)
+            q_new, low, v_new, bits = landed.q, landed.low, landed.velocity(v_new), landed.status
+            joints = JointInfo(0.5 * r * (here.joint_force + there.joint_force), landed.residual)
         allowed, taylor = here.roundoff(q, v, a, h), here.taylor(a)
         event = closed | (problem.gaps(t + r, q_new, args) < -allowed) | _double_crossing(taylor, r, closed, allowed)
         event |= _near_grazing(taylor, r, h, closed, allowed)
         info = Info.none(q_new, (q_new - q) / r, closed.shape[0])
-        info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)))
+        info = info._replace(acts=jnp.any(event), status=mass_status(Metric.at(problem, q_new, args)), joints=joints)
+        info = info if joints is None else info._replace(status=info.status | bits)
         return EventState(n + 1, q_new, v_new, closed, latest, low), info
 
     def _segment(
@@ -174,7 +183,7 @@ class EventCorrected(Scheme):
     ) -> _Progress:
         """Follows the path to the next event, of which ``left`` may still be located, or to the end of the step, and treats it."""
         h, args = motion.h, motion.args
-        elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
+        elapsed, q, low, v, closed, impulse, residual, events, met, status, joints = progress
         t, r, last = start + elapsed, length - elapsed, left == 0
         kinks = Kinks.at(problem, t, q, args)
 
@@ -202,16 +211,22 @@ class EventCorrected(Scheme):
         shift, v = path.along(s)
         arrived, low = add_compensated(q, shift, low)
         impulse = impulse + s * (push + (0.5 * (s / nonzero(r))) * (push_end - push))
+        if joints is not None:
+            landed = put_on_joints(problem, t + s, arrived, low, shift, here.joints, args)
+            arrived, low, v, failure = landed.q, landed.low, landed.velocity(v), failure | landed.status
+            force, force_end = here.joint_forces(push), there.joint_forces(push_end)
+            held = s * (force + (0.5 * (s / nonzero(r))) * (force_end - force))
+            joints = JointInfo(joints.impulse + held, jnp.maximum(joints.residual, landed.residual))
 
         events = events + (impact | releases).astype(jnp.int32)
         elapsed = jnp.where(impact | releases, elapsed + s, length)
-        progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, events, met, status | failure)
+        progress = _Progress(elapsed, arrived, low, v, closed, impulse, residual, events, met, status | failure, joints)
         candidates = jnp.where(last, penetrating, which & impact)
         # a contact without a force may open on the way, where its surface curves away or a force changes
         normal = there.contacts.velocity(there.free + there.contacts.jump(push_end)) + there.gap_acceleration
         idle = closed & ~pushing & (normal > noise(there.contacts, there.free, there.gap_acceleration))
         progress, met = self._arrive(problem, law, motion, t + s, progress, candidates, allowed, left, kinks, idle)
-        metric, moved = Metric.at(problem, q, args), lax.stop_gradient(arrived - q)
+        metric, moved = Metric.at(problem, q, args, t), lax.stop_gradient(arrived - q)
         status = progress.status | gradient_status(law, problem, metric, here.contacts, t, q, moved, met, args)
         status |= as_status(jnp.any(_near_grazing(taylor, r, h, closed | met, allowed)), Status.DERIVATIVE_GRAZING)
         released = releases & (release <= release_time + 1e-9 * h)
@@ -235,7 +250,7 @@ class EventCorrected(Scheme):
         A lasting contact whose gap had a kink on the path is released or struck. Returns the new progress and the contacts (m,) that had an impact.
         """
         h, e, args = motion.h, motion.e, motion.args
-        elapsed, q, low, v, closed, impulse, residual, events, met, status = progress
+        elapsed, q, low, v, closed, impulse, residual, events, met, status, joints = progress
         last = left == 0
         event = Event.at(problem, t, q, v, args)
         contacts, speed = event.contacts, event.speed
@@ -255,7 +270,11 @@ class EventCorrected(Scheme):
         found = collide(problem, law, motion, slowest, event, closed, candidates, near, pulled, met, left)
         residual = jnp.maximum(residual, jnp.max(found.error, initial=0.0))
         impulse, met, status = impulse + found.impulse, met | found.impact, status | found.status
-        progress = _Progress(elapsed, found.q, low, found.v, found.closed, impulse, residual, events, met, status)
+        if joints is not None:
+            joints = joints._replace(impulse=joints.impulse + event.joint_impulse(found.impulse))
+        progress = _Progress(
+            elapsed, found.q, low, found.v, found.closed, impulse, residual, events, met, status, joints
+        )
         return progress, found.impact
 
     def _impact(

@@ -34,13 +34,13 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import Info, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
+from .base import Info, JointInfo, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .events import Event, View, collide, lasting_at_end, noise, persisting
 from .record import Record
 from .searches import TOGETHER, Search, Verdict, judged
 from .stops import Stop, Until, met, seek
 from .tableau import TABLEAUS
-from .trials import Base, Tolerance, attempt, frozen, held, hold
+from .trials import Base, Tolerance, Trial, attempt, frozen, held, hold
 
 SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
 NO_REVERSE = (
@@ -72,7 +72,7 @@ class DrivenState(NamedTuple):
 
 class Told(NamedTuple):
     """What is reported of the trials of a step: impulses (m,), contacts that have ``met`` (m,), the law's error, time of the ``latest``
-    impact, the number of ``trials``, the status, the ``record`` of the first impacts and the ``stop``."""
+    impact, the number of ``trials``, the status, the ``record`` of the first impacts and the ``stop``; and what is told of ``joints``."""
 
     impulse: Array
     met: Array
@@ -82,6 +82,7 @@ class Told(NamedTuple):
     status: Array
     record: Record | None
     stop: Stop | None
+    joints: JointInfo | None = None
 
 
 class Course(NamedTuple):
@@ -118,7 +119,9 @@ class EventDriven(Scheme):
     @property
     def traits(self) -> Traits:
         reverse = self.trials <= SCANNED
-        return Traits(locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=self.jumps)
+        return Traits(
+            locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=self.jumps, joints=True
+        )
 
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False)
@@ -141,7 +144,7 @@ class EventDriven(Scheme):
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
-        metric = Metric.at(problem, q0, args)
+        metric = Metric.at(problem, q0, args, t0)
         contacts = linearise(problem, metric, t0, q0, args)
         a = acceleration(problem, metric, t0, q0, v0, args)
         at = closure(contacts, -contacts.gap_velocity(v0), q0, v0, TERMS * motion.h, a)
@@ -158,7 +161,8 @@ class EventDriven(Scheme):
     def free_step(self, problem: Problem, motion: Motion, state: Any, length: Array | None = None) -> tuple[Any, Info]:
         """None of its own: whether a contact acts is known when the trials have been made."""
         info = Info.none(state.q, state.v, state.closed.shape[0])
-        return state._replace(n=state.n + 1), info._replace(acts=jnp.array(True))
+        joints = JointInfo.none(problem, state.q, motion.args)
+        return state._replace(n=state.n + 1), info._replace(acts=jnp.array(True), joints=joints)
 
     def step(
         self, problem: Problem, law: ContactLaw, motion: Motion, state: Any, length: Array | None = None
@@ -184,7 +188,8 @@ class EventDriven(Scheme):
         )
         base = base._replace(low=low)
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
-        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure, record, stop)
+        joints = JointInfo.none(problem, q, motion.args)
+        told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints)
 
         def continues(p: Course) -> Array:
             sound = jnp.all(jnp.isfinite(p.base.q)) & jnp.all(jnp.isfinite(p.base.v))
@@ -204,7 +209,14 @@ class EventDriven(Scheme):
         status |= as_status(short, Status.TRIALS_EXHAUSTED)
         ending = jnp.where(short, 0, search.substep)  # nothing is tried again behind a failure
         info = Info(
-            base.q, (base.q - q) / whole, told.impulse, jnp.any(told.impulse > 0), told.residual, told.trials, status
+            base.q,
+            (base.q - q) / whole,
+            told.impulse,
+            jnp.any(told.impulse > 0),
+            told.residual,
+            told.trials,
+            status,
+            told.joints,
         )
         return DrivenState(
             n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record, told.stop
@@ -243,15 +255,17 @@ class EventDriven(Scheme):
                 force=found.force,
                 push=found.push,
                 low=found.low,
+                joint_force=found.joint_force,
             )
             path = (t, base.q, base.v), (t + s, found.q, found.v)
             jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
             status = told.status if jumps is None else told.status | as_status(jumps, Status.DERIVATIVE_JUMP)
+            status = status if found.joint_status is None else status | found.joint_status
             if self.until is not None:
                 end = partial(met, problem, self.until, t + s, flown, search.substep, args)
                 flown, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
                 status = status | bits
-            after, more = flown, told._replace(impulse=told.impulse + found.impulse, status=status)
+            after, more = flown, _with_joints(told, found)._replace(impulse=told.impulse + found.impulse, status=status)
             if base.closed.shape[0]:
                 arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
                 after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
@@ -340,6 +354,7 @@ class EventDriven(Scheme):
             told.status | status | failure,
             record,
             told.stop,
+            _joined(told.joints, event.joint_impulse(found.impulse)),
         )
 
 
@@ -350,6 +365,18 @@ class _Observing(EventDriven):
 
     impacts: int = field(default=0, metadata={"static": True})  # type: ignore[misc]
     until: Until | None = field(default=None, metadata={"static": True})  # type: ignore[misc]
+
+
+def _joined(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
+    """What is told of joints, with one more impulse (j,) and what is left of them, ()."""
+    if told is None or impulse is None:
+        return told
+    left = told.residual if residual is None else jnp.maximum(told.residual, residual)
+    return JointInfo(told.impulse + impulse, left)
+
+
+def _with_joints(told: Told, trial: Trial) -> Told:
+    return told._replace(joints=_joined(told.joints, trial.joint_impulse, trial.joint_residual))
 
 
 def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any) -> tuple[Array, Array, Array]:
@@ -385,8 +412,10 @@ def _settled(
 ) -> tuple[Base, Array]:
     """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""
     if closed.shape[0] == 0:
-        a, force, push = held(problem, t, q, v, closed, elapsed, args)
-        return Base(elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed)), jnp.zeros((), jnp.int32)
+        a, force, push, joint_force = held(problem, t, q, v, closed, elapsed, args)
+        slack = frozen(elapsed)
+        base = Base(elapsed, q, v, a, closed, force, push, force, force, slack, joint_force=joint_force)
+        return base, jnp.zeros((), jnp.int32)
     view = View.at(problem, t, q, v, args)
     contacts = view.contacts
     allowed, slack = (
@@ -397,8 +426,8 @@ def _settled(
     touching = frozen((contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
     _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
     # all that stay are held, those without a force too: one that becomes negative later is seen as such
-    a, force, push = hold(view, stays, slack)
-    return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack), status
+    a, force, push, joint_force = hold(view, stays, slack)
+    return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force), status
 
 
 def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:

@@ -12,7 +12,17 @@ from jax.typing import ArrayLike
 from ...jaxtools import linalg
 from ..contact.laws import ContactLaw
 from ..contact.solver import complementarity
-from ..linearisation import Contacts, Metric, acceleration, gap_derivatives, lengths, linearise, span
+from ..joints import Joints
+from ..linearisation import (
+    Contacts,
+    Metric,
+    acceleration,
+    gap_derivatives,
+    joint_acceleration,
+    lengths,
+    linearise,
+    span,
+)
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -28,18 +38,28 @@ Speed = Callable[[Array], Array]
 
 
 class View(NamedTuple):
-    """One state: contacts, free acceleration (d,), gap velocities and gap accelerations (m,) at constant velocity."""
+    """One state: contacts, free acceleration (d,), gap velocities and gap accelerations (m,) at constant velocity; ``joints`` and their forces
+    (j,) without contacts, None where there are none."""
 
     contacts: Contacts
     free: Array
     gap_velocity: Array
     gap_acceleration: Array
+    joints: Joints | None = None
+    joint_force: Any = None
 
     @classmethod
     def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> View:
-        metric = Metric.at(problem, q, args)
-        free = acceleration(problem, metric, t, q, v, args)
-        return cls(linearise(problem, metric, t, q, args), free, *gap_derivatives(problem, t, q, v, args))
+        metric = Metric.at(problem, q, args, t)
+        free, force = joint_acceleration(problem, metric, t, q, v, args)
+        contacts = linearise(problem, metric, t, q, args)
+        return cls(contacts, free, *gap_derivatives(problem, t, q, v, args), metric.joints, force)
+
+    def joint_forces(self, push: Array) -> Any:
+        """Forces (j,) of the joints, where contacts push with ``push`` (m,); None without joints."""
+        if self.joints is None or self.joint_force is None:
+            return None
+        return self.joint_force + self.joints.reaction(self.contacts.jacobian.T @ push)
 
     def taylor(self, a: Array) -> tuple[Array, Array, Array]:
         """Coefficients (m,) of the gaps' Taylor polynomials c + b s + a s^2 under an acceleration (d,)."""
@@ -65,9 +85,14 @@ class Event(NamedTuple):
 
     @classmethod
     def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Event:
-        metric = Metric.at(problem, q, args)
+        metric = Metric.at(problem, q, args, t)
         contacts = linearise(problem, metric, t, q, args)
         return cls(t, q, v, metric, contacts, contacts.gap_velocity(v))
+
+    def joint_impulse(self, impulse: Array) -> Any:
+        """Impulses (j,) of the joints that answer those of the contacts (m,); None without joints."""
+        joints = self.metric.joints
+        return None if joints is None else joints.reaction(self.contacts.jacobian.T @ impulse)
 
 
 def met_together(

@@ -3,6 +3,9 @@
     M (v+ - v) = h [theta g(t+, q+, v+) + (1 - theta) g(t, q, v)] + G' L,     q+ = q + h (theta v+ + (1 - theta) v)
     f(t, q) + gamma h (G v + f_t) <= 0:   0 <= L _|_ G (v+ + e v) + (1 + e) f_t >= 0;   otherwise L = 0
 
+Joints act on the mean velocity, J (theta v+ + (1 - theta) v) + c_t = 0 at the place of theta (1/2 at least: with less of the new velocity they
+would not be stable; with all of it, theta = 1, they damp), and q+ is put back onto c(t+, q+) = 0.
+
 References:
     J. J. Moreau, Unilateral contact and dry friction in finite freedom dynamics, CISM 302 (1988).
     M. Jean, The non-smooth contact dynamics method, Comput. Methods Appl. Mech. Engrg. 177 (1999).
@@ -27,6 +30,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import gap_switches
 from .base import FACING, Info, Jump, Scheme, State, Traits, gradient_status, metric_norm, state_switches
+from .joints import land
 
 ROOM = 0.05  # of the widest room between them, by which a body may be past both
 CURVED = 0.1  # of the radius of a curved surface, to which a body may sink into it
@@ -59,15 +63,15 @@ class MoreauJean(Scheme):
         newton = self.theta > 0 and self.newton > 1
         tangent = Converged(self.theta, self.activation, self.newton) if newton else None
         phase = lambda e: jnp.mean(e / (1 + e))
-        return Traits(phase=phase, delay=delay, explicit=1 - 2 * self.theta, lists=True, tangent=tangent)
+        return Traits(phase=phase, delay=delay, explicit=1 - 2 * self.theta, lists=True, joints=True, tangent=tangent)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         m = problem.count(t0, q0, args)
-        steady = is_steady(problem, t0, q0, args)
+        steady = is_steady(problem, t0, q0, args) and problem.joints is None
         if steady and m < 2:
             return State.start(motion), Info.none(q0, v0, m)
-        contacts = linearise(problem, Metric.at(problem, q0, args), t0, q0, args)
+        contacts = linearise(problem, Metric.at(problem, q0, args, t0), t0, q0, args)
         joined = jnp.any(contacts.joined(q0)[0], axis=1) if contacts.dense and m > 1 else None
         if steady:
             return State.start(motion, joined), Info.none(q0, v0, m)
@@ -79,7 +83,8 @@ class MoreauJean(Scheme):
         n, q, v = state[:3]
         t, t_new = motion.time(n), motion.time(n + 1)
         theta = self.theta
-        metric = Metric.at(problem, q + (theta * h) * v, args)
+        middle = None if problem.joints is None else t + theta * h
+        metric = Metric.at(problem, q + (theta * h) * v, args, middle)
         contacts = linearise(problem, metric, t, q, args)
         before = contacts.gap_velocity(v)
         active = contacts.gap + self.activation * h * before <= 0
@@ -95,9 +100,13 @@ class MoreauJean(Scheme):
         for _ in range(1 if theta == 0 else self.newton):
             if theta == 0:
                 operator, free = metric, v + h * metric.solve(old_force)
+                free = free if metric.joints is None else free - metric.restore(2 * metric.joints.velocity(v))
             else:
                 operator, w = self.linearise_defect(problem, metric, momentum_defect, w)
                 free = w - operator.solve(momentum_defect(w))
+                if metric.joints is not None:
+                    share = max(theta, 0.5)
+                    free -= operator.restore(metric.joints.velocity(share * w + (1 - share) * v) / share)
                 contacts = contacts.under(operator)
             found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
             earlier, last, w = last, w, free + found.jump
@@ -111,6 +120,11 @@ class MoreauJean(Scheme):
             status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved)
         if theta > 0 and self.newton > 1:
             status |= self.convergence_status(problem, metric, motion, state, (earlier, last, w), free)
+        if metric.joints is not None:
+            response = momentum_defect(w) - contacts.jacobian.T @ found.impulse
+            held = -metric.joints.reaction(response)
+            new, joints, bits = land(problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args)
+            info, status = info._replace(z=new.q, joints=joints), status | bits
         return new, info._replace(status=info.status | status)
 
     def convergence_status(
@@ -149,7 +163,7 @@ class MoreauJean(Scheme):
         those of the start.
         """
         before = state.lasting
-        if before is None or is_steady(problem, t, state.q, args):
+        if before is None or (is_steady(problem, t, state.q, args) and problem.joints is None):
             return before
         if not law.solves:
             return jnp.zeros_like(before)
@@ -200,7 +214,9 @@ class MoreauJean(Scheme):
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         """Operator and starting point of the Newton iteration."""
         # of many bodies no matrix but the mass: exact where the force is constant
-        return (metric if problem.is_local else Metric.from_iteration_matrix(jax.jacfwd(defect)(w))), w
+        if problem.is_local:
+            return metric, w
+        return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
 
 
 def delay(e: Any) -> tuple[Array, Array]:
@@ -228,4 +244,4 @@ class Converged(MoreauJean):
         w = lax.stop_gradient(w)
         matrix = lax.stop_gradient(jax.jacfwd(defect)(w))
         mass = matrix if metric.matrix is None else jax.vmap(metric.times)(jnp.eye(w.size, dtype=w.dtype)).T
-        return Metric.from_iteration_matrix(graft(matrix, mass)), w
+        return Metric.from_iteration_matrix(graft(matrix, mass), metric.joints), w

@@ -45,7 +45,7 @@ class Instant(NamedTuple):
 def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
     """The contacts at (t, q, v), without derivatives."""
     h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
-    metric = Metric.at(problem, q, args)
+    metric = Metric.at(problem, q, args, t)
     contacts = linearise(problem, metric, t, q, args)
     a = acceleration(problem, metric, t, q, v, args)
     speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
@@ -120,7 +120,7 @@ def cross_impacts(
         delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / closing, 0))
         t_at, q_at, v_at = t + delay, q + delay * v, v + delay * a
         # the impact law there, closed contacts reacting
-        contacts = linearise(problem, Metric.at(problem, q_at, args), t_at, q_at, args)
+        contacts = linearise(problem, Metric.at(problem, q_at, args, t_at), t_at, q_at, args)
         offset = contacts.gap_velocity(v_at)
         offset = jnp.where(this, (1 + e) * offset, offset)
         diagonal = contacts.diagonal()

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..linearisation import CANCELLING, Metric, acceleration, linearise
+from ..linearisation import CANCELLING, Metric, joint_acceleration, linearise
 from ..problem import Problem
 from .base import add_compensated
 from .events import View, impulses_of, noise
+from .joints import put_on_joints
 from .tableau import TABLEAUS, Tableau
 
 frozen = lax.stop_gradient
@@ -28,7 +29,8 @@ NEAREST = 1e-6  # of a trial's length: a least gap as near as that to its ends i
 class Base(NamedTuple):
     """Where trials begin: time ``elapsed`` since the step began, q, v and acceleration a (d,); of contacts (m,) which are ``closed``, the
     ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; what is ``allowed`` of negative gaps,
-    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero. ``low`` as in `State`."""
+    and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero. ``low`` as in `State`;
+    ``joint_force`` (j,) of joints, None where there are none."""
 
     elapsed: Array
     q: Array
@@ -41,6 +43,7 @@ class Base(NamedTuple):
     still: Array
     slack: Array
     low: Array | None = None
+    joint_force: Array | None = None
 
 
 class Tolerance(NamedTuple):
@@ -56,7 +59,7 @@ class Tolerance(NamedTuple):
 
 class Seen(NamedTuple):
     """What stages have seen: gaps and their rates (m,) at the last one, the part of the trial after which a gap or a push was ``negative``
-    first, 1 for none; sums of rates and pushes (n, m) by the weights of the error, and of forces (m,) by those of the step."""
+    first, 1 for none; sums of rates and pushes (n, m) by the weights of the error, and of forces (m,), of joints too, by those of the step."""
 
     gap: Array
     rate: Array
@@ -64,6 +67,7 @@ class Seen(NamedTuple):
     of_rate: Array
     of_push: Array
     of_force: Array
+    of_joints: Any = None
 
 
 class Sight(NamedTuple):
@@ -90,7 +94,8 @@ class Sight(NamedTuple):
 class Trial(NamedTuple):
     """What a trial led to: q, v, acceleration (d,), ``force`` and ``push`` of closed contacts (m,), their ``impulse``; gaps and rates (m,)
     at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`;
-    ``low`` as in `State`; and the ``sight`` of a surface that ends the motion."""
+    ``low`` as in `State`; and the ``sight`` of a surface that ends the motion; with joints their force and impulse (j,), and what is left of
+    them () and status bits at its end."""
 
     q: Array
     v: Array
@@ -104,6 +109,10 @@ class Trial(NamedTuple):
     negative: Array
     low: Array | None
     sight: Sight | None
+    joint_force: Array | None = None
+    joint_impulse: Array | None = None
+    joint_residual: Array | None = None
+    joint_status: Array | None = None
 
 
 class _Rows(NamedTuple):
@@ -140,19 +149,21 @@ def gap_rates(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tupl
 
 def held(
     problem: Problem, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
-) -> tuple[Array, Array, Array]:
-    """Acceleration (d,) with the closed contacts held, their forces (m,), and these in units of acceleration, ``slack`` () added."""
-    metric = Metric.at(problem, q, args)
-    free = acceleration(problem, metric, t, q, v, args)
+) -> tuple[Array, Array, Array, Array | None]:
+    """Acceleration (d,) with the closed contacts held, their forces (m,), and these in units of acceleration, ``slack`` () added; and the
+    joints' forces (j,)."""
+    metric = Metric.at(problem, q, args, t)
+    free, joint_force = joint_acceleration(problem, metric, t, q, v, args)
     none = jnp.zeros(closed.shape, q.dtype)
     if len(closed) == 0:
-        return free, none, none
+        return free, none, none, joint_force
 
-    def bound() -> tuple[Array, Array, Array]:
-        view = View(linearise(problem, metric, t, q, args), free, *_turning(problem, t, q, v, args))
+    def bound() -> tuple[Array, Array, Array, Array | None]:
+        contacts = linearise(problem, metric, t, q, args)
+        view = View(contacts, free, *_turning(problem, t, q, v, args), metric.joints, joint_force)
         return hold(view, closed, slack)
 
-    return lax.cond(jnp.any(closed), bound, lambda: (free, none, none))
+    return lax.cond(jnp.any(closed), bound, lambda: (free, none, none, joint_force))
 
 
 def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
@@ -160,7 +171,7 @@ def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple
     return jax.jvp(rate, (jnp.zeros_like(t),), (jnp.ones_like(t),))
 
 
-def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array]:
+def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array, Array | None]:
     """As `held`, at a state whose contacts are known."""
     contacts = view.contacts
     normal = contacts.velocity(view.free) + view.gap_acceleration
@@ -174,7 +185,7 @@ def hold(view: View, closed: Array, slack: Array) -> tuple[Array, Array, Array]:
         other = jnp.sum(jnp.where(sides, (norms * force)[None, :], 0), axis=1) / norms
         force = jnp.where(joined, jnp.maximum(force - other, 0), force)
         push = jnp.where(joined, spare, push)
-    return a, force, frozen(jnp.where(closed, push, 0))
+    return a, force, frozen(jnp.where(closed, push, 0)), view.joint_forces(force)
 
 
 def attempt(
@@ -196,6 +207,7 @@ def attempt(
     seen = Seen(
         *before, jnp.ones((), q.dtype), jnp.outer(weights, before[1]), jnp.outer(weights, base.push),
         float(tableau.velocity[-1, 0]) * base.force,
+        None if base.joint_force is None else float(tableau.velocity[-1, 0]) * base.joint_force,
     )  # fmt: skip
     accelerations = jnp.zeros((len(tableau.nodes), len(q)), q.dtype).at[0].set(base.a)
 
@@ -206,7 +218,9 @@ def attempt(
         shift = s * (row.node * v + s * (row.position @ kept))
         x = q + shift
         y = v + s * (row.velocity @ kept)
-        a, force, push = held(problem, t + row.node * s, x, y, closed, base.slack, args)
+        a, force, push, joint_force = held(problem, t + row.node * s, x, y, closed, base.slack, args)
+        if joint_force is not None:
+            seen = seen._replace(of_joints=seen.of_joints + row.weight * joint_force)
         if m:
             gap, rate = gap_rates(problem, steady[0] + row.node * steady[1], *frozen((x, y)), steady[3])
             below = jnp.any(~closed & (gap < -base.allowed)) | jnp.any(push < 0)
@@ -216,20 +230,30 @@ def attempt(
                 seen.of_push + jnp.outer(row.errors, push),
                 seen.of_force + row.weight * force,
             )
-            seen = Seen(gap, rate, negative, *sums)
+            seen = Seen(gap, rate, negative, *sums, seen.of_joints)
         if watch is not None:
             sight = sight.further(row, watch(steady[0] + row.node * steady[1], *frozen((x, y, a))))
         kept = jnp.concatenate([a[None], kept[:-1]])
-        return (kept, shift, y, force, push, seen, sight), None
+        return (kept, shift, y, force, push, joint_force, seen, sight), None
 
     rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
-    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, seen, sight)
-    kept, shift, y, force, push, seen, sight = lax.scan(stage, start, rows)[0]
+    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, base.joint_force, seen, sight)
+    kept, shift, y, force, push, joint_force, seen, sight = lax.scan(stage, start, rows)[0]
     x, low = add_compensated(q, shift, base.low)
+    of_joints: tuple = ()
+    if joint_force is not None:
+        before_, _ = frozen((Metric.at(problem, q, args, t).joints, None))
+        landed = put_on_joints(problem, t + s, x, low, shift, before_, args)
+        x, low, y = landed.q, landed.low, landed.velocity(y)
+        of_joints = joint_force, s * seen.of_joints, landed.residual, landed.status
+        if m:
+            seen = seen._replace(
+                **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
+            )
     error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sight, before[0], tolerance))
     return Trial(
-        x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative, low, sight
-    )
+        x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative, low, sight, *of_joints
+    )  # fmt: skip
 
 
 def _error(

@@ -1,0 +1,97 @@
+"""Joints: equations c(t, q) = 0 that hold at all times, as part of the kinetic metric.
+
+    M a = g + J' l,     J a + d/dt (J v + c_t)|_v = 0,     J = dc/dq,
+    P = M^-1 - M^-1 J' (J M^-1 J')^+ J M^-1
+
+P takes the place of M^-1 in whatever answers a force or an impulse: contacts, their Delassus matrix, the impact law and the saltation
+then keep the joints of themselves. Rows that depend on earlier ones are left out, which changes no motion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from ..jaxtools import linalg
+from ..jaxtools.jacobians import value_and_jacobian
+from .problem import Problem
+
+DEPENDENT = 1e-8  # square of the sine of the angle to the earlier rows, below which a row counts as dependent on them
+
+
+class Joints(NamedTuple):
+    """Joints linearised at one configuration.
+
+    ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j) and its ``factor``, in
+    which dependent rows are left out.
+    """
+
+    value: Array
+    jacobian: Array
+    rate: Array
+    response: Array
+    gram: Array
+    factor: Array
+
+    @classmethod
+    def at(cls, problem: Problem, solve: Callable[[Array], Array], t: ArrayLike, q: Array, args: Any) -> Joints:
+        """The joints of a problem at (t, q); ``solve(x)`` is M^-1 x."""
+        t = jnp.asarray(t, q.dtype)
+        value, matrix = value_and_jacobian(
+            lambda x: problem.joint_values(t, x, args), q, problem.joint_count(t, q, args)
+        )
+        rate = jax.jvp(lambda s: problem.joint_values(s, q, args), (t,), (jnp.ones_like(t),))[1]
+        response = solve(matrix.T)
+        gram = matrix @ response
+        cut = max(DEPENDENT, 64 * float(jnp.finfo(q.dtype).eps))
+        return cls(value, matrix, rate, response, gram, linalg.factorise(lax.stop_gradient(gram), cut))
+
+    def forces(self, rates: Array) -> Array:
+        """(J M^-1 J')^+ x for x (j,) or (j, k): what changes joint velocities by x; 0 for dependent rows."""
+        return linalg.spd_solve(self.gram, self.factor, rates)
+
+    def project(self, x: Array) -> Array:
+        """Part of velocities x, (d,) or (d, k), that the joints allow."""
+        return x - self.restore(self.jacobian @ x)
+
+    def restore(self, rates: Array) -> Array:
+        """The least velocity (d,) in the metric that changes joint velocities by ``rates`` (j,)."""
+        return self.response @ self.forces(rates)
+
+    def reaction(self, momentum: Array) -> Array:
+        """Impulses (j,) of the joints that answer an impulse (d,) on the system."""
+        return -self.forces(self.response.T @ momentum)
+
+    def velocity(self, v: Array) -> Array:
+        """Joint velocities J v + c_t, (j,)."""
+        return self.jacobian @ v + self.rate
+
+    def terms(self, x: Array) -> Array:
+        """|J| |x|, (j,): magnitude of the terms of c or of its rate, for its round-off."""
+        return jnp.abs(self.jacobian) @ jnp.abs(x)
+
+    def independent(self) -> Array:
+        """Mask (j,) of the rows that do not depend on earlier ones."""
+        return linalg.kept_rows(self.factor)
+
+    def margin(self) -> Array:
+        """Least sine, (), of an angle between an independent row and the earlier ones: 0 in a singular position."""
+        diagonal = jnp.diagonal(self.gram)
+        sine = linalg.pivots(self.factor) / jnp.where(diagonal > 0, diagonal, 1)
+        return jnp.sqrt(jnp.min(jnp.where(self.independent(), sine, 1)))
+
+
+def joint_turning(problem: Problem, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+    """Rate (j,) of the joint velocities J v + c_t of the motion with constant velocity v."""
+    t = jnp.asarray(t, q.dtype)
+    zero, one = jnp.zeros_like(t), jnp.ones_like(t)
+
+    def velocity(s: Array) -> Array:
+        return jax.jvp(lambda s: problem.joint_values(t + s, q + s * v, args), (s,), (one,))[1]
+
+    return jax.jvp(velocity, (zero,), (one,))[1]

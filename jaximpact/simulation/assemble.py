@@ -1,0 +1,156 @@
+"""`assemble`: the nearest start on the joints of a problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import ArrayLike
+
+from ..jaxtools.argument_checks import is_traced, real_array
+from ..jaxtools.derivative_rules import implicit_root
+from ..mechanics.linearisation import Metric
+from ..mechanics.problem import Problem
+from ..mechanics.user_functions import outcome
+from .canonical_arrays import canonical_state, cast_numbers, check_finite
+from .validation import check_joints, check_problem
+
+NEWTON = 50  # iterations
+SINGULAR = 1e-10  # of the largest singular value, below which one counts as zero: rows that depend on others
+
+
+def assemble(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    *,
+    t0: ArrayLike = 0.0,
+    args: Any = None,
+    free: Sequence[int | str] | None = None,
+) -> tuple[Array, Array]:
+    """The start on the joints that is nearest to (q0, v0) in the kinetic metric.
+
+    Differentiable, and batched by `jax.vmap`. Gaps are not looked at.
+
+    Args:
+        problem: a problem with joints.
+        q0, v0: position and velocity nearby (d,).
+        t0: the time at which joints hold [s].
+        args: parameters handed to the problem's functions.
+        free: coordinates that may be changed, by number or name; the others, such as the crank's angle and its rate, stay. By default all.
+
+    Returns:
+        Position and velocity (d,).
+
+    Raises:
+        ValueError: the problem has no joints, there is no position near q0 that satisfies them, or no velocity that keeps them.
+
+    Example:
+        >>> import jax.numpy as jnp, jaximpact as ji
+        >>> rod = ji.Problem(lambda t, q, v, args: jnp.zeros(2), joints=lambda t, q, args: jnp.stack([q @ q - 1]))
+        >>> q0, v0 = ji.assemble(rod, [2.0, 0.0], [1.0, 1.0])
+        >>> print(q0, v0)
+        [1. 0.] [0. 1.]
+    """
+    check_problem(problem)
+    if problem.joints is None:
+        raise ValueError("problem has no joints to assemble: every q0 will do")
+    near, speed = canonical_state(q0, v0)
+    if near.ndim != 1 or speed.shape != near.shape:
+        raise ValueError(
+            f"q0 and v0 must have one shape (d,), got {near.shape} and {speed.shape}; of many use jax.vmap"
+        )
+    args, time = cast_numbers("args", args, near.dtype), real_array("t0", t0).astype(near.dtype)
+    check_finite(q0=near, v0=speed)
+    check_joints(problem, lambda name, function, *at: outcome(name, jnp.asarray, function, *at).shape, near, args)
+    places = _places(problem, free, near.shape[0])
+    q, v, left, rates, scale = _assemble(problem, near, speed, time, args, places)
+    if not is_traced(left, rates, scale):
+        tolerance = 1e4 * float(jnp.finfo(q.dtype).eps)
+        if not np.all(np.abs(left) <= tolerance * np.asarray(scale[0])):
+            raise ValueError(
+                f"no position near q0 satisfies the joints: of joints(t0, q, args) {float(np.max(np.abs(left))):.3g} is left; begin nearer to "
+                "one, or let more coordinates be free"
+            )
+        if not np.all(np.abs(rates) <= 1e-6 * np.asarray(scale[1])):
+            raise ValueError(
+                f"no velocity keeps the joints: their rates stay at {float(np.max(np.abs(rates))):.3g}; rows of joints(t, q, args) contradict "
+                "each other, or more coordinates must be free"
+            )
+    return q, v
+
+
+def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
+    """Numbers of the coordinates that are free."""
+    if free is None:
+        return tuple(range(d))
+    names, found = problem.coordinates or (), []
+    for one in free:
+        if one in names:
+            found.append(names.index(one))
+        elif isinstance(one, int | np.integer) and not isinstance(one, bool) and -d <= one < d:
+            found.append(int(one) % d)
+        else:
+            known = f" or one of {', '.join(names)}" if names else ""
+            raise ValueError(f"free: {one!r} is no coordinate: give numbers 0 ... {d - 1}{known}")
+    return tuple(sorted(set(found)))
+
+
+@partial(jax.jit, static_argnames="places")
+def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, places: tuple[int, ...]) -> tuple:
+    """Position and velocity (d,); values and rates (j,) of the joints there, and the scales of both."""
+    some, k = jnp.array(places), len(places)
+    place = lambda x: q0.at[some].set(x)
+    joints = lambda x: problem.joint_values(t0, place(x), args)
+    mass = lambda q: jax.vmap(Metric.at(problem, q, args).times)(jnp.eye(len(q0), dtype=q0.dtype))[some][:, some]
+    metric, start = mass(q0), q0[some]
+
+    def residual(z: Array) -> Array:
+        x, force = z[:k], z[k:]
+        value, back = jax.vjp(joints, x)
+        return jnp.concatenate([metric @ (x - start) - back(force)[0], value])
+
+    def solve(residual: Any, guess: Array) -> tuple[Array, Array]:
+        def improve(now: tuple) -> tuple:
+            i, z, _ = now
+            step = _least_solution(jax.jacfwd(residual)(z), residual(z))
+            return i + 1, z - step, jnp.max(jnp.abs(step[:k]))
+
+        def continues(now: tuple) -> Array:
+            i, z, step = now
+            return (i < NEWTON) & (step > 4 * jnp.finfo(z.dtype).eps * jnp.max(jnp.abs(z[:k])))
+
+        # near the joints first, with the metric alone: the second derivatives of joints lead astray from afar
+        def near(_: Any, x: Array) -> Array:
+            matrix = jax.jacfwd(joints)(x)
+            response = jnp.linalg.solve(metric, matrix.T)
+            return x - response @ _least_solution(matrix @ response, joints(x))
+
+        x = lax.fori_loop(0, NEWTON, near, guess[:k])
+        matrix = jax.jacfwd(joints)(x)
+        force = _least_solution(matrix.T, metric @ (x - start))
+        z = improve((0, jnp.concatenate([x, force]), None))
+        return lax.while_loop(continues, improve, z)[1], jnp.zeros((), q0.dtype)
+
+    tangent = lambda linear, y: _least_solution(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
+    count = problem.joint_count(t0, q0, args)
+    z, _ = implicit_root(residual, jnp.concatenate([start, jnp.zeros(count, q0.dtype)]), solve, tangent)
+    q = place(z[:k])
+    matrix = jax.jacfwd(lambda x: problem.joint_values(t0, x, args))(q)
+    rate = jax.jvp(lambda s: problem.joint_values(s, q, args), (t0,), (jnp.ones_like(t0),))[1]
+    response = jnp.linalg.solve(mass(q), matrix[:, some].T)
+    change = response @ _least_solution(matrix[:, some] @ response, matrix @ v0 + rate)
+    v = v0.at[some].add(-change)
+    size = jnp.abs(matrix)
+    scale = size @ (jnp.abs(q) + 1), size @ (jnp.abs(v) + jnp.abs(v0)) + jnp.abs(rate)
+    return q, v, lax.stop_gradient(joints(z[:k])), lax.stop_gradient(matrix @ v + rate), lax.stop_gradient(scale)
+
+
+def _least_solution(matrix: Array, y: Array) -> Array:
+    """The least x with matrix x = y, where rows may depend on each other."""
+    return jnp.linalg.pinv(matrix, rtol=SINGULAR if y.dtype == jnp.float64 else 1e-5) @ y
