@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo test test-slow honesty lint docs docs-fresh figures gallery conformance bench bench-full bench-record clean
+.PHONY: setup demo fit test test-slow honesty lint docs docs-fresh figures gallery conformance bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -17,6 +17,10 @@ $(VENV)/.ready: pyproject.toml
 	touch $@
 
 demo: setup
+	$(BIN)/python experiments/demo.py --out $(OUT)/demo
+
+# restitution from bounces, of a synthetic file or of DATA=bounces.csv
+fit: setup
 	$(BIN)/python experiments/cases/measured_bounces.py $(if $(DATA),--data $(DATA)) --out $(OUT)/measured_bounces
 
 test: setup
