@@ -147,7 +147,8 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, plac
     change = response @ _least_solution(matrix[:, some] @ response, matrix @ v0 + rate)
     v = v0.at[some].add(-change)
     size = jnp.abs(matrix)
-    scale = size @ (jnp.abs(q) + 1), size @ (jnp.abs(v) + jnp.abs(v0)) + jnp.abs(rate)
+    # of velocities the largest: rows of bodies that rest have round-off of those that move
+    scale = size @ (jnp.abs(q) + 1), jnp.max(size @ (jnp.abs(v) + jnp.abs(v0)) + jnp.abs(rate))
     return q, v, lax.stop_gradient(joints(z[:k])), lax.stop_gradient(matrix @ v + rate), lax.stop_gradient(scale)
 
 

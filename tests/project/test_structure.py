@@ -15,7 +15,7 @@ ROWS = [
     ["simulation"],
     ["analysis", "conformance"],
     ["study", "plots"],
-    ["indices"],
+    ["indices", "planar"],
     ["__init__"],
     ["cli"],
     ["__main__"],
@@ -86,7 +86,7 @@ INSIDERS = {
     "test_cli", "test_ensemble", "test_fuzz", "test_honesty_pieces", "test_native", "test_native_table", "test_operating_system",
     "test_projection_sizes", "test_recipes", "test_small", "test_study_trust",
 }  # fmt: skip
-OPEN = {"analysis", "bodies", "catalogue", "cli", "conformance", "extend", "indices", "plots", "study"}
+OPEN = {"analysis", "bodies", "catalogue", "cli", "conformance", "extend", "indices", "planar", "plots", "study"}
 
 
 def test_tests_lie_in_the_folder_of_a_package():

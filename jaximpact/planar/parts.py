@@ -1,0 +1,297 @@
+"""What is between two bodies: joints, forces, gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from .pose import Pose
+from .quantities import GROUND, Number, Point, distance_of, point_of, unit_vector, value_at
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something between two bodies, or a body and the ground: joint equations, gaps, or forces along coordinates of its own.
+
+    Attributes:
+        a, b: names of the bodies.
+    """
+
+    a: str
+    b: str = GROUND
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if one.name in ("at", "along", "normal", "point"):
+                object.__setattr__(self, one.name, point_of(one.name, value))
+            elif one.name == "ends":
+                object.__setattr__(self, "ends", tuple(point_of("ends", x) for x in value))
+
+    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+        """Values () that the part keeps at zero."""
+        return []
+
+    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+        """Values () that the part keeps from being negative."""
+        return []
+
+    def coordinates(self, pose: Pose) -> list:
+        """Coordinates () along which the part exerts forces."""
+        return []
+
+    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+        """Forces () along its coordinates s, which change at a ``rate``."""
+        return []
+
+    def potential(self, s: Sequence, args: Any) -> Any:
+        """Potential energy (), at its coordinates s."""
+        return 0.0
+
+    @property
+    def gap_names(self) -> list[tuple[str, str]]:
+        """Names of its gaps, and their units."""
+        return []
+
+    def _apart(self, pose: Pose) -> Array:
+        first, last = self.ends  # type: ignore[attr-defined]
+        return pose.point(self.a, first) - pose.point(self.b, last)
+
+    def _turn(self, pose: Pose) -> Any:
+        return pose.angle(self.a) - pose.angle(self.b)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin(Part):
+    """A hinge: the bodies share the point ``at``."""
+
+    at: Point
+
+    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+        apart = pose.point(self.a, self.at) - pose.point(self.b, self.at)
+        return [apart[0], apart[1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot(Part):
+    """A pin in a slot: the point ``at`` of body a stays on the line through it, ``along`` a direction, in body b."""
+
+    at: Point
+    along: Point
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "along", unit_vector("along", self.along))
+
+    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+        across = pose.direction(self.b, (-self.along[1], self.along[0]))
+        return [across @ (pose.point(self.a, self.at) - pose.point(self.b, self.at))]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slider(Slot):
+    """A guide: as a `Slot`, and body a does not turn against b."""
+
+    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+        return [*super().joints(pose, t, args), self._turn(pose)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rod(Part):
+    """A rod without mass: the ``ends``, one point of each body, keep their distance."""
+
+    ends: tuple[Point, Point]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ends[0] == self.ends[1]:
+            raise ValueError(f"Rod: both ends are {self.ends[0]}; a Pin keeps two points together")
+
+    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+        apart, length = self._apart(pose), distance_of(self.ends)
+        return [(apart @ apart - length**2) / (2 * length)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drive(Part):
+    """A motor of given motion: body a has turned against b by ``angle(t, args)`` [rad], 0 at the start."""
+
+    angle: Callable[[Any, Any], Any]
+
+    def joints(self, pose: Pose, t: Any, args: Any) -> list:
+        return [self._turn(pose) - self.angle(t, args)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motor(Part):
+    """A torque on body a, and its opposite on b: ``torque(t, angle, rate, args)``, or a number [N m]."""
+
+    torque: Any
+
+    def coordinates(self, pose: Pose) -> list:
+        return [self._turn(pose)]
+
+    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+        return [self.torque(t, s[0], rate[0], args) if callable(self.torque) else self.torque]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Force(Part):
+    """A force ``force(t, args)`` (2,) [N] on the point ``at`` of body a."""
+
+    at: Point
+    force: Callable[[Any, Any], Any]
+
+    def coordinates(self, pose: Pose) -> list:
+        place = pose.point(self.a, self.at)
+        return [place[0], place[1]]
+
+    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+        push = self.force(t, args)
+        return [push[0], push[1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spring(Part):
+    """A linear spring and damper between the ``ends``, one point of each body.
+
+    Attributes:
+        stiffness, damping: [N/m], [N s/m].
+        length: at rest [m]; by default that of the start.
+    """
+
+    ends: tuple[Point, Point]
+    stiffness: Number = 0.0
+    damping: Number = 0.0
+    length: Number | None = None
+
+    def coordinates(self, pose: Pose) -> list:
+        apart = self._apart(pose)
+        return [jnp.sqrt(apart @ apart)]
+
+    def _stretch(self, s: Any, args: Any) -> Any:
+        return s - (distance_of(self.ends) if self.length is None else value_at(self.length, args))
+
+    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+        return [-value_at(self.stiffness, args) * self._stretch(s[0], args) - value_at(self.damping, args) * rate[0]]
+
+    def potential(self, s: Sequence, args: Any) -> Any:
+        return 0.5 * value_at(self.stiffness, args) * self._stretch(s[0], args) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class AngleSpring(Part):
+    """A torsion spring and damper: a torque on body a against its turn from b, and its opposite.
+
+    Attributes:
+        stiffness, damping: [N m/rad], [N m s/rad].
+        angle: of rest [rad]; 0 at the start.
+    """
+
+    stiffness: Number = 0.0
+    damping: Number = 0.0
+    angle: Number = 0.0
+
+    def coordinates(self, pose: Pose) -> list:
+        return [self._turn(pose)]
+
+    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
+        turn = s[0] - value_at(self.angle, args)
+        return [-value_at(self.stiffness, args) * turn - value_at(self.damping, args) * rate[0]]
+
+    def potential(self, s: Sequence, args: Any) -> Any:
+        return 0.5 * value_at(self.stiffness, args) * (s[0] - value_at(self.angle, args)) ** 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wall(Part):
+    """A straight wall in body b, by default the ground, that keeps a ``point`` of body a on one side.
+
+    Attributes:
+        at, normal: a point of the wall, and the direction to the side that is free.
+        radius: of the round end of the body about that point [m].
+        name: of the contact.
+    """
+
+    point: Point
+    at: Point
+    normal: Point
+    radius: Number = 0.0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "normal", unit_vector("normal", self.normal))
+
+    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+        apart = pose.point(self.a, self.point) - pose.point(self.b, self.at)
+        return [pose.direction(self.b, self.normal) @ apart - value_at(self.radius, args)]
+
+    @property
+    def gap_names(self) -> list[tuple[str, str]]:
+        return [(self.name or f"{self.a} on {self.b}", "m")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bumper(Part):
+    """Two round ends about the ``ends``, one point of each body, that stay a ``distance`` apart, the sum of their radii [m]."""
+
+    ends: tuple[Point, Point]
+    distance: Number
+    name: str = ""
+
+    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+        # its square is smooth at all places, and near contact over twice the distance the same
+        apart, least = self._apart(pose), value_at(self.distance, args)
+        return [(apart @ apart - least**2) / (2 * least)]
+
+    @property
+    def gap_names(self) -> list[tuple[str, str]]:
+        return [(self.name or f"{self.a} at {self.b}", "m")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clearance(Part):
+    """A hinge with play: points ``ends`` of the bodies, a journal and its bearing, stay within a distance ``play`` of each other [m]."""
+
+    ends: tuple[Point, Point]
+    play: Number
+    name: str = ""
+
+    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+        apart, most = self._apart(pose), value_at(self.play, args)
+        return [(most**2 - apart @ apart) / (2 * most)]
+
+    @property
+    def gap_names(self) -> list[tuple[str, str]]:
+        return [(self.name or f"{self.a} in {self.b}", "m")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AngleStop(Part):
+    """Stops of the angle by which body a has turned against b since the start: ``low`` and ``high`` [rad], either may be missing."""
+
+    low: Number | None = None
+    high: Number | None = None
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.low is None and self.high is None:
+            raise ValueError("AngleStop: give low=, high= or both, in rad")
+
+    def gaps(self, pose: Pose, t: Any, args: Any) -> list:
+        turn = self._turn(pose)
+        low = [] if self.low is None else [turn - value_at(self.low, args)]
+        return low if self.high is None else [*low, value_at(self.high, args) - turn]
+
+    @property
+    def gap_names(self) -> list[tuple[str, str]]:
+        name = self.name or f"{self.a} against {self.b}"
+        both = self.low is not None and self.high is not None
+        sides = [side for side in ("low", "high") if getattr(self, side) is not None]
+        return [(f"{name} {side}" if both else name, "rad") for side in sides]

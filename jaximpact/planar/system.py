@@ -1,0 +1,201 @@
+"""A planar system as a `Problem`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..jaxtools.argument_checks import real_number, short
+from ..mechanics.problem import Problem
+from ..plots.style import COLOURS, DARK
+from ..simulation.assemble import assemble
+from .body import Body
+from .parts import Part, Pin, Rod, Spring, Wall
+from .pose import Pose
+from .quantities import GROUND, Number, Point, point_of, value_at
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class System:
+    """Bodies and what is between them.
+
+    Attributes:
+        bodies: `Body` by name, a mapping.
+        parts: joints, springs, motors, stops, walls.
+        gravity: downwards, along -y [m/s^2].
+    """
+
+    bodies: Any
+    parts: Any = ()
+    gravity: Number = 9.81
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.bodies, Mapping) or not self.bodies:
+            raise TypeError(
+                f"bodies must be a dict of bodies by name, {{'crank': planar.bar(...)}}, got {short(self.bodies)}"
+            )
+        for name, body in self.bodies.items():
+            if not isinstance(name, str) or not name or name == GROUND:
+                raise ValueError(f"bodies: {name!r} is no name of a body: give a text other than {GROUND!r}")
+            if not isinstance(body, Body):
+                raise TypeError(
+                    f"bodies[{name!r}] must be a planar.Body, by planar.bar, disk, block or plate, got {short(body)}"
+                )
+        names = [*self.bodies, GROUND]
+        for i, part in enumerate(self.parts):
+            if not isinstance(part, Part):
+                raise TypeError(f"parts[{i}] must be a planar.Pin, Spring, Wall or the like, got {short(part)}")
+            for body in (part.a, part.b):
+                if body not in names:
+                    raise ValueError(
+                        f"parts[{i}], {type(part).__name__}: {body!r} is no body; there are {', '.join(names)}"
+                    )
+            if part.a == part.b:
+                raise ValueError(f"parts[{i}], {type(part).__name__}: both bodies are {part.a!r}")
+        object.__setattr__(self, "bodies", tuple(self.bodies.items()))
+        object.__setattr__(self, "parts", tuple(self.parts))
+
+    def pose(self, q: Array) -> Pose:
+        """Where the bodies are at coordinates q (d,)."""
+        return Pose({name: (i, body.centre) for i, (name, body) in enumerate(self.bodies)}, q)
+
+    def problem(self, restitution: Any = 0.0) -> Problem:
+        """The `Problem`, with names of coordinates and contacts; its functions are the same for equal systems."""
+        same = _first_equal(self)
+        known = [name for part in self.parts for name in part.gap_names]
+        # of several of one name each has a number
+        names = [name for name, _ in known]
+        numbered = [f"{x} {names[:i].count(x) + 1}" if names.count(x) > 1 else x for i, x in enumerate(names)]
+        coordinates = [f"{name}.{x}" for name, _ in self.bodies for x in ("x", "y", "angle")]
+        units = {x: "rad" if x.endswith(".angle") else "m" for x in coordinates}
+        units |= dict(zip(numbered, (unit for _, unit in known), strict=True))
+        return Problem(
+            same.force,
+            same.gaps if known else None,
+            same.mass,
+            restitution,
+            same.energy,
+            coordinates=coordinates,
+            contacts=numbered or None,
+            units=units,
+            joints=same.joints if self._is_jointed() else None,
+        )
+
+    def _is_jointed(self) -> bool:
+        return any(type(part).joints is not Part.joints for part in self.parts)
+
+    @property
+    def q0(self) -> np.ndarray:
+        """Coordinates (d,) at the start: the bodies as they were stated."""
+        return np.concatenate([[*body.centre, 0.0] for _, body in self.bodies])
+
+    def start(self, args: Any = None, t0: float = 0.0, **spins: float) -> tuple[Array, Array]:
+        """Position and velocity (d,) at the start, on the joints.
+
+        Args:
+            args: parameters handed to functions.
+            t0: time of the start [s].
+            spins: angular velocities of some bodies by name [rad/s]; of the others the velocity is the least in the kinetic metric that joints allow.
+
+        Raises:
+            ValueError: a name is that of no body, or no velocity has these spins.
+        """
+        q, v = self.q0, np.zeros(3 * len(self.bodies))
+        names = [name for name, _ in self.bodies]
+        for name, spin in spins.items():
+            if name not in names:
+                raise ValueError(f"start: {name!r} is no body; there are {', '.join(names)}")
+            v[3 * names.index(name) + 2] = real_number(name, spin)
+        if not self._is_jointed():
+            return jnp.asarray(q), jnp.asarray(v)
+        given = [3 * names.index(name) + 2 for name in spins]
+        free = [i for i in range(len(q)) if i not in given]
+        return assemble(self.problem(), q, v, t0=t0, args=args, free=free)
+
+    # functions of the problem
+
+    def mass(self, q: Array, args: Any) -> Array:
+        """Diagonal (d,) of the mass matrix."""
+        found = [(value_at(b.mass, args), value_at(b.mass, args), value_at(b.inertia, args)) for _, b in self.bodies]
+        return jnp.stack([jnp.asarray(x, q.dtype) for body in found for x in body])
+
+    def joints(self, t: Any, q: Array, args: Any) -> Array:
+        """Joint equations (j,), zero where they hold."""
+        return self._stack("joints", t, q, args)
+
+    def gaps(self, t: Any, q: Array, args: Any) -> Array:
+        """Gaps (m,)."""
+        return self._stack("gaps", t, q, args)
+
+    def _stack(self, kind: str, t: Any, q: Array, args: Any) -> Array:
+        pose = self.pose(q)
+        return jnp.stack([jnp.asarray(x, q.dtype) for part in self.parts for x in getattr(part, kind)(pose, t, args)])
+
+    def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+        """Generalised force (d,)."""
+        weight = jnp.zeros_like(q).at[1::3].set(-jnp.asarray(value_at(self.gravity, args), q.dtype))
+        found = weight * self.mass(q, args)
+        parts = [part for part in self.parts if type(part).coordinates is not Part.coordinates]
+        if not parts:
+            return found
+        along = lambda q: [[jnp.asarray(x, q.dtype) for x in part.coordinates(self.pose(q))] for part in parts]
+        s, rate = jax.jvp(along, (q,), (v,))
+        push = [
+            [jnp.asarray(x, q.dtype) for x in part.forces(a, b, t, args)]
+            for part, a, b in zip(parts, s, rate, strict=True)
+        ]
+        return found + jax.vjp(along, q)[1](push)[0]
+
+    def energy(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+        """Kinetic energy, and potential energy of weights and springs [J]."""
+        pose, mass = self.pose(q), self.mass(q, args)
+        stored = [part.potential(part.coordinates(pose), args) for part in self.parts]
+        height = jnp.asarray(value_at(self.gravity, args), q.dtype) * (mass[1::3] @ q[1::3])
+        return 0.5 * v @ (mass * v) + height + jnp.asarray(sum(stored), q.dtype)
+
+    # to be drawn
+
+    def position(self, q: Any, body: str, point: Point) -> Array:
+        """Where a point of a body is, (2,), at coordinates q (d,); it was at ``point`` at the start."""
+        return self.pose(jnp.asarray(q)).point(body, point_of("point", point))
+
+    def draw(self, ax: Axes, t: float, q: np.ndarray) -> None:
+        """Draws the system at coordinates q (d,): for ``solution.animate(draw=system.draw)``."""
+        place = lambda body, p: np.asarray(self.pose(jnp.asarray(q)).point(body, p))
+        for i, (name, body) in enumerate(self.bodies):
+            points = np.array([place(name, p) for p in body.outline or (body.centre,)])
+            if len(points) > 2:
+                ax.fill(*points.T, color=COLOURS[i % len(COLOURS)], alpha=0.35)
+            ax.plot(
+                *points.T,
+                "o-" if len(points) < 2 else "-",
+                lw=2.5,
+                color=COLOURS[i % len(COLOURS)],
+                solid_capstyle="round",
+            )
+        for part in self.parts:
+            if isinstance(part, Pin):
+                ax.plot(*place(part.a, part.at), "s" if part.b == GROUND else "o", ms=6, color=DARK)
+            elif isinstance(part, Wall):
+                across = np.array([-part.normal[1], part.normal[0]])
+                ends = [place(part.b, tuple(part.at + side * across)) for side in (-0.3, 0.3)]
+                ax.plot(*np.array(ends).T, "-", lw=3, color=DARK)
+            elif isinstance(part, Rod | Spring):
+                ends = [place(part.a, part.ends[0]), place(part.b, part.ends[1])]
+                ax.plot(*np.array(ends).T, ":" if isinstance(part, Spring) else "-", lw=1.5, color=DARK)
+
+
+@lru_cache
+def _first_equal(system: System) -> System:
+    """The first of equal systems, whose functions stand for theirs: programs are kept by functions."""
+    return system
