@@ -17,7 +17,7 @@ def value_and_jacobian(function: Callable[[Array], Array], x: Array, rows: int) 
     if rows < d or d <= SMALL:
         both = lambda x: (function(x),) * 2
         try:
-            matrix, value = (jax.jacrev if rows < d else jax.jacfwd)(both, has_aux=True)(x)
+            matrix, value = (jax.jacrev if 2 * rows < d else jax.jacfwd)(both, has_aux=True)(x)
         except ValueError:
             # a while_loop has a derivative in forward mode only
             matrix, value = jax.jacfwd(both, has_aux=True)(x)

@@ -18,16 +18,15 @@ MAX_UNROLLED = 6  # unknowns
 MAX_ITERATIONS = 100  # of `solve_near_identity`
 
 
-def factorise(a: Array, cut: float | None = None) -> Array:
+def factorise(a: Array) -> Array:
     """Triangular factor of a symmetric (n, n) matrix for `factored_solve`; NaN where it is not positive definite.
 
     Up to `MAX_UNROLLED` unknowns: L of a = L D L' with 1/D in place of its unit diagonal, so that solves need no division. For
-    larger sizes: the Cholesky factor. With ``cut`` the matrix may be semidefinite: rows whose pivot is at most that part of their diagonal
-    entry depend on earlier ones, and `factored_solve` gives them 0.
+    larger sizes: the Cholesky factor.
     """
     n = a.shape[0]
     if n > MAX_UNROLLED:
-        return jnp.linalg.cholesky(a) if cut is None else _factorise_semidefinite(a, cut)
+        return jnp.linalg.cholesky(a)
     rows: list[list] = []
     for i in range(n):
         scaled: list = []  # L D
@@ -35,52 +34,19 @@ def factorise(a: Array, cut: float | None = None) -> Array:
             scaled.append(a[i, j] - sum(scaled[k] * rows[j][k] for k in range(j)))
         row = [x * rows[j][j] for j, x in enumerate(scaled)]
         pivot = a[i, i] - sum(x * y for x, y in zip(scaled, row, strict=True))
-        if cut is None:
-            rows.append([*row, 1 / jnp.where(pivot > 0, pivot, jnp.nan)])
-        else:
-            kept = pivot > cut * a[i, i]
-            rows.append([*row, jnp.where(kept, 1 / jnp.where(kept, pivot, 1), 0)])
+        rows.append([*row, 1 / jnp.where(pivot > 0, pivot, jnp.nan)])
     zero = jnp.zeros((), a.dtype)
     return jnp.stack([jnp.stack(row + [zero] * (n - len(row))) for row in rows])
 
 
-def _factorise_semidefinite(a: Array, cut: float) -> Array:
-    """Cholesky factor (n, n) of the rows that do not depend on earlier ones; the others have an infinite diagonal entry."""
-    n = a.shape[0]
-
-    def take(k: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        rest, kept = now
-        column, here = rest[:, k], jnp.arange(n) == k
-        pivot = column[k]
-        keep = pivot > cut * a[k, k]
-        rest = rest - jnp.where(keep, column / jnp.where(keep, pivot, 1), 0)[:, None] * column[None, :]
-        return rest, kept | (here & keep)
-
-    _, kept = lax.fori_loop(0, n, take, (a, jnp.zeros(n, bool)))
-    both = kept[:, None] & kept[None, :]
-    factor = jnp.linalg.cholesky(jnp.where(both, a, jnp.eye(n, dtype=a.dtype)))
-    return factor + jnp.diag(jnp.where(kept, 0, jnp.inf).astype(a.dtype))
-
-
-def kept_rows(factor: Array) -> Array:
-    """Mask (n,) of the rows that ``factor = factorise(a, cut)`` has kept."""
-    diagonal = jnp.diagonal(factor)
-    return jnp.isfinite(diagonal) if factor.shape[0] > MAX_UNROLLED else diagonal > 0
-
-
-def pivots(factor: Array) -> Array:
-    """Pivots (n,) of a factor, of rows that are kept."""
-    diagonal = jnp.diagonal(factor)
-    if factor.shape[0] > MAX_UNROLLED:
-        return diagonal**2
-    return 1 / jnp.where(diagonal > 0, diagonal, 1)
-
-
 def factored_solve(factor: Array, b: Array) -> Array:
     """Solves a x = b for b (n,) or (n, k), with ``factor = factorise(a)``."""
+    return cho_solve((factor, True), b) if factor.shape[0] > MAX_UNROLLED else substitute(factor, b)
+
+
+def substitute(factor: Array, b: Array) -> Array:
+    """Solves a x = b for b (n,) or (n, k), by L of a = L D L' with 1/D in place of its unit diagonal."""
     n = factor.shape[0]
-    if n > MAX_UNROLLED:
-        return cho_solve((factor, True), b)
     y: list = []
     for i in range(n):
         y.append(b[i] - sum(factor[i, k] * y[k] for k in range(i)))

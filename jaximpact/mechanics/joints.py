@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from ..jaxtools import linalg
+from ..jaxtools import semidefinite
 from ..jaxtools.jacobians import value_and_jacobian
 from .problem import Problem
 
@@ -49,11 +49,13 @@ class Joints(NamedTuple):
         response = solve(matrix.T)
         gram = matrix @ response
         cut = max(DEPENDENT, 64 * float(jnp.finfo(q.dtype).eps))
-        return cls(value, matrix, rate, response, gram, linalg.factorise(lax.stop_gradient(gram), cut))
+        return cls(
+            value, matrix, rate, response, gram, semidefinite.factorise_semidefinite(lax.stop_gradient(gram), cut)
+        )
 
     def forces(self, rates: Array) -> Array:
         """(J M^-1 J')^+ x for x (j,) or (j, k): what changes joint velocities by x; 0 for dependent rows."""
-        return linalg.spd_solve(self.gram, self.factor, rates)
+        return semidefinite.semidefinite_solve(self.gram, self.factor, rates)
 
     def project(self, x: Array) -> Array:
         """Part of velocities x, (d,) or (d, k), that the joints allow."""
@@ -77,12 +79,12 @@ class Joints(NamedTuple):
 
     def independent(self) -> Array:
         """Mask (j,) of the rows that do not depend on earlier ones."""
-        return linalg.kept_rows(self.factor)
+        return semidefinite.kept_rows(self.factor)
 
     def margin(self) -> Array:
         """Least sine, (), of an angle between an independent row and the earlier ones: 0 in a singular position."""
         diagonal = jnp.diagonal(self.gram)
-        sine = linalg.pivots(self.factor) / jnp.where(diagonal > 0, diagonal, 1)
+        sine = semidefinite.pivots(self.factor) / jnp.where(diagonal > 0, diagonal, 1)
         return jnp.sqrt(jnp.min(jnp.where(self.independent(), sine, 1)))
 
 

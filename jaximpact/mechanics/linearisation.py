@@ -104,12 +104,13 @@ class Metric(NamedTuple):
         """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..., which keeps the joints."""
         if joints is None:
             return cls(matrix, inverse=linalg.inverse(matrix))
-        d, kept = matrix.shape[0], joints.independent()
+        kept, inverse = joints.independent(), linalg.inverse(matrix)
         rows = jnp.where(kept[:, None], joints.jacobian, 0)
+        response = inverse @ rows.T
         # a dependent row has a multiplier of its own, which is zero
-        spare = jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
-        both = linalg.inverse(jnp.block([[matrix, -rows.T], [rows, spare]]))
-        return cls(matrix, inverse=both[:d, :d], joints=joints, restoring=jnp.where(kept[None, :], both[:d, d:], 0))
+        gram = rows @ response + jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
+        restoring = response @ linalg.inverse(gram)
+        return cls(matrix, inverse=inverse - restoring @ (rows @ inverse), joints=joints, restoring=restoring)
 
 
 def _diagonals(matrix: Array) -> Array:

@@ -13,7 +13,6 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .base import JointInfo, State, add_compensated
 
-CORRECTIONS = 2  # of Newton's method: what a step leaves of h^2 becomes h^8
 LEFT = 1e-3  # of what a step moves, by which joints may be missed at its end
 STEEP = 3  # parts of a step between two looks, within which a singular position may lie
 
@@ -36,9 +35,10 @@ def put_on_joints(
     problem: Problem, t: Array, q: Array, low: Array | None, shift: Array, before: Joints | None, args: Any
 ) -> Landed:
     """The nearest position on the joints to q (d,) in the metric, behind a ``shift`` (d,) from a place where they were as ``before``."""
-    for _ in range(CORRECTIONS):
-        joints: Any = Metric.at(problem, q, args, t).joints
-        q, low = add_compensated(q, -joints.restore(joints.value), low)
+    joints: Any = Metric.at(problem, q, args, t).joints
+    q, low = add_compensated(q, -joints.restore(joints.value), low)
+    # once more, by the same gradients: what is left of a distance x off is of the order of x^3
+    q, low = add_compensated(q, -joints.restore(problem.joint_values(t, q, args)), low)
     left = jnp.abs(lax.stop_gradient(problem.joint_values(t, q, args)))
     status = as_status(~jnp.all(left <= tolerated(joints, q, shift)), Status.JOINTS_NOT_MET)
     if before is not None:
