@@ -43,7 +43,7 @@ class Base(NamedTuple):
     still: Array
     slack: Array
     low: Array | None = None
-    joint_force: Array | None = None
+    joint_force: Any = None
 
 
 class Tolerance(NamedTuple):
@@ -109,7 +109,7 @@ class Trial(NamedTuple):
     negative: Array
     low: Array | None
     sight: Sight | None
-    joint_force: Array | None = None
+    joint_force: Any = None
     joint_impulse: Array | None = None
     joint_residual: Array | None = None
     joint_status: Array | None = None
