@@ -112,9 +112,10 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         raise ValueError(f"e must be one number or have shape ({m},), got {np.shape(e)}")
     rows = ~runs(impulse[None], solution.timing).inside[0]
     t, q, v, impulse = t[rows], q[rows], v[rows], impulse[rows]
+    held = None if solution.joint_impulse is None else np.diff(np.asarray(solution.joint_impulse)[rows], axis=0)
     args = cast_numbers("args", args, q.dtype)
     kinetic, momentum = (np.asarray(x) for x in _contents(problem, q, v, args))
-    parts = _intervals(problem, t, q, v, np.diff(impulse, axis=0), np.broadcast_to(e, (m,)).astype(q.dtype), args)
+    parts = _intervals(problem, t, q, v, np.diff(impulse, axis=0), np.broadcast_to(e, (m,)).astype(q.dtype), args, held)
     work, loss, driven, gained = (np.concatenate([np.zeros_like(x[:1]), np.cumsum(x, axis=0)]) for x in parts)
     energy = kinetic - kinetic[0] - work + loss - driven
     return Balance(t, kinetic, work, loss, driven, energy, momentum - momentum[0] - gained)
@@ -133,11 +134,11 @@ def _contents(problem: Problem, q: Array, v: Array, args: Any) -> tuple[Array, A
 
 @jax.jit
 def _intervals(
-    problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any
+    problem: Problem, t: Array, q: Array, v: Array, impulse: Array, e: Array, args: Any, held: Array | None
 ) -> tuple[Array, ...]:
     """Work (k-1,), loss (k-1,), driven work (k-1,) and momentum change (k-1, d) of each interval between rows."""
     one = partial(_interval, problem, args, e)
-    return over_rows(problem, one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse)
+    return over_rows(problem, one)(t[:-1], q[:-1], v[:-1], t[1:], q[1:], v[1:], impulse, held)
 
 
 def _interval(
@@ -151,12 +152,13 @@ def _interval(
     q_end: Array,
     v_end: Array,
     p: Array,
+    held: Array | None,
 ) -> tuple[Array, ...]:
     h = t_end - t
     middle, q_middle = t + 0.5 * h, 0.5 * (q + q_end)
-    metric = Metric.at(problem, q_middle, args)
+    metric = Metric.at(problem, q_middle, args, middle)
     jump = linearise(problem, metric, middle, q_middle, args).jump(p)
-    a = acceleration(problem, Metric.at(problem, q, args), t, q, v, args)
+    a = acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args)
     # the impact: q_end = q + h v + h^2 a / 2 + (time left) jump; in lasting contact that is the middle of the interval
     size = jump @ metric.times(jump)
     left = jump @ metric.times(q_end - q - h * (v + 0.5 * h * a)) / jnp.where(size > 0, size, 1)
@@ -173,7 +175,8 @@ def _interval(
     work, gained = (0.5 * h * (x + y) + (0.5 * h - s) * (y - z) for x, y, z in zip(start, end, without, strict=True))
 
     at, q_at, v_at = t + s, q + s * (v + 0.5 * s * a), v + s * a
-    contacts = linearise(problem, Metric.at(problem, q_at, args), at, q_at, args)
+    metric = Metric.at(problem, q_at, args, at)
+    contacts = linearise(problem, metric, at, q_at, args)
     response = contacts.jump(p)
     change = contacts.velocity(response)
     # a lasting contact's impulse makes up for the acceleration; an impact's is more
@@ -181,4 +184,7 @@ def _interval(
     impact = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(turning))
     loss = 0.5 * jnp.sum(jnp.where(impact, p * (1 - e) / (1 + e) * change, 0))
     driven = -p @ drift(problem, at, q_at, args)
-    return work, loss, driven, gained + Metric.at(problem, q_at, args).times(response)
+    if held is not None and metric.joints is not None:
+        driven = driven - held @ metric.joints.rate
+        return work, loss, driven, gained + contacts.jacobian.T @ p + metric.joints.jacobian.T @ held
+    return work, loss, driven, gained + metric.times(response)

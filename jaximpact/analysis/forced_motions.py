@@ -127,7 +127,7 @@ def _admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> Array:
     def one(t: Array, motion: Motion) -> Array:
         q, v, args = motion.q0, motion.v0, motion.args
         for _ in range(2):
-            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+            contacts = linearise(problem, Metric.at(problem, q, args, t), t, q, args)
             found = closure(contacts, contacts.gap_velocity(v), q, v)
             inside = found.violated | found.outward
             goal = LIFT * jnp.finfo(q.dtype).eps * (1 + jnp.abs(contacts.jacobian) @ jnp.abs(q))

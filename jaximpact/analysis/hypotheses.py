@@ -151,7 +151,7 @@ def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> t
     @jax.jit
     @jax.vmap
     def look(t: Array, q: Array, z: Array) -> tuple[Array, ...]:
-        contacts = linearise(problem, Metric.at(problem, z, args), t, z, args)
+        contacts = linearise(problem, Metric.at(problem, z, args, t), t, z, args)
         terms = contacts.velocity_terms(z)
         return problem.gaps(t, q, args), contacts.gap, contacts.angles(), contacts.diagonal(), terms
 
@@ -248,13 +248,13 @@ def _flat(
     @jax.vmap
     def meet(t: Array, q: Array, which: Array) -> tuple[Array, Array]:
         def step(_: int, q: Array) -> Array:
-            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+            contacts = linearise(problem, Metric.at(problem, q, args, t), t, q, args)
             diagonal = contacts.diagonal()[which]
             length = jnp.where(diagonal > 0, contacts.gap[which] / jnp.where(diagonal > 0, diagonal, 1), 0)
             return q - contacts.jump(jnp.zeros_like(contacts.gap).at[which].set(length))
 
         q = jax.lax.fori_loop(0, NEWTON, step, q)
-        contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+        contacts = linearise(problem, Metric.at(problem, q, args, t), t, q, args)
         return contacts.gap[which], contacts.diagonal()[which]
 
     left, there = (np.asarray(x) for x in meet(t[nearest], z[nearest], jnp.arange(gap.shape[1])))

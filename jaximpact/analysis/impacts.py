@@ -388,7 +388,7 @@ def _look(
         mine = iter(own)
         leaves_of_lane = [next(mine) if axis == 0 else x for x, axis in zip(leaves, axes, strict=True)]
         args = jax.tree.unflatten(structure, leaves_of_lane)
-        metric = Metric.at(problem, q, args)
+        metric = Metric.at(problem, q, args, t)
         contacts = linearise(problem, metric, t, q, args)
         gap_velocity, turning = gap_derivatives(problem, t, q, v, args)
         free = contacts.velocity(acceleration(problem, metric, t, q, v, args)) + turning

@@ -231,7 +231,7 @@ def _observer(problem: Problem) -> Callable[..., Any]:
     @jax.jit
     def look(t: Array, q: Array, args: Any) -> tuple[Array, Array]:
         def one(t: Array, q: Array) -> tuple[Array, Array]:
-            contacts = linearise(problem, Metric.at(problem, q, args), t, q, args)
+            contacts = linearise(problem, Metric.at(problem, q, args, t), t, q, args)
             return contacts.gap, contacts.diagonal()
 
         return jax.vmap(one)(t, q)

@@ -81,11 +81,9 @@ class Joints(NamedTuple):
         """Mask (j,) of the rows that do not depend on earlier ones."""
         return semidefinite.kept_rows(self.factor)
 
-    def margin(self) -> Array:
-        """Least sine, (), of an angle between an independent row and the earlier ones: 0 in a singular position."""
-        diagonal = jnp.diagonal(self.gram)
-        sine = semidefinite.pivots(self.factor) / jnp.where(diagonal > 0, diagonal, 1)
-        return jnp.sqrt(jnp.min(jnp.where(self.independent(), sine, 1)))
+    def margins(self) -> Array:
+        """Lengths (j,) in the metric M^-1 of what rows have beside the earlier ones: 0 in a singular position, and for dependent rows."""
+        return jnp.sqrt(jnp.where(self.independent(), semidefinite.pivots(self.factor), 0))
 
 
 def joint_turning(problem: Problem, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:

@@ -36,7 +36,8 @@ from .schema import DONE, Schema, Variable
 from .zarr_store import ZarrStore
 
 BLOCK_BYTES = 16 * 2**20  # bytes of rows in one automatic block
-STATE = ("q", "v", "z", "impulse", "energy", "pairs")
+STATE = ("q", "v", "z", "impulse", "energy", "joint_impulse", "pairs")
+ACCOUNT = ("penetration", "residual", "iterations", "status", "failed_at", "joint_residual")
 
 
 class Rows(NamedTuple):
@@ -151,7 +152,9 @@ class Run:
         arrays: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in names}
         kept = self.store.kept()
         account: dict[str, Any] = {
-            name: kept[name] for name in ("penetration", "residual", "iterations", "status", "failed_at")
+            name: kept[name]
+            for name in ACCOUNT
+            if name in kept  # of joints where there are any
         }
         missing: dict[str, Any] = dict.fromkeys({"energy", "pairs"} - set(arrays))
         found = Solution(**arrays, **missing, **account, values=None, timing=Timing.of(self._program.scheme))
@@ -191,6 +194,7 @@ class Run:
             "force": (problem.force, operands),
             "energy": (problem.energy, operands),
             "mass": (problem.mass, (q, args)),
+            "joints": (problem.joints, (t, q, args)),
         }
         gaps: Any = getattr(problem.constraints, "sample", problem.constraints)
         calls["constraints"] = (gaps, (t, q, args))
@@ -253,7 +257,8 @@ class Run:
                     like = replace(_EMPTY, q=row["q"], impulse=row["impulse"], pairs=row["pairs"])
                     like = trim_room(like, self._stated)
                     row |= {"impulse": like.impulse, "pairs": like.pairs}
-                return row, {name: np.asarray(x) for name, x in account._asdict().items()}, new
+                told = {name: np.asarray(x) for name, x in account._asdict().items() if x is not None}
+                return row, told, new
             problem = self._program.problem
             if new[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
                 problem, carry = enlarge(problem, self._motion.q0), None

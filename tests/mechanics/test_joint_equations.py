@@ -111,3 +111,231 @@ def test_without_joints_a_solution_has_none_of_theirs():
     problem = ji.Problem(gravity, beside)
     found = ji.solve(problem, [0.0, 0.0], [0.0, 0.0], t1=0.1, steps=10)
     assert found.joint_impulse is None and found.joint_residual is None and "joints" not in repr(problem)
+
+
+def test_derivatives_of_joint_impulses_are_those_of_the_motion():
+    """Across an impact, by angle, rate, length and restitution: of `MoreauJean`, corrected, and of `EventDriven`, against its differences."""
+
+    def impulse(x, scheme, steps):
+        at, args = in_plane(*x[:3]), {"L": x[2]}
+        run = lambda: ji.solve(PENDULUM, *at, t1=0.8, steps=steps, args=args, e=x[3], scheme=scheme, save="final")
+        return run().joint_impulse[-1, 0]
+
+    driven = ji.EventDriven(rtol=1e-11, atol=1e-11)
+    differences = [(impulse(BEGIN + x, driven, 8) - impulse(BEGIN - x, driven, 8)) / 2e-5 for x in 1e-5 * np.eye(4)]
+    of_driven, of_stepped = (
+        jax.jacfwd(impulse)(jnp.array(BEGIN), scheme, n) for scheme, n in ((driven, 8), (ji.MoreauJean(), 3200))
+    )
+    # round-off 1e-11 over 2e-5; first order, 13 h at N = 400
+    np.testing.assert_allclose(of_driven, differences, atol=1e-5)
+    np.testing.assert_allclose(of_stepped, differences, atol=20 * 0.8 / 3200)
+
+
+def test_an_ensemble_and_reverse_mode_find_what_one_motion_and_forward_mode_find():
+    options = {"t1": 0.8, "scheme": ji.MoreauJean(), "e": 0.5, "save": "final"}
+    angles = np.linspace(1.0, 1.3, 3)
+    starts = np.asarray(jax.vmap(lambda a: in_plane(a, 0.0, 1.0)[0])(angles))
+    lanes = ji.ensemble(PENDULUM, starts, np.zeros((3, 2)), h=0.01, args={"L": 1.0}, progress=False, **options)
+    for lane, start in zip(lanes, starts, strict=True):
+        one = ji.solve(PENDULUM, start, np.zeros(2), h=0.01, args={"L": 1.0}, **options)
+        for name in ("q", "v", "impulse", "joint_impulse", "joint_residual", "status"):
+            np.testing.assert_array_equal(getattr(lane, name), getattr(one, name))
+    run = lambda x: swing(x, scheme=ji.MoreauJean(), steps=80)
+    forward, reverse = jax.jacfwd(run)(jnp.array(BEGIN)), jax.jacrev(run)(jnp.array(BEGIN))
+    np.testing.assert_allclose(reverse, forward, atol=1e-12)  # round-off of sums in another order
+
+
+def test_single_precision_stays_and_holds_its_joints():
+    start = (x.astype(np.float32) for x in in_plane(1.2, 0.0, 1.0))
+    found = ji.solve(PENDULUM, *start, t1=0.8, steps=400, args={"L": 1.0}, e=0.5, scheme=ji.MoreauJean(), save="final")
+    assert found.q.dtype == found.joint_impulse.dtype == found.joint_residual.dtype == np.float32
+    assert found.status == 0 and found.joint_residual < 4 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(np.append(found.q, found.v), swing(BEGIN, scheme=ji.MoreauJean(), steps=400), atol=1e-5)
+
+
+def test_files_tables_and_interpolation_take_what_is_told_of_joints(tmp_path):
+    found = ji.solve(PENDULUM, *in_plane(1.2, 0.0, 1.0), t1=0.1, steps=10, args={"L": 1.0}, scheme=ji.MoreauJean())
+    again = ji.load(found.save(tmp_path / "motion.npz"))
+    np.testing.assert_array_equal(again.joint_impulse, found.joint_impulse)
+    assert again.joint_residual == found.joint_residual and found.to_xarray()["joint_impulse"].dims == ("time", "joint")
+    assert "joint_impulse[0]" in found.to_pandas()
+    middle = found.at(0.025).joint_impulse
+    np.testing.assert_allclose(middle[0], found.joint_impulse[2:4].mean(axis=0), rtol=1e-12)
+
+
+# a four-bar linkage in three angles, and by one of them
+
+RODS, BASE = np.array([1.0, 2.0, 1.5]), 2.0
+WEIGHTS = G * np.array([0.5, 1.3, 0.7])
+
+
+def loop(t, q, args):
+    x = RODS[0] * jnp.cos(q[0]) + RODS[1] * jnp.cos(q[1]) - RODS[2] * jnp.cos(q[2]) - BASE
+    return jnp.stack([x, RODS[0] * jnp.sin(q[0]) + RODS[1] * jnp.sin(q[1]) - RODS[2] * jnp.sin(q[2])])
+
+
+def closed(crank):
+    """The three angles by the crank's."""
+    x, y = RODS[0] * jnp.cos(crank) - BASE, RODS[0] * jnp.sin(crank)
+    square = x * x + y * y
+    reach = (RODS[2] ** 2 + square - RODS[1] ** 2) / (2 * RODS[2] * jnp.sqrt(square))
+    rocker = jnp.arctan2(y, x) - jnp.arccos(reach)
+    return jnp.stack([crank, jnp.arctan2(RODS[2] * jnp.sin(rocker) - y, RODS[2] * jnp.cos(rocker) - x), rocker])
+
+
+def lagrangian(t, q, v, args):
+    angles, rates = jax.jvp(closed, (q[0],), (v[0],))
+    return 0.5 * jnp.sum(RODS * rates * rates) - jnp.sum(WEIGHTS * jnp.sin(angles))
+
+
+STOP = 1.7
+FOUR_BAR = ji.Problem(
+    lambda t, q, v, args: -WEIGHTS * jnp.cos(q), lambda t, q, args: STOP - q[:1], RODS, 0.5, joints=loop
+)
+BY_CRANK = ji.Problem.from_lagrangian(lagrangian, lambda t, q, args: STOP - q, 0.5)
+
+
+def turned(crank):
+    """Start of the linkage whose crank turns at 1."""
+    return jax.jvp(closed, (crank,), (jnp.ones_like(crank),))
+
+
+@pytest.fixture(scope="module")
+def crank_end():
+    found = ji.solve(BY_CRANK, [1.2], [1.0], t1=1.0, steps=8, scheme=FINE, save="final")
+    return closed(found.q[-1, 0])
+
+
+@pytest.mark.parametrize("scheme", slow_but(SCHEMES[0], SCHEMES), ids=repr)
+def test_a_four_bar_with_a_stop_is_one_in_its_cranks_angle(scheme, crank_end):
+    start = turned(1.2)
+    found = ji.solve(FOUR_BAR, *start, t1=1.0, steps=1000, scheme=scheme, save="final")
+    # by the crank: 3.6e-4, 8e-9, and the tolerance
+    bound = {ji.MoreauJean: 5e-4, ji.EventCorrected: 5e-8, ji.EventDriven: 1e-8}[type(scheme)]
+    np.testing.assert_allclose(found.q[-1], crank_end, atol=bound)
+    assert found.status == 0 and found.joint_residual < 1e-14
+
+    def dependent(t, q, args):
+        c = loop(t, q, args)
+        # the last row depends on the others only where they hold
+        return jnp.stack([*c, c[0] - c[1] * jnp.cos(q[0]), c[0] * (1 + c[1]) + 3 * c[1] ** 2])
+
+    again = ji.solve(FOUR_BAR.replace(joints=dependent), *start, t1=1.0, steps=1000, scheme=scheme, save="final")
+    np.testing.assert_allclose(again.q, found.q, atol=1e-13)
+    np.testing.assert_allclose(again.joint_impulse[0, :2], found.joint_impulse[0], rtol=1e-8)
+    assert again.status == 0 and np.all(again.joint_impulse[0, 2:] == 0)
+
+
+@pytest.mark.slow
+def test_the_jacobian_of_a_four_bar_is_that_by_its_crank():
+    def end(crank, scheme, steps, problem=FOUR_BAR):
+        place, rate = turned(crank) if problem is FOUR_BAR else (crank[None], jnp.ones(1))
+        q = ji.solve(problem, place, rate, t1=1.0, steps=steps, scheme=scheme, save="final").q[-1]
+        return q if problem is FOUR_BAR else closed(q[0])
+
+    right = jax.jacfwd(end)(jnp.array(1.2), FINE, 8, BY_CRANK)
+    for scheme, steps, bound in (
+        (ji.MoreauJean(), 4000, 2e-3),
+        (ji.EventCorrected(), 1000, 1e-6),
+        (SCHEMES[2], 8, 1e-7),
+    ):
+        np.testing.assert_allclose(jax.jacfwd(end)(jnp.array(1.2), scheme, steps), right, atol=bound)
+
+
+@pytest.mark.parametrize("scheme", slow_but(SCHEMES[0], SCHEMES), ids=repr)
+def test_a_linkage_that_passes_a_singular_position_fails(scheme):
+    """A parallelogram that lies flat at t = 1, where it may fold; and one that keeps away from there."""
+
+    def parallel(t, q, args):
+        closing = jnp.cos(q) * np.array([1.0, 2.0, -1.0]), jnp.sin(q) * np.array([1.0, 2.0, -1.0])
+        return jnp.stack([jnp.sum(closing[0]) - 2, jnp.sum(closing[1])])
+
+    problem = ji.Problem(lambda t, q, v, args: jnp.zeros(3), joints=parallel)
+    run = lambda angle, rate, t1: ji.solve(
+        problem, [angle, 0.0, angle], [rate, 0.0, rate], t1=t1, steps=100, scheme=scheme, save="final"
+    )
+    flat, away = run(1.0, -1.0, 2.0), run(0.5, 1.0, 2.0)
+    assert ji.Status.JOINTS_SINGULAR & int(flat.status) and 0.9 < flat.failed_at < 1
+    assert away.status == 0
+    np.testing.assert_allclose(away.q[-1], [2.5, 0, 2.5], atol=1e-9)
+    assert ji.Status.JOINTS_SINGULAR & int(run(0.0, 1.0, 0.5).status)
+
+
+def test_a_driven_joint_moves_as_it_is_told():
+    """A mass on a crank of given angle t^2: by the joint's equations alone, with the driving impulse that the change of momentum asks for."""
+    driven = ji.Problem(
+        lambda t, q, v, args: jnp.zeros(2), joints=lambda t, q, args: jnp.stack([q[0] - t**2, q[1] - 0.5 * q[0]])
+    )
+    found = ji.solve(driven, [0.0, 0.0], [0.0, 0.0], t1=1.0, steps=100, scheme=ji.MoreauJean())
+    np.testing.assert_allclose(found.q[:, 0], found.t**2, atol=1e-14)
+    # velocities are those of chords: exact for a parabola
+    np.testing.assert_allclose(found.v[:, 0], 2 * found.t, atol=1e-11)
+    np.testing.assert_allclose(found.joint_impulse[-1], [2 + 0.5 * 1, 1.0], atol=1e-11)
+
+
+# starts
+
+
+def test_assemble_gives_the_nearest_start_and_its_derivative():
+    """Of a circle: the point towards the centre, and the velocity along it; by the metric's own projection where it is another one."""
+    circle = ji.Problem(gravity, joints=lambda t, q, args: jnp.stack([q @ q - 1, jnp.sqrt(q @ q) - 1]))
+    away = np.array([2.0, 1.0])
+    q0, v0 = ji.assemble(circle, away, [1.0, 1.0])
+    radius = np.hypot(*away)
+    across = np.eye(2) - np.outer(away, away) / radius**2
+    np.testing.assert_allclose(q0, away / radius, atol=1e-15)
+    np.testing.assert_allclose(v0, across @ np.ones(2), atol=1e-15)
+    for mode in (jax.jacfwd, jax.jacrev):
+        np.testing.assert_allclose(
+            mode(lambda q: ji.assemble(circle, q, jnp.ones(2))[0])(jnp.array(away)), across / radius, atol=1e-14
+        )
+    heavy = circle.replace(mass=np.array([1.0, 50.0]))
+    q0, _ = ji.assemble(heavy, away, [1.0, 1.0])
+    pull = np.array([1.0, 50.0]) * (away - q0)  # M (q - q0) along the gradient
+    assert abs(pull[0] * q0[1] - pull[1] * q0[0]) < 1e-12 and abs(q0 @ q0 - 1) < 1e-14
+    held = ji.assemble(circle.replace(coordinates=("x", "y")), [0.6, 0.5], [1.0, 0.0], free=["y"])
+    np.testing.assert_allclose(held, [[0.6, 0.8], [1.0, -0.75]], atol=1e-14)
+
+
+def test_starts_off_the_joints_are_refused_or_told_and_rates_projected():
+    options = {"t1": 0.1, "steps": 10, "args": {"L": 1.0}, "scheme": ji.MoreauJean(), "save": "final"}
+    with pytest.raises(ValueError, match=r"joints\(t0, q0, args\)\[0\] is 0.00805 .*assemble"):
+        ji.solve(FREE, [0.6, -0.81], [0.0, 0.0], **options)
+    with pytest.raises(ValueError, match="of trajectory 1 does not satisfy the joints"):
+        ji.ensemble(
+            FREE,
+            [[0.6, -0.8], [0.6, -0.81]],
+            np.zeros((2, 2)),
+            progress=False,
+            h=0.01,
+            **{k: options[k] for k in ("t1", "args", "scheme", "save")},
+        )
+    with pytest.warns(ji.JaximpactWarning, match="v0 breaks the joints"):
+        found = ji.solve(FREE, [0.6, -0.8], [0.8, 0.7], **options)
+    assert found.status == ji.Status.START_VELOCITY_PROJECTED
+    traced = jax.jit(lambda q: ji.solve(FREE, q, jnp.zeros(2), **options).status)
+    assert traced(jnp.array([0.6, -0.81])) == ji.Status.JOINTS_NOT_MET and traced(jnp.array([0.6, -0.8])) == 0
+
+
+@pytest.mark.parametrize(
+    ("joints", "error", "words"),
+    [
+        (3, TypeError, "joints must be a function"),
+        (lambda t, q, args: q @ q - 1, ValueError, r"joints\(t, q, args\) must return shape \(j,\)"),
+        (lambda t, q, args: q[:0], ValueError, r"joints\(t, q, args\) must return shape \(j,\)"),
+        (lambda t, q, args: q.astype(int), TypeError, "real numbers"),
+        (lambda t, q, args: jnp.stack([q[0], q[1], q[0] + t]), ValueError, "joints contradict each other"),
+    ],
+)
+def test_joints_that_cannot_be_are_refused_in_words(joints, error, words):
+    with pytest.raises(error, match=words):
+        ji.solve(ji.Problem(gravity, joints=joints), [0.0, 0.0], [0.0, 0.0], t1=1.0, steps=10, scheme=ji.MoreauJean())
+
+
+def test_what_takes_no_joints_says_so():
+    with pytest.raises(ValueError, match="PaoliSchatzman takes no joints: use MoreauJean"):
+        ji.solve(FREE, [0.6, -0.8], [0.0, 0.0], t1=1.0, steps=10, args={"L": 1.0}, scheme=ji.PaoliSchatzman())
+    with pytest.raises(ValueError, match="no joints to assemble"):
+        ji.assemble(ji.Problem(gravity), [0.0, 0.0], [0.0, 0.0])
+    with pytest.raises(ValueError, match="no position near q0"):
+        ji.assemble(FREE, [3.0, 0.0], [0.0, 0.0], args={"L": 1.0}, free=[1])

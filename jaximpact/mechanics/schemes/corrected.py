@@ -135,6 +135,10 @@ class Corrected(Wrapping):
         law = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
         surrogate, surrogate_info = self.tangent.step(problem, law, motion._replace(e=jnp.zeros_like(e)), back)
         surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
+        of_joints = surrogate_info.joints
+        if of_joints is not None:
+            held = of_joints.impulse + salted.joint_impulse
+            surrogate_info = surrogate_info._replace(joints=of_joints._replace(impulse=held))
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
         since = flight(h, state)

@@ -40,7 +40,7 @@ from .record import Record
 from .searches import TOGETHER, Search, Verdict, judged
 from .stops import Stop, Until, met, seek
 from .tableau import TABLEAUS
-from .trials import Base, Tolerance, Trial, attempt, frozen, held, hold
+from .trials import Base, Tolerance, attempt, frozen, held, hold
 
 SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
 NO_REVERSE = (
@@ -261,11 +261,16 @@ class EventDriven(Scheme):
             jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
             status = told.status if jumps is None else told.status | as_status(jumps, Status.DERIVATIVE_JUMP)
             status = status if found.joint_status is None else status | found.joint_status
+            joints = _joined(told.joints, found.joint_impulse, found.joint_residual)
             if self.until is not None:
                 end = partial(met, problem, self.until, t + s, flown, search.substep, args)
-                flown, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
-                status = status | bits
-            after, more = flown, _with_joints(told, found)._replace(impulse=told.impulse + found.impulse, status=status)
+                stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
+                joints = _late(joints, stopped.elapsed - flown.elapsed, flown)
+                flown, status = stopped, status | bits
+            after, more = (
+                flown,
+                told._replace(joints=joints)._replace(impulse=told.impulse + found.impulse, status=status),
+            )
             if base.closed.shape[0]:
                 arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
                 after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
@@ -354,7 +359,7 @@ class EventDriven(Scheme):
             told.status | status | failure,
             record,
             told.stop,
-            _joined(told.joints, event.joint_impulse(found.impulse)),
+            _joined(_late(told.joints, delay, flown), event.joint_impulse(found.impulse)),
         )
 
 
@@ -375,8 +380,9 @@ def _joined(told: JointInfo | None, impulse: Array | None, residual: Array | Non
     return JointInfo(told.impulse + impulse, left)
 
 
-def _with_joints(told: Told, trial: Trial) -> Told:
-    return told._replace(joints=_joined(told.joints, trial.joint_impulse, trial.joint_residual))
+def _late(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
+    """What is told of joints, with what they do in the ``delay`` () of an event behind a trial: nothing in value."""
+    return told if told is None else _joined(told, delay * flown.joint_force)
 
 
 def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any) -> tuple[Array, Array, Array]:

@@ -54,10 +54,8 @@ def tolerated(joints: Joints, q: Array, shift: Array) -> Array:
 
 def singular_status(before: Joints, after: Joints) -> Array:
     """Status bit of a position between or near two, half a step apart or a step, in which the joints are singular."""
-    before, after = lax.stop_gradient((before, after))
-    one, other = before.margin(), after.margin()
-    changed = jnp.any(before.independent() != after.independent())
-    return as_status(changed | (STEEP * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_SINGULAR)
+    one, other = lax.stop_gradient((before.margins(), after.margins()))
+    return as_status(jnp.any(STEEP * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_SINGULAR)
 
 
 def land(

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from ..linearisation import Contacts, Metric, acceleration, gap_derivatives, lengths, linearise, span
+from ..joints import Joints
+from ..linearisation import Contacts, Metric, gap_derivatives, joint_acceleration, lengths, linearise, span
 from ..motion import Motion
 from ..problem import Problem
 
@@ -32,6 +33,7 @@ class Instant(NamedTuple):
         noise: round-off (m,) of gap velocities.
         threshold: gap velocity (m,) below which there is no impact.
         acceleration: (d,), without contact forces.
+        joints, joint_force: and the joints' forces (j,) without contact forces; None where there are none.
     """
 
     contacts: Contacts
@@ -40,6 +42,14 @@ class Instant(NamedTuple):
     noise: Array
     threshold: Array
     acceleration: Array
+    joints: Joints | None = None
+    joint_force: Any = None
+
+    def joint_forces(self, force: Array) -> Any:
+        """Forces (j,) of the joints, with ``force`` (m,) of the contacts; None without joints."""
+        if self.joints is None:
+            return None
+        return self.joint_force + self.joints.reaction(self.contacts.jacobian.T @ force)
 
 
 def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any) -> Instant:
@@ -47,13 +57,14 @@ def observe(problem: Problem, h: Array, t: Array, q: Array, v: Array, args: Any)
     h, t, q, v, args = lax.stop_gradient((h, t, q, v, args))
     metric = Metric.at(problem, q, args, t)
     contacts = linearise(problem, metric, t, q, args)
-    a = acceleration(problem, metric, t, q, v, args)
+    a, joint_force = joint_acceleration(problem, metric, t, q, v, args)
     speed, gap_acceleration = gap_derivatives(problem, t, q, v, args)
     normal = contacts.velocity(a)
     bent = jnp.abs(normal) + jnp.abs(gap_acceleration)
     noise = 1e3 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, h) / span(h, q.dtype)
     threshold = 2 * h * bent + noise
-    return lax.stop_gradient(Instant(contacts, speed, normal + gap_acceleration, noise, threshold, a))
+    found = Instant(contacts, speed, normal + gap_acceleration, noise, threshold, a, metric.joints, joint_force)
+    return lax.stop_gradient(found)
 
 
 def solve_active_forces(
@@ -73,13 +84,14 @@ def solve_active_forces(
 
 
 class Salted(NamedTuple):
-    """State after the impacts of a step: q, v and acceleration (d,), closed contacts (m,), impulses (m,)."""
+    """State after the impacts of a step: q, v and acceleration (d,), closed contacts (m,), impulses (m,), those of joints (j,)."""
 
     q: Array
     v: Array
     a: Array
     closed: Array
     impulse: Array
+    joint_impulse: Any = None
 
 
 def cross_impacts(
@@ -105,6 +117,7 @@ def cross_impacts(
     index, none = jnp.arange(m), jnp.zeros(m, bool)
     e = jnp.broadcast_to(e, (m,))
     impulse = jnp.zeros(m, q.dtype)
+    joint_impulse: Any = None if here.joints is None else 0 * here.joint_force
     balance = here.contacts.balance()
     force, _ = solve_active_forces(balance, here.gap_acceleration, closed, none)
     a = here.acceleration + here.contacts.jump(force)
@@ -120,7 +133,8 @@ def cross_impacts(
         delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / closing, 0))
         t_at, q_at, v_at = t + delay, q + delay * v, v + delay * a
         # the impact law there, closed contacts reacting
-        contacts = linearise(problem, Metric.at(problem, q_at, args, t_at), t_at, q_at, args)
+        metric = Metric.at(problem, q_at, args, t_at)
+        contacts = linearise(problem, metric, t_at, q_at, args)
         offset = contacts.gap_velocity(v_at)
         offset = jnp.where(this, (1 + e) * offset, offset)
         diagonal = contacts.diagonal()
@@ -129,13 +143,17 @@ def cross_impacts(
             contacts.balance(), offset, this | reacting, this, lax.stop_gradient(slack)
         )
         v_after = v_at + contacts.jump(percussion)
+        before = here.joint_forces(force)
         # the motion after it, in which an inelastic contact may stay
         here = observe(problem, h, t, q, jnp.where(some, v_after, v), args)
         force_after, staying = solve_active_forces(balance, here.gap_acceleration, acting & (~this | (e <= 0)), none)
         a_after = here.acceleration + here.contacts.jump(force_after)
         impulse = impulse + jnp.where(some, percussion + delay * (force - force_after), 0)
+        if metric.joints is not None:
+            held = metric.joints.reaction(contacts.jacobian.T @ percussion)
+            joint_impulse += jnp.where(some, held + delay * (before - here.joint_forces(force_after)), 0)
         closed, force = jnp.where(some, staying, closed), jnp.where(some, force_after, force)
         q = jnp.where(some, q_at - delay * v_after, q)
         v = jnp.where(some, v_after - delay * a_after, v)
         a = jnp.where(some, a_after, a)
-    return Salted(q, v, a, closed, impulse)
+    return Salted(q, v, a, closed, impulse, joint_impulse)

@@ -43,7 +43,7 @@ class Base(NamedTuple):
     still: Array
     slack: Array
     low: Array | None = None
-    joint_force: Array | None = None
+    joint_force: Any = None
 
 
 class Tolerance(NamedTuple):
@@ -109,7 +109,7 @@ class Trial(NamedTuple):
     negative: Array
     low: Array | None
     sight: Sight | None
-    joint_force: Array | None = None
+    joint_force: Any = None
     joint_impulse: Array | None = None
     joint_residual: Array | None = None
     joint_status: Array | None = None
@@ -242,8 +242,8 @@ def attempt(
     x, low = add_compensated(q, shift, base.low)
     of_joints: tuple = ()
     if joint_force is not None:
-        before_, _ = frozen((Metric.at(problem, q, args, t).joints, None))
-        landed = put_on_joints(problem, t + s, x, low, shift, before_, args)
+        began = Metric.at(problem, q, args, t).joints
+        landed = put_on_joints(problem, t + s, x, low, shift, began, args)
         x, low, y = landed.q, landed.low, landed.velocity(y)
         of_joints = joint_force, s * seen.of_joints, landed.residual, landed.status
         if m:
