@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
-from random_systems import SLOW, Excluded, System, complementary, real
+from random_systems import Excluded, System, complementary, real
 
 import jaximpact as ji
 
 TOUCH = 1e-10  # of a gap
+SLOW = 1e-8  # rebounds below are none: a hundredth of what is asked of `EventDriven`
 FAR = 50.0  # from a wall that is not there
 KINDS = "moving walls with kinks", "terrain with kinks", "forces that jump", "masses far apart", "many impacts"
 FLOATING = "push", "offset", "when", "switch", "place"  # coefficients to differentiate by
