@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,25 @@ TURNED = 0.95
 PLACES = 4  # looked at along a step
 ROUNDING = 1e3  # units of rounding of the gaps
 
-Way = tuple[Array, Array, Array, Array, Any]  # time, length, start (d,) and displacement (d,) of a step, and args
+
+class Way(NamedTuple):
+    """The way of a step: its time and length (), start and displacement (d,), and args. It is straight, or a parabola to whose
+    displacement at a share s of the step ``bend`` (d,) adds s (1 - s) times itself."""
+
+    t: Array
+    h: Array
+    q: Array
+    shift: Array
+    args: Any
+    bend: Array | None = None
+
+    def at(self, s: Array) -> tuple[Array, Array]:
+        """Time and position (1 + d,) after a share s () of the step, and their rates by s."""
+        start, step = jnp.concatenate([self.t[None], self.q]), jnp.concatenate([self.h[None], self.shift])
+        if self.bend is None:
+            return start + s * step, step
+        bend = jnp.concatenate([jnp.zeros_like(self.t)[None], self.bend])
+        return start + s * (step + (1 - s) * bend), step + (1 - 2 * s) * bend
 
 
 def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> bool:
@@ -35,35 +53,40 @@ def looks_for_tunnelling(problem: Problem, t: Array, q: Array, args: Any) -> boo
 
 def may_tunnel(problem: Problem, way: Way) -> Array:
     """Whether the tangent of a gap at the start of a step closes within it, (): true of every obstacle that is convex along the step."""
-    t, h, q, shift, args = way
-    gap, change = jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (h, shift))
-    return jnp.any(gap + change < 0)
+    t, h, q, shift, args, bend = way
+    after = lambda h, shift: sum(jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (h, shift)))
+    closes = after(h, shift) < 0
+    if bend is not None:
+        # a parabola stays within the triangle of its ends and the point where their tangents meet
+        closes |= after(0.5 * h, 0.5 * (shift + bend)) < 0
+    return jnp.any(closes)
 
 
 def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
-    """Whether a gap is not to be followed along the straight ``way`` of a step, (), on which contacts ``acting`` (m,) had impulses.
+    """Whether a gap is not to be followed along the ``way`` of a step, (), on which contacts ``acting`` (m,) had impulses.
 
     It leads through an obstacle: a gap falls steeply at its start, rises steeply at its end, the normals there point apart, and the gap
     is closed between them. Looked for by turns where the tangents meet, the place of a corner, and where the rate vanishes if it is
     linear, the place of a square's minimum. Of several gaps it is the one whose tangents meet lowest. Or it turns the normal of a contact
     that acts, whose impulse then has one of many directions.
     """
-    t, h, q, shift, args = way
-    x, step = jnp.concatenate([t[None], q]), jnp.concatenate([h[None], shift])
+    t, q, args = way.t, way.q, way.args
     gaps = lambda x: problem.gaps(x[0], x[1:], args)
     metric = Metric.at(problem, q, args, t)
     inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
 
-    def end(x: Array) -> tuple[Array, Array, Array]:
-        """Gaps (m,), their rates, and the normals (m, d), of length 1 in the metric M^-1."""
+    def end(s: Array) -> tuple[Array, Array, Array, Array]:
+        """Gaps (m,), their rates, normals (m, d) of length 1 in the metric M^-1, and the rate (d,) of the position."""
+        x, step = way.at(s)
         gap, rate = jax.jvp(gaps, (x,), (step,))
         gradient = jacobian(problem, x[0], x[1:], args)[1]
         length = inner(gradient, gradient)
-        return gap, rate, gradient / jnp.sqrt(jnp.where(length > 0, length, 1))[:, None]
+        return gap, rate, gradient / jnp.sqrt(jnp.where(length > 0, length, 1))[:, None], step[1:]
 
-    (before, falling, first), (after, rising, second) = end(x), end(x + step)
-    most = jnp.maximum(jnp.abs(first) @ jnp.abs(shift), jnp.abs(second) @ jnp.abs(shift))
-    steep = (first @ shift < -STEEP * most) & (second @ shift > STEEP * most)
+    zero = jnp.zeros_like(t)
+    (before, falling, first, inward), (after, rising, second, outward) = end(zero), end(zero + 1)
+    most = jnp.maximum(jnp.abs(first) @ jnp.abs(inward), jnp.abs(second) @ jnp.abs(outward))
+    steep = (first @ inward < -STEEP * most) & (second @ outward > STEEP * most)
     cosine = inner(first, second)
     turns = steep & (cosine < APART) & (falling < 0) & (rising > 0)
     lowest = before + falling * (rising - after + before) / jnp.where(turns, rising - falling, 1)
@@ -75,11 +98,11 @@ def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
         meet = (r_end * s_end - r * s - f_end + f) / (r_end - r)
         vanish = s - r * (s_end - s) / (r_end - r)
         place = jnp.clip(jnp.where(k % 2 == 0, meet, vanish), s, s_end)
-        gap, rate = map(one, jax.jvp(gaps, (x + place * step,), (step,)))
+        x, step = way.at(place)
+        gap, rate = map(one, jax.jvp(gaps, (x,), (step,)))
         low, high = ((place, gap, rate), (s_end, f_end, r_end)), ((s, f, r), (place, gap, rate))
         return *jax.tree.map(partial(jnp.where, rate < 0), low, high), jnp.where(gap < least, gap, least)
 
-    zero = jnp.zeros_like(h)
     ends = (zero, one(before), one(falling)), (zero + 1, one(after), one(rising))
     least = lax.fori_loop(0, PLACES, look, (*ends, one(after)))[2]
     rounding = ROUNDING * jnp.finfo(q.dtype).eps * one(jnp.abs(before) + jnp.abs(after) + jnp.abs(rising - falling))

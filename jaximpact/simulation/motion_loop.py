@@ -123,12 +123,12 @@ class MotionLoop:
 
     def until(self, k: Any) -> Any:
         """Scheme for step k: shortened to end at t1 if it is the last and the scheme can make part of a step."""
+        return PartialStep(self.scheme, self.length(k)) if self.locates else self.scheme
+
+    def length(self, k: Any) -> Array:
+        """Time () that step k takes: the last one may be shorter."""
         h = self.moving.h
-        return (
-            PartialStep(self.scheme, jnp.where(k == self.moving.steps, h - self.over, h))
-            if self.locates
-            else self.scheme
-        )
+        return jnp.where(k == self.moving.steps, h - self.over, h)
 
     def step(self, scheme: Any, state: Any) -> tuple[Any, Info]:
         """Makes a step; the contact law is applied in the lanes in which a contact acts."""
@@ -175,15 +175,17 @@ class MotionLoop:
         return looks_for_tunnelling(self.problem, self.moving.time(state.n), state.q, self.moving.args)
 
     def way(self, state: Any, new: Any) -> Way:
-        """The straight way of a step from a state to the next."""
-        motion = self.moving
-        return lax.stop_gradient((motion.time(state.n), motion.h, state.q, new.q - state.q, motion.args))
+        """The way of a step from a state to the next: straight, or a parabola if velocities are those at the ends of steps."""
+        motion, shift = self.moving, new.q - state.q
+        length = self.length(state.n + 1) if self.locates else motion.h
+        bend = length * state.v - shift if self.locates else None
+        return lax.stop_gradient(Way(motion.time(state.n), length, state.q, shift, motion.args, bend))
 
     def tunnelling_status(self, way: Way, impulse: Array) -> Array:
-        """Status bit of a step that leads through an obstacle; none where a scheme located impacts, between which it is not straight."""
+        """Status bit of a step that leads through an obstacle; none where a scheme located impacts, at which its way turns."""
         acting = impulse > 0
-        straight = ~jnp.any(acting) if self.locates else True
-        return as_status(loses_the_gap(self.problem, way, acting) & straight, Status.GAP_UNRESOLVED)
+        one = ~jnp.any(acting) if self.locates else True
+        return as_status(loses_the_gap(self.problem, way, acting) & one, Status.GAP_UNRESOLVED)
 
     def with_jump_status(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """Adds DERIVATIVE_JUMP to the account if a force, mass or gap velocity jumped in the step."""

@@ -171,7 +171,8 @@ def check_values(name: str, pairs) -> collections.Counter:
             late = motion.last > T1 - 4 * H * (1 + motion.impacts)
             right = bool(errors[1, 0] <= allowed[0] and (errors[1, 1] <= allowed[1] or late))
             count["clean" if not status else "flag" if status & FLAGS else "remark"] += 1
-            plain = np.max(spread) < 0.05 * motion.scale[0]
+            # of lengths about 1, and of the largest speed, which a light body before a heavy one has for moments
+            plain = spread[0] < 0.05 and np.max(spread) < 0.05 * motion.scale[0]
             count["flag on right"] += bool(status & FLAGS) and right and bool(plain)
             if not status and not right:
                 count["wrong"] += 1
@@ -287,3 +288,39 @@ def test_clean_is_right_of_many(name):
 @pytest.mark.parametrize("name", SCHEMES)
 def test_trusted_is_right_of_many(name):
     check_derivatives(name, some(80))
+
+
+def check_by_tolerance(pairs):
+    """`EventDriven` on (kind, seed): none clean and off by more than a millionth, whatever h; counts by kind."""
+    counts, wrong = collections.defaultdict(collections.Counter), []
+    for group in of_scheme("event-driven", pairs):
+        family = FAMILIES[group[0][0]]
+        data = batch(family, [FAMILIES[k].draw(s) for k, s in group])
+        run = ji.ensemble(family.problem, **data, h=T1 / 20, scheme=ji.EventDriven())
+        for lane, (kind, seed) in enumerate(group):
+            count = counts[kind]
+            try:
+                motion = FAMILIES[kind].motion(FAMILIES[kind].draw(seed), T1)
+            except Excluded:
+                count["no reference"] += 1
+                continue
+            error = np.max(np.abs(last_rows(run, lane) - motion.x.reshape(2, -1)))
+            # an impact as near to the end is on either side of it
+            right, status = error < 1e-6 or motion.last > T1 - 1e-6, int(run.status[lane])
+            count["remark" if status else "clean"] += 1
+            count["flag on right"] += bool(status & FLAGS) and bool(right)
+            if not status and not right:
+                wrong.append(f"{FAMILIES[kind].name}, seed={seed} e={motion.e:.3g}: off by {error:.2e}")
+    for kind, count in sorted(counts.items()):
+        print(f"\nevent-driven     {FAMILIES[kind].name:24} {dict(count)}", end="")
+    assert not wrong, "\n".join(wrong)
+    return counts
+
+
+@pytest.mark.slow
+def test_clean_is_right_of_many_by_a_tolerance():
+    for kind, count in check_by_tolerance(some(300)).items():
+        # a force that jumps takes many trials, and is told then
+        assert KINDS[2] == FAMILIES[kind].name or count["flag on right"] <= 0.02 * (count["clean"] + count["remark"]), (
+            FAMILIES[kind].name
+        )

@@ -98,6 +98,20 @@ def test_a_bullet_that_goes_through_a_disk_unseen_is_told(scheme, execution, sin
         assert np.sum(through) > 5
 
 
+def test_a_ball_thrown_over_a_disk_in_one_step_goes_through_nothing():
+    """The chord of its parabola, which `EventCorrected` has exactly, leads through the disk: 19 of 40 were told so."""
+    thrown = ji.Problem(lambda t, q, v, args: -args * jnp.array([0.0, 1.0]), BULLET.constraints)
+    height, g = np.tile(np.linspace(-3, 3, 61), 2), np.repeat([4.0, -4.0], 61)
+    # from 4 to 6, the last step and a shorter one, it rises by 2 and falls again, or the other way round
+    path = lambda s: np.stack([0 * height - 10 + 2 * s, height + g * (s * (10 - s) / 2 - 12)], axis=1)
+    v0 = np.stack([0 * g + 2, 5 * g], axis=1)
+    found = ji.ensemble(thrown, path(0), v0, t1=6.0, h=4.0, e=0.5, args=g, args_axes=0, scheme=ji.EventCorrected())
+    least = np.min([np.linalg.norm(path(s), axis=1) for s in np.linspace(4, 6, 2001)], axis=0)
+    passes = least > 1.001
+    np.testing.assert_allclose(found.q[passes, -1], path(6)[passes], atol=1e-12)
+    assert np.sum(passes) == 80 and not np.any(found.status[passes])
+
+
 def oscillator(t, q, v, args):
     return -q
 
