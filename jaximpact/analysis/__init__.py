@@ -14,6 +14,7 @@ from .hypotheses import Hypotheses, check_hypotheses
 from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
+from .restarts import recomputed as recomputed  # for `Solution.at`
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
 from .statistics import Statistics, statistics
 
