@@ -7,6 +7,7 @@ from ..results.result import UPPER
 from .balance import Balance, balance
 from .basins import Attractor, Basins, basins, recognise
 from .bifurcation import Bifurcation, ParameterMap, bifurcation, two_parameter_map
+from .bifurcation_curves import BifurcationCurve, continue_curve
 from .continuation import Branch, BranchEvent, continue_orbit
 from .convergence import Convergence, convergence, prime_steps
 from .crossings import Crossings, crossings, poincare_section
@@ -23,6 +24,7 @@ __all__ = [
     "Balance",
     "Basins",
     "Bifurcation",
+    "BifurcationCurve",
     "Branch",
     "BranchEvent",
     "Convergence",
@@ -41,6 +43,7 @@ __all__ = [
     "basins",
     "bifurcation",
     "check_hypotheses",
+    "continue_curve",
     "continue_orbit",
     "convergence",
     "crossings",

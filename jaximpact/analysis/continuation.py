@@ -182,8 +182,8 @@ def continue_orbit(
         raise ValueError(
             f"q0 and v0 must have shape (d,), got {np.shape(q0)} and {np.shape(v0)}: a branch has one start"
         )
-    low, high = _check_bounds(bounds)
-    value = _value_of(parameter, problem, args, e)
+    low, high = check_bounds(bounds)
+    value = value_of(parameter, problem, args, e)
     if not low <= value <= high:
         raise ValueError(f"bounds: ({low:g}, {high:g}) do not contain the parameter's value {value:g}")
     if parameter == RESTITUTION and not (low >= 0 and high <= 1):
@@ -199,7 +199,7 @@ def continue_orbit(
     return _follow(family, value, direction, step, points)
 
 
-def _check_bounds(bounds: Any) -> tuple[float, float]:
+def check_bounds(bounds: Any) -> tuple[float, float]:
     try:
         low, high = (float(x) for x in bounds)
     except (TypeError, ValueError) as error:
@@ -209,7 +209,7 @@ def _check_bounds(bounds: Any) -> tuple[float, float]:
     return low, high
 
 
-def _value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
+def value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
     """Value of the parameter at the start of the branch."""
     if parameter == RESTITUTION:
         value = problem.restitution if e is None else e
