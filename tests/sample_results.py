@@ -62,6 +62,9 @@ def samples(problem=BALL.problem):
         "exponents": analysis.Lyapunov(
             np.array([0.1, -0.2]), np.full(2, 0.01), np.ones((10, 2)), zeros[:1], zeros[:1], one[0], one[0].astype(int)
         ),
+        "curve": analysis.BifurcationCurve(
+            "fold", ("w", "gap"), grid, grid, grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid, "bounds"
+        ),
         "branch": analysis.Branch(
             "w", grid, *np.ones((2, 3, 1)), grid, np.full((3, 2), 0.5 + 0j), grid >= 0, labels[0] ** 2, labels[0] ** 2, grid, grid, grid, (), "bounds"
         ),

@@ -1,8 +1,11 @@
-"""Error against cost of a trajectory: the schemes over their step sizes, Siconos and diffrax on the same axes.
+"""Error against cost of a trajectory, and of its Jacobian: the schemes over their step sizes or tolerances, Siconos and diffrax on the same axes.
 
 The error is the median over lanes of the distance of the final position from the exact one; lanes differ in their data,
 so that impacts fall anywhere in a step. Exact positions come in closed form for the ball (B01 of the catalogue) and for
-the forced oscillator (B04), and from event location (`benchmarks.reference`) for the double pendulum.
+the forced oscillator (B04), and from event location (`benchmarks.reference`) for the double pendulum. Where contact lasts or impacts
+accumulate, and for Jacobians, there is neither: the reference is `EventDriven` with the tolerance `REFERENCE`, a hundred times below the tightest measured.
+
+    python experiments/benchmarks/run.py --parts precision --python diffrax=PATH
 """
 
 from __future__ import annotations
@@ -26,24 +29,28 @@ CHECKED = 64  # lanes of which the exact motion is known
 STEPS = (127, 509, 2003, 8009)  # primes: nodes keep clear of special times
 ALL_STEPS = (127, 251, 509, 1009, 2003, 4001, 8009, 16001)
 EVENT_STEPS = 2003  # what locates events needs no more ...
-FINEST = 20_011  # ... but where it is the reference
 TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9, 1e-11)
+REFERENCE = 1e-13
 OSCILLATOR = {"damping": 0.05, "amplitude": 1.0, "frequency": 2.2, "wall": -0.1}
 OSCILLATOR_E = 0.8
 
-SCHEMES: dict[str, Callable[[], Any]] = {
+PRESSED_WALL = -0.19  # behind which the double pendulum would hang: it bounces less and less, and comes to rest
+
+STEPPED: dict[str, Callable[[], Any]] = {
     "PaoliSchatzman": ji.PaoliSchatzman,
     "MoreauJean": ji.MoreauJean,
     "Maury": ji.Maury,
     "EventCorrected": ji.EventCorrected,
 }
 
-METHODS = (*SCHEMES, peers.TITLES["siconos"], peers.TITLES["diffrax"])  # a colour each
+DRIVEN = {"EventDriven, order 8": 8, "EventDriven, order 5": 5}  # by tolerances
+
+METHODS = (*STEPPED, *DRIVEN, peers.TITLES["siconos"], peers.TITLES["diffrax"])  # a colour each
 
 
 @dataclass(frozen=True)
 class Motion:
-    """Lanes of one problem, exact final positions of those of `checked`; ``per_lane`` are the args with a lane axis.
+    """Lanes of one problem, exact final positions of those of `checked`, None where the reference is to be computed; ``per_lane`` are the args with a lane axis.
 
     ``longest`` is the longest step [s] in which an event location cannot miss a flight; ``schemes`` those that apply.
     """
@@ -55,11 +62,12 @@ class Motion:
     q0: np.ndarray
     v0: np.ndarray
     args: dict
-    exact: np.ndarray
+    exact: np.ndarray | None
     per_lane: tuple[str, ...] = ()
     longest: float = 0.4
     schemes: tuple[str, ...] = ("PaoliSchatzman", "MoreauJean", "EventCorrected")
     others: tuple[str, ...] = ("diffrax",)
+    jacobian: bool = False  # whether its Jacobian is measured too
 
 
 def checked(lanes: int) -> slice:
@@ -88,7 +96,9 @@ def oscillator(lanes: int) -> Motion:
     start = np.linspace(0.05, 0.95, lanes) * period
     q0, v0 = orbit(start)
     args, exact = OSCILLATOR | {"shift": shift + start}, orbit((start + t1)[checked(lanes)])[0]
-    return Motion("forced oscillator", "oscillator", t1, OSCILLATOR_E, q0, v0, args, exact, ("shift",), 0.5)
+    return Motion(
+        "forced oscillator", "oscillator", t1, OSCILLATOR_E, q0, v0, args, exact, ("shift",), 0.5, jacobian=True
+    )
 
 
 def double_pendulum(lanes: int) -> Motion:
@@ -98,58 +108,87 @@ def double_pendulum(lanes: int) -> Motion:
     some = checked(lanes)
     q, _ = reference.event_located(work.problem, q0[some], v0[some], np.array([work.t1]), work.restitution, work.args)
     return Motion("double pendulum", work.name, work.t1, work.restitution, q0, v0, work.args, q[:, 0], longest=0.02,
-                  others=("siconos", "diffrax"))  # fmt: skip
+                  others=("siconos", "diffrax"), jacobian=True)  # fmt: skip
 
 
 def inelastic_pendulum(lanes: int) -> Motion:
-    """The same with e = 0, where contact lasts: the exact motion is that of the event-locating scheme at a tiny step."""
+    """The same with e = 0, where contact lasts."""
     work = works.DOUBLE
-    q0, v0 = work.initial(lanes)
-    some = checked(lanes)
-    found = ji.ensemble(work.problem, q0[some], v0[some], t1=work.t1, h=work.t1 / FINEST, e=0.0, args=work.args,
-                        scheme=ji.EventCorrected())  # fmt: skip
-    return Motion("double pendulum", work.name, work.t1, 0.0, q0, v0, work.args, found.q[:, -1],
-                  schemes=("PaoliSchatzman", "MoreauJean", "Maury"), others=())  # fmt: skip
+    return Motion("double pendulum, lasting contact", work.name, work.t1, 0.0, *work.initial(lanes), work.args, None,
+                  schemes=("PaoliSchatzman", "MoreauJean", "Maury", "EventCorrected"), others=())  # fmt: skip
+
+
+def pressed_pendulum(lanes: int) -> Motion:
+    """The same pressed against a wall, where infinitely many impacts end in lasting contact."""
+    work = works.DOUBLE
+    args = work.args | {"wall": PRESSED_WALL}
+    return Motion(
+        "double pendulum, impacts that accumulate", work.name, 3.0, 0.5, *work.initial(lanes), args, None, others=()
+    )
 
 
 MOTIONS = {"ball": ball, "oscillator": oscillator, "double-pendulum": double_pendulum,
-           "double-pendulum-inelastic": inelastic_pendulum}  # fmt: skip
+           "double-pendulum-inelastic": inelastic_pendulum, "double-pendulum-accumulation": pressed_pendulum}  # fmt: skip
 
 
 def measure(name: str, full: bool, python: dict[str, str], sizes=None) -> list[dict]:
-    """Points of one picture: {"motion", "method", "step" or "tolerance", "error", "us_per_trajectory", "cores"}.
+    """Points of one picture: {"motion", "quantity", "method", "step" or "tolerance", "error", "us_per_trajectory", "cores"}.
 
     ``sizes`` (lanes, numbers of steps, tolerances, rounds) in place of those of ``full`` or not.
     """
-    usual = (ALL_LANES, ALL_STEPS, TOLERANCES, 3) if full else (LANES, STEPS, TOLERANCES[::2], 2)
+    usual = (ALL_LANES, ALL_STEPS, TOLERANCES, 5) if full else (LANES, STEPS, TOLERANCES[::2], 5)
     lanes, counts, tolerances, rounds = sizes or usual
     motion = MOTIONS[name](lanes)
     points = []
     with timing.one_core():
-        for label in motion.schemes:
-            for count in counts:
-                if label != "EventCorrected" or count <= EVENT_STEPS:
-                    points.append(scheme_point(motion, label, count, rounds))
+        exact = reference_of(motion, "position") if motion.exact is None else motion.exact
+        points += own_points(motion, "position", exact, counts, tolerances, rounds)
         for key in motion.others:
             points += peer_points(motion, key, counts, tolerances, rounds, python.get(key))
-    return [{"motion": name, "title": motion.title, "e": motion.e, "t1": motion.t1, "lanes": lanes} | p for p in points]
+        if motion.jacobian:
+            points += own_points(motion, "jacobian", reference_of(motion, "jacobian"), counts, tolerances, rounds)
+    common = {"motion": name, "title": motion.title, "e": motion.e, "t1": motion.t1, "lanes": lanes}
+    return [common | {"quantity": "position"} | p for p in points]
 
 
-def scheme_point(motion: Motion, label: str, count: int, rounds: int) -> dict:
+def own_points(motion: Motion, quantity: str, exact: np.ndarray, counts, tolerances, rounds: int) -> list[dict]:
+    """Points of this library's schemes, over numbers of steps or tolerances; Jacobians of those that locate impacts alone."""
+    stepped = motion.schemes if quantity == "position" else ("EventCorrected",)
+    asked = [(label, {"step": motion.t1 / count}, STEPPED[label](), count) for label in stepped for count in counts
+             if label != "EventCorrected" or count <= EVENT_STEPS]  # fmt: skip
+    asked += [(label, {"tolerance": tol}, ji.EventDriven(tol, tol, order), None)
+              for label, order in DRIVEN.items() for tol in tolerances]  # fmt: skip
+    points = []
+    for label, setting, scheme, count in asked:
+        run = lambda scheme=scheme, count=count: compute(motion, quantity, scheme, count)
+        seconds, found = [], run()
+        for _ in range(rounds):
+            begin = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - begin)
+        lanes = len(motion.q0)
+        points.append(
+            {"method": label, "quantity": quantity} | setting | point(exact, found[checked(lanes)], seconds, lanes)
+        )
+    return points
+
+
+def compute(motion: Motion, quantity: str, scheme: Any, count: int | None, lanes: slice = slice(None)) -> np.ndarray:
+    """Final positions, or the Jacobian of final positions and velocities by the initial ones, of each lane (lanes, n)."""
     args_axes = {name: 0 if name in motion.per_lane else None for name in motion.args}
+    args = {name: np.asarray(x)[lanes] if name in motion.per_lane else x for name, x in motion.args.items()}
+    of = ji.ensemble if quantity == "position" else ji.sensitivities
+    found = of(problem_of(motion.work), motion.q0[lanes], motion.v0[lanes], t1=motion.t1, steps=count, e=motion.e,
+               args=args, args_axes=args_axes, scheme=scheme)  # fmt: skip
+    if quantity == "position":
+        return found.q[:, -1]
+    parts = [found.jacobian[x][y] for x in ("q", "v") for y in ("q0", "v0")]
+    return np.concatenate([np.reshape(x, (len(x), -1)) for x in parts], axis=1)
 
-    def run():
-        return ji.ensemble(problem_of(motion.work), motion.q0, motion.v0, t1=motion.t1, h=motion.t1 / count, e=motion.e,
-                           args=motion.args, args_axes=args_axes, scheme=SCHEMES[label]())  # fmt: skip
 
-    seconds, found = [], run()
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - begin)
-    return {"method": label, "step": motion.t1 / count} | point(
-        motion, found.q[checked(len(found.q)), -1], seconds, len(found.q)
-    )
+def reference_of(motion: Motion, quantity: str) -> np.ndarray:
+    """What errors are measured from where there is no closed form, of the lanes of `checked`."""
+    return compute(motion, quantity, ji.EventDriven(REFERENCE, REFERENCE), None, checked(len(motion.q0)))
 
 
 def peer_points(motion: Motion, key: str, counts, tolerances, rounds: int, python: str | None) -> list[dict]:
@@ -170,20 +209,23 @@ def peer_points(motion: Motion, key: str, counts, tolerances, rounds: int, pytho
     for change, answer in zip(changes, answers, strict=True):
         setting = {"step": change["h"]} if "h" in change else change
         q = np.array(answer["q"])
-        errors = point(motion, q[checked(len(q))] if batch else q, answer["seconds"], len(q))
+        errors = point(motion.exact, q[checked(len(q))] if batch else q, answer["seconds"], len(q))
         found.append({"method": peers.TITLES[key]} | setting | errors)
     return found
 
 
-def point(motion: Motion, q, seconds: list[float], lanes: int) -> dict:
-    error = np.abs(np.asarray(q) - motion.exact).max(axis=1)
+def point(exact: np.ndarray, found, seconds: list[float], lanes: int) -> dict:
+    error = np.abs(np.asarray(found) - exact).max(axis=1)
     return {"error": float(np.nanmedian(error)), "us_per_trajectory": 1e6 * min(seconds) / lanes, "cores": 1}
 
 
 def pictures(points: list[dict], folder) -> None:
-    """A picture for every motion that has points, error-against-cost-MOTION.png."""
-    for motion in dict.fromkeys(point["motion"] for point in points):
-        draw([point for point in points if point["motion"] == motion], folder / f"error-against-cost-{motion}.png")
+    """A picture for every motion that has points, error-against-cost-MOTION.png, and for every one whose Jacobian has."""
+    kinds = dict.fromkeys((point["motion"], point.get("quantity", "position")) for point in points)
+    for motion, quantity in kinds:
+        name = motion if quantity == "position" else f"{motion}-{quantity}"
+        mine = [p for p in points if (p["motion"], p.get("quantity", "position")) == (motion, quantity)]
+        draw(mine, folder / f"error-against-cost-{name}.png")
 
 
 def draw(points: list[dict], path) -> None:
@@ -194,11 +236,11 @@ def draw(points: list[dict], path) -> None:
     from matplotlib import pyplot as plt
     from matplotlib.ticker import NullFormatter
 
-    from jaximpact.plots import COLOURS
+    from jaximpact.plots.style import COLOURS, DARK, GREY
 
     first = points[0]
     figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
-    for method, colour, marker in zip(METHODS, COLOURS, "osDv^P", strict=True):
+    for method, colour, marker in zip(METHODS, (*COLOURS, GREY, DARK), "osDvX*^P", strict=True):
         mine = [point for point in points if point["method"] == method and "error" in point]
         if mine:
             cost, error = [p["us_per_trajectory"] for p in mine], [p["error"] for p in mine]
@@ -208,8 +250,12 @@ def draw(points: list[dict], path) -> None:
     axes.set_xlim(10 ** np.floor(np.log10(low)), 10 ** np.ceil(np.log10(high)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     unit = "m" if first["motion"] in ("ball", "oscillator") else "rad"
-    axes.set_xlabel(f"time of a trajectory on one core, {first['lanes']} in a batch [µs]")
-    axes.set_ylabel(f"median error of the final position [{unit}]")
+    of_jacobian = first.get("quantity") == "jacobian"
+    what = "final state's Jacobian" if of_jacobian else f"final position [{unit}]"
+    axes.set_xlabel(
+        f"time of a {'Jacobian' if of_jacobian else 'trajectory'} on one core, {first['lanes']} in a batch [µs]"
+    )
+    axes.set_ylabel(f"median error of the {what}")
     axes.set_title(f"{first['title']}, e = {first['e']:g}, over {first['t1']:g} s")
     axes.grid(True, which="major", alpha=0.3)
     axes.legend()

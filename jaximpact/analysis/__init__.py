@@ -7,6 +7,7 @@ from ..results.result import UPPER
 from .balance import Balance, balance
 from .basins import Attractor, Basins, basins, recognise
 from .bifurcation import Bifurcation, ParameterMap, bifurcation, two_parameter_map
+from .bifurcation_curves import BifurcationCurve, continue_curve
 from .continuation import Branch, BranchEvent, continue_orbit
 from .convergence import Convergence, convergence, prime_steps
 from .crossings import Crossings, crossings, poincare_section
@@ -14,6 +15,7 @@ from .hypotheses import Hypotheses, check_hypotheses
 from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
+from .restarts import recomputed as recomputed  # for `Solution.at`
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
 from .statistics import Statistics, statistics
 
@@ -22,6 +24,7 @@ __all__ = [
     "Balance",
     "Basins",
     "Bifurcation",
+    "BifurcationCurve",
     "Branch",
     "BranchEvent",
     "Convergence",
@@ -40,6 +43,7 @@ __all__ = [
     "basins",
     "bifurcation",
     "check_hypotheses",
+    "continue_curve",
     "continue_orbit",
     "convergence",
     "crossings",

@@ -29,8 +29,9 @@ from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from ..simulation.validation import check_problem
 from .checks import StudyLike, check_result, distance, of_a_study, sweep_values
 from .crossings import section
+from .default_scheme import PICTURE, ROWS, choose_scheme
 from .forced_motions import gather
-from .from_study import basin_arguments, saved_section, some_lanes
+from .from_study import basin_arguments, computes_anew, saved_section, some_lanes
 from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition
 from .shooting_equations import Surface
 
@@ -107,7 +108,7 @@ def _of_study(
     study: StudyLike, *, tolerance: float | None = None, radius: float | None = None, **options: Any
 ) -> Basins:
     stated = basin_arguments(study)
-    if "steps" in options:
+    if computes_anew(options):
         return basins(**(stated | options), tolerance=tolerance, radius=radius)
     found = saved_section(study, **options)
     allowed = np.flatnonzero((found.status & int(Status.START_NOT_ADMISSIBLE)) == 0)
@@ -127,7 +128,7 @@ def basins(
     x: ArrayLike,
     y: ArrayLike,
     period: Any,
-    steps: int,
+    steps: int | None = None,
     cycles: int,
     skip: int,
     coordinates: tuple[tuple[str, int], tuple[str, int]] = (("q", 0), ("v", 0)),
@@ -148,7 +149,7 @@ def basins(
 
     Args:
         problem, args, e, scheme, projection, phase, progress: as in `stroboscopic`; args and e without lane axes. Or a `Study` over a
-            grid of two initial numbers, in place of these and of x, y, coordinates, q0 and v0; without ``steps`` its saved rows are taken as
+            grid of two initial numbers, in place of these and of x, y, coordinates, q0 and v0; without ``steps`` or ``scheme=EventDriven()`` its saved rows are taken as
             in `bifurcation`.
         x, y: values (nx,), (ny,) of the two initial numbers that ``coordinates`` names.
         coordinates: ("q", i) or ("v", i), for x and for y.
@@ -166,7 +167,8 @@ def basins(
         ValueError, TypeError: as `stroboscopic`; a coordinate is not one; every start of the grid is forbidden.
     """
     check_problem(problem)
-    check_counts(steps=steps, cycles=cycles, skip=skip)
+    scheme, steps = choose_scheme(problem, scheme, steps, PICTURE, 1 if surface is None else ROWS)
+    check_counts(cycles=cycles, skip=skip)
     if cycles < 2:
         raise ValueError("cycles must be at least 2: attractors are recognised from states once a period")
     for name, value in {"tolerance": tolerance, "radius": radius}.items():

@@ -13,17 +13,19 @@ from numpy.typing import ArrayLike
 from ..jaxtools.argument_checks import as_tuple, check_counts, is_pair, named_leaves, real, with_leaves
 from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
+from ..mechanics.schemes import EventCorrected
 from ..mechanics.schemes.base import Scheme
 from ..results import Arrays, Drawable, with_names
 from ..results.save import Save
-from ..simulation.validation import check_problem
 from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
 from .crossings import check_direction, passages, section
+from .default_scheme import PICTURE, ROWS, SECTION, choose_scheme
 from .forced_motions import Forced, check_restarts, gather
-from .from_study import diagram_lanes, map_arguments, saved_section
+from .from_study import computes_anew, diagram_lanes, map_arguments, saved_section
 from .sections import Section, impact_section, period_of, state
 from .shooting_equations import Surface
 
+FEW_ROWS = 60  # of a period of a map
 SWEEPS = (None, "up", "down")
 Parameter = str | int | Sequence[str | int]
 
@@ -134,7 +136,7 @@ def bifurcation(
     parameter: Parameter,
     values: Any,
     period: Any,
-    steps: int,
+    steps: int | None = None,
     cycles: int,
     skip: int = 0,
     sweep: str | None = None,
@@ -152,7 +154,7 @@ def bifurcation(
     Args:
         problem, args, e, scheme, projection, phase, steps, cycles, skip, progress: as in `stroboscopic`; args without
             lane axes. Or a `Study`, for problem, starts, values and methods: its lanes are computed over the section, ``parameter``
-            being one of the quantities that it varies. Without ``steps`` nothing is computed: the states are those of the rows that the study
+            being one of the quantities that it varies. Without ``steps`` or ``scheme=EventDriven()`` nothing is computed: the states are those of the rows that the study
             saved, which must hold one at every t = (phase + k) period of the last ``cycles`` periods (or of those behind ``skip``).
         q0, v0: one start (d,), or several (S, d).
         parameter: a key of args, a sequence of keys into nested args, or "e", the restitution.
@@ -162,7 +164,7 @@ def bifurcation(
         sweep: None: all values from the same starts, in one batch. "up" or "down": values in increasing or decreasing
             order, every one from where the one before ended, at the same phase of the forcing; this follows an
             attractor past where another one takes over, and takes as long as all periods one after the other. The
-            force must then depend on t through t/period alone (with a surface not at all), and the scheme be `EventCorrected` or `MoreauJean`, whose
+            force must then depend on t through t/period alone (with a surface not at all), and the scheme be `EventDriven`, `EventCorrected` or `MoreauJean`, whose
             states are all that they need to go on.
 
     Returns:
@@ -171,7 +173,7 @@ def bifurcation(
     Raises:
         ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, no such sweep.
     """
-    check_problem(problem)
+    scheme, steps = choose_scheme(problem, scheme, steps, SECTION, 1 if surface is None else ROWS)
     values = sweep_values("values", values)
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
@@ -195,7 +197,7 @@ def bifurcation(
             surface, direction, problem, q0, v0, steps=steps, cycles=cycles, skip=skip, progress=progress, **options
         )  # fmt: skip
     else:
-        check_counts(steps=steps, cycles=cycles, skip=skip)
+        check_counts(cycles=cycles, skip=skip)
         check_steps(steps, skip + cycles, "skip + cycles")
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
         runs = partial(_onward, surface, direction, steps, cycles, skip, progress)
@@ -248,7 +250,7 @@ def _onward(
 
 def _map_of_study(study: StudyLike, *, tolerance: float | None = None, **options: Any) -> ParameterMap:
     stated = map_arguments(study)
-    if "steps" in options:
+    if computes_anew(options):
         return two_parameter_map(**(stated | options), tolerance=tolerance)
     x, y = stated["values"]
     found = saved_section(study, **options)
@@ -267,7 +269,7 @@ def two_parameter_map(
     parameters: tuple[Parameter, Parameter],
     values: tuple[Any, Any],
     period: Any,
-    steps: int,
+    steps: int | None = None,
     cycles: int,
     skip: int = 0,
     phase: float = 0.0,
@@ -282,11 +284,13 @@ def two_parameter_map(
 
     Args:
         problem, q0, v0: the start (d,) of every motion; or a `Study` over a grid of two parameters, in place of these, parameters,
-            values, args, e and methods. Without ``steps`` its saved rows are taken as in `bifurcation`; impacts are not known then, and NaN.
+            values, args, e and methods. Without ``steps`` or ``scheme=EventDriven()`` its saved rows are taken as in `bifurcation`; impacts are not known then, and NaN.
         parameters: those along x and y, each as in `bifurcation`.
         values: of the two, (nx,) and (ny,).
         cycles: periods kept; motions of up to half as many periods are recognised.
         tolerance: as in `period_of`.
+        steps, scheme: `EventCorrected()` by default, with ``steps`` in a period; `EventDriven` needs none, and takes five times as long, as impacts
+            are told from 60 rows of a period. Impacts that follow each other within two steps count as one, in more as lasting contact.
         others: as in `impact_section`.
 
     Returns:
@@ -295,7 +299,8 @@ def two_parameter_map(
     Raises:
         ValueError, TypeError, KeyError: as `impact_section` and `bifurcation`.
     """
-    check_problem(problem)
+    # impacts are told from rows, at each of which a scheme that chooses its own steps would end one
+    scheme, steps = choose_scheme(problem, EventCorrected() if scheme is None else scheme, steps, PICTURE, FEW_ROWS)
     for name, pair in {"values": values, "parameters": parameters}.items():
         if not is_pair(pair):
             raise ValueError(f"{name} must be two, along x and y, got {pair!r}")

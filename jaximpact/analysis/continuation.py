@@ -35,6 +35,7 @@ from ..mechanics.schemes.base import Scheme
 from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.validation import check_problem
 from .checks import StudyLike, of_a_study
+from .default_scheme import ORBIT, choose_scheme
 from .from_study import branch_arguments
 from .orbit_family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
@@ -136,7 +137,7 @@ def continue_orbit(
     parameter: str,
     bounds: tuple[float, float],
     period: Any,
-    steps: int,
+    steps: int | None = None,
     args: Any = None,
     e: Any = None,
     t0: Any = 0.0,
@@ -175,13 +176,14 @@ def continue_orbit(
         ValueError, TypeError: as `periodic_orbit`, or if the parameter is none. RuntimeError: no orbit at the start.
     """
     check_problem(problem)
-    check_counts(points=points, steps=steps, cycles=cycles)
+    check_counts(points=points, cycles=cycles)
+    scheme, steps = choose_scheme(problem, scheme, steps, ORBIT)
     if np.ndim(q0) != 1 or np.ndim(v0) != 1:
         raise ValueError(
             f"q0 and v0 must have shape (d,), got {np.shape(q0)} and {np.shape(v0)}: a branch has one start"
         )
-    low, high = _check_bounds(bounds)
-    value = _value_of(parameter, problem, args, e)
+    low, high = check_bounds(bounds)
+    value = value_of(parameter, problem, args, e)
     if not low <= value <= high:
         raise ValueError(f"bounds: ({low:g}, {high:g}) do not contain the parameter's value {value:g}")
     if parameter == RESTITUTION and not (low >= 0 and high <= 1):
@@ -197,7 +199,7 @@ def continue_orbit(
     return _follow(family, value, direction, step, points)
 
 
-def _check_bounds(bounds: Any) -> tuple[float, float]:
+def check_bounds(bounds: Any) -> tuple[float, float]:
     try:
         low, high = (float(x) for x in bounds)
     except (TypeError, ValueError) as error:
@@ -207,7 +209,7 @@ def _check_bounds(bounds: Any) -> tuple[float, float]:
     return low, high
 
 
-def _value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
+def value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
     """Value of the parameter at the start of the branch."""
     if parameter == RESTITUTION:
         value = problem.restitution if e is None else e

@@ -17,12 +17,15 @@ from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
+from ..mechanics.schemes.stops import Until
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_steps, one_lane, takes_study
+from .default_scheme import ROWS, SECTION, choose_scheme
 from .forced_motions import Forced, check_restarts, gather
+from .restarts import run_between
 from .sections import Section, stroboscopic
 from .shooting_equations import Surface, check_surface
 
@@ -204,7 +207,7 @@ def poincare_section(
     surface: Surface,
     direction: int = 0,
     period: Any,
-    steps: int,
+    steps: int | None = None,
     cycles: int,
     skip: int = 0,
     phase: float = 0.0,
@@ -224,13 +227,15 @@ def poincare_section(
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
         surface: ``surface(t, q, v, args) -> ()``, zero on the section. Keep the function: another one compiles anew.
         direction: 1 for passages where it increases, -1 where it decreases, 0 for both.
-        period: about the time between two passages [s], a number, (B,), or a function of args: h = period/steps, and motions run for at most
+        period: about the time between two passages [s], a number, (B,), or a function of args: h = period/steps where there are steps, and motions run for at most
             4 (skip + cycles) periods.
-        steps: steps in that time.
+        steps: steps in that time, of a scheme that goes by them.
         cycles: passages kept, at least one.
         skip: passages before those, the transient.
         phase: part of the period, in [0, 1), at which the motion starts.
-        scheme: `EventCorrected()` (default) or `MoreauJean()`: a state of theirs is all that the next step needs.
+        scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()` or `MoreauJean()`: a state
+            of theirs is all that the next step needs. With `EventDriven` passages are as accurate as the motion; its steps, by default 200 in a
+            period, are the rows between which they are told apart.
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
@@ -241,7 +246,8 @@ def poincare_section(
         ValueError, TypeError: as `stroboscopic`; the surface is none, or the scheme carries an impact over into the next step.
     """
     check_direction(direction)
-    check_counts(steps=steps, cycles=cycles, skip=skip)
+    scheme, steps = choose_scheme(problem, scheme, steps, SECTION, ROWS)
+    check_counts(cycles=cycles, skip=skip)
     check_steps(steps, PATIENCE * (skip + cycles), "4 (skip + cycles)")
     motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
     return passages(motions, surface, direction, steps, cycles, skip, progress)
@@ -305,6 +311,8 @@ def _passages(
             found = find(
                 jax.tree.map(lambda x, sound=sound: x[sound], window), surface, direction, args, some.args_axes
             )
+            if some.scheme.traits.order is None:
+                found = _located(some, jax.tree.map(lambda x, sound=sound: x[sound], window), found, surface, args)
             lane = sound[found.lane]
             # the number of each among those of its lane, in this window
             number = count[lane] - skip + np.arange(len(lane)) - np.searchsorted(found.lane, found.lane)
@@ -315,6 +323,29 @@ def _passages(
         part = replace(part, begins=part.begins + periods).after(window)
     own = slice(live)
     return Section(t[own], q[own], v[own], period[own], status[own], failed_at[own])
+
+
+def _located(motions: Forced, window: Solution, found: Crossings, surface: Surface, args: Any) -> Crossings:
+    """Passages between rows of a scheme that ends at surfaces, to the accuracy of its motions."""
+    t, q, v = (np.array(x) for x in (found.t, found.q, found.v))
+    times, positions, velocities = (np.asarray(x) for x in (window.t, window.q, window.v))
+    rows = times, positions, velocities
+    row = np.array([np.searchsorted(times[i], x, side="right") - 1 for i, x in zip(found.lane, t, strict=True)], int)
+    row = np.clip(row, 0, times.shape[1] - 2)
+    e = motions.restitution()
+    e = np.broadcast_to(e, (len(motions), e.shape[1]))[found.lane]
+    for side in np.unique(found.direction):
+        which = np.flatnonzero(found.direction == side)
+        lane = found.lane[which]
+        run = run_between(
+            motions.problem, motions.scheme, rows, lane, row[which], times[lane, row[which] + 1], args, motions.args_axes, e[which],
+            until=Until(surface, int(side)), projection=motions.projection,
+        )  # fmt: skip
+        # one that ends a row before has passed the surface already, to rounding
+        met = np.asarray(run.stopped) & ~np.asarray(run.failed)
+        for whole, new in ((t, run.t), (q, run.q), (v, run.v)):
+            whole[which[met]] = np.asarray(new)[met, -1]
+    return replace(found, t=t, q=q, v=v)
 
 
 def section(surface: Surface | None, direction: int, problem: Problem, q0: Any, v0: Any, **options: Any) -> Section:

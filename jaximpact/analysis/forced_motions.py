@@ -18,7 +18,6 @@ from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.linearisation import Metric, closure, linearise
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes import EventCorrected
 from ..mechanics.schemes.base import Scheme, Timing
 from ..results import Solution
 from ..simulation.arguments import choose_methods, contacts_of, is_shared, restitution_of_lanes, restitution_of_one
@@ -113,12 +112,12 @@ class Forced:
             "q0", "v0", "args"
         )
         t = np.asarray(self.begins * self.period, q.dtype)
-        q = np.asarray(_admit(self.problem, t, starts.motion, starts.axes))
+        q = np.asarray(admit(self.problem, t, starts.motion, starts.axes))
         return replace(self, lanes=self.lanes.replace(q0=q, v0=v))
 
 
 @partial(jax.jit, static_argnames=("axes",))
-def _admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> Array:
+def admit(problem: Problem, t: Array, motion: Motion, axes: tuple) -> Array:
     """Admissible positions (B, d): contacts that are violated, or closed and approaching, are opened slightly along M^-1 grad f.
 
     The gap becomes positive, not zero: a motion that starts on a wall and moves into it would lose its normal velocity.
@@ -153,7 +152,7 @@ def gather(
     """Checks the arguments of a section and collects them as `Forced` motions, each lane with its start and period."""
     check_problem(problem)
     phase = share_of_period(phase)
-    scheme, projection = choose_methods(EventCorrected() if scheme is None else scheme, projection)
+    scheme, projection = choose_methods(scheme, projection)
     q0, v0 = (np.asarray(x) for x in canonical_state(q0, v0))
     for name, value in {"q0": q0, "v0": v0}.items():
         if value.ndim not in (1, 2):
@@ -187,7 +186,7 @@ def check_restarts(scheme: Scheme) -> None:
     if Timing.of(scheme).rebounds:
         raise ValueError(
             f"scheme={type(scheme).__name__}: an impact in its last step rebounds in the next one, so that motions cannot "
-            "be started again from a state; use EventCorrected() (default) or MoreauJean()"
+            "be started again from a state; use EventDriven(), EventCorrected() or MoreauJean()"
         )
 
 

@@ -8,11 +8,18 @@ from typing import Any
 import numpy as np
 
 from ..jaxtools.argument_checks import check_counts
+from ..mechanics.schemes.base import Scheme
 from .checks import StudyLike, one_lane, one_restitution, positive_time, share_of_period
 from .crossings import section
 from .sections import Section
 
 METHODS = ("e", "scheme", "projection")
+
+
+def computes_anew(options: dict[str, Any]) -> bool:
+    """Whether an analysis of a study is given what it needs to compute motions: steps, or a scheme that chooses its own."""
+    scheme = options.get("scheme")
+    return "steps" in options or (isinstance(scheme, Scheme) and scheme.traits.order is None)
 
 
 def diagram_lanes(
@@ -34,7 +41,7 @@ def diagram_lanes(
             f"parameter {parameter}: the study has between {count.min()} and {count.max()} lanes of one value; a diagram takes as many of "
             "each, as those of Design.grid"
         )
-    if "steps" in options:
+    if computes_anew(options):
         known = study.arguments()
         own = {name: known[name] for name in ("args", "args_axes", *METHODS)} | options
         found = section(surface, direction, study.problem, known["q0"], known["v0"], **own)
@@ -71,7 +78,7 @@ def saved_section(
     beyond = sorted(rest) + ([] if surface is None else ["surface"])
     if beyond:
         raise TypeError(
-            f"{beyond[0]}: without steps the states are those that the study saved, once a forcing period; give steps to compute them anew"
+            f"{beyond[0]}: without steps the states are those that the study saved, once a forcing period; give steps, or scheme=EventDriven(), to compute them anew"
         )
     check_counts(cycles=cycles, **({} if skip is None else {"skip": skip}))
     phase, known, motions = share_of_period(phase), study.arguments(), study.solution()
@@ -94,7 +101,7 @@ def saved_section(
     if np.any(missing):
         raise ValueError(
             f"the study has no row at t = {t[missing][0]:g}, a forcing period after others: make it with h = period/steps and save=Save(every=steps), "
-            "or give steps to compute the states anew"
+            "or give steps, or scheme=EventDriven(), to compute the states anew"
         )
     q, v = (np.take_along_axis(np.asarray(x), place[..., None], axis=1) for x in (motions.q, motions.v))
     q, v = (np.where((apart > 2 * exact[:, None])[..., None], np.nan, x) for x in (q, v))

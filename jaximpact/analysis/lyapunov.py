@@ -32,6 +32,7 @@ from ..simulation.chunked_runs import devices, in_chunks
 from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
 from .checks import takes_study
+from .default_scheme import SECTION
 from .stroboscopic_map import lost_derivatives, prepare_strobe
 
 
@@ -90,7 +91,7 @@ def lyapunov(
     v0: ArrayLike,
     *,
     interval: Any,
-    steps: int,
+    steps: int | None = None,
     intervals: int,
     skip: int = 0,
     blocks: int = 10,
@@ -107,12 +108,12 @@ def lyapunov(
         problem, q0, v0, t0, e, args, args_axes, projection: as in `ensemble`; without any lane axis it is one motion.
         interval: time between orthonormalisations [s]: a number, (B,), or a function of args; for periodic forcing its
             period, say. Short enough for tangents not to align within it.
-        steps: steps in one interval.
+        steps: steps in one interval, of a scheme that goes by them.
         intervals: intervals that are averaged over, a multiple of ``blocks``.
         skip: intervals before that, left out: the motion finds its attractor, the frame its directions.
         blocks: parts of the average whose scatter gives the error; long against correlations, two at least.
-        scheme: `EventCorrected()` by default. With another one a derivative is lost wherever an impact falls within two
-            steps of an end of an interval.
+        scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()`. With one that locates no impacts
+            a derivative is lost wherever an impact falls within two steps of an end of an interval.
 
     Returns:
         `Lyapunov`.
@@ -127,7 +128,7 @@ def lyapunov(
         )
     program, lanes, single = prepare_strobe(
         problem, q0, v0, period=interval, steps=steps, cycles=1, t0=t0, scheme=scheme, projection=projection, args=args,
-        args_axes=args_axes, e=e, name="interval",
+        args_axes=args_axes, e=e, name="interval", tolerance=SECTION,
     )  # fmt: skip
     many, shares = jnp.asarray([skip, *blocks * [intervals // blocks]], jnp.int32), devices(lanes.count)
     call = lambda motion, _: _average(program, motion, many, lanes.axes, shares)

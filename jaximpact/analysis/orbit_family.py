@@ -24,6 +24,7 @@ from .stroboscopic_map import damped_newton, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 RESTITUTION = "e"
+ROWS = 256  # of an orbit from which its contacts are told, where there are no steps
 
 
 class OrbitContacts(NamedTuple):
@@ -35,7 +36,7 @@ class OrbitContacts(NamedTuple):
         lasting: share of the period in which a contact lasts.
         clearance: smallest minimum of a gap in free flight.
         room: distance from the section to the nearest impulse, as a share of the period.
-        middle: step in the middle of the longest flight.
+        middle: row in the middle of the longest flight.
     """
 
     impacts: int
@@ -89,8 +90,10 @@ class Family:
         self.scale[2 * self.d :] = first.period
         self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
         self.steps = common["steps"] * common["cycles"]
+        # of a scheme that chooses its steps the rows are no steps of the shooting
+        self.rows = self.steps if self.program.scheme.traits.order else max(ROWS, self.steps)
         self.rough = False  # whether a sound motion had no finite derivative
-        self.shift = 0  # steps from t0 to the section
+        self.shift = 0  # rows from t0 to the section
         self.look = _observer(self.program.problem)
 
     def unknowns(self, y: np.ndarray, p: float) -> np.ndarray:
@@ -112,7 +115,7 @@ class Family:
         if self.closing.surface is not None:
             return np.array([begin, begin + z[-2] * self.scale[-1]])
         length = self.common["cycles"] * number_of("period", self.common["period"], args, None)
-        begin = begin + self.shift / self.steps * length
+        begin = begin + self.shift / self.rows * length
         return np.array([begin, begin + length])
 
     def at(self, z: np.ndarray) -> Lanes:
@@ -171,7 +174,7 @@ class Family:
         if self.parameter == RESTITUTION or not any(map(callable, given)):
             return np.zeros(2)
         begin, length = (self.rate(time, p) for time in given)
-        begin, length = begin + self.shift / self.steps * self.common["cycles"] * length, self.common["cycles"] * length
+        begin, length = begin + self.shift / self.rows * self.common["cycles"] * length, self.common["cycles"] * length
         return np.array([begin, begin + length])
 
     def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> Point | None:
@@ -197,13 +200,13 @@ class Family:
 
     def home(self, point: Point) -> np.ndarray:
         """State (2d,) of the orbit at t0."""
-        return point.rows[-self.shift % self.steps]
+        return point.rows[-self.shift % self.rows]
 
     def move_section(self, point: Point) -> Point | None:
         """Moves the section to the middle of the longest flight and corrects the point; None, with the section unchanged, if that fails."""
         before = self.shift
         z = np.append(point.rows[point.contacts.middle] / self.size, point.z[-1])
-        self.shift = (before + point.contacts.middle) % self.steps
+        self.shift = (before + point.contacts.middle) % self.rows
         normal = np.linalg.svd(self.evaluate(z)[1])[2][-1]
         found = self.correct(z, normal, None)
         if found is None:
@@ -215,7 +218,7 @@ class Family:
         """`OrbitContacts` and rows of the orbit at z."""
         program, data = self.program, self.at(z).take(0)
         motion = solve(
-            program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.steps, args=data.args,
+            program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
             e=np.asarray(data.e), scheme=program.scheme, projection=program.solver, sensitivity="none",
         )  # fmt: skip
         gap, diagonal = self.look(motion.t, motion.q, data.args)

@@ -29,7 +29,7 @@ from .checks import check_steps, takes_study
 from .shooting_equations import Closing
 from .stroboscopic_map import damped_newton, lost_derivatives, near_impact, prepare_strobe
 
-FORGOTTEN = 1e3  # units of rounding of a monodromy that counts as zero
+FORGOTTEN = 1e3  # units of rounding, or of the tolerance of a scheme, of a monodromy that counts as zero
 LEVELS = 3  # step sizes h, h/2, h/4 of an extrapolation: two give a value, three its order
 
 
@@ -48,7 +48,8 @@ class PeriodicOrbit(Drawable):
         residual: largest component of P(q, v) - (q, v), and of the distance from the surface, ().
         iterations: Newton iterations, damped ones included, ().
         converged: whether the residual met the tolerance, ().
-        status: `Status` bits of the motion over one period, (); DERIVATIVE_AT_END: an impact lies within two steps of t0.
+        status: `Status` bits of the motion over one period, (); DERIVATIVE_AT_END: an impact lies within two steps
+            of t0, or with `EventDriven` within 1000 rtol periods.
         error: with ``extrapolate``, the largest change that extrapolation made in the state, an estimate of the finest run's
             error, (); else None.
         order: with ``extrapolate``, observed orders over h, h/2, h/4 of "state" and "monodromy", and of the "period" that was
@@ -117,7 +118,7 @@ def periodic_orbit(
     v0: ArrayLike,
     *,
     period: Any,
-    steps: int,
+    steps: int | None = None,
     cycles: int = 1,
     t0: Any = 0.0,
     surface: Callable[..., Any] | None = None,
@@ -142,13 +143,14 @@ def periodic_orbit(
         q0, v0: guess of the state at t0, (d,) or (B, d), admissible.
         period: period of the forcing [s]: a number, (B,), or a function of args. With a surface a guess of the time between two
             passages, to a factor of 2.
-        steps: steps in one period.
+        steps: steps in one period, of a scheme that goes by them.
         cycles: periods of the forcing, or passages of the surface, in one period of the orbit.
         t0: time of the section [s]: a number, (B,), or a function of args. Keep it away from impacts, where the state has
             no derivative.
         surface: ``surface(t, q, v, args) -> ()``, zero on the section of an autonomous system, which the orbit crosses, and away
             from its impacts: velocities zero at the top of a flight, say. t is t0.
-        scheme: `EventCorrected()` by default: of second order, and (q, v) is all it needs to be restarted.
+        scheme: by default `EventDriven(1e-12, 1e-12)`, and where ``steps`` are given `EventCorrected()`, of second order: (q, v) is all that
+            these need to be restarted.
         tol: largest |P(x) - x| over 1 + |x|; by default eps^(2/3).
         iterations: evaluations of the map at most.
         extrapolate: also with 2 and 4 times the steps, and Richardson's extrapolation of state and monodromy from
@@ -167,30 +169,31 @@ def periodic_orbit(
     program, lanes, single = prepare_strobe(problem, q0, v0, steps=steps, **common)
     if extrapolate and program.scheme.traits.order is None:
         raise ValueError(
-            f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not depend: leave it out, "
-            "and give smaller rtol and atol"
+            f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not depend: leave it out "
+            "(smaller rtol and atol make the error smaller), or give steps and a scheme that goes by them"
         )
     closing = Closing.of(program, lanes, surface)
     dtype = np.dtype(lanes.motion.q0.dtype)
     tol = float(np.finfo(dtype).eps) ** (2 / 3) if tol is None else tol
     if not real_number("tol", tol) > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
-    if extrapolate:
+    if extrapolate and steps is not None:
         check_steps(steps, cycles * 2 ** (LEVELS - 1), "cycles, and 4 for extrapolate=True")
     found = [_solve(closing, lanes, tol, iterations)]
-    for level in range(1, LEVELS if extrapolate else 1):
+    for level in range(1, LEVELS if extrapolate and steps is not None else 1):
         # the same lanes with smaller steps, from the orbit before
+        number = (steps or 1) * cycles * 2**level
         finer: dict[str, Any] = {"h": lanes.motion.h / 2**level, "q0": found[-1].q, "v0": found[-1].v}
         if surface is not None:
             t1 = lanes.motion.t0 + found[-1].period
-            finer |= {"t1": t1, "h": (t1 - lanes.motion.t0) / (steps * cycles * 2**level)}
-        smaller = lanes.replace(**finer).with_steps(steps * cycles * 2**level)
+            finer |= {"t1": t1, "h": (t1 - lanes.motion.t0) / number}
+        smaller = lanes.replace(**finer).with_steps(number)
         found.append(_solve(closing, smaller, tol, iterations))
     orbit = found[-1]
     if extrapolate:
         orbit = _extrapolate(found, program.scheme.traits.order or 1, surface is not None)
     orbit = replace(orbit, status=lost_derivatives("the monodromy", orbit.status, orbit.monodromy))
-    orbit = replace(orbit, status=_without_remarks(orbit))
+    orbit = replace(orbit, status=_without_remarks(orbit, program.scheme))
     lost = ~orbit.converged
     monodromy = np.where(lost[:, None, None], np.nan, orbit.monodromy)
     orbit = replace(orbit, monodromy=monodromy, multipliers=closing.multipliers(monodromy))
@@ -219,12 +222,13 @@ def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> Perio
     )
 
 
-def _without_remarks(orbit: PeriodicOrbit) -> np.ndarray:
+def _without_remarks(orbit: PeriodicOrbit, scheme: Scheme) -> np.ndarray:
     """Status (B,) without remarks on derivatives for orbits with lasting contact in every direction.
 
     Their derivatives are zero whatever lies before the contact.
     """
-    forgets = np.all(np.abs(orbit.monodromy) <= FORGOTTEN * np.finfo(orbit.monodromy.dtype).eps, axis=(1, 2))
+    zero = FORGOTTEN * max(float(np.finfo(orbit.monodromy.dtype).eps), float(getattr(scheme, "rtol", 0.0)))
+    forgets = np.all(np.abs(orbit.monodromy) <= zero, axis=(1, 2))
     passed = Status.DERIVATIVE_GRAZING | Status.DERIVATIVE_ZENO | Status.DERIVATIVE_SIMULTANEOUS
     return np.where(forgets, orbit.status & ~int(passed), orbit.status)
 

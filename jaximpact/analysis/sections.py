@@ -20,6 +20,7 @@ from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, Solution, spread_columns, with_names
 from ..results.save import Save
 from .checks import check_result, check_steps, distance, takes_study
+from .default_scheme import ROWS, SECTION, choose_scheme
 from .forced_motions import Forced, check_restarts, gather
 from .impacts import Impacts, impacts
 
@@ -129,7 +130,7 @@ def stroboscopic(
     v0: ArrayLike,
     *,
     period: Any,
-    steps: int,
+    steps: int | None = None,
     cycles: int,
     skip: int = 0,
     phase: float = 0.0,
@@ -148,12 +149,13 @@ def stroboscopic(
     Args:
         problem, q0, v0, args, args_axes, e, projection: as in `ensemble`; without any lane axis there is one lane.
         period: forcing period > 0 [s]: a number, one for each lane (B,), or a function of the args of one lane.
-        steps: steps in a period, so that h = period/steps.
+        steps: steps in a period, of a scheme that goes by them: h = period/steps.
         cycles: periods kept, at least one.
         skip: periods before those, the transient.
         phase: part of the period, in [0, 1), at which the motion starts and states are taken.
-        scheme: by default `EventCorrected()`, of second order. With whole steps in a period a scheme of first order ties
-            impacts to the grid of steps: near resonance `MoreauJean` shows several periodic attractors where there is one.
+        scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()`, of second order, which takes less time
+            where few digits will do. With whole steps in a period a scheme of first order ties impacts to the grid of steps: near resonance
+            `MoreauJean` shows several periodic attractors where there is one.
         progress: show a progress bar, as in `ensemble`.
 
     Returns:
@@ -162,7 +164,8 @@ def stroboscopic(
     Raises:
         ValueError, TypeError: as `ensemble`, or a period, count or phase is out of range; the message names it.
     """
-    check_counts(steps=steps, cycles=cycles, skip=skip)
+    scheme, steps = choose_scheme(problem, scheme, steps, SECTION)
+    check_counts(cycles=cycles, skip=skip)
     check_steps(steps, skip + cycles, "skip + cycles")
     motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
     row = 16 * motions.lanes.motion.q0.shape[1]
@@ -184,7 +187,7 @@ def impact_section(
     v0: ArrayLike,
     *,
     period: Any,
-    steps: int,
+    steps: int | None = None,
     cycles: int,
     skip: int = 0,
     phase: float = 0.0,
@@ -200,8 +203,9 @@ def impact_section(
     The motions are restarted after ``skip`` periods, so that every step is saved only from then on.
 
     Args:
-        scheme: `EventCorrected()` (default) or `MoreauJean()`: a state of theirs is all that the next step needs. With
-            `MoreauJean` a position inside a wall is moved onto it, by O(h).
+        scheme: as in `stroboscopic`, or `MoreauJean()`: a state of theirs is all that the next step needs. With `MoreauJean` a position
+            inside a wall is moved onto it, by O(h). With `EventDriven` impacts are as accurate as the motion; its steps, by default 200 in a
+            period, are the rows between which they are told apart.
         others: as in `stroboscopic`.
 
     Returns:
@@ -210,7 +214,8 @@ def impact_section(
     Raises:
         ValueError, TypeError: as `stroboscopic`; or the scheme carries an impact over into the next step.
     """
-    check_counts(steps=steps, cycles=cycles, skip=skip)
+    scheme, steps = choose_scheme(problem, scheme, steps, SECTION, ROWS)
+    check_counts(cycles=cycles, skip=skip)
     check_steps(steps, max(skip, cycles), "the larger of skip and cycles")
     motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
     check_restarts(motions.scheme)
@@ -229,7 +234,9 @@ def impact_section(
         lost = (status & int(FAILURES)) != 0
         looked_at = ~lost & (np.arange(len(part)) < live)
         own_e = begun.restitution()
-        found = impacts(problem, window, args=begun.args, args_axes=begun.args_axes, e=own_e, lanes=looked_at)
+        found = impacts(
+            problem, window, args=begun.args, args_axes=begun.args_axes, e=own_e, lanes=looked_at, scheme=part.scheme
+        )
         records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
         t = part.strobes(np.arange(skip + 1, skip + cycles + 1))

@@ -25,7 +25,6 @@ from ..mechanics.linearisation import span
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
-from ..mechanics.schemes.event_corrected import EventCorrected
 from ..mechanics.status import FAILURES, Status
 from ..simulation.arguments import for_lanes, is_shared, is_single, restitution_of_one
 from ..simulation.canonical_arrays import full_axes
@@ -35,6 +34,7 @@ from ..simulation.sensitivities import Jacobian, state
 from ..simulation.sensitivities import jacobians as jacobians_of
 from ..simulation.validation import check_problem
 from .checks import check_steps, number_of, positive_time
+from .default_scheme import ORBIT, choose_scheme
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
 
@@ -45,8 +45,9 @@ def prepare_strobe(
     v0: ArrayLike,
     *,
     period: Any,
-    steps: int,
+    steps: int | None,
     cycles: int,
+    tolerance: float = ORBIT,
     t0: Any = 0.0,
     scheme: Scheme | None = None,
     projection: ContactSolver | None = None,
@@ -57,18 +58,18 @@ def prepare_strobe(
 ) -> tuple[Program, Lanes, bool]:
     """Checked motions over ``cycles`` periods of ``steps`` steps each, with a lane axis, and whether a single motion was given.
 
-    ``name`` is the caller's name for the period, used in messages.
+    ``tolerance`` is that of the default scheme, which has no steps; ``name`` is the caller's name for the period, used in messages.
     """
     if period is None:
         raise ValueError(
             f"{name}: give the {name}, a number or a function of args; for an orbit of an autonomous system a guess, with surface=..."
         )
     check_problem(problem)
-    check_counts(steps=steps, cycles=cycles)
+    scheme, steps = choose_scheme(problem, scheme, steps, tolerance)
+    check_counts(cycles=cycles)
     check_steps(steps, cycles, "cycles")
     full_axes(args, args_axes)
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0))
-    scheme = EventCorrected() if scheme is None else scheme
     e = restitution_of_one(problem, q0, args, e, scheme) if single else e
     single = single and is_shared(e)
     begin, length = number_of("t0", t0, args, args_axes), positive_time(name, period, args, args_axes)
@@ -124,9 +125,10 @@ def admissible(problem: Problem, lanes: Lanes, x: np.ndarray) -> np.ndarray:
 
 
 def _length(lanes: Lanes, x: np.ndarray) -> np.ndarray:
-    """Length scale (B, 1) of each state: its largest position plus the distance travelled in a thousand steps."""
+    """Length scale (B, 1) of each state: its largest position plus the distance travelled in a thousand steps, or in the motion."""
     q, v = np.split(np.abs(x), 2, axis=1)
-    time = span(np.reshape(np.asarray(lanes.motion.h), (-1, 1)), x.dtype)
+    column = lambda time: np.reshape(np.asarray(time), (-1, 1))
+    time = np.minimum(span(column(lanes.motion.h), x.dtype), column(lanes.motion.t1 - lanes.motion.t0))
     with np.errstate(over="ignore"):
         return np.max(q, axis=1, keepdims=True) + time * np.max(v, axis=1, keepdims=True)
 
@@ -135,7 +137,8 @@ def near_impact(problem: Problem, lanes: Lanes, x: np.ndarray, resolution: Array
     """Mask (B,) of states with an impact within twice the ``resolution`` of impacts in time, judged by gaps and their rates there."""
     gap, rate = gaps(problem, lanes, x)
     h, time = (np.reshape(np.asarray(x), (-1, 1)) for x in (lanes.motion.h, resolution))
-    noise = 1e3 * np.finfo(x.dtype).eps * _length(lanes, x) / span(h, x.dtype)
+    whole = np.reshape(np.asarray(lanes.motion.t1 - lanes.motion.t0), (-1, 1))
+    noise = 1e3 * np.finfo(x.dtype).eps * _length(lanes, x) / np.minimum(span(h, x.dtype), whole)
     return np.any((np.abs(rate) > noise) & (gap <= 2 * time * np.abs(rate)), axis=1)
 
 

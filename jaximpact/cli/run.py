@@ -16,6 +16,7 @@ import numpy as np
 from ..catalogue import Case, Entry
 from ..jaxtools.argument_checks import check_counts, check_memory
 from ..mechanics.method_names import projection_from_name, scheme_from_name
+from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import DOUBTS, FAILURES, describe, summarise
 from ..plots import draw
 from ..results import Solution
@@ -25,6 +26,7 @@ from ..simulation.solve import solve
 from . import shared
 from .output import file_list, motion_columns, print_facts, summary_columns, write_arrays, write_csv, write_json
 
+STEP = 1e-3  # [s]
 ROWS = 1000  # rows of a motion kept by default
 ENSEMBLE_ROWS = 100
 ENSEMBLE_NUMBERS = 2 * 10**7  # saved numbers up to which an ensemble keeps rows by default
@@ -46,7 +48,11 @@ def add_command(commands: Any) -> None:
     """Adds the parser of `run`."""
     command = commands.add_parser("run", help="compute a motion or an ensemble", **shared.text(RUN))
     shared.add_shared(command)
-    command.add_argument("--h", type=float, default=1e-3, help="step [s] (default %(default)g)")
+    command.add_argument(
+        "--h",
+        type=float,
+        help=f"step [s] (default {STEP:g}; event-driven chooses its own, and needs none but for its rows)",
+    )
     command.add_argument(
         "--force",
         choices=("explicit", "centred", "mean"),
@@ -78,22 +84,25 @@ def _run(options: argparse.Namespace) -> int:
     _check_numbers(options)
     dtype: type[np.floating] = np.float32 if options.float32 else np.float64
     q0, v0 = np.asarray(case.q0, dtype), np.asarray(case.v0, dtype)
-    steps = count_steps(0.0, t1, options.h, float(np.finfo(dtype).eps)) if 0 < options.h <= t1 < np.inf else 1
-    common = {"t1": t1, "h": options.h, "scheme": scheme, "projection": projection, "args": case.args, "e": e}
+    h = _step(options, scheme, t1)
+    steps = count_steps(0.0, t1, h, float(np.finfo(dtype).eps)) if 0 < h <= t1 < np.inf else 1
+    common = {"t1": t1, "h": h, "scheme": scheme, "projection": projection, "args": case.args, "e": e}
     settings = {
         "problem": entry.name,
         "case": name,
         "q0": q0,
         "v0": v0,
         "t1": t1,
-        "h": options.h,
+        "h": h,
         "steps": steps,
         "e": e,
     }
     settings |= {"scheme": options.scheme, "force": options.force, "projection": options.projection}
     settings |= {"dtype": np.dtype(dtype).name, "backend": jax.default_backend()}
     out = shared.folder(options, entry)
-    heading = f"{shared.motion_name(entry, name, e)}: {options.scheme}, h = {options.h:g} s"
+    heading = f"{shared.motion_name(entry, name, e)}: {options.scheme}" + (
+        "" if scheme.traits.order is None else f", h = {h:g} s"
+    )
 
     if options.ensemble is None:
         every = options.save or -(-steps // ROWS)
@@ -129,6 +138,13 @@ def _run(options: argparse.Namespace) -> int:
     write_json(files[-1], options.line, {"settings": settings, "results": facts, "seconds": seconds, "files": files})
     print(heading)
     return _tell(solution, facts, {"time": timing, "written": file_list(files)})
+
+
+def _step(options: argparse.Namespace, scheme: Scheme, t1: float) -> float:
+    """The step [s]: as given, or of a scheme that chooses its own the time between the rows that are kept."""
+    if options.h is not None:
+        return float(options.h)
+    return STEP if scheme.traits.order is not None else t1 / (ROWS if options.ensemble is None else ENSEMBLE_ROWS)
 
 
 def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> int:

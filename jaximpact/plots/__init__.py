@@ -14,6 +14,7 @@ from ..analysis import (
     Balance,
     Basins,
     Bifurcation,
+    BifurcationCurve,
     Branch,
     Convergence,
     Crossings,
@@ -32,7 +33,7 @@ from .animation import animate, disks, linkage, particles
 from .conformance import draw_report
 from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_fan, draw_statistics
 from .motions import draw_balance, draw_energies, draw_impacts, draw_motion, draw_positions, plot_derivatives
-from .orbits import draw_branch, draw_lyapunov, draw_multipliers, draw_states
+from .orbits import draw_branch, draw_curve, draw_lyapunov, draw_multipliers, draw_states
 from .parameters import draw_covariance, draw_indices, draw_linearity, draw_ranking, draw_sensitivities
 from .sections import (
     draw_basins,
@@ -76,6 +77,7 @@ PICTURES = {
     Balance: Picture(draw_balance, main=draw_energies),
     Basins: Picture(draw_basins, (8.4, 5.6)),
     Bifurcation: Picture(draw_bifurcation, main=draw_sections),
+    BifurcationCurve: Picture(draw_curve, (6.0, 4.6)),
     Branch: Picture(draw_branch, main=draw_states),
     Convergence: Picture(draw_convergence, (6.8, 4.8)),
     Covariance: Picture(draw_covariance, (8.0, 4.2)),
@@ -122,6 +124,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     `ParameterMap`      period and impacts over the two parameters
     `Basins`            one colour for each attractor
     `PeriodicOrbit`     multipliers in the complex plane
+    `BifurcationCurve`  the curve in the plane of its parameters
     `Branch`            state, multipliers, impact speed and clearance over the parameter, and the events
     `Sensitivities`     derivatives of one ``output``, inputs ranked ``by`` "relative" or "absolute" derivatives
     `Ranking`           derivatives of one ``output``, ranked

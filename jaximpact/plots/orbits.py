@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..analysis.bifurcation_curves import BifurcationCurve
 from ..analysis.continuation import Branch
 from ..analysis.lyapunov import Lyapunov
 from ..analysis.orbits import PeriodicOrbit
@@ -90,6 +91,17 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
     axes[-1].set_xlabel(branch.name)
     figure.align_ylabels()
     return axes, ""
+
+
+def draw_curve(curve: BifurcationCurve, ax: Axes) -> str:
+    """Draws a curve of bifurcations in the plane of its two parameters."""
+    first, second = curve.parameters
+    ax.plot(curve.x, curve.y, "-", lw=1.6, label=curve.kind)
+    ax.set_xlabel(first)
+    ax.set_ylabel(second)
+    tidy(ax)
+    ax.legend(frameon=False, fontsize=9)
+    return "" if curve.ended == "bounds" else f"ends: {curve.ended}"
 
 
 def draw_states(branch: Branch, ax: Axes) -> str:

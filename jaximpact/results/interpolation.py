@@ -23,11 +23,21 @@ ALIGNED = 1e-9  # of a step: times as near as that to a row are the row's
 def at(solution: Solution, t: Any) -> Solution:
     """See `Solution.at`."""
     if is_traced(solution, t):
-        raise TypeError("solution.at(t) takes known numbers: inside a jax transformation solve with save=t")
-    if solution.values is not None or solution.origin.every_step is False or np.shape(solution.t)[-1] < 2:
-        raise ValueError(
-            "solution.at(t) needs every step of the motion: solve with save='all' (ensemble: save=1), without a function"
+        raise TypeError(
+            "solution.at(t) takes known numbers: inside a jax transformation solve with save=t, or give the problem, solution.at(t, problem)"
         )
+    times, rows = checked_times(solution, t)
+    lead = rows.shape[:-1]
+    lanes = [_rows_at(jax.tree.map(lambda x, lane=lane: x[lane], solution), times) for lane in np.ndindex(lead)]
+    state: dict[str, Any] = {
+        name: np.stack([one[name] for one in lanes]).reshape(*lead, *lanes[0][name].shape) for name in lanes[0]
+    }
+    return replace(solution, **state, energy=None, origin=replace(solution.origin, every_step=False))
+
+
+def checked_times(solution: Solution, t: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Times (k,) within a motion, and the times of its rows, which must be all steps."""
+    check_rows(solution)
     times = np.atleast_1d(real("t", t).astype(np.float64))
     if times.ndim != 1 or not np.all(np.isfinite(times)):
         raise ValueError(f"t must be one finite number or have shape (k,), got {t!r}")
@@ -37,13 +47,15 @@ def at(solution: Solution, t: Any) -> Solution:
     if times.size and (times.min() < begin - slack or times.max() > end + slack):
         outside = times[(times < begin - slack) | (times > end + slack)][0]
         raise ValueError(f"t = {outside:g} lies outside the motion, [t0, t1] = [{begin:g}, {end:g}]")
-    times = np.clip(times, begin, end)
-    lead = rows.shape[:-1]
-    lanes = [_rows_at(jax.tree.map(lambda x, lane=lane: x[lane], solution), times) for lane in np.ndindex(lead)]
-    state: dict[str, Any] = {
-        name: np.stack([one[name] for one in lanes]).reshape(*lead, *lanes[0][name].shape) for name in lanes[0]
-    }
-    return replace(solution, **state, energy=None, origin=replace(solution.origin, every_step=False))
+    return np.clip(times, begin, end), rows
+
+
+def check_rows(solution: Solution) -> None:
+    """Raises unless a solution holds the state at every step."""
+    if solution.values is not None or solution.origin.every_step is False or np.shape(solution.t)[-1] < 2:
+        raise ValueError(
+            "solution.at(t) needs every step of the motion: solve with save='all' (ensemble: save=1), without a function"
+        )
 
 
 def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:

@@ -175,7 +175,7 @@ class Solution(Drawable):
 
     # other times
 
-    def at(self, t: Any) -> Solution:
+    def at(self, t: Any, problem: Any = None, **options: Any) -> Solution:
         """Interpolates the motion to other times, as ``save=t`` would have given it.
 
         Positions are affine over each step, impulses are spread over it, v and z are those of the step that ends at or
@@ -183,16 +183,24 @@ class Solution(Drawable):
         cubic between rows, and two parabolas that meet in the impact where a step holds one: second order in h at least,
         as the rows of `EventCorrected` are; those of ``save=t`` are as accurate as any. Energies are left out: they are ``problem.energy(t, q, v, args)``.
 
+        With the problem, and args and e as they were given (args_axes too), the motion is begun again at the row before each time: as accurate as the
+        scheme, near impacts too, at the cost of a substep or two for each time; the rows are then only those where it begins. Under a
+        transformation of jax this is the only way, and has the derivative of the motion, by t too; of one motion.
+
         Args:
             t: times in [t0, t1], one or (k,) [s]. One gives one row.
+            problem: the mechanical system, of a solution by a scheme that locates impacts.
+            **options: args, args_axes, e, and the scheme, by default `EventDriven(1e-12, 1e-12)` or `EventCorrected()`.
 
         Returns:
             A `Solution` of numpy arrays with a row for each time; what belongs to the whole motion stays.
 
         Raises:
             ValueError: a time outside [t0, t1], or rows that are not all steps: solve with save="all" (ensemble: save=1).
-            TypeError: inside a jax transformation, where ``save=t`` serves.
+            TypeError: inside a jax transformation without the problem, where ``save=t`` serves too.
         """
+        if problem is not None:
+            return analysis().recomputed(problem, self, t, **options)
         return interpolation.at(self, t)
 
     def impacts(self, problem: Any, **options: Any) -> Any:

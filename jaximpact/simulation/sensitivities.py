@@ -41,6 +41,11 @@ def state(solution: Solution) -> dict:
     return {"q": solution.q[rows], "v": solution.v[rows]}
 
 
+def end_of_motion(solution: Solution) -> dict:
+    """The default outputs with ``until=``: those of `state`, and the times of the rows."""
+    return state(solution) | {"t": solution.t[0 if solution.t.shape[0] == 1 else slice(None)]}
+
+
 def sensitivities(
     problem: Problem,
     q0: ArrayLike,
@@ -58,6 +63,7 @@ def sensitivities(
     args_axes: Any = None,
     e: ArrayLike | None = None,
     save: Any = "final",
+    until: Any = None,
     sensitivity: str = "corrected",
     mode: str | None = None,
     chunk: int | None = None,
@@ -73,7 +79,8 @@ def sensitivities(
         wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
         output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
-            (d,) at t1, or (k, d) with saved rows. Keep the function: another one compiles anew.
+            (d,) at t1, or (k, d) with saved rows, and with ``until`` the time "t" too. Keep the function: another one compiles anew.
+        until: as in `ensemble`: where a motion ends before t1 its end, time included, has the derivative of where it meets the surface.
         sensitivity: "corrected" or "discrete", as in `solve`.
         mode: "forward", "reverse", or by default the cheaper one: forward where inputs do not outnumber
             outputs, and where native code takes up to 32 of them.
@@ -99,7 +106,10 @@ def sensitivities(
     e = restitution_of_one(problem, q0, args, e, scheme) if single else e
     single = single and is_shared(e)
     q0 = np.asarray(q0)[None] if single else q0
-    program, lanes = for_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps)
+    output = end_of_motion if until is not None and output is state else output
+    program, lanes = for_lanes(
+        problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps, until
+    )
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
@@ -109,7 +119,15 @@ def sensitivities(
     if not single:
         return Sensitivities(value, jacobian, status, mode, chosen_numbers(lanes, wrt))
     jacobian, value, status = jax.tree.map(lambda x: x[0], (jacobian, value, status))
-    options = {"wrt": wrt, "output": output, "scheme": scheme, "projection": projection, "save": save, "mode": mode}
+    options = {
+        "wrt": wrt,
+        "output": output,
+        "scheme": scheme,
+        "projection": projection,
+        "save": save,
+        "mode": mode,
+        "until": until,
+    }
     again = Again(problem, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution})
     inputs = jax.tree.map(lambda x: x[0], chosen_numbers(lanes, wrt))
     return Sensitivities(value, jacobian, status, mode, inputs, again=again)

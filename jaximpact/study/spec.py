@@ -12,9 +12,10 @@ from ..catalogue import Case, get
 from ..jaxtools.argument_checks import check_kind, dotted_entries, is_number, is_whole, real_array
 from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
 from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
 from ..results.safe_reading import wrong
 from ..results.save import Save
-from ..simulation.arguments import choose_methods
+from ..simulation.arguments import choose_grid, choose_methods
 from .design import ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
 from .plain import encode, names_in
@@ -99,9 +100,9 @@ class Spec:
             values = _with_case(values, _case(name, case))
         elif case is not None:
             raise ValueError("case: only problems of the catalogue have cases")
-        values = _canonical(values, design)
         scheme, projection = choose_methods(scheme, projection, stated)
         save = Save.of(save)
+        values = _canonical(values, design, scheme, save)
         if save.impacts:
             raise ValueError(
                 "save: a study keeps rows, and no events; save=Events(...) is for solve, ensemble and sensitivities"
@@ -170,14 +171,17 @@ def _with_case(base: dict[str, Any], case: Case) -> dict[str, Any]:
     return base | {"args": case.parameters(base["args"])}
 
 
-def _canonical(base: dict[str, Any], design: Design) -> dict[str, Any]:
+def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save) -> dict[str, Any]:
     """Base values in canonical form: arrays for q0 and v0, numbers for times; raises for values that neither arguments nor design give."""
     varied = {key.text for key in design.keys}
     found = dict(base)
+    if found["h"] is None and "h" not in varied and (found["t1"] is not None or "t1" in varied):
+        found["h"] = _grid(found, design, scheme, save)
     for name in ROOTS:
         if found[name] is None:
             if name != "e" and name not in varied:
-                raise ValueError(f"{name} is missing: give it to the study or, as a whole, to its design")
+                needless = "; EventDriven() needs none" if name == "h" else ""
+                raise ValueError(f"{name} is missing: give it to the study or, as a whole, to its design{needless}")
         elif name in ("q0", "v0"):
             found[name] = np.asarray(real_array(name, found[name]))
             if found[name].ndim != 1:
@@ -192,6 +196,15 @@ def _canonical(base: dict[str, Any], design: Design) -> dict[str, Any]:
                 )
             found[name] = number if number.ndim else float(number)
     return found
+
+
+def _grid(base: dict[str, Any], design: Design, scheme: Scheme, save: Save) -> float | None:
+    """The step between rows of a scheme that chooses its own, as `solve` takes it where h is not given; None for another scheme."""
+    given = (design.values.get(name, base[name]) for name in ("t0", "t1"))
+    t0, t1 = (np.asarray(real_array(name, x), np.float64) for name, x in zip(("t0", "t1"), given, strict=True))
+    number = choose_grid(scheme, save, None, None, t0.max(), t1.min())
+    shortest = t1.min() - t0.max() if design.kind == "grid" else np.min(t1 - t0)
+    return None if number is None else float(shortest / number)
 
 
 # entries of a table

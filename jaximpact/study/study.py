@@ -56,7 +56,7 @@ class Study(Reading):
         problem: a catalogue name, "module:name", or a `Problem` that is an attribute of a module.
         design: what varies.
         q0, v0, t1, h, t0, args, e, scheme, projection, save: as in `ensemble`, shared by all lanes where the design does not
-            replace them. Every parameter has a value in args, also one that the design replaces. A Save function must
+            replace them; h is needed where the scheme goes by steps, which `EventDriven` does not: it has rows as in `solve`. Every parameter has a value in args, also one that the design replaces. A Save function must
             be defined at the top level of a module.
         case: case of a catalogue problem that supplies q0, v0, t1, args and e where they are not given; by default the
             first.

@@ -38,6 +38,7 @@ CALLS = {
     | {"cycles": 2, "skip": 1, "x": [1.0], "y": [0.0]},
     "periodic_orbit": FORCED,
     "continue_orbit": FORCED | {"parameter": "w", "bounds": (0.5, 1.5)},
+    "continue_curve": FORCED | {"kind": "fold", "parameters": ("w", "e"), "bounds": ((0.5, 1.5), (0.0, 1.0))},
     "lyapunov": {k: x for k, x in FORCED.items() if k != "period"} | {"interval": 1.0, "intervals": 10},
     "convergence": {"problem": FREE, "q0": [1.0], "v0": [0.5], "t1": 1.0, "steps": [2, 3], "args": {"w": 1.0}},
     "impacts": {"problem": FREE, "solution": BATCH, "args": {"w": 1.0}, "args_axes": None, "lanes": None},
@@ -67,7 +68,7 @@ MORE = {  # arguments that CALLS does without
     "stroboscopic": ("skip", "phase", "args_axes"), "crossings": ("direction",), "poincare_section": ("skip", "phase", "direction"), "impact_section": ("skip", "phase", "args_axes"), "bifurcation": ("sweep", "phase", "skip"),
     "two_parameter_map": ("tolerance", "phase"), "basins": ("tolerance", "radius", "coordinates"), "recognise": ("tolerance", "radius"),
     "periodic_orbit": ("tol", "iterations", "cycles", "args_axes"), "continue_orbit": ("tol", "direction", "step", "points", "cycles"),
-    "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance",),
+    "continue_curve": ("tol", "direction", "step", "points", "cycles"), "lyapunov": ("blocks", "skip", "args_axes"), "convergence": ("phases", "exact", "impulse"), "check_hypotheses": ("tolerance",),
     "period_of": ("tolerance", "most"), "statistics": ("quantiles", "groups", "values"),
 }  # fmt: skip
 CASES = [

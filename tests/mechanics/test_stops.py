@@ -264,3 +264,21 @@ def test_what_cannot_be_is_said(options, error, words):
         given = {"t1": 1.0, "args": {"g": 1.0, "height": 0.5}, "scheme": SCHEME, "until": HEIGHT} | options
         with pytest.raises(error, match=words):
             call(BALL, height, [0.0], **given)
+
+
+def test_sensitivities_of_an_end_are_those_of_the_motion_there():
+    """Of the apex behind a bounce, whose place and time are known; a motion that does not come to it ends at t1."""
+    heights, e, g = np.array([1.0, 1.3, 40.0]), 0.8, 9.81
+    found = ji.sensitivities(
+        BALL, heights[:, None], [0.0], t1=3.0, e=e, args={"g": g}, wrt=("q0", "e"), scheme=SCHEME, until=APEX
+    )
+    fall = np.sqrt(2 * heights / g)
+    np.testing.assert_allclose(found.value["t"], [*((1 + e) * fall[:2]), 3.0], **EXACT)
+    np.testing.assert_allclose(found.value["q"][:2, 0], e**2 * heights[:2], **EXACT)
+    np.testing.assert_allclose(found.jacobian["t"]["q0"][:, 0], [*((1 + e) / (g * fall[:2])), 0], **EXACT)
+    np.testing.assert_allclose(found.jacobian["t"]["e"], [*fall[:2], 0], **EXACT)
+    np.testing.assert_allclose(found.jacobian["q"]["e"][:2, 0], 2 * e * heights[:2], **EXACT)
+    with pytest.raises(ValueError, match=r"until=.*MoreauJean does not locate"):
+        ji.sensitivities(BALL, [1.0], [0.0], t1=1.0, h=0.1, args={"g": g}, scheme=ji.MoreauJean(), until=APEX)
+    with pytest.raises(ValueError, match="reverse mode through EventDriven"):
+        ji.sensitivities(BALL, [1.0], [0.0], t1=1.0, args={"g": g}, scheme=SCHEME, until=APEX, mode="reverse")

@@ -52,7 +52,7 @@ def alike(one, other):
 SUFFIXES = [".npz", ".nc", ".zarr"]
 OTHERS = [
     "sensitivities", "ranking", "covariance", "linearity", "indices", "impacts", "balance", "statistics", "section", "crossings",
-    "impact section", "bifurcation", "map", "orbit", "convergence", "basins", "exponents", "branch", "hypotheses", "runs", "intervals",
+    "impact section", "bifurcation", "map", "orbit", "convergence", "basins", "exponents", "branch", "curve", "hypotheses", "runs", "intervals",
     "attractor", "event", "located impacts",
 ]  # fmt: skip
 
@@ -234,6 +234,7 @@ DIMENSIONS = {
     "basins": {"labels": ("y", "x")},
     "exponents": {"exponents": ("direction",), "blocks": ("block", "direction"), "t": ()},
     "branch": {"q": ("point", "coordinate"), "multipliers": ("point", "multiplier")},
+    "curve": {"x": ("point",), "q": ("point", "coordinate"), "multipliers": ("point", "multiplier")},
     "hypotheses": {"active": ("row", "constraint")},
     "runs": {"active": ("motion", "step", "constraint")},
     "intervals": {"start": ("interval",)},

@@ -232,7 +232,7 @@ def test_results_as_tables(results):
     ]
     for name, rows in {
         "impacts": len(results["impacts"]), "balance": len(results["balance"].t), "convergence": 2, "section": 14, "bifurcation": 14,
-        "statistics": 102, "map": 9, "basins": 9, "branch": 3, "orbit": 1, "exponents": 2, "hypotheses": 0, "impact section": None,
+        "statistics": 102, "map": 9, "basins": 9, "branch": 3, "curve": 3, "orbit": 1, "exponents": 2, "hypotheses": 0, "impact section": None,
     }.items():  # fmt: skip
         table = results[name].to_pandas()
         assert len(table) == (len(results[name].impacts) if rows is None else rows) and table.shape[1] >= 2, name

@@ -1,0 +1,465 @@
+"""Curves of folds, period doublings and grazings of periodic orbits over two parameters, by pseudo-arclength continuation.
+
+Unknowns are the state x at the section and both parameters. A fold or a period doubling adds to P(x) = x the scalar condition g = 0 of a
+bordered system,
+
+    [[A, b], [c', 0]] (w, g) = (0, 1),      A = dP/dx - 1 or dP/dx + 1,
+
+which is zero where A is singular and smooth beside it; b and c are the singular vectors of A at the point before. At a grazing P has no
+derivative. There the section is the touch itself, at a time theta that is an unknown too: gap = 0 and gap rate = 0 are conditions on (theta, x)
+alone, and from shortly before the touch until shortly after it the contact is lifted out of the way, so that P is smooth.
+
+Derivatives of these conditions are central differences, all in one batch of motions.
+
+References: W. Govaerts, Numerical Methods for Bifurcations of Dynamical Equilibria, SIAM (2000), ch. 3; P. Thota, H. Dankowicz, SIAM J. Appl.
+Dyn. Syst. 7 (2008) 1283-1322 (grazing).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
+
+from ..jaxtools.argument_checks import check_choice, check_counts, is_pair, is_whole, real_number
+from ..jaxtools.warnings import without_remarks
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.status import FAILURES
+from ..results import Arrays, Drawable, with_names
+from ..simulation.canonical_arrays import canonical_state
+from ..simulation.ensemble import ensemble
+from ..simulation.sensitivities import sensitivities
+from ..simulation.solve import solve
+from .checks import number_of, positive_time
+from .continuation import EASY, LONGEST, SHORTEST, TURN, check_bounds, value_of
+from .default_scheme import ORBIT, ROWS, choose_scheme
+from .orbit_family import CORRECTIONS, RESTITUTION
+from .stroboscopic_map import blocks, damped_newton, eigenvalues
+
+KINDS = ("fold", "period doubling", "grazing")
+CHANGE = 1e-5  # of scaled unknowns: the difference that stands for a derivative
+BEYOND = 0.05  # of the width of the bounds: how far beyond these Newton's method may look
+LIFTED = 0.01  # of the period before and behind a touch, in which the contact is out of the way
+FAR = 1e3  # sizes of the state, by which it is
+
+
+@dataclass(frozen=True, repr=False)
+class BifurcationCurve(Drawable):
+    """Folds, period doublings or grazings along a curve in the plane of two parameters, in order; n points.
+
+    Attributes:
+        kind: "fold", "period doubling" or "grazing".
+        parameters: names of those along x and y.
+        x, y: their values (n,).
+        t: time of the section (n,) [s]: t0, or at a grazing the time of the touch.
+        q, v: states there (n, d).
+        period: of the orbits (n,) [s].
+        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; of a grazing, where there are none, NaN.
+        residual: largest residual of the equations, scaled (n,).
+        ended: why it ends: "bounds", "points" (their number), or "no convergence": the orbit has an impact more or fewer from there on, say.
+        naming: names and units of the problem.
+    """
+
+    kind: str
+    parameters: tuple[str, str]
+    x: np.ndarray
+    y: np.ndarray
+    t: np.ndarray
+    q: np.ndarray
+    v: np.ndarray
+    period: np.ndarray
+    multipliers: np.ndarray
+    residual: np.ndarray
+    ended: str
+    naming: Labels = UNNAMED
+
+    def _arrays(self) -> Arrays:
+        return self._along("point", "x", "y", "t", "q", "v", "period", "residual") | self._along(
+            "point multiplier", "multipliers"
+        )
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        first, second = self.parameters
+        return {first: self.x, second: self.y, **self._table("t", "q", "v", "period", "residual")}
+
+
+@with_names
+def continue_curve(
+    problem: Problem,
+    q0: ArrayLike,
+    v0: ArrayLike,
+    *,
+    kind: str,
+    parameters: tuple[str, str],
+    bounds: tuple[tuple[float, float], tuple[float, float]],
+    period: Any,
+    args: Any = None,
+    e: Any = None,
+    t0: Any = 0.0,
+    cycles: int = 1,
+    contact: int = 0,
+    direction: int = 1,
+    step: float = 0.02,
+    points: int = 200,
+    steps: int | None = None,
+    scheme: Scheme | None = None,
+    projection: ContactSolver | None = None,
+    tol: float | None = None,
+) -> BifurcationCurve:
+    """Follows a fold, a period doubling or a grazing of a periodic orbit of a forced system over two parameters.
+
+    It starts near one that `continue_orbit` has found, as its `BranchEvent` gives it: the first parameter is corrected with the second one
+    held, then both change along the curve. Each point takes a batch of some ten motions.
+
+    Args:
+        problem, period, t0, cycles, steps, scheme, projection, e: as in `periodic_orbit`.
+        q0, v0: guess of the state at t0 (d,), for the parameters' values in args (and e).
+        kind: "fold", "period doubling" or "grazing".
+        parameters: two, each a key of args whose value is one number, or "e", the restitution.
+        bounds: intervals of the two in which to stay.
+        contact: which constraint is touched at a grazing.
+        direction: 1 to start towards larger values of the second parameter, -1 towards smaller ones.
+        step: length of the first arc, in units of the widths of the bounds and the size of the first state; then it adapts.
+        points: points at most.
+        tol: largest scaled residual over 1 + |z|; by default eps^(2/3).
+
+    Returns:
+        `BifurcationCurve`.
+
+    Raises:
+        ValueError, TypeError: as `periodic_orbit`, or a parameter is none. RuntimeError: there is no such point near the start.
+    """
+    scheme, steps = choose_scheme(problem, scheme, steps, ORBIT)
+    check_choice("kind", kind, KINDS)
+    check_counts(points=points, cycles=cycles)
+    if np.ndim(q0) != 1 or np.ndim(v0) != 1:
+        raise ValueError(
+            f"q0 and v0 must have shape (d,), got {np.shape(q0)} and {np.shape(v0)}: a curve has one start"
+        )
+    for name, pair in {"parameters": parameters, "bounds": bounds}.items():
+        if not is_pair(pair):
+            raise ValueError(f"{name} must be two, one for each parameter, got {pair!r}")
+    if parameters[0] == parameters[1]:
+        raise ValueError(f"parameters must differ, got {parameters!r}")
+    values = np.array([value_of(name, problem, args, e) for name in parameters])
+    low, high = np.transpose([check_bounds(pair) for pair in bounds])
+    if np.any(values < low) or np.any(values > high):
+        raise ValueError(f"bounds: {bounds!r} do not contain the parameters' values {values.tolist()}")
+    if not is_whole(direction) or direction not in (1, -1):
+        raise ValueError(f"direction must be 1 or -1, got {direction!r}")
+    if not 0 < real_number("step", step) < 1:
+        raise ValueError(f"step must lie between 0 and 1, got {step!r}")
+    tol = float(np.finfo(np.float64).eps) ** (2 / 3) if tol is None else tol
+    if not real_number("tol", tol) > 0:
+        raise ValueError(f"tol must be positive, got {tol!r}")
+    q, v = (np.asarray(x, np.float64) for x in canonical_state(q0, v0))
+    methods = {"scheme": scheme, "projection": projection, "steps": steps * cycles}
+    e = np.asarray(e)[None] if np.ndim(e) == 1 else e
+    system = System(problem, tuple(parameters), low, high - low, period, t0, cycles, args, e, methods)
+    equations: Equations
+    if kind == "grazing":
+        m = problem.count(0.0, jnp.asarray(q), args)
+        if not is_whole(contact) or not 0 <= contact < m:
+            raise ValueError(f"contact={contact!r}: the problem has contacts 0 ... {m - 1}")
+        equations = Touching(system, q, v, values, int(contact))
+    else:
+        equations = Singular(system, q, v, values, -1.0 if kind == "fold" else 1.0)
+    return _follow(kind, equations, direction, step, points, tol)
+
+
+class Numbers(NamedTuple):
+    """Parameters of B motions: args with lane axes, restitution (B, 1) or as it was given, periods of the orbit (B,)."""
+
+    args: Any
+    args_axes: Any
+    e: Any
+    period: np.ndarray
+
+    @property
+    def first(self) -> Any:
+        """The args of the first motion."""
+        if self.args_axes is None:
+            return self.args
+        return {key: x if self.args_axes[key] is None else x[0] for key, x in self.args.items()}
+
+
+@dataclass(frozen=True)
+class System:
+    """A forced system over two parameters ``names``, in [low, low + width], each (2,)."""
+
+    problem: Problem
+    names: tuple[str, ...]
+    low: np.ndarray
+    width: np.ndarray
+    period: Any
+    t0: Any
+    cycles: int
+    args: Any
+    e: Any
+    methods: dict[str, Any]
+
+    def values(self, z: np.ndarray) -> np.ndarray:
+        """Parameters (B, 2) at scaled unknowns (B, n), of which they are the last two."""
+        return self.low + self.width * z[:, -2:]
+
+    def numbers(self, values: np.ndarray) -> Numbers:
+        """All numbers at parameters (B, 2)."""
+        own = dict(zip(self.names, values.T, strict=True))
+        # restitution has none beyond its bounds, across which differences would be
+        e = np.clip(own.pop(RESTITUTION), 0, 1)[:, None] if RESTITUTION in own else self.e
+        args = self.args if not own else self.args | own
+        axes = {key: 0 if key in own else None for key in args} if own else None
+        period = self.cycles * positive_time("period", self.period, args, axes)
+        return Numbers(args, axes, e, np.broadcast_to(period, (len(values),)))
+
+    def begin(self, numbers: Numbers) -> np.ndarray:
+        """Times of the section (B,)."""
+        found = number_of("t0", self.t0, numbers.args, numbers.args_axes)
+        return np.broadcast_to(found, numbers.period.shape)
+
+
+class Equations(ABC):
+    """Equations (n - 1) of a curve in scaled unknowns z (n,), the last two of which are the parameters."""
+
+    start: np.ndarray  # a guess
+
+    def __init__(self, system: System, q: np.ndarray, v: np.ndarray) -> None:
+        self.system, self.d = system, len(q)
+        self.size = float(np.max(np.abs([q, v]))) or 1.0
+
+    @abstractmethod
+    def values(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Residuals (B, n - 1), scaled, and statuses (B,) of the motions at unknowns (B, n)."""
+
+    @abstractmethod
+    def can_start(self, z: np.ndarray) -> bool:
+        """Whether a motion can start from unknowns (n,)."""
+
+    def is_near(self, z: np.ndarray) -> bool:
+        """Whether the parameters at unknowns (n,) lie within the bounds, or not far beyond."""
+        return bool(np.all(np.isfinite(z)) and np.all(np.abs(z[-2:] - 0.5) <= 0.5 + BEYOND))
+
+    def settle(self, z: np.ndarray) -> None:  # noqa: B027  # most have nothing to make ready
+        """Makes ready for the points that follow z (n,)."""
+
+    @abstractmethod
+    def point(self, z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, float]:
+        """Time of the section, state (d,), (d,), multipliers (2d,) and period at z (n,)."""
+
+    def states(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Positions and velocities (B, d) of unknowns (B, n)."""
+        return self.size * z[:, : self.d], self.size * z[:, self.d : 2 * self.d]
+
+    def scaled(self, p: np.ndarray) -> np.ndarray:
+        """Scaled parameters (2,)."""
+        return (p - self.system.low) / self.system.width
+
+    def jacobian(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
+        """Residuals (n - 1,) at z (n,), their Jacobian (n - 1, n), and the status of the motions that these take."""
+        n = len(z)
+        shifts = np.concatenate([np.zeros((1, n)), CHANGE * np.eye(n), -CHANGE * np.eye(n)])
+        value, status = self.values(z + shifts)
+        return value[0], (value[1 : n + 1] - value[n + 1 :]).T / (2 * CHANGE), int(np.bitwise_or.reduce(status))
+
+
+class Singular(Equations):
+    """Orbits of which dP/dx + ``shift`` is singular: -1 for folds, 1 for period doublings. Unknowns: state and parameters."""
+
+    def __init__(self, system: System, q: np.ndarray, v: np.ndarray, p: np.ndarray, shift: float) -> None:
+        super().__init__(system, q, v)
+        self.shift = shift
+        self.start = np.concatenate([q / self.size, v / self.size, self.scaled(p)])
+        self.settle(self.start)
+
+    def flow(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """P(x) (B, 2d), its Jacobian (B, 2d, 2d) and statuses (B,)."""
+        numbers, (q, v) = self.system.numbers(self.system.values(z)), self.states(z)
+        begin = self.system.begin(numbers)
+        with without_remarks():
+            found = sensitivities(
+                self.system.problem, q, v, t0=begin, t1=begin + numbers.period, args=numbers.args, args_axes=numbers.args_axes,
+                e=numbers.e, progress=False, **self.system.methods,
+            )  # fmt: skip
+        return np.concatenate([found.value["q"], found.value["v"]], axis=1), blocks(found.jacobian), found.status
+
+    def values(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        end, flow, status = self.flow(z)
+        n = end.shape[1]
+        bordered = np.zeros((len(z), n + 1, n + 1))
+        bordered[:, :n, :n] = flow + self.shift * np.eye(n)
+        bordered[:, :n, n], bordered[:, n, :n] = self.border
+        sound = np.all(np.isfinite(bordered), axis=(1, 2))
+        bordered[~sound] = np.eye(n + 1)
+        g = np.where(sound, np.linalg.solve(bordered, np.eye(n + 1)[:, n:])[:, n, 0], np.nan)
+        return np.concatenate([(end - self.size * z[:, :n]) / self.size, g[:, None]], axis=1), status
+
+    def is_near(self, z: np.ndarray) -> bool:
+        """Whether the parameters at unknowns (n,) lie within the bounds, or not far beyond."""
+        return bool(np.all(np.isfinite(z)) and np.all(np.abs(z[-2:] - 0.5) <= 0.5 + BEYOND))
+
+    def settle(self, z: np.ndarray) -> None:
+        flow = self.flow(z[None])[1][0]
+        left, _, right = np.linalg.svd(np.nan_to_num(flow) + self.shift * np.eye(len(flow)))
+        self.border = left[:, -1], right[-1]
+
+    def can_start(self, z: np.ndarray) -> bool:
+        numbers, q = self.system.numbers(self.system.values(z[None])), self.states(z[None])[0][0]
+        gaps = self.system.problem.gaps(jnp.asarray(self.system.begin(numbers)[0]), jnp.asarray(q), numbers.first)
+        return bool(np.all(np.asarray(gaps) >= 0))
+
+    def point(self, z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, float]:
+        numbers, (q, v) = self.system.numbers(self.system.values(z[None])), self.states(z[None])
+        multipliers = eigenvalues(self.flow(z[None])[1])[0]
+        return float(self.system.begin(numbers)[0]), q[0], v[0], multipliers, float(numbers.period[0])
+
+
+class Touching(Equations):
+    """Orbits that touch a constraint without speed. Unknowns: state and time of the touch, and parameters."""
+
+    def __init__(self, system: System, q: np.ndarray, v: np.ndarray, p: np.ndarray, contact: int) -> None:
+        super().__init__(system, q, v)
+        self.contact = contact
+        numbers = system.numbers(p[None])
+        self.length = float(numbers.period[0])
+        self.lifted, self.count = _with_lift(system.problem), system.problem.count(0.0, jnp.asarray(q), system.args)
+        look = partial(_gap_and_rate, system.problem)
+        self.look = jax.jit(jax.vmap(look, in_axes=(0, 0, 0, numbers.args_axes)))
+        t, state = self._nearest(q, v, numbers)
+        self.start = np.concatenate([state / self.size, [t / self.length], self.scaled(p)])
+
+    def _nearest(self, q: np.ndarray, v: np.ndarray, numbers: Numbers) -> tuple[float, np.ndarray]:
+        """Time and state of the row of an orbit that is nearest to a touch: of least gap and gap rate."""
+        begin = self.system.begin(numbers)[0]
+        args = numbers.first
+        options = self.system.methods | {"steps": max(ROWS, self.system.methods["steps"])}
+        e = numbers.e[0] if np.ndim(numbers.e) == 2 else numbers.e
+        with without_remarks():
+            rows = solve(
+                self.system.problem, q, v, t0=begin, t1=begin + self.length, args=args, e=e, sensitivity="none", **options
+            )  # fmt: skip
+        look = jax.vmap(partial(_gap_and_rate, self.system.problem), in_axes=(0, 0, 0, None))
+        gap, rate = (np.asarray(x)[:, self.contact] for x in look(rows.t, rows.q, rows.v, args))
+        best = int(np.argmin(np.hypot(gap, rate * self.length / (2 * np.pi))))
+        return float(rows.t[best]), np.concatenate([np.asarray(rows.q)[best], np.asarray(rows.v)[best]])
+
+    def values(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        numbers, (q, v) = self.system.numbers(self.system.values(z)), self.states(z)
+        begin, part = self.length * z[:, -3], LIFTED * numbers.period
+        gap, rate = (np.asarray(x)[:, self.contact] for x in self.look(begin, q, v, numbers.args))
+        end, status = np.concatenate([q, v], axis=1), np.zeros(len(z), int)
+        up = np.zeros(self.count)
+        up[self.contact] = FAR * self.size
+        times = begin, begin + part, begin + numbers.period - part, begin + numbers.period
+        for t0, t1, lift in zip(times[:-1], times[1:], (up, 0 * up, up), strict=True):
+            sound = np.all(np.isfinite(end), axis=1)
+            end = np.where(sound[:, None], end, np.concatenate([q, v], axis=1))
+            with without_remarks():
+                found = ensemble(
+                    self.lifted, end[:, : self.d], end[:, self.d :], t0=t0, t1=t1, args={"own": numbers.args, "lift": lift},
+                    args_axes={"own": numbers.args_axes, "lift": None}, e=numbers.e, progress=False, **self.system.methods,
+                )  # fmt: skip
+            end = np.where(sound[:, None], np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1), np.nan)
+            status |= found.status
+        closed = end / self.size - z[:, : 2 * self.d]
+        gaps = np.stack([gap, self.length * rate], axis=1)
+        return np.concatenate([closed, gaps / self.size], axis=1), status
+
+    def can_start(self, z: np.ndarray) -> bool:
+        return True
+
+    def point(self, z: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, np.ndarray, float]:
+        period = self.system.numbers(self.system.values(z[None])).period[0]
+        q, v = self.states(z[None])
+        return float(self.length * z[-3]), q[0], v[0], np.full(2 * self.d, complex(np.nan, np.nan)), float(period)
+
+
+def _gap_and_rate(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+    """Gaps (m,) at a state, and their rates."""
+    return jax.jvp(lambda t, q: problem.gaps(t, q, args), (t, q), (jnp.ones_like(t), v))
+
+
+def _with_lift(problem: Problem) -> Problem:
+    """The problem with args {"own", "lift"}, by the second of which (m,) its gaps are larger."""
+    mass = problem.mass
+    return Problem(
+        lambda t, q, v, args: problem.force(t, q, v, args["own"]),
+        lambda t, q, args: problem.gaps(t, q, args["own"]) + args["lift"],
+        (lambda q, args: mass(q, args["own"])) if callable(mass) else mass,
+        problem.restitution,
+    )
+
+
+def _follow(kind: str, equations: Equations, direction: int, step: float, most: int, tol: float) -> BifurcationCurve:
+    """The curve from the start on."""
+    last = len(equations.start) - 1
+
+    def corrected(guess: np.ndarray, normal: np.ndarray) -> tuple[np.ndarray, np.ndarray, int, float] | None:
+        """The point on the plane through a guess with this normal, its Jacobian, evaluations and residual; None if Newton fails."""
+
+        def evaluate(z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+            value, jacobian, status = equations.jacobian(z[0])
+            value = np.append(value, normal @ (z[0] - guess))
+            return value[None], np.vstack([jacobian, normal])[None], np.array([status])
+
+        allowed = lambda z: np.array([equations.is_near(z[0]) and equations.can_start(z[0])])
+        z, full, status, residual, used, done = damped_newton(evaluate, allowed, guess[None].copy(), tol, CORRECTIONS)
+        lost = not done[0] or int(status[0]) & int(FAILURES)
+        return None if lost else (z[0], full[0, :-1], int(used[0]), float(residual[0]))
+
+    hold = np.eye(last + 1)[last]
+    first = corrected(equations.start, hold)
+    if first is None or np.any(first[0][-2:] < 0) or np.any(first[0][-2:] > 1):
+        raise RuntimeError(
+            f"no {kind} was found near the start and within the bounds: give a state nearer to one, as continue_orbit finds it"
+        )
+    points, residuals, ended = [first[0]], [first[3]], "points"
+    equations.settle(points[0])
+    tangent = _tangent(first[1], direction * hold)
+    length = step
+    while len(points) < most:
+        here = points[-1]
+        guess = here + length * tangent
+        outside = np.flatnonzero((guess[-2:] < 0) | (guess[-2:] > 1))
+        normal = tangent
+        if outside.size:
+            # the last point lies on the bound that is met first
+            bound = np.clip(guess[-2:], 0, 1)
+            shares = (bound - here[-2:])[outside] / (guess - here)[-2:][outside]
+            guess = here + np.min(shares) * (guess - here)
+            normal = np.eye(last + 1)[last - 1 + outside[np.argmin(shares)]]
+        found = corrected(guess, normal)
+        new = None if found is None else _tangent(found[1], tangent)
+        if found is None or new is None or new @ tangent < TURN:
+            length *= 0.5
+            if length < SHORTEST * step:
+                ended = "no convergence"
+                break
+            continue
+        points.append(found[0])
+        residuals.append(found[3])
+        if outside.size:
+            ended = "bounds"
+            break
+        tangent = new
+        equations.settle(found[0])
+        length = min(length * (1.5 if found[2] <= EASY else 1.0), LONGEST * step)
+    t, q, v, multipliers, period = (np.array(x) for x in zip(*map(equations.point, points), strict=True))
+    x, y = equations.system.values(np.array(points)).T
+    names = equations.system.names
+    return BifurcationCurve(kind, (names[0], names[1]), x, y, t, q, v, period, multipliers, np.array(residuals), ended)
+
+
+def _tangent(jacobian: np.ndarray, along: np.ndarray) -> np.ndarray:
+    """Unit vector that the Jacobian (n - 1, n) maps to zero, oriented along another."""
+    found = np.linalg.svd(jacobian)[2][-1]
+    return -found if found @ along < 0 else found

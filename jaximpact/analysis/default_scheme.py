@@ -1,0 +1,42 @@
+"""The scheme of an analysis where none is named: events to a tolerance where no steps are given, `EventCorrected` where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..jaxtools.argument_checks import check_counts
+from ..mechanics.problem import Problem
+from ..mechanics.schemes import EventCorrected, EventDriven
+from ..mechanics.schemes.base import Scheme
+from ..simulation.arguments import choose_methods
+from ..simulation.validation import check_problem
+
+ORBIT = 1e-12  # tolerance of orbits, whose Jacobians are less accurate than their states
+SECTION = 1e-10  # tolerance of exponents and sections, of motions of many periods
+PICTURE = (
+    1e-7  # of basins and maps, where motions are told apart at 1e-5: at order 5 as fast as the steps that these take
+)
+ROWS = 200  # of a period between which passages and impacts are told apart
+
+
+def choose_scheme(problem: Problem, scheme: Any, steps: Any, tolerance: float, rows: int = 1) -> tuple[Scheme, int]:
+    """The scheme of an analysis and its steps in a period, which one that chooses its own has only for its ``rows``.
+
+    Raises:
+        ValueError, TypeError: the scheme is none, or goes by steps and has none.
+    """
+    check_problem(problem)
+    if scheme is None and steps is None:
+        scheme = EventDriven(tolerance, tolerance, order=5 if tolerance >= PICTURE else 8)
+        if problem.listed:
+            raise ValueError(
+                "steps: bodies in lists have no scheme that chooses its own steps: give steps, their number in a period, and a scheme"
+            )
+    scheme = choose_methods(EventCorrected() if scheme is None else scheme, None)[0]
+    if steps is None and scheme.traits.order is not None:
+        raise ValueError(
+            f"steps: {type(scheme).__name__} goes by steps: give steps, their number in a period, or leave scheme out"
+        )
+    steps = rows if steps is None else steps
+    check_counts(steps=steps)
+    return scheme, steps

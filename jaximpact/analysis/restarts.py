@@ -1,0 +1,129 @@
+"""Motions begun again at rows of a solution: what lies between two rows, as accurate as the scheme."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..jaxtools.argument_checks import is_traced
+from ..jaxtools.warnings import without_remarks
+from ..mechanics.motion import Motion
+from ..mechanics.problem import Problem
+from ..mechanics.schemes import EventCorrected, EventDriven
+from ..mechanics.schemes.base import Scheme
+from ..results import Solution
+from ..results.interpolation import check_rows, checked_times
+from ..simulation.canonical_arrays import full_axes
+from ..simulation.ensemble import ensemble
+from ..simulation.lanes import Lanes
+from ..simulation.solve import solve
+from .default_scheme import ORBIT
+from .forced_motions import admit
+
+
+def run_between(
+    problem: Problem,
+    scheme: Scheme,
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray],
+    lane: np.ndarray,
+    row: np.ndarray,
+    t1: np.ndarray,
+    args: Any,
+    args_axes: Any,
+    e: Any,
+    **options: Any,
+) -> Solution:
+    """Runs from rows (n,) of the lanes (n,) of a batch, whose ``rows`` are t, q and v, to times t1 (n,); e is (n, m) or None, ``options`` are those of `ensemble`."""
+    n = len(lane)
+    size = 1 << max(n - 1, 0).bit_length()  # few sizes, few compilations
+    some = np.concatenate([np.arange(n), np.zeros(size - n, int)])
+    lane, row = lane[some], row[some]
+    t, q, v = (np.asarray(x)[lane, row] for x in rows)
+    axes = full_axes(args, args_axes)
+    args = jax.tree.map(lambda axis, x: x if axis < 0 else np.asarray(x)[lane], axes, args)
+    unused: Any = dict.fromkeys(("t0", "t1", "h", "steps", "e"))
+    starts = Lanes.of(Motion(q, v, args=args, **unused), Motion(0, 0, args=axes, **unused), size).only(
+        "q0", "v0", "args"
+    )
+    q = np.asarray(admit(problem, t, starts.motion, starts.axes))
+    with without_remarks():
+        found = ensemble(
+            problem, q, v, t0=t, t1=t1[some], steps=1, args=args,
+            args_axes=jax.tree.map(lambda axis: None if axis < 0 else 0, axes), e=None if e is None else e[some], scheme=scheme, progress=False,
+            **options,
+        )  # fmt: skip
+    return jax.tree.map(lambda x: x[:n], found)
+
+
+def recomputed(
+    problem: Problem,
+    solution: Solution,
+    t: Any,
+    *,
+    args: Any = None,
+    args_axes: Any = None,
+    e: Any = None,
+    scheme: Scheme | None = None,
+) -> Solution:
+    """The motion at other times, each run from the row before it: see `Solution.at`."""
+    of_name: dict[str, Scheme] = {"EventDriven": EventDriven(ORBIT, ORBIT), "EventCorrected": EventCorrected()}
+    made_by = None if solution.timing is None else solution.timing.scheme
+    scheme = of_name.get(str(made_by)) if scheme is None else scheme
+    if scheme is None or not scheme.traits.locates:
+        raise ValueError(
+            f"solution.at(t, problem) goes on from a row, whose state is all that EventDriven and EventCorrected need: this solution is of {made_by}"
+        )
+    if is_traced(solution, t, args, e):
+        return _recomputed_one(problem, scheme, solution, t, args, e)
+    times, rows = checked_times(solution, t)
+    lead, k = rows.shape[:-1], len(times)
+    batch = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *np.shape(x)[len(lead) :]), solution)
+    lanes, (lane, which) = len(batch.t), np.divmod(np.arange(len(batch.t) * k), k)
+    last = batch.t.shape[1] - 1
+    row = np.array([np.searchsorted(own, times, side="right") - 1 for own in batch.t], int).ravel()
+    at_row = batch.t[lane, row] == times[which]
+    # a time that is a row's is that row: what is run in its place is not looked at
+    begin = np.where(at_row, 0, np.minimum(row, last - 1))
+    end = np.where(at_row, batch.t[lane, 1], times[which])
+    of_lane = None if e is None else _by_lane(e, lanes, batch.impulse.shape[-1], bool(lead))[lane]
+    run = run_between(problem, scheme, (batch.t, batch.q, batch.v), lane, begin, end, args, args_axes, of_lane)
+    pick = lambda name: np.where(
+        at_row[:, None], getattr(batch, name)[lane, row], np.asarray(getattr(run, name))[:, -1]
+    )
+    state: dict[str, Any] = {name: pick(name) for name in ("q", "v", "z")}
+    state["impulse"] = np.where(at_row[:, None], 0, np.asarray(run.impulse)[:, -1]) + batch.impulse[lane, row]
+    state = {name: x.reshape(*lead, k, *x.shape[1:]) for name, x in state.items()}
+    status = np.bitwise_or.reduce(np.where(at_row, 0, np.asarray(run.status)).reshape(lanes, k), axis=1)
+    status = (batch.status | status).reshape(lead).astype(batch.status.dtype)
+    origin = replace(solution.origin, every_step=False)
+    t = np.broadcast_to(times.astype(batch.t.dtype), (*lead, k))
+    return replace(solution, t=t, **state, status=status, energy=None, origin=origin)
+
+
+def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
+    """Restitution by lane and contact (B, m), read as `solve` does of one motion and `ensemble` of many."""
+    e = np.asarray(e)
+    return np.broadcast_to(e[:, None] if batch and e.ndim == 1 else e, (lanes, m))
+
+
+def _recomputed_one(problem: Problem, scheme: Scheme, solution: Solution, t: Any, args: Any, e: Any) -> Solution:
+    """The same under a transformation of jax, of one motion."""
+    check_rows(solution)
+    if jnp.ndim(solution.q) != 2:
+        raise TypeError("solution.at(t, problem) under a transformation of jax is of one motion: vmap over motions")
+    times = jnp.atleast_1d(jnp.asarray(t, solution.q.dtype))
+    row = jnp.clip(jnp.searchsorted(solution.t, times, side="left") - 1, 0, solution.t.shape[0] - 2)
+
+    def one(t: Any, row: Any) -> Any:
+        run = solve(
+            problem, solution.q[row], solution.v[row], t0=solution.t[row], t1=t, steps=1, args=args, e=e, scheme=scheme, save="final"
+        )  # fmt: skip
+        return run.q[-1], run.v[-1], run.z[-1], run.impulse[-1] + solution.impulse[row]
+
+    q, v, z, impulse = jax.vmap(one)(times, row)
+    origin = replace(solution.origin, every_step=False)
+    return replace(solution, t=times, q=q, v=v, z=z, impulse=impulse, energy=None, origin=origin)

@@ -1,0 +1,60 @@
+"""`Solution.at(t, problem)`: between rows as accurate as the scheme, near impacts too, with the derivative of the motion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_orbits import SHAW_HOLMES, arguments, closed_form
+
+import jaximpact as ji
+
+NUMBERS = 0.05, 2.2, -0.1, 0.8
+EXACT, SHIFT, _ = closed_form(*NUMBERS)
+PERIOD = 2 * np.pi / 2.2
+START = 0.5 * PERIOD
+(Q,), (V,) = EXACT(np.array([START]))
+GIVEN = {"args": arguments(*NUMBERS[:3], SHIFT + START), "e": 0.8}
+NEAR = START + 1e-9 * np.array([-1.0, 1.0])  # on both sides of an impact
+TIMES = np.array([0.1, 1.0, *NEAR, 2.3, PERIOD + 0.3, *(PERIOD + NEAR), 5.0])
+
+
+def test_states_between_rows_have_the_accuracy_of_the_scheme():
+    scheme = ji.EventDriven(1e-12, 1e-12)
+    motion = ji.solve(SHAW_HOLMES, Q, V, t1=6.0, steps=12, scheme=scheme, **GIVEN)
+    exact = EXACT(TIMES + START)
+    error = lambda found: np.abs(np.stack([found.q, found.v]) - exact).max()
+    # rows are half a second apart, between which a cubic knows little
+    assert error(motion.at(TIMES)) > 1e-3
+    # the tolerance, and the time of an impact behind which the motion is looked at
+    found = motion.at(TIMES, SHAW_HOLMES, **GIVEN)
+    assert error(found) < 1e-11 and found.status == 0
+    np.testing.assert_array_equal(motion.at(motion.t, SHAW_HOLMES, **GIVEN).q, motion.q)
+    kept = ji.solve(SHAW_HOLMES, Q, V, t1=6.0, save=TIMES, scheme=scheme, **GIVEN)
+    np.testing.assert_allclose(found.impulse, kept.impulse[:-1], rtol=0, atol=1e-11)
+    # a batch: the lanes are those of each motion
+    many = ji.ensemble(SHAW_HOLMES, [Q, Q + 0.1], [V, V], t1=6.0, steps=12, save=1, scheme=scheme, **GIVEN)
+    np.testing.assert_allclose(many.at(TIMES, SHAW_HOLMES, **GIVEN).q[0], found.q, rtol=0, atol=1e-11)
+
+
+@pytest.mark.slow
+def test_states_between_rows_have_the_derivative_of_the_motion():
+    times = TIMES[[0, 2, 3, 5]]
+
+    def place(q, t):
+        motion = ji.solve(SHAW_HOLMES, q, V, t1=3.5, steps=4, scheme=ji.EventDriven(1e-12, 1e-12), **GIVEN)
+        return motion.at(t, SHAW_HOLMES, **GIVEN).q[:, 0]
+
+    by_q, by_t = jax.jacfwd(place, (0, 1))(jnp.asarray(Q), jnp.asarray(times))
+    speed = EXACT(times + START)[1][:, 0]
+    np.testing.assert_allclose(by_t, np.diag(speed), rtol=0, atol=1e-9)
+    # the saltation is that of the rows that `save` keeps at the times themselves
+    kept = ji.sensitivities(
+        SHAW_HOLMES, Q, V, t1=3.5, save=times, wrt="q0", scheme=ji.EventDriven(1e-12, 1e-12), **GIVEN
+    )
+    np.testing.assert_allclose(by_q[..., 0], kept.jacobian["q"]["q0"][:-1, 0, 0], rtol=0, atol=1e-9)
+
+
+def test_a_scheme_whose_state_is_more_than_a_row_is_refused():
+    motion = ji.solve(SHAW_HOLMES, Q, V, t1=1.0, steps=10, **GIVEN)
+    with pytest.raises(ValueError, match="this solution is of PaoliSchatzman"):
+        motion.at(0.5, SHAW_HOLMES, **GIVEN)
