@@ -143,9 +143,7 @@ def four_bar():
 def test_a_four_bar_keeps_its_loop_and_its_energy_between_impacts(four_bar):
     q0, v0 = four_bar.start(crank=-2.0)
     assert v0[2] == -2.0
-    found = ji.solve(
-        four_bar.problem(restitution=1.0), q0, v0, t1=1.0, scheme=ji.EventDriven(), steps=10
-    )
+    found = ji.solve(four_bar.problem(restitution=1.0), q0, v0, t1=1.0, scheme=ji.EventDriven(), steps=10)
     assert found.status == 0 and found.impulse[-1, 0] > 0 and found.joint_residual < 1e-12
     # e = 1: impacts keep it too; 1e-9 a substep
     np.testing.assert_allclose(found.energy, found.energy[0], rtol=1e-7)
