@@ -21,6 +21,7 @@ def from_sympy(
     coordinates: Sequence[str] | None = None,
     contacts: Sequence[str] | None = None,
     units: str | Mapping[str, str] | None = None,
+    joints: Sequence[Any] = (),
 ) -> Problem:
     """`Problem` from equations of motion derived by SymPy; needs sympy, extra ``jaximpact[sympy]``.
 
@@ -35,6 +36,7 @@ def from_sympy(
         restitution: as in `Problem`.
         energy: an expression; by default that of the Lagrangian, v . dL/dv - L, and none for Kane's method.
         coordinates, contacts, units: as in `Problem`; by default coordinates are called as their symbols are.
+        joints: expressions in the coordinates, the time and parameters that are zero at all times.
 
     Returns:
         A `Problem` whose ``args`` is a dict from the names of all other symbols (``m``, ``g``) to numbers.
@@ -65,11 +67,14 @@ def from_sympy(
         raise TypeError(
             "constraints must be a sequence of expressions, or a dict from names to them: for one gap write [gap]"
         )
+    if isinstance(joints, str | sympy.Basic):
+        raise TypeError("joints must be a sequence of expressions: for one joint write [expression]")
     gaps = [_gap(sympy, x) for x in constraints]
     parts = {
         "the mass matrix": list(mass),
         "the forcing": list(force),
         **{f"constraint {a}": [x] for a, x in enumerate(gaps)},
+        **{f"joint {a}": [_gap(sympy, x, "joints")] for a, x in enumerate(joints)},
         "the energy": [] if energy is None else [sympy.sympify(energy)],
     }
     replaced, order, names = _in_plain_symbols(sympy, t, q, parts)
@@ -87,6 +92,7 @@ def from_sympy(
     d = len(q)
     entries, forces = function(["the mass matrix"]), function(["the forcing"])
     walls = function([f"constraint {a}" for a in range(len(gaps))]) if gaps else None
+    held = function([f"joint {a}" for a in range(len(joints))]) if joints else None
     energies = None if energy is None else function(["the energy"])
 
     def mass_of(q: Array, args: Any) -> Array:
@@ -102,6 +108,7 @@ def from_sympy(
         coordinates=[x.func.__name__ for x in q] if coordinates is None else coordinates,
         contacts=contacts,
         units=units,
+        joints=None if held is None else lambda t, q, args: held(t, q, jnp.zeros_like(q), args),
     )
 
 
@@ -152,6 +159,7 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
     for what, banned, cause in (
         ("the mass matrix", velocities | {t}, "the time or a velocity: only M(q) is taken"),
         *((x, velocities, "a velocity: gaps are functions of t and q") for x in parts if x.startswith("constraint")),
+        *((x, velocities, "a velocity: joints are functions of t and q") for x in parts if x.startswith("joint")),
     ):
         if any(x.free_symbols & banned for x in replaced[what]):
             raise ValueError(f"{what} depends on {cause}; it is {_short_list(parts[what])}")
@@ -216,16 +224,14 @@ def _refuse_kane(method: Any) -> None:
         ) from error
 
 
-def _gap(sympy: Any, expression: Any) -> Any:
+def _gap(sympy: Any, expression: Any, what: str = "constraints") -> Any:
     """Gap expression, >= 0; for an inequality, the greater side minus the smaller one."""
     if isinstance(expression, str):
-        raise TypeError(
-            f"constraints must be expressions, got the text {expression!r}, whose names would all be parameters"
-        )
+        raise TypeError(f"{what} must be expressions, got the text {expression!r}, whose names would all be parameters")
     expression = sympy.sympify(expression)
     if isinstance(expression, sympy.core.relational._Greater | sympy.core.relational._Less):
         return expression.gts - expression.lts
-    check_kind("constraints", expression, sympy.Expr, "expressions, or x >= y")
+    check_kind(what, expression, sympy.Expr, "expressions, or x >= y" if what == "constraints" else "expressions")
     return expression
 
 

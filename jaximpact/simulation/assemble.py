@@ -12,16 +12,17 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import ArrayLike
 
+from ..jaxtools import linalg
 from ..jaxtools.argument_checks import is_traced, real_array
 from ..jaxtools.derivative_rules import implicit_root
+from ..mechanics.joints import DEPENDENT
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import Problem
 from ..mechanics.user_functions import outcome
 from .canonical_arrays import canonical_state, cast_numbers, check_finite
 from .validation import check_joints, check_problem
 
-NEWTON = 50  # iterations
-SINGULAR = 1e-10  # of the largest singular value, below which one counts as zero: rows that depend on others
+NEWTON = 30  # iterations
 
 
 def assemble(
@@ -104,54 +105,48 @@ def _places(problem: Problem, free: Any, d: int) -> tuple[int, ...]:
 @partial(jax.jit, static_argnames="places")
 def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, places: tuple[int, ...]) -> tuple:
     """Position and velocity (d,); values and rates (j,) of the joints there, and the scales of both."""
-    some, k = jnp.array(places), len(places)
+    some, k, frozen = jnp.array(places), len(places), lax.stop_gradient
     place = lambda x: q0.at[some].set(x)
     joints = lambda x: problem.joint_values(t0, place(x), args)
     mass = lambda q: jax.vmap(Metric.at(problem, q, args).times)(jnp.eye(len(q0), dtype=q0.dtype))[some][:, some]
     metric, start = mass(q0), q0[some]
+    cut = max(DEPENDENT, 64 * float(jnp.finfo(q0.dtype).eps))
+
+    def response(matrix: Array, metric: Array) -> tuple[Array, Array, Array]:
+        """M^-1 J', J M^-1 J' and the factor of the latter, for J (j, k)."""
+        found = linalg.solve(metric, matrix.T)
+        return found, matrix @ found, linalg.factorise(frozen(matrix @ found), cut)
+
+    # near the joints first, with the metric alone: the second derivatives of joints lead astray from afar
+    def near(_: Any, x: Array) -> Array:
+        matrix = jax.jacfwd(joints)(x)
+        answer, _, factor = response(matrix, metric)
+        return x - answer @ linalg.factored_solve(factor, joints(x))
+
+    x = frozen(lax.fori_loop(0, NEWTON, near, start))
+    matrix = frozen(jax.jacfwd(joints)(x))
+    answer, _, factor = frozen(response(matrix, metric))
+    kept = linalg.kept_rows(factor)
+    force = linalg.factored_solve(factor, matrix @ frozen(x - start))
 
     def residual(z: Array) -> Array:
         x, force = z[:k], z[k:]
         value, back = jax.vjp(joints, x)
-        return jnp.concatenate([metric @ (x - start) - back(force)[0], value])
+        # a dependent row has no force
+        return jnp.concatenate([metric @ (x - start) - back(force)[0], jnp.where(kept, value, force)])
 
     def solve(residual: Any, guess: Array) -> tuple[Array, Array]:
-        def improve(now: tuple) -> tuple:
-            i, z, _ = now
-            step = _least_solution(jax.jacfwd(residual)(z), residual(z))
-            return i + 1, z - step, jnp.max(jnp.abs(step[:k]))
+        improve = lambda _, z: z - linalg.solve(jax.jacfwd(residual)(z), residual(z))
+        return lax.fori_loop(0, NEWTON, improve, guess), jnp.zeros((), q0.dtype)
 
-        def continues(now: tuple) -> Array:
-            i, z, step = now
-            return (i < NEWTON) & (step > 4 * jnp.finfo(z.dtype).eps * jnp.max(jnp.abs(z[:k])))
-
-        # near the joints first, with the metric alone: the second derivatives of joints lead astray from afar
-        def near(_: Any, x: Array) -> Array:
-            matrix = jax.jacfwd(joints)(x)
-            response = jnp.linalg.solve(metric, matrix.T)
-            return x - response @ _least_solution(matrix @ response, joints(x))
-
-        x = lax.fori_loop(0, NEWTON, near, guess[:k])
-        matrix = jax.jacfwd(joints)(x)
-        force = _least_solution(matrix.T, metric @ (x - start))
-        z = improve((0, jnp.concatenate([x, force]), None))
-        return lax.while_loop(continues, improve, z)[1], jnp.zeros((), q0.dtype)
-
-    tangent = lambda linear, y: _least_solution(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
-    count = problem.joint_count(t0, q0, args)
-    z, _ = implicit_root(residual, jnp.concatenate([start, jnp.zeros(count, q0.dtype)]), solve, tangent)
+    tangent = lambda linear, y: linalg.solve(jax.jacfwd(linear)(jnp.zeros_like(y)), y)
+    z, _ = implicit_root(residual, jnp.concatenate([x, force]), solve, tangent)
     q = place(z[:k])
     matrix = jax.jacfwd(lambda x: problem.joint_values(t0, x, args))(q)
     rate = jax.jvp(lambda s: problem.joint_values(s, q, args), (t0,), (jnp.ones_like(t0),))[1]
-    response = jnp.linalg.solve(mass(q), matrix[:, some].T)
-    change = response @ _least_solution(matrix[:, some] @ response, matrix @ v0 + rate)
-    v = v0.at[some].add(-change)
+    answer, gram, factor = response(matrix[:, some], mass(q))
+    v = v0.at[some].add(-answer @ linalg.spd_solve(gram, factor, matrix @ v0 + rate))
     size = jnp.abs(matrix)
     # of velocities the largest: rows of bodies that rest have round-off of those that move
     scale = size @ (jnp.abs(q) + 1), jnp.max(size @ (jnp.abs(v) + jnp.abs(v0)) + jnp.abs(rate))
-    return q, v, lax.stop_gradient(joints(z[:k])), lax.stop_gradient(matrix @ v + rate), lax.stop_gradient(scale)
-
-
-def _least_solution(matrix: Array, y: Array) -> Array:
-    """The least x with matrix x = y, where rows may depend on each other."""
-    return jnp.linalg.pinv(matrix, rtol=SINGULAR if y.dtype == jnp.float64 else 1e-5) @ y
+    return q, v, frozen(joints(z[:k])), frozen(matrix @ v + rate), frozen(scale)

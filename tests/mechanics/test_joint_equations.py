@@ -276,25 +276,31 @@ def test_a_driven_joint_moves_as_it_is_told():
 # starts
 
 
+CIRCLE = ji.Problem(gravity, joints=lambda t, q, args: jnp.stack([q @ q - 1, jnp.sqrt(q @ q) - 1]))
+AWAY, RADIUS = np.array([2.0, 1.0]), np.sqrt(5)
+ACROSS = np.eye(2) - np.outer(AWAY, AWAY) / RADIUS**2
+
+
 def test_assemble_gives_the_nearest_start_and_its_derivative():
-    """Of a circle: the point towards the centre, and the velocity along it; by the metric's own projection where it is another one."""
-    circle = ji.Problem(gravity, joints=lambda t, q, args: jnp.stack([q @ q - 1, jnp.sqrt(q @ q) - 1]))
-    away = np.array([2.0, 1.0])
-    q0, v0 = ji.assemble(circle, away, [1.0, 1.0])
-    radius = np.hypot(*away)
-    across = np.eye(2) - np.outer(away, away) / radius**2
-    np.testing.assert_allclose(q0, away / radius, atol=1e-15)
-    np.testing.assert_allclose(v0, across @ np.ones(2), atol=1e-15)
-    for mode in (jax.jacfwd, jax.jacrev):
-        np.testing.assert_allclose(
-            mode(lambda q: ji.assemble(circle, q, jnp.ones(2))[0])(jnp.array(away)), across / radius, atol=1e-14
-        )
-    heavy = circle.replace(mass=np.array([1.0, 50.0]))
-    q0, _ = ji.assemble(heavy, away, [1.0, 1.0])
-    pull = np.array([1.0, 50.0]) * (away - q0)  # M (q - q0) along the gradient
+    """Of a circle, stated twice: the point towards the centre, and the velocity along it."""
+    both = lambda q: (ji.assemble(CIRCLE, q, jnp.ones(2)),) * 2
+    slope, (q0, v0) = jax.jacfwd(both, has_aux=True)(jnp.array(AWAY))
+    np.testing.assert_allclose(q0, AWAY / RADIUS, atol=1e-15)
+    np.testing.assert_allclose(v0, ACROSS @ np.ones(2), atol=1e-15)
+    np.testing.assert_allclose(slope[0], ACROSS / RADIUS, atol=1e-14)
+
+
+@pytest.mark.slow
+def test_assemble_in_a_metric_with_held_coordinates_backwards_and_for_many():
+    q0, _ = ji.assemble(CIRCLE.replace(mass=np.array([1.0, 50.0])), AWAY, [1.0, 1.0])
+    pull = np.array([1.0, 50.0]) * (AWAY - q0)  # M (q - q0) along the gradient
     assert abs(pull[0] * q0[1] - pull[1] * q0[0]) < 1e-12 and abs(q0 @ q0 - 1) < 1e-14
-    held = ji.assemble(circle.replace(coordinates=("x", "y")), [0.6, 0.5], [1.0, 0.0], free=["y"])
+    held = ji.assemble(CIRCLE.replace(coordinates=("x", "y")), [0.6, 0.5], [1.0, 0.0], free=["y"])
     np.testing.assert_allclose(held, [[0.6, 0.8], [1.0, -0.75]], atol=1e-14)
+    place = lambda q: ji.assemble(CIRCLE, q, jnp.ones(2))[0]
+    np.testing.assert_allclose(jax.jacrev(place)(jnp.array(AWAY)), ACROSS / RADIUS, atol=1e-14)
+    many = jax.vmap(place)(jnp.stack([AWAY, 3 * AWAY]))
+    np.testing.assert_allclose(many, np.stack([AWAY, AWAY]) / RADIUS, atol=1e-14)
 
 
 def test_starts_off_the_joints_are_refused_or_told_and_rates_projected():

@@ -200,3 +200,19 @@ def test_parameters_are_named():
         ji.from_sympy(lagranges(), [twin - M * A])
     with pytest.raises(ValueError, match="contacts: the names are given twice"):
         ji.from_sympy(lagranges(), {"wall": WALL}, contacts=("wall",))
+
+
+def test_a_joint_is_an_expression():
+    """A rod in the plane, from the Lagrangian of a free particle: its length, and its pull at rest."""
+    x, y = dynamicsymbols("x y")
+    free = LagrangesMethod(M * (x.diff(T) ** 2 + y.diff(T) ** 2) / 2 - M * G * y, [x, y])
+    free.form_lagranges_equations()
+    rod = ji.from_sympy(free, joints=[(x**2 + y**2 - L**2) / 2])
+    found = ji.solve(rod, [0.0, -0.7], [0.0, 0.0], t1=1.0, steps=10, args=ARGS, scheme=ji.MoreauJean())
+    np.testing.assert_allclose(found.q[-1], [0.0, -0.7], atol=EXACT)
+    # J' l = m g
+    np.testing.assert_allclose(found.joint_impulse[-1], -1.3 * 9.81 / 0.7, atol=100 * EXACT)
+    with pytest.raises(ValueError, match="joint 0 depends on a velocity"):
+        ji.from_sympy(free, joints=[x.diff(T)])
+    with pytest.raises(TypeError, match="joints must be a sequence"):
+        ji.from_sympy(free, joints=x - y)
