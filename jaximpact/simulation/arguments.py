@@ -36,6 +36,7 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.schemes.maury import Maury
+from ..mechanics.schemes.moreau_jean import MoreauJean
 from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
 from ..mechanics.schemes.stops import Until
 from ..mechanics.user_functions import differentiable, outcome
@@ -72,7 +73,7 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
     if projection is not None:
         given.append(("projection", projection, ContactSolver, "ActiveSet()"))
     if scheme is None:
-        scheme = Maury() if listed else PaoliSchatzman()
+        scheme = Maury() if listed else PaoliSchatzman() if problem is None or problem.joints is None else MoreauJean()
     if projection is None:
         projection = ConjugateGradients() if listed else ActiveSet()
     for name, value, kind, example in given:

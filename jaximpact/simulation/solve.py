@@ -74,7 +74,7 @@ def solve(
         t1: final time > t0 [s].
         h: step [s], 0 < h <= t1 - t0; or ``steps``, their number, and h = (t1 - t0)/steps. `EventDriven` needs neither: its
             steps are then as many as the rows that ``save`` asks for, 200 for "all".
-        scheme: `PaoliSchatzman()` (default), `Maury()`, `MoreauJean()`, `EventCorrected()` or `EventDriven()`.
+        scheme: `PaoliSchatzman()` (default; `MoreauJean()` with joints), `Maury()`, `MoreauJean()`, `EventCorrected()` or `EventDriven()`.
         projection: `ActiveSet()` (default), `ProjectedGradient()` or `ADMM()`.
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from symplectic_euler import SymplecticEuler
 
 import jaximpact as ji
 
@@ -90,6 +91,18 @@ def test_a_pendulum_by_a_joint_strikes_a_wall_as_its_angle_does(scheme, executio
         assert np.log2(of_coarse / of_fine) / 4 > 0.9
     else:
         assert np.log2(coarse / fine) / 4 > 1.9 and np.log2(of_coarse / of_fine) / 4 > 1.9
+
+
+@pytest.mark.parametrize(
+    "scheme", slow_but(ji.PaoliSchatzman(), [ji.PaoliSchatzman(), ji.Maury(), ji.Maury(half_kick=True)]), ids=repr
+)
+def test_inelastic_schemes_of_positions_stop_at_a_wall_as_the_angle_does(scheme):
+    """And leave it again, as gravity bids; of first order, as by the angle."""
+    x = BEGIN * np.array([1, 1, 1, 0])
+    (coarse, fine), (of_coarse, of_fine) = errors(scheme, (400, 6400), x=x)
+    # 3.9 h in velocity, which is that of chords
+    assert fine < 6 * 0.8 / 6400 and np.log2(coarse / fine) / 4 > 0.9
+    assert of_fine < 30 * 0.8 / 6400 and np.log2(of_coarse / of_fine) / 4 > 0.9
 
 
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[0], SCHEMES), ids=repr)
@@ -339,8 +352,18 @@ def test_joints_that_cannot_be_are_refused_in_words(joints, error, words):
 
 
 def test_what_takes_no_joints_says_so():
-    with pytest.raises(ValueError, match="PaoliSchatzman takes no joints: use MoreauJean"):
-        ji.solve(FREE, [0.6, -0.8], [0.0, 0.0], t1=1.0, steps=10, args={"L": 1.0}, scheme=ji.PaoliSchatzman())
+    run = lambda **options: ji.solve(
+        PENDULUM, [0.6, -0.8], [0.0, 0.0], t1=1.0, steps=10, args={"L": 1.0}, save="final", **options
+    )
+    with pytest.raises(ValueError, match="SymplecticEuler takes no joints: use MoreauJean"):
+        run(scheme=SymplecticEuler())
+    with pytest.raises(ValueError, match="PaoliSchatzman keeps joints in inelastic impacts only"):
+        run(e=0.5, scheme=ji.PaoliSchatzman())
+    with pytest.raises(ValueError, match=r"metric='geodesic'\) takes no joints"):
+        run(scheme=ji.PaoliSchatzman(metric="geodesic"))
+    assert run(e=0.5).timing.scheme == "MoreauJean"
+    traced = jax.jit(lambda e: run(e=e, scheme=ji.PaoliSchatzman()).status)(0.5)
+    assert ji.Status.INPUT_OUT_OF_RANGE & int(traced)
     with pytest.raises(ValueError, match="no joints to assemble"):
         ji.assemble(ji.Problem(gravity), [0.0, 0.0], [0.0, 0.0])
     with pytest.raises(ValueError, match="no position near q0"):

@@ -13,6 +13,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from .base import JointInfo, State, add_compensated
 
+SHAKEN = 4  # iterations, each of which leaves h times what was left
 LEFT = 1e-3  # of what a step moves, by which joints may be missed at its end
 STEEP = 3  # parts of a step between two looks, within which a singular position may lie
 
@@ -69,6 +70,28 @@ def land(
     more = jnp.where(acts, -found.joints.forces(found.joints.velocity(new.v)), 0)
     new = new._replace(q=found.q, low=found.low, v=new.v + found.joints.response @ more)
     return new, JointInfo(impulse + more, found.residual), found.status
+
+
+def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> tuple[Array, Array]:
+    """The velocity (d,) with which a step h from q ends on the joints at t, by impulses (j,) along their gradients at its start; and these.
+
+    Ryckaert, Ciccotti and Berendsen, J. Comput. Phys. 23 (1977).
+    """
+    joints: Any = metric.joints
+    total = jnp.zeros_like(joints.value)
+    for _ in range(SHAKEN):
+        more = -joints.forces(problem.joint_values(t, q + h * u, args)) / h
+        u, total = u + joints.response @ more, total + more
+    return u, total
+
+
+def land_chord(
+    problem: Problem, t: Array, new: State, h: Array, before: Joints, impulse: Array, args: Any
+) -> tuple[State, JointInfo, Array]:
+    """As `land`, of a scheme whose velocities are those of the chords."""
+    found = put_on_joints(problem, t, new.q, new.low, h * new.v, before, args)
+    new = new._replace(q=found.q, low=found.low, v=new.v + (found.q - new.q) / h)
+    return new, JointInfo(impulse, found.residual), found.status
 
 
 def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array, JointInfo | None, Array]:

@@ -2,6 +2,8 @@
 
     u+ = Proj_M( {u : f(t+, q) + h G(t+, q) u >= 0},  u + h M^-1 f^n ),      q+ = q + h u+
 
+Joints hold at the end of every step, c(t+, q+) = 0, by impulses along their gradients at its start.
+
 References:
     B. Maury, A time-stepping scheme for inelastic collisions, Numer. Math. 102 (2006).
     F. Bernicot, A. Lefebvre-Lepot, Existence results for nonsmooth second-order differential inclusions, convergence
@@ -25,6 +27,7 @@ from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, Scheme, State, Traits, gradient_status, mean_acceleration
+from .joints import land_chord, shake
 
 
 @jax.tree_util.register_dataclass
@@ -45,12 +48,12 @@ class Maury(Scheme):
     def traits(self) -> Traits:
         # measured: inelastic impacts are best differentiated at the start of their step
         lag = 0.5 if self.half_kick else 0.0
-        return Traits(steps=2, phase=lambda e: 0.0, lag=lag, restitution="none", lists=True)
+        return Traits(steps=2, phase=lambda e: 0.0, lag=lag, restitution="none", lists=True, joints=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, _, h, _, e, args = motion
         if self.half_kick:
-            back = 0.5 * h * acceleration(problem, Metric.at(problem, q0, args), t0, q0, v0, args)
+            back = 0.5 * h * acceleration(problem, Metric.at(problem, q0, args, t0), t0, q0, v0, args)
             motion = motion._replace(v0=v0 - back)
         # a restitution that is not known is not refused by `validate`
         status = as_status(jnp.any(e != 0), Status.INPUT_OUT_OF_RANGE)
@@ -60,21 +63,31 @@ class Maury(Scheme):
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         h, args = motion.h, motion.args
         n, q, u = state[:3]
-        metric = Metric.at(problem, q, args)
-        t = motion.time(n)
+        t, t_new = motion.time(n), motion.time(n + 1)
+        metric, plain = Metric.at(problem, q, args), problem if problem.joints is None else problem.replace(joints=None)
         if self.half_kick:
-            free = u + h * acceleration(problem, metric, t, q, u, args)
+            free = u + h * acceleration(plain, metric, t, q, u, args)
         else:
             free = u + h * mean_acceleration(problem, metric, t, h, q, u, args, self.nodes)
-        t_new = motion.time(n + 1)
+        held: Any = 0
+        if problem.joints is not None:
+            metric = Metric.at(problem, q, args, t_new)
+            free, held = shake(problem, metric, t_new, q, h, free, args)
         here = linearise(problem, metric, t_new, q, args)
         contacts = ahead_of_kinks(problem, metric, t_new, q, h * free, here, args)
         found = law.velocity(contacts, contacts.gap / h + contacts.velocity(free))
         u = free + found.jump
-        new = state.moved(h * u, u)
-        info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))
+        joints, bits = None, jnp.zeros((), jnp.int32)
+        if metric.joints is not None:
+            u, more = shake(problem, metric, t_new, q, h, u, args)
+            held = held + more + metric.joints.reaction(contacts.jacobian.T @ found.impulse)
+            new, joints, bits = land_chord(problem, t_new, state.moved(h * u, u), h, metric.joints, held, args)
+            u = new.v
+        else:
+            new = state.moved(h * u, u)
+        info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))._replace(joints=joints)
         status = gradient_status(law, problem, metric, here, t_new, q, h * free, found.acts, args)
-        return new, info._replace(status=info.status | status)
+        return new, info._replace(status=info.status | status | bits)
 
 
 def ahead_of_kinks(

@@ -117,7 +117,8 @@ class MoreauJean(Scheme):
         if law.solves and contacts.dense and found.acts.shape[0]:
             # what a kink of a gap leaves is no drift along a curved surface
             curved = gap_switches(problem, t, q, args) is None
-            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved)
+            later = v if metric.joints is None else w
+            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved, later)
         if theta > 0 and self.newton > 1:
             status |= self.convergence_status(problem, metric, motion, state, (earlier, last, w), free)
         if metric.joints is not None:
@@ -179,12 +180,19 @@ class MoreauJean(Scheme):
 
     @staticmethod
     def depth_status(
-        metric: Metric, contacts: Contacts, motion: Motion, state: State, rate: Array, acts: Array, curved: bool
+        metric: Metric,
+        contacts: Contacts,
+        motion: Motion,
+        state: State,
+        rate: Array,
+        acts: Array,
+        curved: bool,
+        later: Array,
     ) -> Array:
         """Status bit of penetrations at the start of a step that spoil the motion.
 
         They lead past an opposing contact, or lie on a ``curved`` surface. ``rate`` (m,) are the gap velocities, ``acts`` (m,) the contacts
-        with an impulse.
+        with an impulse. Joints leave of the gap velocity what belongs to the velocity within the step: where it turns, to that ``later`` (d,).
         """
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
@@ -206,6 +214,7 @@ class MoreauJean(Scheme):
         if curved and state.lasting is not None:
             # a step along the tangent leaves h v^2 / r of the gap velocity, of a body that moves
             square = state.v @ metric.times(state.v)
+            square = square if later is state.v else jnp.maximum(square, later @ metric.times(later))
             moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
             sinks = depth * jnp.abs(speed) > CURVED * h * square
             deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)

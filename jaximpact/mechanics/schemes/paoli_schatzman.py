@@ -4,6 +4,8 @@
     V     = V_ + h F + M(U)^-1 G(Z)' L,    0 <= L _|_ f(tau, Z) >= 0,    Z = W + h/(1 + e) M^-1 G' L
     U+    = U + h V
 
+Joints, with e = 0: c(t+, U+) = 0, by impulses along their gradients at U.
+
 References:
     L. Paoli, M. Schatzman, arXiv math/9910013 (1999): one constraint, geodesic projection, centred force (1.13)-(1.17).
     L. Paoli, Time-stepping approximation of rigid-body dynamics with perfect unilateral constraints II, Arch. Ration.
@@ -19,16 +21,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from ...jaxtools import linalg
+from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import implicit_root
 from ..contact.laws import ContactLaw, Open, Reaction, Target
-from ..linearisation import Metric, acceleration
+from ..linearisation import Metric, acceleration, jacobian
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import Info, Jump, Scheme, State, Traits, mean_acceleration, metric_norm, state_switches
+from .joints import land_chord, shake
 
 static = {"static": True}
 CHOICES = {
@@ -75,6 +80,13 @@ class PaoliSchatzman(Scheme):
             if value not in allowed and not (name == "start" and callable(value)):
                 raise ValueError(f"PaoliSchatzman({name}={value!r}): choose one of {', '.join(map(repr, allowed))}")
         super().check(problem, e, m)
+        if problem.joints is not None and not is_traced(e) and np.any(np.asarray(e) != 0):
+            raise ValueError(
+                f"restitution is {np.max(np.asarray(e)):g}, but PaoliSchatzman keeps joints in inelastic impacts only: set it to 0, or use "
+                "MoreauJean, EventCorrected or EventDriven"
+            )
+        if problem.joints is not None and self.metric == "geodesic":
+            raise ValueError("PaoliSchatzman(metric='geodesic') takes no joints: use metric='kinetic'")
         if problem.listed and self.force == "centred":
             raise ValueError(
                 "PaoliSchatzman(force='centred') takes no list of near pairs (its derivative needs a (d, d) matrix): use force='explicit' or "
@@ -96,11 +108,15 @@ class PaoliSchatzman(Scheme):
         # without forces every impact takes two steps, whatever e is
         delay = lambda e: (0.0, 2.0)
         damping = self.force != "centred"
-        return Traits(steps=2, delay=delay, lag=0.5, restitution="one", damping=damping, lists=lists)
+        return Traits(steps=2, delay=delay, lag=0.5, restitution="one", damping=damping, lists=lists, joints=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         m = problem.count(motion.t0, motion.q0, motion.args)
-        return State.start(motion), Info.none(motion.q0, motion.v0, m)
+        # a restitution that is not known is not refused by `check`
+        info = Info.none(motion.q0, motion.v0, m)
+        if problem.joints is not None:
+            info = info._replace(status=as_status(jnp.any(motion.e != 0), Status.INPUT_OUT_OF_RANGE))
+        return State.start(motion), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         """A step; the first one has e = 0 and another force."""
@@ -118,8 +134,13 @@ class PaoliSchatzman(Scheme):
         h, e, args = motion.h, motion.e, motion.args
         n, q, v = state[:3]
         t = motion.time(n)
-        metric = Metric.at(problem, q, args)
-        start = None if first is None else self._start(problem, metric, t, h, q, v, args)
+        metric = operator = Metric.at(problem, q, args)
+        # the force as it is, without what joints make of it
+        plain = problem
+        if problem.joints is not None:
+            plain, t_new = problem.replace(joints=None), motion.time(n + 1)
+            operator = Metric.at(problem, q, args, t_new)
+        start = None if first is None else self._start(plain, metric, t, h, q, v, args)
 
         def choose(x: Any, y: Array) -> Array:
             return y if first is None else jnp.where(first, x, y)
@@ -128,22 +149,35 @@ class PaoliSchatzman(Scheme):
         scale = h * part
         time = t + scale * keep
 
-        def advance(kick: Array) -> tuple[Array, Target, Reaction]:
-            target = self._target(time, q, scale * (keep * v + kick), scale)
-            found = law.position(problem, metric, target, args)
-            return v + kick + found.jump, target, found
+        def advance(kick: Array) -> tuple[Array, Target, Reaction, Any]:
+            if operator.joints is None:
+                target = self._target(time, q, scale * (keep * v + kick), scale)
+                found = law.position(problem, metric, target, args)
+                return v + kick + found.jump, target, found, None
+            free, held = shake(problem, operator, t_new, q, h, v + kick, args)
+            target = self._target(t_new, q, h * free, h)
+            found = law.position(problem, operator, target, args)
+            u, more = shake(problem, operator, t_new, q, h, free + found.jump, args)
+            place = q if self.normal == "explicit" else target.point(found.jump)
+            gradients = jacobian(problem, t_new, place, args)[1]
+            return u, target, found, held + more + operator.joints.reaction(gradients.T @ found.impulse)
 
         def kick(force: Array) -> Array:
             return choose(start, h * force)
 
         status = jnp.zeros((), jnp.int32)
         if self.force == "centred":
-            centred, status = self._centred_velocity(problem, metric, motion, state, lambda f: advance(kick(f))[0])
-            force = acceleration(problem, metric, t, q, centred, args)
+            centred, status = self._centred_velocity(plain, metric, motion, state, lambda f: advance(kick(f))[0])
+            force = acceleration(plain, metric, t, q, centred, args)
         else:
-            force = self._force(problem, metric, t, h, q, v, args)
-        v_new, target, found = advance(kick(force))
+            force = self._force(plain, metric, t, h, q, v, args)
+        v_new, target, found, held = advance(kick(force))
         info = Info.of(found, metric, target.point(found.jump), v_new, e)
+        if operator.joints is not None:
+            new, joints, bits = land_chord(
+                problem, t_new, state.moved(h * v_new, v_new), h, operator.joints, held, args
+            )
+            return new, info._replace(z=new.q, chord=new.v, status=info.status | status | bits, joints=joints)
         return state.moved(h * v_new, v_new), info._replace(status=info.status | status)
 
     def _start(self, problem: Problem, metric: Metric, t: Array, h: Array, q: Array, v: Array, args: Any) -> Array:
