@@ -176,6 +176,49 @@ def test_files_tables_and_interpolation_take_what_is_told_of_joints(tmp_path):
     np.testing.assert_allclose(middle[0], found.joint_impulse[2:4].mean(axis=0), rtol=1e-12)
 
 
+# two rods in a chain, whose tip is blown onto a wall, slides along it and is held; and by their angles
+
+
+def tips(p):
+    first, second = (jnp.stack([jnp.sin(a), -jnp.cos(a)]) for a in p)
+    return jnp.concatenate([first, first + second])
+
+
+def links(t, q, args):
+    across = q[2:] - q[:2]
+    return jnp.stack([q[:2] @ q[:2] - 1, across @ across - 1]) / 2
+
+
+def of_angles(t, p, w, args):
+    q, v = jax.jvp(tips, (p,), (w,))
+    return 0.5 * v @ v - G * (q[1] + q[3]) - 4 * (q[0] + q[2])
+
+
+def drag(t, p, w, args):
+    return jax.vjp(tips, p)[1](-0.5 * jax.jvp(tips, (p,), (w,))[1])[0]
+
+
+CHAIN = ji.Problem(
+    lambda t, q, v, args: np.array([-4.0, -G, -4.0, -G]) - 0.5 * v, lambda t, q, args: q[2:3] + WALL, joints=links
+)
+BY_ANGLES = ji.Problem.from_lagrangian(of_angles, lambda t, p, args: tips(p)[2:3] + WALL, force=drag)
+
+
+@pytest.mark.parametrize("scheme", slow_but(SCHEMES[0], [ji.PaoliSchatzman(), ji.Maury(), *SCHEMES]), ids=repr)
+@pytest.mark.parametrize("e", slow_but(0.0, [0.0, 0.6]))
+def test_a_tip_that_slides_along_a_wall_does_so_as_by_angles(scheme, e):
+    if e > 0 and isinstance(scheme, (ji.PaoliSchatzman, ji.Maury)):
+        return
+    start = np.array([0.6, 0.2])
+    end = ji.solve(BY_ANGLES, start, [0.0, 0.0], t1=3.0, steps=20, scheme=FINE, e=e, save="final")
+    found = ji.solve(CHAIN, tips(start), np.zeros(4), t1=3.0, h=1e-3, scheme=scheme, e=e, save="final")
+    # of first order, h times speeds of up to 3; of second, 5e-6; by a tolerance of 1e-9
+    bound = {ji.EventCorrected: 1e-5, ji.EventDriven: 1e-8}.get(type(scheme), 3e-3)
+    np.testing.assert_allclose(found.q[-1], tips(end.q[-1]), atol=bound)
+    np.testing.assert_allclose(found.impulse[-1], end.impulse[-1], atol=10 * bound)
+    assert not found.failed and found.joint_residual < 1e-14 and end.impulse[-1, 0] > 10
+
+
 # a four-bar linkage in three angles, and by one of them
 
 RODS, BASE = np.array([1.0, 2.0, 1.5]), 2.0

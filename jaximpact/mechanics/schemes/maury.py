@@ -77,7 +77,7 @@ class Maury(Scheme):
         contacts = ahead_of_kinks(problem, metric, t_new, q, h * free, here, args)
         found = law.velocity(contacts, contacts.gap / h + contacts.velocity(free))
         u = free + found.jump
-        joints, bits = None, jnp.zeros((), jnp.int32)
+        joints, bits = None, None
         if metric.joints is not None:
             u, more = shake(problem, metric, t_new, q, h, u, args)
             held = held + more + metric.joints.reaction(contacts.jacobian.T @ found.impulse)
@@ -87,7 +87,8 @@ class Maury(Scheme):
             new = state.moved(h * u, u)
         info = Info.of(found, metric, new.q, u, jnp.zeros_like(h))._replace(joints=joints)
         status = gradient_status(law, problem, metric, here, t_new, q, h * free, found.acts, args)
-        return new, info._replace(status=info.status | status | bits)
+        status = status if bits is None else status | bits
+        return new, info._replace(status=info.status | status)
 
 
 def ahead_of_kinks(
