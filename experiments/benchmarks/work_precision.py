@@ -31,6 +31,7 @@ ALL_STEPS = (127, 251, 509, 1009, 2003, 4001, 8009, 16001)
 EVENT_STEPS = 2003  # what locates events needs no more ...
 TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9, 1e-11)
 REFERENCE = 1e-13
+LONG_ENOUGH = 0.5  # seconds of rounds, of which the shortest counts
 OSCILLATOR = {"damping": 0.05, "amplitude": 1.0, "frequency": 2.2, "wall": -0.1}
 OSCILLATOR_E = 0.8
 
@@ -136,7 +137,7 @@ def measure(name: str, full: bool, python: dict[str, str], sizes=None) -> list[d
 
     ``sizes`` (lanes, numbers of steps, tolerances, rounds) in place of those of ``full`` or not.
     """
-    usual = (ALL_LANES, ALL_STEPS, TOLERANCES, 5) if full else (LANES, STEPS, TOLERANCES[::2], 5)
+    usual = (ALL_LANES, ALL_STEPS, TOLERANCES, 5) if full else (LANES, STEPS, TOLERANCES, 5)
     lanes, counts, tolerances, rounds = sizes or usual
     motion = MOTIONS[name](lanes)
     points = []
@@ -162,7 +163,7 @@ def own_points(motion: Motion, quantity: str, exact: np.ndarray, counts, toleran
     for label, setting, scheme, count in asked:
         run = lambda scheme=scheme, count=count: compute(motion, quantity, scheme, count)
         seconds, found = [], run()
-        for _ in range(rounds):
+        while len(seconds) < rounds or sum(seconds) < LONG_ENOUGH:
             begin = time.perf_counter()
             run()
             seconds.append(time.perf_counter() - begin)

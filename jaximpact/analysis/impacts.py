@@ -14,27 +14,22 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array
 
 from ..jaxtools.argument_checks import real
 from ..mechanics.labels import UNNAMED, Labels
-from ..mechanics.linearisation import Metric, acceleration, gap_derivatives, linearise
 from ..mechanics.problem import Problem
 from ..mechanics.schemes import EventDriven
 from ..mechanics.schemes.base import Scheme, Timing
 from ..results import Arrays, Drawable, Result, Solution, with_names
 from ..results.impulse_intervals import runs
-from ..results.save import Events
 from ..simulation.arguments import choose_methods
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_solution, one_lane, takes_study
-from .default_scheme import ORBIT
-from .listed_pairs import Chosen, every_step, is_listed, over_rows
-from .restarts import run_between
+from .gap_states import gaps_at
+from .listed_pairs import Chosen, every_step, is_listed
+from .located_events import Begun
 
 SLOW = 2.0  # a closing speed that the acceleration makes within this many steps is no impact at the start of a lasting contact
-SEVERAL = 4  # impacts up to a row that are located one by one
-NEAR = 1e-6  # of the time between two rows: an impact met as near to the first is no other one
 ACCUMULATING = 2  # impacts in ever shorter flights, ended by lasting contact, that count as accumulating
 REBOUNDS = 0.01  # of the speed of an impact: a contact that leaves slower than that does not rebound, and its impacts do not accumulate
 
@@ -155,7 +150,7 @@ def impacts(
 ) -> Impacts:
     """Finds all impacts in a solution that holds every step.
 
-    Impacts of `EventDriven` are located once more, each from the row before it, to the accuracy of the motion. With other schemes the time
+    Impacts of `EventDriven`, and releases of a contact that lasts alone, are located once more from the row before them, to the accuracy of the motion. With other schemes the time
     of an impact is of second order in h given the motion before it. So with `EventCorrected` times and
     velocities are of second order, and with the other schemes those of the first impact; behind it their motion itself
     is late by O(h) for every impact. Impacts of one contact that follow each other within two steps count as one.
@@ -223,15 +218,25 @@ def impacts(
     strength = impulse[lane, last, contact] - impulse[lane, start, contact]
     if timing.scheme == EventDriven.__name__ and len(lane):
         of_lanes = None if e is None else _by_contact(e, single, impulse.shape)[lane]
-        once, *exact = _located(problem, scheme, t, q, v, lane, start, contact, of_lanes, args, args_axes)
+        begun = Begun(problem, scheme, (t, q, v), args, args_axes)
+        once, *exact = begun.impacts(lane, start, contact, of_lanes)
         time, before = np.where(once, exact[:2], (time, before))
         after = np.where(once & ~lasting & ~cut, exact[2], after)
 
+    release = _release_times(t, impulse, lane[lasting], contact[lasting], end[lasting])
+    if timing.scheme == EventDriven.__name__ and np.any(lasting):
+        of_lanes = of_lanes if of_lanes is None else of_lanes[lasting]
+        alone = ~np.any(
+            found.active[lane[lasting], end[lasting] - 1] & (np.arange(impulse.shape[2]) != contact[lasting][:, None]),
+            axis=1,
+        )
+        known = alone & (end[lasting] < t.shape[1] - 1)
+        release = begun.releases(lane[lasting], end[lasting] - 1, contact[lasting], of_lanes, known, release)
     held = Intervals(
         lane=lane[lasting],
         contact=contact[lasting],
         start=np.maximum(time, t[:, 0][lane])[lasting],
-        end=_release_times(t, impulse, lane[lasting], contact[lasting], end[lasting]),
+        end=release,
         impacts=impact[lasting].astype(int),
     )
     lane, contact, time = lane[impact], contact[impact], time[impact]
@@ -245,49 +250,6 @@ def impacts(
         lane, contact, time, before[impact], after[impact], strength[impact], start[impact] + 1, held, limits
     )
     return made if ends is None else _rebuilt(lambda part: _arrays(part(made)) | {"pairs": ends[part(made).contact]})
-
-
-def _located(
-    problem: Problem,
-    scheme: Scheme | None,
-    t: np.ndarray,
-    q: np.ndarray,
-    v: np.ndarray,
-    lane: np.ndarray,
-    row: np.ndarray,
-    contact: np.ndarray,
-    e: np.ndarray | None,
-    args: Any,
-    args_axes: Any,
-) -> tuple[np.ndarray, ...]:
-    """Impacts (n,) between a row and the next, run once more by a scheme that tells of its events: for each whether it is the only one of its
-    contact there, its time, and the gap velocities before and after it."""
-    scheme = EventDriven(ORBIT, ORBIT) if scheme is None else scheme
-    # from a row earlier: an impact may be met at the row itself
-    events = run_between(
-        problem,
-        scheme,
-        (t, q, v),
-        lane,
-        np.maximum(row - 1, 0),
-        t[lane, row + 1],
-        args,
-        args_axes,
-        e,
-        save=Events(impacts=SEVERAL),
-    ).events
-    assert events is not None
-    begin = t[lane, row] - NEAR * (t[lane, row + 1] - t[lane, row])
-    mine = (np.asarray(events.contact) == contact[:, None]) & (np.asarray(events.t) >= begin[:, None])
-    place, entry = np.arange(len(lane)), np.argmax(mine, axis=1)
-    known = (np.sum(mine, axis=1) == 1) & (np.asarray(events.count) <= SEVERAL)
-    # where there is none the numbers are those of the row, to be ignored
-    at, where, *speeds = (
-        np.where(known.reshape(-1, *[1] * (old.ndim - 2)), np.asarray(x)[place, entry], old[lane, row])
-        for x, old in zip((events.t, events.q, events.before, events.after), (t, q, v, v), strict=True)
-    )
-    before, after = (_gaps_at(problem, at, where, x, args, args_axes, lane, contact)[1] for x in speeds)
-    return known, at, before, after
 
 
 def _by_contact(e: Any, single: bool, shape: tuple[int, ...]) -> np.ndarray:
@@ -422,50 +384,8 @@ def _gap_states(
     at = t[lane, row], q[lane, row], v[lane, row]
     # zero in the first row, the velocity of which lags behind nothing
     h = t[lane, row] - t[lane, np.maximum(row - 1, 0)]
-    gap, gap_velocity, gap_acceleration = _gaps_at(problem, *at, args, args_axes, lane, contact)
+    gap, gap_velocity, gap_acceleration = gaps_at(problem, *at, args, args_axes, lane, contact)
     return gap, gap_velocity + lag * h * gap_acceleration, gap_acceleration
-
-
-def _gaps_at(
-    problem: Problem,
-    t: np.ndarray,
-    q: np.ndarray,
-    v: np.ndarray,
-    args: Any,
-    args_axes: Any,
-    lane: np.ndarray,
-    contact: np.ndarray,
-) -> tuple[np.ndarray, ...]:
-    """Gap of a contact, its rate and its free acceleration (n,) at states of lanes (n,)."""
-    n = len(lane)
-    if n == 0:
-        return (np.zeros(0),) * 3
-    # few sizes, few compilations
-    size = 1 << (n - 1).bit_length()
-    t, q, v, lane, contact = (np.concatenate([x, np.repeat(x[:1], size - n, axis=0)]) for x in (t, q, v, lane, contact))
-    leaves, structure = jax.tree.flatten(args)
-    axes = leaf_axes(args, args_axes)
-    some = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
-    found = _look(problem, t, q, v, contact, some, axes, structure)
-    return tuple(np.asarray(x)[:n] for x in found)
-
-
-@partial(jax.jit, static_argnames=("axes", "structure"))
-def _look(
-    problem: Problem, t: Array, q: Array, v: Array, which: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
-) -> tuple[Array, Array, Array]:
-    def one(t: Array, q: Array, v: Array, which: Array, *own: Any) -> tuple[Array, Array, Array]:
-        mine = iter(own)
-        leaves_of_lane = [next(mine) if axis == 0 else x for x, axis in zip(leaves, axes, strict=True)]
-        args = jax.tree.unflatten(structure, leaves_of_lane)
-        metric = Metric.at(problem, q, args, t)
-        contacts = linearise(problem, metric, t, q, args)
-        gap_velocity, turning = gap_derivatives(problem, t, q, v, args)
-        free = contacts.velocity(acceleration(problem, metric, t, q, v, args)) + turning
-        return contacts.gap[which], gap_velocity[which], free[which]
-
-    carried = [x for x, axis in zip(leaves, axes, strict=True) if axis == 0]
-    return over_rows(problem, one)(t, q, v, which, *carried)
 
 
 def _arrays(record: Impacts | Intervals) -> dict[str, np.ndarray]:

@@ -197,10 +197,11 @@ def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
     return (problem, raise_or_warn(report, lanes=False)) if fitting is problem else check_start(fitting, motion)
 
 
-def check_until(until: Any, one: Motion) -> Until | None:
+def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
     """The surface at which motions end; TypeError or ValueError if it is none."""
     found = Until.of(until)
     if found is not None:
+        found = found.of_problem(problem, one.t0, one.q0, one.args)
         shape = outcome("until(t, q, v, args)", as_array, found.function, one.t0, one.q0, one.v0, one.args)
         if shape.shape != () or not jnp.issubdtype(shape.dtype, jnp.floating):
             raise ValueError(
@@ -256,7 +257,7 @@ def for_lanes(
             "save: every k-th step gives lanes of different numbers of steps different numbers of rows; give times, or 'final'"
         )
     one = lanes.first
-    program = Program.of(problem, scheme, projection, save, lanes.motion, check_until(until, one))
+    program = Program.of(problem, scheme, projection, save, lanes.motion, check_until(until, problem, one))
     size = program.row_size(one, problem.count(one.t0, one.q0, one.args))
     rows = program.rows + 1
     check_memory(

@@ -111,7 +111,7 @@ def solve(
         remark(outward, stacklevel=2)
     number = int(steps) if steps is not None else _count(motion)
     motion = motion._replace(steps=np.asarray(number, np.int32))
-    program = Program.of(problem, scheme, projection, save, motion, check_until(until, motion))
+    program = Program.of(problem, scheme, projection, save, motion, check_until(until, problem, motion))
     check_choice("sensitivity", sensitivity, SENSITIVITIES)
     check_choice("execution", execution, EXECUTIONS)
     concrete = is_concrete()

@@ -58,6 +58,17 @@ def test_sections_lie_on_the_orbit():
 
 
 @pytest.mark.slow
+def test_a_lasting_contact_is_released_where_its_force_vanishes():
+    """A ball on a shaken table is let go where the table's acceleration is that of gravity."""
+    ball = ji.Problem(lambda t, q, v, args: -jnp.ones(1), lambda t, q, args: q - 1.3 * jnp.sin(t), restitution=0.3)
+    found = analysis.impact_section(ball, [1.8], [0.0], period=2 * np.pi, cycles=2, skip=8, phase=0.25)
+    exact = np.arcsin(1 / 1.3) + 2 * np.pi * np.array([9, 10])
+    # rounding of times of 60 s
+    np.testing.assert_allclose(found.impacts.lasting.end, exact, rtol=0, atol=1e-12)
+    assert found.per_period == np.inf
+
+
+@pytest.mark.slow
 def test_a_branch_locates_a_period_doubling_to_ten_digits():
     period = lambda args: 2 * jnp.pi / args["frequency"]
     branch = analysis.continue_orbit(

@@ -282,3 +282,49 @@ def test_sensitivities_of_an_end_are_those_of_the_motion_there():
         ji.sensitivities(BALL, [1.0], [0.0], t1=1.0, h=0.1, args={"g": g}, scheme=ji.MoreauJean(), until=APEX)
     with pytest.raises(ValueError, match="reverse mode through EventDriven"):
         ji.sensitivities(BALL, [1.0], [0.0], t1=1.0, args={"g": g}, scheme=SCHEME, until=APEX, mode="reverse")
+
+
+def test_ready_made_surfaces_of_a_bouncing_ball():
+    """Just before the k-th impact, at the k-th apex, and at the k-th return to a height from below."""
+    q0, e, g, height = 1.3, 0.8, 9.81, 0.1
+    fall, args = np.sqrt(2 * q0 / g), {"g": g, "height": height}
+    for k in (1, 3):
+        flights = 2 * fall * e ** np.arange(1, k)
+        speed = g * fall * e ** (k - 1)
+        up = fall * e**k
+        beyond = (g * up - np.sqrt((g * up) ** 2 - 2 * g * height)) / g  # of the way up to the height
+        for until, exact in (
+            (ji.Until.impact(0, k), [fall + flights.sum(), 0, -speed]),
+            (ji.Until.apex(0, k), [fall + flights.sum() + up, q0 * e ** (2 * k), 0]),
+            (ji.Until.section(HEIGHT, 1, k), [fall + flights.sum() + beyond, height, g * (up - beyond)]),
+        ):
+            run = lambda q0, until=until: ends(ji.solve(BALL, jnp.reshape(q0, 1), jnp.zeros(1), t1=9.0, e=e, args=args, scheme=SCHEME,
+                                                        save="final", until=until))  # fmt: skip
+            np.testing.assert_allclose(run(q0), exact, **EXACT)
+    # times of impacts go as the root of the height
+    third = fall + 2 * fall * (e + e**2)
+    by_height = jax.jacfwd(lambda q0: thrown(q0, 0.0, ji.Until.impact(0, 3)).t[-1])(q0)
+    np.testing.assert_allclose(by_height, third / (2 * q0), **EXACT)
+
+
+@pytest.mark.slow
+def test_ready_made_surfaces_know_names_and_contacts_apart():
+    """Between two walls and above a floor: the second impact of each, of lanes of their own; and a name that there is none of."""
+    box = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: jnp.array([q[0], 1.0 - q[0], q[1]]), restitution=1.0,
+        coordinates=("x", "y"), contacts=("left", "right", "floor"),
+    )  # fmt: skip
+    run = lambda until: ji.ensemble(
+        box, [[0.3, 0.5], [0.3, 0.5]], [[1.0, 0.0], [-1.0, 0.0]], t1=9.0, scheme=SCHEME, until=until
+    ).t[:, -1]
+    np.testing.assert_allclose(run(ji.Until.impact("right", 2)), [2.7, 3.3], **EXACT)
+    np.testing.assert_allclose(run(ji.Until.impact("left", 2)), [3.7, 2.3], **EXACT)
+    np.testing.assert_allclose(run(ji.Until.impact("floor", 2)), 3 * np.sqrt(1 / 9.81), **EXACT)
+    np.testing.assert_allclose(run(ji.Until.apex("y", 2)), 4 * np.sqrt(1 / 9.81), **EXACT)
+    for until, words in (
+        (ji.Until.impact("ceiling"), "no contact 'ceiling'; the names are left, right, floor"),
+        (ji.Until.apex(2), "no coordinate 2"),
+        (ji.Until.impact(0, 0), r"Until\(number=...\)"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run(until)

@@ -242,7 +242,7 @@ class EventDriven(Scheme):
         verdict = judged(base, search, known, frozen(s), shortest, TABLEAUS[self.order].halvings)
         stops: Any = False
         if self.until is not None and told.stop is not None:
-            verdict, stops = seek(self.until, told.stop.side, search, verdict, known, frozen(s), shortest)
+            verdict, stops = seek(self.until, told.stop, search, verdict, known, frozen(s), shortest)
         told = told._replace(trials=told.trials + 1)
 
         def accept() -> Course:
@@ -276,9 +276,10 @@ class EventDriven(Scheme):
                 after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
             if self.until is not None and told.stop is not None:
                 at = (start + after.elapsed, after.q, after.v)
-                more = more._replace(
-                    stop=told.stop.after(self.until, *at, args, known.sight, stops, jnp.any(verdict.impact))
-                )
+                # others that meet at the same instant have an impulse too
+                met_now = more.impulse > told.impulse + found.impulse
+                struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
+                more = more._replace(stop=told.stop.after(self.until, *at, args, known.sight, stops, struck))
             ended = covers & ~jnp.any(verdict.impact)
             after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
             left = frozen(whole - after.elapsed)

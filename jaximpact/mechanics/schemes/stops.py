@@ -7,13 +7,14 @@ It is looked at in every stage, so that the error of a trial has that of the fun
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ...jaxtools.argument_checks import check_counts, is_whole
 from ..problem import Problem
 from ..status import Status, as_status
 from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, bracketed
@@ -34,10 +35,32 @@ class Until:
         function: the function, along the motion as smooth as the force. One that jumps is found, but its time has no derivative
             (DERIVATIVE_JUMP); one that stays zero, as the gap of a lasting contact, is no surface.
         direction: 1 for a change from negative to positive alone, -1 for one from positive to negative, 0 for both.
+        number: at which of these changes the motion ends, 1 for the first.
+        contact: of `Until.impact`, whose impacts are counted in place of changes of sign.
     """
 
     function: Callable
     direction: int = 0
+    number: int = 1
+    contact: Any = None
+
+    @classmethod
+    def impact(cls, contact: int | str = 0, number: int = 1) -> Until:
+        """Just before an impact of a contact, given by its number or name: the first, or the one of a ``number``.
+
+        An accumulation ends before infinitely many; where there are fewer, the motion goes on to t1.
+        """
+        return cls(Gap(contact), -1, number, contact)
+
+    @classmethod
+    def apex(cls, coordinate: int | str = 0, number: int = 1) -> Until:
+        """Where a coordinate, given by its number or name, has a maximum: its velocity goes from positive to negative, not by an impact from below."""
+        return cls(Speed(coordinate), -1, number)
+
+    @classmethod
+    def section(cls, function: Callable, direction: int = 1, number: int = 1) -> Until:
+        """A passage through a section, where a function (t, q, v, args) -> () is zero; from a start on it the return."""
+        return cls(function, direction, number)
 
     @classmethod
     def of(cls, until: Any) -> Until | None:
@@ -51,7 +74,18 @@ class Until:
             )
         if found.direction not in (-1, 0, 1):
             raise ValueError(f"Until(direction=...) must be -1, 0 or 1, got {found.direction!r}")
+        check_counts(**{"Until(number=...)": found.number})
         return found
+
+    def of_problem(self, problem: Problem, t: Any, q: Any, args: Any) -> Until:
+        """The same with a contact or coordinate as a number; ValueError if the problem has none of that name or number."""
+        if isinstance(self.function, Gap):
+            place = _place("contact", self.function.contact, problem.contacts, problem.count(t, q, args))
+            return replace(self, function=Gap(place, problem.constraints), contact=place)
+        if isinstance(self.function, Speed):
+            place = _place("coordinate", self.function.coordinate, problem.coordinates, len(q))
+            return replace(self, function=Speed(place))
+        return self
 
     def value(self, t: Array, q: Array, v: Array, args: Any) -> Array:
         """The function at a state, ()."""
@@ -67,11 +101,45 @@ class Until:
         return side != 0 if self.direction == 0 else side == -self.direction
 
 
+@dataclass(frozen=True)
+class Gap:
+    """The gap of a contact, as a surface."""
+
+    contact: int | str
+    constraints: Callable | None = None
+
+    def __call__(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+        assert self.constraints is not None
+        return jnp.asarray(self.constraints(t, q, args))[self.contact]
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The velocity of a coordinate, as a surface."""
+
+    coordinate: int | str
+
+    def __call__(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+        return v[self.coordinate]
+
+
+def _place(kind: str, given: Any, names: tuple[str, ...] | None, count: int) -> int:
+    """The number of a contact or coordinate from its number or name."""
+    if isinstance(given, str) and given in (names or ()):
+        return (names or ()).index(given)
+    if isinstance(given, str) or not is_whole(given, 0) or given >= count:
+        known = f"the names are {', '.join(names)}" if names else f"give its number, 0 ... {count - 1}"
+        raise ValueError(f"until: the problem has no {kind} {given!r}; {known}")
+    return int(given)
+
+
 class Stop(NamedTuple):
-    """On which ``side`` of the surface a motion is, -1 or 1, 0 while that is unknown; the ``time`` at which it has stopped, infinity before."""
+    """On which ``side`` of the surface a motion is, -1 or 1, 0 while that is unknown; the ``time`` at which it has stopped, infinity before;
+    and, where it is not to end at the first, how many changes or impacts are ``left``, the one that ends it included."""
 
     side: Array
     time: Array
+    left: Array | None = None
 
     @property
     def stopped(self) -> Array:
@@ -83,21 +151,39 @@ class Stop(NamedTuple):
         """At the start of a motion, whose side is the one it goes to where it starts on the surface."""
         value, rate = frozen(until.rates(t, q, v, a, args))
         spare = NEAR_START * jnp.finfo(q.dtype).eps * (jnp.abs(t) + h)
-        return cls(jnp.sign(jnp.where(jnp.abs(value) <= spare * jnp.abs(rate), rate, value)), jnp.full_like(t, jnp.inf))
+        side = jnp.sign(jnp.where(jnp.abs(value) <= spare * jnp.abs(rate), rate, value))
+        left = None if until.number == 1 else jnp.full((), until.number, jnp.int32)
+        return cls(side, jnp.full_like(t, jnp.inf), left)
+
+    def ends(self, until: Until) -> Array:
+        """Whether a change of sign from where the motion is ends it, ()."""
+        counts = until.counts(self.side)
+        return counts if self.left is None else counts & (self.left <= 1)
 
     def after(
         self, until: Until, t: Array, q: Array, v: Array, args: Any, sight: Sight, stops: Array, struck: Array
     ) -> Stop:
-        """Behind a trial that ended at time t, on the surface if it ``stops`` there; an impact that ``struck`` may jump through the surface."""
+        """Behind a trial that ended at time t, on the surface if it ``stops`` there; contacts that ``struck`` (m,) may jump through the surface."""
         side = jnp.sign(frozen(until.value(t, q, v, args)))
+        crossed = sight.after[0] < 0
         # where the trial has crossed it the way that does not count, the impact begins on the other side
-        before = jnp.where(sight.after[0] < 0, -self.side, self.side)
-        stops = stops | (struck & until.counts(before) & (side * before < 0))
-        return Stop(jnp.where(side != 0, side, self.side), jnp.where(stops, t, self.time))
+        before = jnp.where(crossed, -self.side, self.side)
+        jumps = jnp.any(struck) & until.counts(before) & (side * before < 0)
+        left = self.left
+        if left is None:
+            stops = stops | jumps
+        elif until.contact is not None:
+            left = left - struck[until.contact].astype(jnp.int32)
+        else:
+            # changes on the way are counted, and not sought: a trial is split where it would change sign twice
+            passed = left - (crossed & until.counts(self.side)).astype(jnp.int32)
+            left = passed - jumps.astype(jnp.int32)
+            stops = stops | (jumps & (passed <= 1))
+        return Stop(jnp.where(side != 0, side, self.side), jnp.where(stops, t, self.time), left)
 
 
 def seek(
-    until: Until, side: Array, search: Search, verdict: Verdict, trial: Trial, s: Array, shortest: Array
+    until: Until, stop: Stop, search: Search, verdict: Verdict, trial: Trial, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
     """The verdict on a trial of length s, which may lead to the surface, and whether the motion ends with it.
 
@@ -109,7 +195,7 @@ def seek(
     gap, gap_rate = trial.after
     impact = -jnp.sum(jnp.where(verdict.impact, gap / jnp.where(verdict.impact, gap_rate, 1), 0))
     seeking = search.sought == STOP
-    ends, counts = verdict.accepted & ~seeking, until.counts(side)
+    ends, counts = verdict.accepted & ~seeking, stop.ends(until)
     # what is met together with the surface, or as it should be, does not come before it
     spare = jnp.where(struck, TOGETHER * search.substep, shortest)
     begins = ends & counts & (value + impact * rate <= spare * jnp.maximum(-rate, 0))

@@ -1,0 +1,62 @@
+"""Gaps, their rates and their free accelerations at states of motions."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+
+from ..mechanics.linearisation import Metric, acceleration, gap_derivatives, linearise
+from ..mechanics.problem import Problem
+from ..simulation.canonical_arrays import leaf_axes
+from .listed_pairs import over_rows
+
+
+def free_motion(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> tuple[Array, Array, Array]:
+    """Gaps (m,), their rates and their free accelerations at a state."""
+    metric = Metric.at(problem, q, args, t)
+    contacts = linearise(problem, metric, t, q, args)
+    gap_velocity, turning = gap_derivatives(problem, t, q, v, args)
+    return contacts.gap, gap_velocity, contacts.velocity(acceleration(problem, metric, t, q, v, args)) + turning
+
+
+def gaps_at(
+    problem: Problem,
+    t: np.ndarray,
+    q: np.ndarray,
+    v: np.ndarray,
+    args: Any,
+    args_axes: Any,
+    lane: np.ndarray,
+    contact: np.ndarray,
+) -> tuple[np.ndarray, ...]:
+    """Gap of a contact, its rate and its free acceleration (n,) at states of lanes (n,)."""
+    n = len(lane)
+    if n == 0:
+        return (np.zeros(0),) * 3
+    # few sizes, few compilations
+    size = 1 << (n - 1).bit_length()
+    t, q, v, lane, contact = (np.concatenate([x, np.repeat(x[:1], size - n, axis=0)]) for x in (t, q, v, lane, contact))
+    leaves, structure = jax.tree.flatten(args)
+    axes = leaf_axes(args, args_axes)
+    some = tuple(x if axis is None else np.asarray(x)[lane] for x, axis in zip(leaves, axes, strict=True))
+    found = _look(problem, t, q, v, contact, some, axes, structure)
+    return tuple(np.asarray(x)[:n] for x in found)
+
+
+@partial(jax.jit, static_argnames=("axes", "structure"))
+def _look(
+    problem: Problem, t: Array, q: Array, v: Array, which: Array, leaves: tuple[Any, ...], axes: Any, structure: Any
+) -> tuple[Array, Array, Array]:
+    def one(t: Array, q: Array, v: Array, which: Array, *own: Any) -> tuple[Array, Array, Array]:
+        mine = iter(own)
+        leaves_of_lane = [next(mine) if axis == 0 else x for x, axis in zip(leaves, axes, strict=True)]
+        args = jax.tree.unflatten(structure, leaves_of_lane)
+        gap, gap_velocity, free = free_motion(problem, t, q, v, args)
+        return gap[which], gap_velocity[which], free[which]
+
+    carried = [x for x, axis in zip(leaves, axes, strict=True) if axis == 0]
+    return over_rows(problem, one)(t, q, v, which, *carried)

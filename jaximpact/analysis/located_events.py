@@ -1,0 +1,95 @@
+"""Impacts and releases between two rows of a solution, located once more by a scheme that tells of its events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jax import Array
+
+from ..mechanics.problem import Problem
+from ..mechanics.schemes import EventDriven
+from ..mechanics.schemes.base import Scheme
+from ..mechanics.schemes.stops import Until
+from ..results.save import Events
+from .default_scheme import ORBIT
+from .gap_states import free_motion, gaps_at
+from .restarts import run_between
+
+SEVERAL = 4  # impacts up to a row that are located one by one
+NEAR = 1e-6  # of the time between two rows: an impact met as near to the first is no other one
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Motions of a problem that are begun again at ``rows``, t (B, k), q and v (B, k, d), of a batch with these args."""
+
+    problem: Problem
+    scheme: Scheme | None
+    rows: tuple[np.ndarray, np.ndarray, np.ndarray]
+    args: Any
+    args_axes: Any
+
+    def run(self, lane: np.ndarray, row: np.ndarray, t1: np.ndarray, e: np.ndarray | None, **options: Any) -> Any:
+        """Runs from rows (n,) of lanes (n,) to times t1 (n,)."""
+        scheme = EventDriven(ORBIT, ORBIT) if self.scheme is None else self.scheme
+        return run_between(self.problem, scheme, self.rows, lane, row, t1, self.args, self.args_axes, e, **options)
+
+    def impacts(
+        self, lane: np.ndarray, row: np.ndarray, contact: np.ndarray, e: np.ndarray | None
+    ) -> tuple[np.ndarray, ...]:
+        """Of impacts (n,) between a row and the next: whether it is the only one of its contact there, its time, and the gap velocities before
+        and after it."""
+        t = self.rows[0]
+        # from a row earlier: an impact may be met at the row itself
+        events = self.run(lane, np.maximum(row - 1, 0), t[lane, row + 1], e, save=Events(impacts=SEVERAL)).events
+        begin = t[lane, row] - NEAR * (t[lane, row + 1] - t[lane, row])
+        mine = (np.asarray(events.contact) == contact[:, None]) & (np.asarray(events.t) >= begin[:, None])
+        place, entry = np.arange(len(lane)), np.argmax(mine, axis=1)
+        known = (np.sum(mine, axis=1) == 1) & (np.asarray(events.count) <= SEVERAL)
+        # where there is none the numbers are those of the row, to be ignored
+        at, where, *speeds = (
+            np.where(known.reshape(-1, *[1] * (old.ndim - 2)), np.asarray(x)[place, entry], old[lane, row])
+            for x, old in zip(
+                (events.t, events.q, events.before, events.after), (*self.rows, self.rows[2]), strict=True
+            )
+        )
+        before, after = (
+            gaps_at(self.problem, at, where, x, self.args, self.args_axes, lane, contact)[1] for x in speeds
+        )
+        return known, at, before, after
+
+    def releases(
+        self,
+        lane: np.ndarray,
+        row: np.ndarray,
+        contact: np.ndarray,
+        e: np.ndarray | None,
+        known: np.ndarray,
+        times: np.ndarray,
+    ) -> np.ndarray:
+        """Times (n,) at which contacts that last alone let go between a row and the next, where the gap's free acceleration becomes positive; where
+        that is not ``known``, or not found, the ``times`` given."""
+        found, t = times.copy(), self.rows[0]
+        for one in np.unique(contact[known]):
+            which = np.flatnonzero(known & (contact == one))
+            ends = lane[which], row[which]
+            run = self.run(
+                ends[0], np.maximum(ends[1] - 1, 0), t[ends[0], ends[1] + 1], None if e is None else e[which],
+                until=Until(FreeAcceleration(self.problem, int(one)), 1),
+            )  # fmt: skip
+            met = np.asarray(run.stopped) & ~np.asarray(run.failed)
+            found[which[met]] = np.asarray(run.t)[met, -1]
+        return found
+
+
+@dataclass(frozen=True)
+class FreeAcceleration:
+    """The acceleration of a contact's gap without contact forces, negative while it is pressed, as a surface."""
+
+    problem: Problem
+    contact: int
+
+    def __call__(self, t: Array, q: Array, v: Array, args: Any) -> Array:
+        return free_motion(self.problem, t, q, v, args)[2][self.contact]
