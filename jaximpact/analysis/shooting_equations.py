@@ -26,6 +26,7 @@ from jax import Array
 from ..jaxtools.jaxpr_tools import varying_outputs
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
+from ..mechanics.schemes.joints import put_on_joints
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
 from .stroboscopic_map import admissible, blocks, eigenvalues, jacobians
@@ -60,13 +61,18 @@ class Closing:
         return np.concatenate(parts, axis=1)
 
     def at(self, lanes: Lanes, y: np.ndarray) -> Lanes:
-        """The motions that start from given unknowns: states and, with a surface, periods."""
+        """The motions that start from given unknowns: states, or the nearest ones on the joints, and, with a surface, periods."""
         d = lanes.motion.q0.shape[-1]
         numbers: dict[str, Any] = {"q0": y[:, :d], "v0": y[:, d : 2 * d]}
         if self.surface is not None:
             t0 = np.asarray(lanes.motion.t0, y.dtype)
             numbers |= {"t1": t0 + y[:, -1], "h": y[:, -1] / lanes.motion.steps.astype(y.dtype)}
-        return lanes.replace(**numbers)
+        moved = lanes.replace(**numbers)
+        if self.program.problem.joints is None:
+            return moved
+        starts = moved.only("q0", "v0", "t0", "args")
+        q, v = _on_joints(self.program.problem, starts.motion, starts.axes)
+        return moved.replace(q0=np.asarray(q), v0=np.asarray(v))
 
     def can_start(self, lanes: Lanes, y: np.ndarray) -> np.ndarray:
         """Whether a motion can start from each vector of unknowns (B,), its period being near the one in ``lanes``."""
@@ -132,6 +138,21 @@ class Closing:
         """Floquet multipliers by decreasing modulus: (B, 2d), or (B, 2d - 1) with a surface."""
         found = eigenvalues(monodromy)
         return found if self.surface is None else found[:, :-1]
+
+
+@partial(jax.jit, static_argnames="axes")
+def _on_joints(problem: Problem, motion: Motion, axes: tuple) -> tuple[Array, Array]:
+    """Positions and velocities (B, d) on the joints, beside those of the motions."""
+
+    def one(motion: Motion) -> tuple[Array, Array]:
+        q = motion.q0
+        # a step of Newton's method on the orbit may lead farther away than a step of a motion
+        for _ in range(2):
+            found = put_on_joints(problem, motion.t0, q, None, jnp.zeros_like(q), None, motion.args)
+            q = found.q
+        return q, found.velocity(motion.v0)
+
+    return jax.vmap(one, in_axes=(Lanes(motion, axes, 0).in_axes,))(motion)
 
 
 @partial(jax.jit, static_argnames=("surface", "axes"))

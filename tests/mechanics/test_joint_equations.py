@@ -176,6 +176,31 @@ def test_files_tables_and_interpolation_take_what_is_told_of_joints(tmp_path):
     np.testing.assert_allclose(middle[0], found.joint_impulse[2:4].mean(axis=0), rtol=1e-12)
 
 
+@pytest.mark.slow
+def test_a_periodic_orbit_on_joints_has_the_multipliers_by_angle_and_zeros():
+    """A pendulum shaken against a wall at x = -.1, settled from rest."""
+    shaken = lambda t, q, v, args: jnp.stack([3 * jnp.cos(3 * t), -G]) - 0.3 * v
+    place = lambda p: jnp.concatenate([jnp.sin(p), -jnp.cos(p)])
+
+    def along(t, p, w, args):
+        q, v = jax.jvp(place, (p,), (w,))
+        return jax.vjp(place, p)[1](shaken(t, q, v, args))[0]
+
+    wall = lambda t, q, args: q[:1] + 0.1
+    rods = ji.Problem(shaken, wall, restitution=0.6, joints=lambda t, q, args: (q @ q - 1)[None])
+    angles = ji.Problem(along, lambda t, p, args: wall(t, place(p), args), restitution=0.6)
+    period, options = 2 * np.pi / 3, {"steps": 200, "scheme": ji.EventCorrected()}
+    settled = ji.solve(angles, [0.3], [0.0], t1=40 * period, h=period / 200, scheme=ji.EventCorrected(), save="final")
+    p, w = settled.q[-1], settled.v[-1]
+    right = ji.analysis.periodic_orbit(angles, p, w, period=period, **options)
+    found = ji.analysis.periodic_orbit(rods, *jax.jvp(place, (p,), (w,)), period=period, **options)
+    assert found.converged and found.status == 0
+    # of second order, as two discretisations of one motion differ
+    np.testing.assert_allclose(found.multipliers[:2], right.multipliers, atol=5e-4)
+    np.testing.assert_allclose(found.multipliers[2:], 0, atol=1e-12)
+    np.testing.assert_allclose(found.q, place(right.q), atol=1e-4)
+
+
 # two rods in a chain, whose tip is blown onto a wall, slides along it and is held; and by their angles
 
 
