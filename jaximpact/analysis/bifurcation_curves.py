@@ -141,6 +141,10 @@ def continue_curve(
     """
     scheme, steps = choose_scheme(problem, scheme, steps, ORBIT)
     check_choice("kind", kind, KINDS)
+    if problem.joints is not None:
+        raise ValueError(
+            "continue_curve varies each coordinate by itself, which joints do not allow: state the system in coordinates without joints"
+        )
     check_counts(points=points, cycles=cycles)
     if np.ndim(q0) != 1 or np.ndim(v0) != 1:
         raise ValueError(

@@ -234,7 +234,7 @@ def poincare_section(
         skip: passages before those, the transient.
         phase: part of the period, in [0, 1), at which the motion starts.
         scheme: by default `EventDriven(1e-10, 1e-10)`, and where ``steps`` are given `EventCorrected()` or `MoreauJean()`: a state
-            of theirs is all that the next step needs. With `EventDriven` passages are as accurate as the motion; its steps, by default 200 in a
+            of theirs is all that the next step needs. With `EventDriven` passages are as accurate as the motion; its steps, by default 100 in a
             period, are the rows between which they are told apart.
         progress: show a progress bar, as in `ensemble`.
 

@@ -16,7 +16,7 @@ SECTION = 1e-10  # tolerance of exponents and sections, of motions of many perio
 PICTURE = (
     1e-7  # of basins and maps, where motions are told apart at 1e-5: at order 5 as fast as the steps that these take
 )
-ROWS = 200  # of a period between which passages and impacts are told apart
+ROWS = 100  # of a period between which passages and impacts are told apart
 
 
 def choose_scheme(problem: Problem, scheme: Any, steps: Any, tolerance: float, rows: int = 1) -> tuple[Scheme, int]:

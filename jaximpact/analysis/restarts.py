@@ -95,7 +95,10 @@ def recomputed(
         at_row[:, None], getattr(batch, name)[lane, row], np.asarray(getattr(run, name))[:, -1]
     )
     state: dict[str, Any] = {name: pick(name) for name in ("q", "v", "z")}
-    state["impulse"] = np.where(at_row[:, None], 0, np.asarray(run.impulse)[:, -1]) + batch.impulse[lane, row]
+    for name in ("impulse", "joint_impulse"):
+        if getattr(batch, name) is not None:
+            gained = np.asarray(getattr(run, name))[:, -1]
+            state[name] = np.where(at_row[:, None], 0, gained) + getattr(batch, name)[lane, row]
     state = {name: x.reshape(*lead, k, *x.shape[1:]) for name, x in state.items()}
     status = np.bitwise_or.reduce(np.where(at_row, 0, np.asarray(run.status)).reshape(lanes, k), axis=1)
     status = (batch.status | status).reshape(lead).astype(batch.status.dtype)
@@ -122,8 +125,10 @@ def _recomputed_one(problem: Problem, scheme: Scheme, solution: Solution, t: Any
         run = solve(
             problem, solution.q[row], solution.v[row], t0=solution.t[row], t1=t, steps=1, args=args, e=e, scheme=scheme, save="final"
         )  # fmt: skip
-        return run.q[-1], run.v[-1], run.z[-1], run.impulse[-1] + solution.impulse[row]
+        before = solution.joint_impulse
+        held = None if before is None or run.joint_impulse is None else run.joint_impulse[-1] + before[row]
+        return run.q[-1], run.v[-1], run.z[-1], run.impulse[-1] + solution.impulse[row], held
 
-    q, v, z, impulse = jax.vmap(one)(times, row)
+    q, v, z, impulse, held = jax.vmap(one)(times, row)
     origin = replace(solution.origin, every_step=False)
-    return replace(solution, t=times, q=q, v=v, z=z, impulse=impulse, energy=None, origin=origin)
+    return replace(solution, t=times, q=q, v=v, z=z, impulse=impulse, joint_impulse=held, energy=None, origin=origin)

@@ -204,7 +204,7 @@ def impact_section(
 
     Args:
         scheme: as in `stroboscopic`, or `MoreauJean()`: a state of theirs is all that the next step needs. With `MoreauJean` a position
-            inside a wall is moved onto it, by O(h). With `EventDriven` impacts are as accurate as the motion; its steps, by default 200 in a
+            inside a wall is moved onto it, by O(h). With `EventDriven` impacts are as accurate as the motion; its steps, by default 100 in a
             period, are the rows between which they are told apart.
         others: as in `stroboscopic`.
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_continuation import doubling_frequency
+from test_continuation import amplitude, doubling_frequency
 from test_orbits import SHAW_HOLMES, arguments, by_modulus_and_phase, closed_form
 
 import jaximpact as ji
@@ -79,6 +79,7 @@ def test_a_branch_locates_a_period_doubling_to_ten_digits():
     assert abs(event.parameter - doubling_frequency()) < 1e-10
 
 
+@pytest.mark.slow
 def test_a_diagram_and_basins_need_no_steps():
     diagram = analysis.bifurcation(SHAW_HOLMES, Q, V, parameter="frequency", values=[W], cycles=2, **FORCED)
     np.testing.assert_allclose(diagram.q, np.full((1, 1, 2, 1), Q[0]), rtol=0, atol=1e-9)
@@ -95,3 +96,15 @@ def test_a_scheme_that_goes_by_steps_asks_for_them():
     ):
         with pytest.raises(ValueError, match="goes by steps: give steps"):
             call(SHAW_HOLMES, Q, V, **FORCED, **options)
+
+
+@pytest.mark.slow
+def test_a_branch_ends_at_the_grazing_of_the_free_vibration():
+    period = lambda args: 2 * jnp.pi / args["frequency"]
+    branch = analysis.continue_orbit(
+        SHAW_HOLMES, Q, V, parameter="wall", bounds=(-0.9, 0.1), direction=-1, **(FORCED | {"period": period})
+    )
+    event = branch.events[-1]
+    assert (branch.ended, event.kind, event.detail) == ("grazing", "grazing", "impact speed")
+    # extrapolated linearly from points within 1e-5 of it
+    assert abs(event.parameter + amplitude(W)) < 1e-8

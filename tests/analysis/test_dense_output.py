@@ -58,3 +58,18 @@ def test_a_scheme_whose_state_is_more_than_a_row_is_refused():
     motion = ji.solve(SHAW_HOLMES, Q, V, t1=1.0, steps=10, **GIVEN)
     with pytest.raises(ValueError, match="this solution is of PaoliSchatzman"):
         motion.at(0.5, SHAW_HOLMES, **GIVEN)
+
+
+@pytest.mark.slow
+def test_states_between_rows_of_a_rod_have_the_impulses_of_its_joint():
+    rod = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -9.81]), lambda t, q, args: q[:1] + 0.3, joints=lambda t, q, args: jnp.array([q @ q - 1.0]),
+        restitution=0.7,
+    )  # fmt: skip
+    start, scheme = ([np.sin(0.5), -np.cos(0.5)], [0.0, 0.0]), ji.EventDriven(1e-12, 1e-12)
+    times = np.array([0.33, 0.777, 1.5])
+    found = ji.solve(rod, *start, t1=2.0, steps=20, scheme=scheme).at(times, rod)
+    kept = ji.solve(rod, *start, t1=2.0, save=times, scheme=scheme)
+    for name in ("q", "v", "impulse", "joint_impulse"):
+        # the tolerance, over some fifty substeps
+        np.testing.assert_allclose(getattr(found, name), getattr(kept, name)[:-1], rtol=0, atol=1e-10)
