@@ -37,6 +37,7 @@ from .events import shared
 from .saltation import IMPACTS, Instant, cross_impacts, observe, solve_active_forces
 
 MEANT = 1e-3  # of the resolution of impacts: a motion that stops as near to one stops at it
+FIRM = 2  # times what the error of a gap does to the square of an impact's speed: the speed is then known to a third, and the derivative with it
 FREE, IMPACT, REBOUND, LASTING = 0, 1, 2, 3  # what a contact did in a step; REBOUND ends the impact of the step before
 
 
@@ -50,6 +51,7 @@ class Tracked(NamedTuple):
         early, late: times () by which the scheme's impacts may be early or late against the motion's.
         gap: gaps (m,) at the start of the last step.
         change: their change (m,) in the step before that.
+        aside: errors of gaps (m,) behind the latest impact, as `led_aside` says.
     """
 
     state: Any
@@ -60,13 +62,14 @@ class Tracked(NamedTuple):
     late: Array
     gap: Array
     change: Array
+    aside: Array
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
 
     def relisted(self, moved: Callable) -> Tracked:
         """See `State.relisted`."""
-        of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change")}
+        of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "aside")}
         return self._replace(state=self.state.relisted(moved), **of_contacts)
 
 
@@ -91,18 +94,19 @@ class Corrected(Wrapping):
         last = jnp.where(closed & (speed <= 0), LASTING, FREE).astype(jnp.int32)
         zero = jnp.zeros((), q0.dtype)
         gap = lax.stop_gradient(contacts.gap)
-        never = jnp.full((), -3, jnp.int32)
-        return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, jnp.zeros_like(gap)), info
+        none, never = jnp.zeros_like(gap), jnp.full((), -3, jnp.int32)
+        return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, none, none), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
-        before, last, met, latest, early, late, *_ = state
+        before, last, met, latest, early, late, *_, aside = state
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, e, args = motion.h, motion.e, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
         traits = self.traits
         middle = lax.stop_gradient(traits.phase(e) * h)
-        a = lax.stop_gradient(acceleration(problem, Metric.at(problem, q, args, t), t, q, v, args))
+        metric = Metric.at(problem, q, args, t)
+        a = lax.stop_gradient(acceleration(problem, metric, t, q, v, args))
         t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
         here = observe(problem, h, t_mid, q_mid, v_mid, args)
 
@@ -145,7 +149,9 @@ class Corrected(Wrapping):
         missed, gap, change = near_misses(problem, traits, motion, state)
         zeno = lasting & ~lasted & met & (e > 0)
         touched = (
-            (reacting & (last == FREE) & ~zeno) | weak_impacts(traits, here, impact, met, since) | (missed & ~active)
+            (reacting & (last == FREE) & ~zeno)
+            | weak_impacts(traits, here, impact, met, since, aside)
+            | (missed & ~active)
         )
         # of a joint one side takes over from the other, or stays
         grazing = touched & ~beside_in_joints(here.contacts, q, active | lasted)
@@ -162,8 +168,9 @@ class Corrected(Wrapping):
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         # what an impulse turns is no miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
-        early, late = lax.stop_gradient((early, late))
-        tracked = Tracked(new, last.astype(jnp.int32), met | impact, latest, early, late, gap, change)
+        aside = jnp.where(crossed, led_aside(h, metric, here.contacts, v_mid, salted.v), aside)
+        early, late, aside = lax.stop_gradient((early, late, aside))
+        tracked = Tracked(new, last.astype(jnp.int32), met | impact, latest, early, late, gap, change, aside)
         return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
@@ -242,13 +249,24 @@ def gap_errors(traits: Traits, flight: Array, threshold: Array) -> Array:
     return 0.125 * traits.steps**2 * flight * threshold
 
 
-def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array) -> Array:
-    """Mask of impacts (m,) so slow that they may be due to the error of the gap after a ``flight`` () since the impact before.
+def led_aside(h: Array, metric: Metric, contacts: Contacts, before: Array, after: Array) -> Array:
+    """Errors (m,) of gaps behind an impact, a step late, that turns a velocity ``before`` (d,) into the one ``after``.
+
+    A displacement along the new velocity is a delay, with which the same is met; what is across it leads elsewhere.
+    """
+    jump, square = lax.stop_gradient((after - before, after @ metric.times(after)))
+    along = jump @ metric.times(after) / jnp.where(square > 0, square, 1)
+    return h * contacts.velocity_terms(jump - along * after)
+
+
+def weak_impacts(traits: Traits, here: Instant, impact: Array, met: Array, flight: Array, aside: Array) -> Array:
+    """Mask of impacts (m,) whose speed is not known, for the error of the gap after a ``flight`` () since the impact before, and ``aside`` (m,).
 
     Excepts contacts that had that impact (``met``) and fall back: their impact is early or late, but is one.
     """
     speed, pull = -here.gap_velocity, jnp.abs(here.gap_acceleration)
-    weak = impact & (speed**2 <= 2 * pull * gap_errors(traits, flight, here.threshold))
+    errors = gap_errors(traits, flight, here.threshold) + aside
+    weak = impact & (speed**2 <= FIRM * 2 * pull * errors)
     return weak & ~(met & (flight * pull <= 2 * (speed + here.threshold)))
 
 
@@ -263,7 +281,7 @@ def near_misses(problem: Problem, traits: Traits, motion: Motion, state: Tracked
     # the threshold, 2 h times the acceleration, over h
     turn = 2 * (change - state.change)
     steps = jnp.where(state.latest >= 0, state.n - state.latest, 0).astype(gap.dtype)
-    near = state.gap <= turn + gap_errors(traits, steps, turn)
+    near = state.gap <= turn + gap_errors(traits, steps, turn) + state.aside
     missed = (state.change < 0) & (change >= 0) & near
     return missed, gap, change
 
