@@ -30,7 +30,7 @@ def derivatives(problem, q0, v0, wrt, **options):
 # crossings
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_force_that_jumps_where_the_motion_passes(steps):
     """On t > 1/v0 the motion is (t1 - 1/v0) v0 - (t1 - 1/v0)^2 / 2; in three steps it passes at a row. Before: dq/dq0 = 1, dv/dq0 = 0, not trusted."""
     value, dq, dv, status = derivatives(STEP, [-1.0], [1.0], ("q0", "v0"), t1=1.5, steps=steps)
@@ -49,25 +49,33 @@ def test_a_force_that_jumps_at_a_time_in_args():
     assert status == 0
 
 
+def passed(x):
+    """Exact place of `STEP` at t = 1.5 from (q0, v0)."""
+    rest = 1.5 + x[0] / x[1]
+    return rest * x[1] - 0.5 * rest**2
+
+
+def place(x, scheme=SCHEME):
+    return ji.solve(STEP, x[:1], x[1:], t1=1.5, steps=1, scheme=scheme, save="final").q[-1, 0]
+
+
 def test_second_derivatives_across_a_jump():
-    """By the closed form of the motion; reverse mode too, in a bounded number of trials."""
-
-    def exact(x):
-        rest = 1.5 + x[0] / x[1]
-        return rest * x[1] - 0.5 * rest**2
-
-    def final(x):
-        scheme = ji.EventDriven(trials=40)
-        return ji.solve(STEP, x[:1], x[1:], t1=1.5, steps=1, scheme=scheme, save="final").q[-1, 0]
-
     x = jnp.array([-0.9, 1.1])
-    np.testing.assert_allclose(jax.grad(final)(x), jax.grad(exact)(x), atol=1e-12)
-    np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(final))(x), jax.hessian(exact)(x), atol=1e-10)
+    np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(place))(x), jax.hessian(passed)(x), atol=1e-10)
 
 
-@pytest.mark.parametrize("rtol", [1e-6, 1e-9, pytest.param(1e-12, marks=pytest.mark.slow)])
+@pytest.mark.slow
+def test_reverse_mode_across_a_jump():
+    """In a bounded number of trials."""
+    x = jnp.array([-0.9, 1.1])
+    np.testing.assert_allclose(
+        jax.grad(lambda x: place(x, ji.EventDriven(trials=40)))(x), jax.grad(passed)(x), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("rtol", [1e-9, *(pytest.param(x, marks=pytest.mark.slow) for x in (1e-6, 1e-12))])
 def test_order_is_kept_across_kinks(rtol):
-    """A spring that is four times as stiff on one side: of period 3 pi / 2; v = q = 0.5 an eighth of the stiff period behind the start."""
+    """A spring that is four times as stiff on one side: of period 3 pi / 2; here an eighth of the stiff spring's period behind the start."""
     scheme = ji.EventDriven(rtol=rtol, atol=rtol)
     t1 = 5 * 1.5 * np.pi + np.pi / 8
     found = ji.solve(HALVES, [0.0], [1.0], t1=t1, steps=4, scheme=scheme, save="final", sensitivity="corrected")
@@ -164,6 +172,7 @@ def test_a_mass_on_a_belt_slips_and_sticks(execution):
     np.testing.assert_allclose([-dq["v0"], dq["args"]["belt"]], slopes, rtol=0, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_blocks_that_stop_one_after_the_other():
     """Each coordinate has its own border; a mass matrix couples them: M v = M v0 - f t until the first stops, which then holds with less."""
     mass = jnp.array([[2.0, 0.5], [0.5, 1.0]])
@@ -179,6 +188,7 @@ def test_blocks_that_stop_one_after_the_other():
     np.testing.assert_allclose(found.v[-1], 0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_friction_on_a_slope_in_contact():
     """A block that is pushed up a slope of a floor, with a friction that does not hold it there: it turns and slides down."""
     slope, mu = 0.6, 0.2

@@ -6,6 +6,8 @@ gap rate, of a release by regula falsi on the push of the contact that lets go. 
 base: events are found to the order of the method, the method is written once, and lanes of a vector do not wait for each
 other's searches.
 
+A force or mass that jumps or kinks is taken piece by piece (`pieces`), and the borders of pieces are events too (`borders`).
+
 The lengths of trials are constants for differentiation; where an impact is found, one last correction by Newton, zero in value but for
 what the search has left, carries the derivative of its time: first and second derivatives are those of the motion.
 
@@ -106,7 +108,7 @@ class EventDriven(Scheme):
         rtol, atol: error of a substep in positions, velocities, gaps and impulses x: atol + rtol |x|, of the numbers as they are stated.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
         trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
-        jumps: whether substeps look for jumps of the force, of which the status of derivatives tells; runs for values alone never do.
+        jumps: whether substeps look for jumps that are not located, of which the status of derivatives tells; runs for values alone never do.
     """
 
     rtol: float = 1e-9
