@@ -14,7 +14,7 @@ from jax import Array, lax
 
 from .linearisation import drift, jacobian
 from .problem import Problem
-from .switches import Crossing, Sides, Switches, crossing, differ, force_switches, gap_switches
+from .switches import Crossing, Sides, Switches, crossing, depends_on_path, differ, force_switches, gap_switches
 
 NEAR = 16  # widths of what brackets a switch, over which a function of one side is compared with its change across it
 SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were fitted together, matters to no derivative
@@ -23,10 +23,10 @@ SLIGHT = 1e-6  # of a function's size: a jump below it, as of pieces that were f
 def path_jumped(
     problem: Problem, touching: Array, start: tuple[Array, Array, Array], end: tuple[Array, Array, Array], args: Any
 ) -> Array | None:
-    """Whether the force, the mass, or the rate of a gap that is ``touching`` (m,) jumps on a straight way between two (t, q, v), at a
-    place that depends on data, (); None where nothing can."""
+    """Whether the force, the mass, or the rate of a gap that is ``touching`` (m,) jumps on a straight way between two (t, q, v), (); None where
+    nothing can."""
     t, q, v = start
-    of_force, of_gaps = force_switches(problem, t, q, v, args), gap_switches(problem, t, q, args)
+    of_force, of_gaps = force_switches(problem, t, q, v, args, depends_on_path), gap_switches(problem, t, q, args)
     found = []
     if of_force is not None:
         found.append(jumped(of_force, start, end, (args,), size_of_values))

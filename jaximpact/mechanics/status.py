@@ -75,7 +75,8 @@ CAUSES = {
     "where they were evaluated (sqrt or a norm at zero); write them so that they are",
     Status.DERIVATIVE_JUMP: "(derivatives only) the force, the mass or the velocity of a gap in contact jumped on the way (a comparison, sign, "
     "floor or table on t, q or v, or a friction that turns round within a step): the time of the jump varies with the data, which this "
-    "derivative leaves out; make it continuous over a few steps, or take differences of motions",
+    "derivative leaves out; take EventDriven, which locates jumps of force and mass, unless the motion only touches one, or has one at t0 or t1; or make it "
+    "continuous over a few steps",
     Status.IMPULSES_COUPLED: "(remark) with restitution, contacts that are not orthogonal carried impulses in one step: at such a "
     "corner the motion is not continuous in its data, and another scheme or step may give another one, as legitimate; of "
     "bodies at rest it says nothing",

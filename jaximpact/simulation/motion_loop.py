@@ -189,7 +189,7 @@ class MotionLoop:
 
     def with_jump_status(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """Adds DERIVATIVE_JUMP to the account if a force, mass or gap velocity jumped in the step."""
-        if not self.tells_jumps or (self.scheme.traits.tells_jumps and not self.program.clock):
+        if not self.tells_jumps or self.scheme.traits.tells_jumps:
             return account
         (old, old_row), (new, row) = before, after
         impulses = old_row.impulse, row.impulse

@@ -376,24 +376,18 @@ def test_sections_of_a_sweep():
     assert len(basins.attractors) == 1
 
 
-@pytest.mark.parametrize(
-    ("force", "told"),
-    [
-        (lambda q, v: jnp.where(jnp.abs(q) < 0.5, 1.0, 0.0), True),
-        (lambda q, v: jnp.maximum(0.5 - jnp.abs(q), 0.0), False),
-    ],
-    ids=["jump", "kink"],
-)
-def test_forces_that_jump_between_two_rows_are_told(force, told):
-    """In again and out again: a step from row to row sees neither, the substeps do; a force with a kink is none that jumps."""
-    problem = ji.Problem(lambda t, q, v, args: force(q, v))
-    options = {"t1": 3.0, "steps": 1, "scheme": SCHEME, "save": "final"}
-    found = ji.solve(problem, [-1.0], [1.0], sensitivity="corrected", **options)
-    assert bool(int(found.status) & int(Status.DERIVATIVE_JUMP)) == told
-    # on [-1/2, 1/2] the force does the work 1, or 1/4
-    speed = np.sqrt(1 + 2 * (1.0 if told else 0.25))
-    assert found.v[-1, 0] == pytest.approx(speed, abs=1e-6)
-    assert ji.solve(problem, [-1.0], [1.0], **options).status == 0
+def test_forces_that_jump_between_two_rows_are_located():
+    """In again and out again: a step from row to row sees neither, the substeps end there; a force with a kink alike."""
+    for force, work in (
+        (lambda q: jnp.where(jnp.abs(q) < 0.5, 1.0, 0.0), 1.0),
+        (lambda q: jnp.maximum(0.5 - jnp.abs(q), 0.0), 0.25),
+    ):
+        problem = ji.Problem(lambda t, q, v, args, force=force: force(q))
+        options = {"t1": 3.0, "steps": 1, "scheme": SCHEME, "save": "final"}
+        found = ji.solve(problem, [-1.0], [1.0], sensitivity="corrected", **options)
+        assert found.status == 0 and found.iterations < 60
+        # on [-1/2, 1/2] the force does the work 1, or 1/4
+        assert found.v[-1, 0] == pytest.approx(np.sqrt(1 + 2 * work), abs=1e-9)
 
 
 def test_between_rows():

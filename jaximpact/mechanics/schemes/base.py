@@ -136,7 +136,7 @@ class Traits(NamedTuple):
         damping: whether the force is explicit in the velocity too.
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
         reverse: whether reverse mode goes through a step.
-        tells_jumps: whether a step tells of DERIVATIVE_JUMP itself, but for jumps at times that no number of the motion moves.
+        tells_jumps: whether a step tells of DERIVATIVE_JUMP itself.
         joints: whether steps keep the problem's joints: those of others are refused.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
             is as near the motion's and costs less. By default itself.

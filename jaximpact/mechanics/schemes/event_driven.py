@@ -6,6 +6,8 @@ gap rate, of a release by regula falsi on the push of the contact that lets go. 
 base: events are found to the order of the method, the method is written once, and lanes of a vector do not wait for each
 other's searches.
 
+A force or mass that jumps or kinks is taken piece by piece (`pieces`), and the borders of pieces are events too (`borders`).
+
 The lengths of trials are constants for differentiation; where an impact is found, one last correction by Newton, zero in value but for
 what the search has left, carries the derivative of its time: first and second derivatives are those of the motion.
 
@@ -16,7 +18,6 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -29,18 +30,21 @@ from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import forward_only
 from ..contact.laws import ContactLaw
 from ..jump_search import path_jumped
-from ..linearisation import Contacts, Metric, acceleration, closure, lengths, linearise
+from ..linearisation import Metric, acceleration, closure, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, JointInfo, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
-from .events import Event, View, collide, lasting_at_end, noise, persisting
+from .bases import TERMS, at_impact, base_at, joined, late
+from .borders import Settled, border_status, meet_border, seek_border, settled
+from .events import Event, collide, lasting_at_end
+from .pieces import Pieces, Where
 from .record import Record
 from .searches import TOGETHER, Search, Verdict, judged
-from .stops import Stop, Until, met, seek
+from .stops import Stop, Until, met, seek, watched
 from .tableau import TABLEAUS
-from .trials import Base, Tolerance, attempt, frozen, held, hold
+from .trials import Base, Hold, Tolerance, Trial, attempt, frozen, held
 
 SCANNED = 100  # trials up to which the loop over them is of fixed length, which reverse mode asks for
 NO_REVERSE = (
@@ -48,16 +52,14 @@ NO_REVERSE = (
     "as many steps as make do with that (16 to 64 trials each, else the status says TRIALS_EXHAUSTED); or forward mode, jax.jvp or jax.jacfwd"
 )
 WITHOUT_END = 1 << 20  # events that may still be located
-TERMS = 1e-3  # of a substep: the step whose span it is
 SPREAD = 1e3  # of the tolerance: by what part of a motion's time its impacts may be off
-NOTHING = 1e-3  # of the tolerance: gaps, and what pushes move or speed up in a substep, that are as good as zero
 SHORT = 16  # roundings of time, below which no substep is taken
 APPROACH = 1e-3  # of a trial's displacement: over which a gradient describes a gap
 
 
 class DrivenState(NamedTuple):
     """As `EventState`, with the time of the ``latest`` impact and the ``substep`` that the next trial begins with; and, where they are asked for, the
-    ``record`` of the first impacts and the ``stop`` of the motion."""
+    ``record`` of the first impacts, the ``stop`` of the motion, and ``where`` among the pieces of the force it is (`pieces`)."""
 
     n: Array
     q: Array
@@ -68,6 +70,7 @@ class DrivenState(NamedTuple):
     low: Array | None = None
     record: Record | None = None
     stop: Stop | None = None
+    where: Where | None = None
 
 
 class Told(NamedTuple):
@@ -105,7 +108,7 @@ class EventDriven(Scheme):
         rtol, atol: error of a substep in positions, velocities, gaps and impulses x: atol + rtol |x|, of the numbers as they are stated.
         order: 8 (Dormand and Prince, with estimates of order 5 and 3), or 5 (with one of order 4), for loose tolerances.
         trials: at most so many in a step h, beyond which the status says TRIALS_EXHAUSTED. Up to 100 of them, reverse mode is had too.
-        jumps: whether substeps look for jumps of the force, of which the status of derivatives tells; runs for values alone never do.
+        jumps: whether substeps look for jumps that are not located, of which the status of derivatives tells; runs for values alone never do.
     """
 
     rtol: float = 1e-9
@@ -151,6 +154,9 @@ class EventDriven(Scheme):
         zero = jnp.zeros((), jnp.int32)
         substep = frozen(motion.h + 0 * q0[0])
         state = DrivenState(zero, q0, v0, at.closed & ~at.outward, before(motion), substep, zero_remainder(q0))
+        pieces = Pieces.of(problem, t0, q0, v0, args)
+        if pieces is not None:
+            state = state._replace(where=pieces.start(t0, q0, v0, args))
         if self.impacts:
             state = state._replace(record=Record.empty(self.impacts, q0))
         if self.until is not None:
@@ -169,25 +175,19 @@ class EventDriven(Scheme):
     ) -> tuple[Any, Info]:
         """State at n + 1, or a time ``length`` after step n began, in (0, h]."""
         whole = motion.h if length is None else length
-        n, q, v, closed, latest, substep, low, record, stop = state
+        n, q, v, closed, latest, substep, low, record, stop, where = state
         m, start = closed.shape[0], motion.time(n)
         zero, none, of_none = jnp.zeros((), q.dtype), jnp.zeros((), jnp.int32), jnp.zeros(m, q.dtype)
         substep = frozen(jnp.minimum(substep, whole))
-        base, failure = _settled(
-            problem,
-            law,
-            start,
-            zero,
-            q,
-            v,
-            closed,
-            jnp.zeros_like(closed),
-            substep,
-            self._tolerance(q.dtype).absolute,
-            motion.args,
+        pieces = Pieces.of(problem, start, q, v, motion.args)
+        base, failure, _ = self._settled(
+            problem, law, motion, pieces, start, zero, q, v, closed, jnp.zeros_like(closed), substep, where
         )
         base = base._replace(low=low)
         search = Search(substep, substep, none, jnp.zeros(m, bool), zero, zero, zero, zero, n < 0, none)
+        if pieces is not None:
+            # the first trial, of no length, looks on which sides the motion begins
+            search = search._replace(s=jnp.where(n == 0, 0, substep), borders=jnp.zeros(pieces.count, bool))
         joints = JointInfo.none(problem, q, motion.args)
         told = Told(of_none, jnp.zeros(m, bool), zero, latest, none, failure, record, stop, joints)
 
@@ -196,7 +196,7 @@ class EventDriven(Scheme):
             sound = sound if p.told.stop is None else sound & ~p.told.stop.stopped
             return (p.base.elapsed < whole) & (p.told.trials < self.trials) & sound & (p.search.substep > 0)
 
-        turn = lambda p: self._turn(problem, law, motion, start, whole, p)
+        turn = lambda p: self._turn(problem, law, motion, pieces, start, whole, p)
         begin = Course(base, search, told)
         if self.trials > SCANNED:
             base, search, told = forward_only(lax.while_loop(continues, turn, begin), NO_REVERSE)
@@ -219,7 +219,7 @@ class EventDriven(Scheme):
             told.joints,
         )
         return DrivenState(
-            n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record, told.stop
+            n + 1, base.q, base.v, base.closed, told.latest, ending, base.low, told.record, told.stop, base.where
         ), info
 
     def _tolerance(self, dtype: Any) -> Tolerance:
@@ -228,7 +228,16 @@ class EventDriven(Scheme):
         relative, absolute = (frozen(jnp.asarray(x, dtype)) for x in (self.rtol, self.atol))
         return Tolerance(jnp.maximum(relative, rounding), jnp.maximum(absolute, rounding))
 
-    def _turn(self, problem: Problem, law: ContactLaw, motion: Motion, start: Array, whole: Array, p: Course) -> Course:
+    def _turn(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        pieces: Pieces | None,
+        start: Array,
+        whole: Array,
+        p: Course,
+    ) -> Course:
         """One trial, and what follows from it."""
         base, search, told = p
         args, t = motion.args, start + base.elapsed
@@ -236,17 +245,27 @@ class EventDriven(Scheme):
         covers = search.s >= frozen(rest) * (1 - 1e-10)
         s = jnp.where(covers, rest, search.s)
         tolerance = self._tolerance(base.q.dtype)
-        found = attempt(problem, self.order, t, base, s, tolerance, args, self._watch(told.stop, args))
+        hold = partial(held, problem) if pieces is None else pieces.hold(base.where)
+        borders = None if pieces is None else pieces.watch(*frozen((base.where, base.closed, base.slack, args)))
+        found = attempt(
+            problem, self.order, t, base, s, tolerance, args, hold, watched(self.until, told.stop, args), borders
+        )
         shortest = SHORT * jnp.finfo(s.dtype).eps * frozen(jnp.abs(t) + whole)
         known = jax.tree.map(frozen, found)
         verdict = judged(base, search, known, frozen(s), shortest, TABLEAUS[self.order].halvings)
         stops: Any = False
+        switched = None
+        if pieces is not None:
+            verdict, switched = seek_border(
+                search, verdict, known, known.borders, pieces.slid(base.where), frozen(s), shortest
+            )
         if self.until is not None and told.stop is not None:
-            verdict, stops = seek(self.until, told.stop, search, verdict, known, frozen(s), shortest)
+            sought, stops = seek(self.until, told.stop, search, verdict, known, frozen(s), shortest)
+            verdict = sought if pieces is None else jax.tree.map(partial(jnp.where, s > 0), sought, verdict)
+            stops = stops if pieces is None else stops & (s > 0)
         told = told._replace(trials=told.trials + 1)
 
         def accept() -> Course:
-            event = jnp.any(verdict.impact | verdict.loosed)
             flown = base._replace(
                 elapsed=base.elapsed + s,
                 q=found.q,
@@ -257,67 +276,136 @@ class EventDriven(Scheme):
                 low=found.low,
                 joint_force=found.joint_force,
             )
-            path = (t, base.q, base.v), (t + s, found.q, found.v)
-            jumps = path_jumped(problem, base.closed, *frozen(path), frozen(args)) if self.jumps else None
-            status = told.status if jumps is None else told.status | as_status(jumps, Status.DERIVATIVE_JUMP)
+            status = told.status | self._doubts(problem, motion, pieces, (start, whole), base, found, frozen(s), covers)
             status = status if found.joint_status is None else status | found.joint_status
-            joints = _joined(told.joints, found.joint_impulse, found.joint_residual)
+            joints = joined(told.joints, found.joint_impulse, found.joint_residual)
+            if pieces is not None and switched is not None:
+                flown, bits = meet_border(pieces, hold, switched, t + s, flown, search.substep, args)
+                status = status | bits
             if self.until is not None:
-                end = partial(met, problem, self.until, t + s, flown, search.substep, args)
+                end = partial(met, hold, self.until.value, t + s, flown, search.substep, args)
                 stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
-                joints = _late(joints, stopped.elapsed - flown.elapsed, flown)
+                joints = late(joints, stopped.elapsed - flown.elapsed, flown)
                 flown, status = stopped, status | bits
-            after, more = (
-                flown,
-                told._replace(joints=joints)._replace(impulse=told.impulse + found.impulse, status=status),
-            )
-            if base.closed.shape[0]:
-                arrive = lambda: self._arrive(problem, law, motion, t, base, flown, verdict, more)
-                after, more = lax.cond(event | jnp.any(base.closed), arrive, lambda: (flown, more))
+            more = told._replace(joints=joints, impulse=told.impulse + found.impulse, status=status)
+            after, more = self._onward(problem, law, motion, pieces, hold, t, base, flown, verdict, switched, more)
             if self.until is not None and told.stop is not None:
                 at = (start + after.elapsed, after.q, after.v)
                 # others that meet at the same instant have an impulse too
                 met_now = more.impulse > told.impulse + found.impulse
                 struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
-                more = more._replace(stop=told.stop.after(self.until, *at, args, known.sight, stops, struck))
+                stop = told.stop.after(self.until, *at, args, known.sight, stops, struck)
+                more = more._replace(
+                    stop=stop if pieces is None else jax.tree.map(partial(jnp.where, s > 0), stop, told.stop)
+                )
             ended = covers & ~jnp.any(verdict.impact)
             after = after._replace(elapsed=jnp.where(ended, whole, after.elapsed))
             left = frozen(whole - after.elapsed)
             following = verdict.search._replace(
                 s=jnp.minimum(verdict.search.substep, left), sought=search.sought * 0, turns=search.turns * 0
             )
+            if pieces is not None:
+                following = following._replace(borders=jnp.zeros_like(following.borders))
             return Course(after, following, more)
 
         return lax.cond(verdict.accepted, accept, lambda: Course(base, verdict.search, told))
 
-    def _watch(self, stop: Stop | None, args: Any) -> Callable | None:
-        """What trials see of the surface that ends the motion, positive before it is met."""
-        until = self.until
-        if stop is None or until is None:
-            return None
+    def _doubts(
+        self,
+        problem: Problem,
+        motion: Motion,
+        pieces: Pieces | None,
+        step: tuple[Array, Array],
+        base: Base,
+        found: Trial,
+        s: Array,
+        covers: Array,
+    ) -> Array:
+        """Status of derivatives across what jumped in a trial of length s: all but the borders of pieces that it ends on, and those it grazes."""
+        none = jnp.zeros((), jnp.int32)
+        if not self.jumps:
+            return none
+        (start, whole), args = step, frozen(motion.args)
+        t = start + base.elapsed
+        path = frozen(((t, base.q, base.v), (t + s, found.q, found.v)))
+        piece = problem if pieces is None else pieces.on(base.where.sides)
+        jumps = path_jumped(piece, base.closed, *path, args)
+        status = none if jumps is None else as_status(jumps, Status.DERIVATIVE_JUMP)
+        if pieces is None:
+            return status
+        off = self.resolution(motion)
+        ending = covers & (start + whole >= motion.t1 - off)
+        atol = self._tolerance(s.dtype).absolute
+        return status | border_status(
+            pieces,
+            frozen(base.where),
+            frozen(found.borders),
+            s,
+            atol,
+            jnp.where(ending, off, 0),
+            path[1],
+            base.closed,
+            args,
+        )
 
-        def watch(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
-            value, rate = until.rates(t, q, v, a, frozen(args))
-            return stop.side * value, stop.side * rate
+    def _onward(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        pieces: Pieces | None,
+        hold: Hold,
+        began: Array,
+        base: Base,
+        flown: Base,
+        verdict: Verdict,
+        switched: Array | None,
+        told: Told,
+    ) -> tuple[Base, Told]:
+        """What an accepted trial leads to, with its events."""
+        m, event = base.closed.shape[0], jnp.any(verdict.impact | verdict.loosed)
+        if m == 0 and pieces is None:
+            return flown, told
+        # the trial of no length with which a motion in pieces begins
+        begins = (frozen(flown.elapsed) <= 0) & (began <= motion.t0) & (pieces is not None)
+        turned = event if switched is None else event | jnp.any(switched) | begins
+        if m:
+            arrive = lambda: self._arrive(
+                problem, law, motion, pieces, hold, began, base, flown, verdict, switched, begins, told
+            )
+            return lax.cond(turned | jnp.any(base.closed), arrive, lambda: (flown, told))
 
-        return watch
+        def settle() -> tuple[Base, Told]:
+            t = began + (flown.elapsed - base.elapsed)
+            at = (t, flown.elapsed, flown.q, flown.v, base.closed, base.closed)
+            after, status, at_start = self._settled(
+                problem, law, motion, pieces, *at, verdict.search.substep, flown.where, switched, begins
+            )
+            status = status | jnp.where(begins, at_start, 0)
+            return after._replace(low=flown.low), told._replace(status=told.status | status)
+
+        return lax.cond(turned, settle, lambda: (flown, told))
 
     def _arrive(
         self,
         problem: Problem,
         law: ContactLaw,
         motion: Motion,
+        pieces: Pieces | None,
+        hold: Hold,
         began: Array,
         base: Base,
         flown: Base,
         verdict: Verdict,
+        switched: Array | None,
+        begins: Array,
         told: Told,
     ) -> tuple[Base, Told]:
         """At an event, or where a trial that ``began`` at a base ends with closed contacts: they go back onto their surfaces."""
         args, impact = motion.args, verdict.impact
         t = began + (flown.elapsed - base.elapsed)
         some = jnp.any(impact)
-        delay, q, v = _corrected(problem, t, flown, impact, args)
+        delay, q, v = at_impact(problem, hold, t, flown, impact, args)
         t, q, v = t + delay, jnp.where(some, q, flown.q), jnp.where(some, v, flown.v)
         event = Event.at(problem, t, q, v, args)
         metric, contacts, speed = event.metric, event.contacts, event.speed
@@ -335,19 +423,12 @@ class EventDriven(Scheme):
         )  # fmt: skip
         moved = APPROACH * frozen(flown.q - base.q)
         status = found.status | gradient_status(law, problem, metric, contacts, t, q, moved, candidates, args)
-        after, failure = _settled(
-            problem,
-            law,
-            t,
-            flown.elapsed + delay,
-            found.q,
-            found.v,
-            found.closed & ~verdict.loosed,
-            verdict.loosed,
-            substep,
-            atol,
-            args,
+        at = (t, flown.elapsed + delay, found.q, found.v, found.closed & ~verdict.loosed, verdict.loosed)
+        changed = begins | some | jnp.any(verdict.loosed | (found.closed != base.closed))
+        after, failure, at_start = self._settled(
+            problem, law, motion, pieces, *at, substep, flown.where, switched, changed
         )
+        failure = failure | jnp.where(begins, at_start, 0)
         record = told.record
         if record is not None:
             record = record.with_impacts(found.impact, t, found.q, v, found.v, found.impulse)
@@ -360,8 +441,51 @@ class EventDriven(Scheme):
             told.status | status | failure,
             record,
             told.stop,
-            _joined(_late(told.joints, delay, flown), event.joint_impulse(found.impulse)),
+            joined(late(told.joints, delay, flown), event.joint_impulse(found.impulse)),
         )
+
+    def _settled(
+        self,
+        problem: Problem,
+        law: ContactLaw,
+        motion: Motion,
+        pieces: Pieces | None,
+        t: Array,
+        elapsed: Array,
+        q: Array,
+        v: Array,
+        closed: Array,
+        loosed: Array,
+        substep: Array,
+        where: Any,
+        switched: Array | None = None,
+        changed: Array | bool = False,
+    ) -> tuple[Base, Array, Array]:
+        """The base at a state, as `base_at`; on the sides of the force ``where`` it was, unless borders were ``switched`` (k,) or something
+        else has ``changed``; and status of derivatives if the motion begins here."""
+        atol, args, none = self._tolerance(q.dtype).absolute, motion.args, jnp.zeros((), jnp.int32)
+        if pieces is None:
+            return *base_at(problem, law, t, elapsed, q, v, closed, loosed, substep, atol, args), none
+        found = Settled(where, v, none, none)
+        if switched is not None:
+            span = frozen(jnp.abs(t) + motion.h)
+            look = lambda: settled(pieces, where, t, q, v, closed, switched & pieces.slid(where), atol, span, args)
+            found = lax.cond(jnp.any(switched) | changed, look, lambda: found)
+        where, v = found.where, found.v
+        hold = pieces.hold(where)
+        if closed.shape[0] == 0:
+            a, force, push = hold(t, q, v, closed, elapsed, args)[:3]
+            base, status = Base(elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed), where=where), none
+        else:
+            local = pieces.local(where, t, q, v, closed, args)
+            base, status = base_at(local, law, t, elapsed, q, v, closed, loosed, substep, atol, args)
+            base = base._replace(where=where)
+        if len(closed) and len(pieces.steep):
+            again = lambda: hold(t, q, v, base.closed, base.slack, args)[:3]
+            a, force, push = lax.cond(jnp.any(where.slides), again, lambda: (base.a, base.force, base.push))
+            base = base._replace(a=a, force=force, push=push)
+        status = status | found.status if self.jumps else status
+        return base, status, found.at_start if self.jumps else none
 
 
 @jax.tree_util.register_dataclass
@@ -371,74 +495,3 @@ class _Observing(EventDriven):
 
     impacts: int = field(default=0, metadata={"static": True})  # type: ignore[misc]
     until: Until | None = field(default=None, metadata={"static": True})  # type: ignore[misc]
-
-
-def _joined(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
-    """What is told of joints, with one more impulse (j,) and what is left of them, ()."""
-    if told is None or impulse is None:
-        return told
-    left = told.residual if residual is None else jnp.maximum(told.residual, residual)
-    return JointInfo(told.impulse + impulse, left)
-
-
-def _late(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
-    """What is told of joints, with what they do in the ``delay`` () of an event behind a trial: nothing in value."""
-    return told if told is None else _joined(told, delay * flown.joint_force)
-
-
-def _corrected(problem: Problem, t: Array, flown: Base, impact: Array, args: Any) -> tuple[Array, Array, Array]:
-    """How much later than t the gap of the contact of an ``impact`` (m,) is zero, (), with its derivative, and q and v then, by a flow
-    of second order: next to nothing in value."""
-    q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
-    of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
-    place = lambda s: q + s * (v + 0.5 * s * a)
-
-    def newton(s: Array) -> Array:
-        path = lambda s: problem.gaps(t + s, place(s), args)
-        gap, rate = map(of_contact, jax.jvp(path, (s,), (jnp.ones_like(s),)))
-        return s - jnp.where(some & (rate < 0), gap / jnp.where(rate < 0, rate, -1), 0)
-
-    delay = newton(newton(jnp.zeros_like(t)))
-    half = 0.5 * delay
-    middle = held(problem, t + half, q + half * v, v + half * a, flown.closed, flown.slack, args)[0]
-    return delay, place(delay), v + delay * middle
-
-
-def _settled(
-    problem: Problem,
-    law: ContactLaw,
-    t: Array,
-    elapsed: Array,
-    q: Array,
-    v: Array,
-    closed: Array,
-    loosed: Array,
-    substep: Array,
-    atol: Array,
-    args: Any,
-) -> tuple[Base, Array]:
-    """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""
-    if closed.shape[0] == 0:
-        a, force, push, joint_force = held(problem, t, q, v, closed, elapsed, args)
-        slack = frozen(elapsed)
-        base = Base(elapsed, q, v, a, closed, force, push, force, force, slack, joint_force=joint_force)
-        return base, jnp.zeros((), jnp.int32)
-    view = View.at(problem, t, q, v, args)
-    contacts = view.contacts
-    allowed, slack = (
-        _rounding(contacts, q, v, view, substep) + NOTHING * atol,
-        NOTHING * atol / jnp.maximum(substep, substep**2),
-    )
-    still = frozen(noise(contacts, v, view.gap_velocity))
-    touching = frozen((contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
-    _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
-    # all that stay are held, those without a force too: one that becomes negative later is seen as such
-    a, force, push, joint_force = hold(view, stays, slack)
-    return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force), status
-
-
-def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
-    """Round-off (m,) of gaps within a substep."""
-    bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
-    found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)
-    return frozen(jnp.maximum(found, -2 * contacts.gap))

@@ -6,14 +6,14 @@ All numbers are constants for differentiation.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 
 from .trials import NEAREST, Base, Trial, first_roots, least_gaps
 
-STEPPING, IMPACT, RELEASE, STOP = 0, 1, 2, 3  # what a trial is for
+STEPPING, IMPACT, RELEASE, STOP, SWITCH = range(5)  # what a trial is for
 TURNS = 60  # of a search, which halves at worst
 TOGETHER = 1e-9  # of a substep: impacts within that time are at once
 CLOSE = 1e-5  # of a substep: what is left to an impact when one last correction is enough
@@ -22,7 +22,8 @@ SETTLED = 1e-13  # of a substep: what a search for a release may still move
 
 class Search(NamedTuple):
     """The next trial: its length s, what it is ``sought`` for, of which contacts (m,), between which times, with which values
-    there, whether all ``pushed`` at the last trial, in how many turns so far; and the ``substep`` that the tolerance allows."""
+    there, whether all ``pushed`` at the last trial, in how many turns so far; and the ``substep`` that the tolerance allows. Of pieces of
+    a force the ``borders`` (k,) that are sought."""
 
     s: Array
     substep: Array
@@ -34,6 +35,7 @@ class Search(NamedTuple):
     at_high: Array
     pushed: Array
     turns: Array
+    borders: Any = None
 
 
 class Verdict(NamedTuple):
@@ -117,14 +119,17 @@ def _newton(
     return (search.sought == IMPACT) & small, contact, improved
 
 
-def bracketed(search: Search, s: Array, correction: Array, beyond: Array, shortest: Array) -> tuple[Array, _Newton]:
-    """Of a search by Newton's method for the next ``correction`` of s, which is ``beyond`` the root or not: whether it ends, and how it goes on."""
+def bracketed(
+    search: Search, s: Array, correction: Array, beyond: Array, shortest: Array, close: Array | float = CLOSE
+) -> tuple[Array, _Newton]:
+    """Of a search by Newton's method for the next ``correction`` of s, which is ``beyond`` the root or not: whether it ends, as ``close`` to the
+    root as that part of a substep, and how it goes on."""
     low, high = jnp.where(beyond, search.low, s), jnp.where(beyond, s, search.high)
     found, spare = s + correction, NEAREST * search.high
     # a correction may leave the bracket by rounding: that is no reason to halve it
     inside = (found >= low - spare) & (found <= high + spare)
     following = jnp.where(inside, jnp.clip(found, low, high), 0.5 * (low + high))
-    small = (jnp.abs(correction) <= CLOSE * search.substep) | (high - low <= shortest) | (search.turns >= TURNS)
+    small = (jnp.abs(correction) <= close * search.substep) | (high - low <= shortest) | (search.turns >= TURNS)
     return small, _Newton(following, low, high)
 
 

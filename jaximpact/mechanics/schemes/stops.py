@@ -18,7 +18,7 @@ from ...jaxtools.argument_checks import check_counts, is_whole
 from ..problem import Problem
 from ..status import Status, as_status
 from .searches import CLOSE, STEPPING, STOP, TOGETHER, Search, Verdict, bracketed
-from .trials import Base, Sight, Trial, cubic, first_root, frozen, held, least_gaps
+from .trials import Base, Sight, Trial, cubic, first_root, frozen, least_gaps
 
 NEAR_START = 16  # roundings of time, within which a surface is the one that the motion starts from
 
@@ -182,6 +182,18 @@ class Stop(NamedTuple):
         return Stop(jnp.where(side != 0, side, self.side), jnp.where(stops, t, self.time), left)
 
 
+def watched(until: Until | None, stop: Stop | None, args: Any) -> Callable | None:
+    """What trials see of the surface that ends the motion, positive before it is met."""
+    if stop is None or until is None:
+        return None
+
+    def watch(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
+        value, rate = until.rates(t, q, v, a, frozen(args))
+        return stop.side * value, stop.side * rate
+
+    return watch
+
+
 def seek(
     until: Until, stop: Stop, search: Search, verdict: Verdict, trial: Trial, s: Array, shortest: Array
 ) -> tuple[Verdict, Array]:
@@ -224,22 +236,24 @@ def seek(
     return verdict._replace(accepted=accepted, impact=verdict.impact & accepted, search=following), stops
 
 
-def met(problem: Problem, until: Until, t: Array, flown: Base, substep: Array, args: Any) -> tuple[Base, Array]:
-    """The base on the surface, next to nothing later than t, with the derivative of its time; and status.
+def met(
+    hold: Callable[..., Any], value: Callable[..., Array], t: Array, flown: Base, substep: Array, args: Any
+) -> tuple[Base, Array]:
+    """The base where a ``value`` of (t, q, v, args) is zero, next to nothing later than t, with the derivative of its time; and status.
 
-    The flow that leads there is of third order, so that second derivatives are those of the motion.
+    The flow that leads there, of the force by ``hold``, is of third order, so that second derivatives are those of the motion.
     """
     q, v, a = flown.q, flown.v, flown.a
-    force = lambda s: held(problem, t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]
+    force = lambda s: hold(t + s, q + s * v, v + s * a, flown.closed, flown.slack, args)[0]
     zero = jnp.zeros_like(t)
     jerk = jax.jvp(force, (zero,), (jnp.ones_like(t),))[1]
     place = lambda s: q + s * (v + 0.5 * s * (a + s / 3 * jerk))
     speed = lambda s: v + s * (a + 0.5 * s * jerk)
-    along = lambda s: until.value(t + s, place(s), speed(s), args)
+    along = lambda s: value(t + s, place(s), speed(s), args)
 
     def newton(s: Array) -> tuple[Array, Array]:
-        value, rate = jax.jvp(along, (s,), (jnp.ones_like(s),))
-        return s - jnp.where(rate == 0, 0, value / jnp.where(rate == 0, 1, rate)), rate
+        found, rate = jax.jvp(along, (s,), (jnp.ones_like(s),))
+        return s - jnp.where(rate == 0, 0, found / jnp.where(rate == 0, 1, rate)), rate
 
     delay, rate = newton(newton(zero)[0])
     # a function that jumps is met as near as time can tell, at a time whose derivative is not known

@@ -30,7 +30,7 @@ class Base(NamedTuple):
     """Where trials begin: time ``elapsed`` since the step began, q, v and acceleration a (d,); of contacts (m,) which are ``closed``, the
     ``force`` of these, and their ``push`` in units of acceleration, negative where they would have to pull; what is ``allowed`` of negative gaps,
     and round-off ``still`` (m,) of their rates, and the ``slack`` () of pushes, in which they are as good as zero. ``low`` as in `State`;
-    ``joint_force`` (j,) of joints, None where there are none."""
+    ``joint_force`` (j,) of joints, None where there are none; ``where`` among the pieces of a force (`pieces.Where`)."""
 
     elapsed: Array
     q: Array
@@ -44,6 +44,7 @@ class Base(NamedTuple):
     slack: Array
     low: Array | None = None
     joint_force: Any = None
+    where: Any = None
 
 
 class Tolerance(NamedTuple):
@@ -71,31 +72,46 @@ class Seen(NamedTuple):
 
 
 class Sight(NamedTuple):
-    """What stages have seen of a surface that ends a motion (`stops`), as of a gap that is positive before it is met: value and rate () at the
-    two ends so far; as in `Seen`, when it was ``negative`` first, and the sums ``of_rate`` (n,)."""
+    """What stages have seen of surfaces, as of gaps that are positive before they are met: of one that ends a motion (`stops`), or of the borders
+    of a force's pieces (k,): values and rates at the two ends so far; what is ``allowed`` of negative values; as in `Seen`, when one was
+    ``negative`` first, and the sums ``of_rate`` (n, ...)."""
 
     before: tuple[Array, Array]
     after: tuple[Array, Array]
+    allowed: Array
     negative: Array
     of_rate: Array
 
     @classmethod
-    def start(cls, found: tuple[Array, Array], weights: Array) -> Sight:
+    def start(cls, found: tuple[Array, Array], allowed: Array, weights: Array) -> Sight:
         """At the start of a trial, by the weights (n,) of its first stage."""
-        return cls(found, found, jnp.ones_like(found[0]), weights * found[1])
+        return cls(found, found, allowed, jnp.ones_like(found[0]), jnp.multiply.outer(weights, found[1]))
 
     def further(self, row: _Rows, found: tuple[Array, Array]) -> Sight:
         """At the next stage."""
-        below = (found[0] < 0) & (row.node < 1)
+        below = (found[0] < -self.allowed) & (row.node < 1)
         negative = jnp.where(below, jnp.minimum(self.negative, row.node), self.negative)
-        return Sight(self.before, found, negative, self.of_rate + row.errors * found[1])
+        return Sight(
+            self.before, found, self.allowed, negative, self.of_rate + jnp.multiply.outer(row.errors, found[1])
+        )
+
+    def squares(self, s: Array, tolerance: Tolerance) -> Array:
+        """Squares (n,) of the errors of a trial of length s in units of the tolerance."""
+        found = (s * self.of_rate / tolerance.of(self.before[0], self.after[0])[None]) ** 2
+        return jnp.sum(found.reshape(len(found), -1), axis=1)
+
+
+Hold = Callable[..., tuple[Array, Array, Array, Any]]  # as `held`, of a problem
+Watch = Callable[
+    [Array, Array, Array, Array], tuple[Array, Array]
+]  # value and rate of surfaces, by t, q, v and acceleration
 
 
 class Trial(NamedTuple):
     """What a trial led to: q, v, acceleration (d,), ``force`` and ``push`` of closed contacts (m,), their ``impulse``; gaps and rates (m,)
     at its two ends, its error () in units of the tolerance, and when (0 to 1) something was ``negative`` on the way, as in `Seen`;
-    ``low`` as in `State`; and the ``sight`` of a surface that ends the motion; with joints their force and impulse (j,), and what is left of
-    them () and status bits at its end."""
+    ``low`` as in `State`; the ``sight`` of a surface that ends the motion, and of ``borders`` of pieces of the force; with joints their force
+    and impulse (j,), and what is left of them () and status bits at its end."""
 
     q: Array
     v: Array
@@ -109,6 +125,7 @@ class Trial(NamedTuple):
     negative: Array
     low: Array | None
     sight: Sight | None
+    borders: Any
     joint_force: Any = None
     joint_impulse: Array | None = None
     joint_residual: Array | None = None
@@ -196,9 +213,12 @@ def attempt(
     s: Array,
     tolerance: Tolerance,
     args: Any,
-    watch: Callable[[Array, Array, Array, Array], tuple[Array, Array]] | None = None,
+    hold: Hold,
+    stop: Watch | None = None,
+    borders: Watch | None = None,
 ) -> Trial:
-    """The Runge-Kutta step of length s from a base at time t; ``watch`` gives what `Sight` is of, by t, q, v and acceleration."""
+    """The Runge-Kutta step of length s from a base at time t, with accelerations by ``hold``, as `held`; what is to be seen of a surface that ends
+    the motion, and of ``borders`` of pieces of the force."""
     rows, tableau = _rows(order)
     q, v, closed = base.q, base.v, base.closed
     steady, m = frozen((t, s, base, args)), len(base.closed)
@@ -211,14 +231,17 @@ def attempt(
     )  # fmt: skip
     accelerations = jnp.zeros((len(tableau.nodes), len(q)), q.dtype).at[0].set(base.a)
 
-    sight = None if watch is None else Sight.start(watch(steady[0], *(frozen(x) for x in (q, v, base.a))), weights)
+    watches = stop, borders
+    begins = (steady[0], *frozen((q, v, base.a)))
+    allowed: Any = (jnp.zeros_like(t), None if base.where is None else base.where.allowed)
+    sights = [w and Sight.start(w(*begins), x, weights) for w, x in zip(watches, allowed, strict=True)]
 
     def stage(carry: tuple, row: _Rows) -> tuple[tuple, None]:
-        kept, *_, seen, sight = carry
+        kept, *_, seen, sights = carry
         shift = s * (row.node * v + s * (row.position @ kept))
         x = q + shift
         y = v + s * (row.velocity @ kept)
-        a, force, push, joint_force = held(problem, t + row.node * s, x, y, closed, base.slack, args)
+        a, force, push, joint_force = hold(t + row.node * s, x, y, closed, base.slack, args)
         if joint_force is not None:
             seen = seen._replace(of_joints=seen.of_joints + row.weight * joint_force)
         if m:
@@ -231,14 +254,14 @@ def attempt(
                 seen.of_force + row.weight * force,
             )
             seen = Seen(gap, rate, negative, *sums, seen.of_joints)
-        if watch is not None:
-            sight = sight.further(row, watch(steady[0] + row.node * steady[1], *frozen((x, y, a))))
+        at = (steady[0] + row.node * steady[1], *frozen((x, y, a)))
+        sights = [w and sight.further(row, w(*at)) for w, sight in zip(watches, sights, strict=True)]
         kept = jnp.concatenate([a[None], kept[:-1]])
-        return (kept, shift, y, force, push, joint_force, seen, sight), None
+        return (kept, shift, y, force, push, joint_force, seen, sights), None
 
     rows = jax.tree.map(lambda x: jnp.asarray(x, q.dtype), rows)
-    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, base.joint_force, seen, sight)
-    kept, shift, y, force, push, joint_force, seen, sight = lax.scan(stage, start, rows)[0]
+    start = (accelerations, jnp.zeros_like(q), v, base.force, base.push, base.joint_force, seen, sights)
+    kept, shift, y, force, push, joint_force, seen, sights = lax.scan(stage, start, rows)[0]
     x, low = add_compensated(q, shift, base.low)
     of_joints: tuple = ()
     if joint_force is not None:
@@ -250,10 +273,9 @@ def attempt(
             seen = seen._replace(
                 **dict(zip(("gap", "rate"), gap_rates(problem, *frozen((t + s, x, y)), steady[3]), strict=True))
             )
-    error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sight, before[0], tolerance))
-    return Trial(
-        x, y, kept[0], force, push, s * seen.of_force, before, (seen.gap, seen.rate), error, seen.negative, low, sight, *of_joints
-    )  # fmt: skip
+    error = frozen(_error(tableau, base, kept, x, y, push, s, seen, sights, before[0], tolerance))
+    of_contacts = (force, push, s * seen.of_force, before, (seen.gap, seen.rate))
+    return Trial(x, y, kept[0], *of_contacts, error, seen.negative, low, sights[0], sights[1], *of_joints)
 
 
 def _error(
@@ -265,7 +287,7 @@ def _error(
     push: Array,
     s: Array,
     seen: Seen,
-    sight: Sight | None,
+    sights: list[Sight | None],
     gap: Array,
     tolerance: Tolerance,
 ) -> Array:
@@ -282,8 +304,8 @@ def _error(
     if len(base.closed):
         open_ = jnp.where(base.closed[None], 0, s * seen.of_rate / of_gap[None])
         squares += jnp.sum(open_**2, axis=1) + jnp.sum((s * seen.of_push / of_push[None]) ** 2, axis=1)
-    if sight is not None:
-        squares += (s * sight.of_rate / tolerance.of(sight.before[0], sight.after[0])) ** 2
+    for sight in sights:
+        squares = squares if sight is None else squares + sight.squares(s, tolerance)
     squares = squares / (2 * len(q))
     error = jnp.sqrt(squares[0])
     if len(tableau.errors) > 1:

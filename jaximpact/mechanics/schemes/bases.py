@@ -1,0 +1,92 @@
+"""Bases of trials: where the motion goes on behind an event, and what events have the derivative of their times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..contact.laws import ContactLaw
+from ..linearisation import Contacts, lengths
+from ..problem import Problem
+from .base import JointInfo
+from .events import View, noise, persisting
+from .trials import Base, Hold, frozen, held, hold
+
+TERMS = 1e-3  # of a substep: the step whose span it is
+NOTHING = 1e-3  # of the tolerance: gaps, and what pushes move or speed up in a substep, that are as good as zero
+
+
+def joined(told: JointInfo | None, impulse: Array | None, residual: Array | None = None) -> JointInfo | None:
+    """What is told of joints, with one more impulse (j,) and what is left of them, ()."""
+    if told is None or impulse is None:
+        return told
+    left = told.residual if residual is None else jnp.maximum(told.residual, residual)
+    return JointInfo(told.impulse + impulse, left)
+
+
+def late(told: JointInfo | None, delay: Array, flown: Base) -> JointInfo | None:
+    """What is told of joints, with what they do in the ``delay`` () of an event behind a trial: nothing in value."""
+    return told if told is None else joined(told, delay * flown.joint_force)
+
+
+def at_impact(
+    problem: Problem, hold: Hold, t: Array, flown: Base, impact: Array, args: Any
+) -> tuple[Array, Array, Array]:
+    """How much later than t the gap of the contact of an ``impact`` (m,) is zero, (), with its derivative, and q and v then, by a flow
+    of second order: next to nothing in value."""
+    q, v, a, some = flown.q, flown.v, flown.a, jnp.any(impact)
+    of_contact = lambda x: jnp.sum(jnp.where(impact, x, 0))
+    place = lambda s: q + s * (v + 0.5 * s * a)
+
+    def newton(s: Array) -> Array:
+        path = lambda s: problem.gaps(t + s, place(s), args)
+        gap, rate = map(of_contact, jax.jvp(path, (s,), (jnp.ones_like(s),)))
+        return s - jnp.where(some & (rate < 0), gap / jnp.where(rate < 0, rate, -1), 0)
+
+    delay = newton(newton(jnp.zeros_like(t)))
+    half = 0.5 * delay
+    middle = hold(t + half, q + half * v, v + half * a, flown.closed, flown.slack, args)[0]
+    return delay, place(delay), v + delay * middle
+
+
+def base_at(
+    problem: Problem,
+    law: ContactLaw,
+    t: Array,
+    elapsed: Array,
+    q: Array,
+    v: Array,
+    closed: Array,
+    loosed: Array,
+    substep: Array,
+    atol: Array,
+    args: Any,
+) -> tuple[Base, Array]:
+    """The base at a state: of the contacts (m,) that are closed, or touch without moving, those that stay, less what is ``loosed``; and status."""
+    if closed.shape[0] == 0:
+        a, force, push, joint_force = held(problem, t, q, v, closed, elapsed, args)
+        slack = frozen(elapsed)
+        base = Base(elapsed, q, v, a, closed, force, push, force, force, slack, joint_force=joint_force)
+        return base, jnp.zeros((), jnp.int32)
+    view = View.at(problem, t, q, v, args)
+    contacts = view.contacts
+    allowed, slack = (
+        _rounding(contacts, q, v, view, substep) + NOTHING * atol,
+        NOTHING * atol / jnp.maximum(substep, substep**2),
+    )
+    still = frozen(noise(contacts, v, view.gap_velocity))
+    touching = frozen((contacts.gap <= allowed) & (jnp.abs(view.gap_velocity) <= still)) & ~loosed
+    _, _, stays, status = persisting(law, contacts, view.free, view.gap_acceleration, closed | touching, slack)
+    # all that stay are held, those without a force too: one that becomes negative later is seen as such
+    a, force, push, joint_force = hold(view, stays, slack)
+    return Base(elapsed, q, v, a, stays, force, push, allowed, still, slack, joint_force=joint_force), status
+
+
+def _rounding(contacts: Contacts, q: Array, v: Array, view: View, substep: Array) -> Array:
+    """Round-off (m,) of gaps within a substep."""
+    bent = jnp.abs(contacts.velocity(view.free)) + jnp.abs(view.gap_acceleration)
+    found = 64 * jnp.finfo(q.dtype).eps * lengths(contacts, q, v, bent, TERMS * substep)
+    return frozen(jnp.maximum(found, -2 * contacts.gap))

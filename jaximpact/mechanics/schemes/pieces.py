@@ -1,0 +1,205 @@
+"""A force that jumps or kinks, piece by piece: taken on one side of its switches until the motion meets a border.
+
+How far a border is, is a level: a smooth function along the motion, positive on the side that is taken, as a gap is where a contact is open.
+Borders are sought as the surfaces that end a motion are (`stops`). Where the forces of both sides push to a border, the motion slides on it,
+under that convex combination of the two with which it stays there.
+
+References:
+    A. F. Filippov, Differential Equations with Discontinuous Righthand Sides, Kluwer (1988).
+    M. A. Aizerman, F. R. Gantmakher, On the stability of periodic motions, J. Appl. Math. Mech. 22 (1958).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from ...jaxtools import linalg
+from ..problem import Problem
+from ..switch_kinds import Sides
+from ..switch_walks import SPEED
+from ..switches import Switches, depends_on_data, depends_on_path, force_switches
+from .trials import Hold, frozen, held
+
+Held = tuple[Array, Array, Array, Any]  # as `trials.held` gives
+
+
+class Where(NamedTuple):
+    """On which side of each switch the force is taken, with the sides ``across`` their nearest borders; what is ``allowed`` of negative levels (k,);
+    and on which borders the motion ``slides`` (n, n): a row for each, of the levels, among those that depend on the velocity, that are zero there."""
+
+    sides: Sides
+    across: Sides
+    allowed: Array
+    slides: Array
+
+
+class Pieces:
+    """The force and the mass of a problem, on given sides of their switches.
+
+    Attributes:
+        count: of levels, k.
+        steep: which of them (n,) depend on the velocity, so that the motion may slide on their borders.
+        open: which of them (k,) data move.
+    """
+
+    def __init__(self, problem: Problem, switches: Switches, *operands: Any) -> None:
+        self.problem, self.switches = problem, switches
+        marks: list[int] = []
+
+        def measured(*operands: Any) -> tuple[list, Sides]:
+            sides = switches.definite(*operands)
+            levels, _, found = switches.measured(sides, *operands)
+            marks[:] = found
+            return levels, sides
+
+        self.shapes = [x.shape for x in jax.eval_shape(measured, *operands)[0]]
+        sizes = [math.prod(shape) for shape in self.shapes]
+        of_each = np.repeat(marks, sizes)
+        self.count = len(of_each)
+        self.steep = np.flatnonzero(of_each & SPEED)
+        self.open = np.array([depends_on_data(int(mark)) for mark in of_each])
+
+    @classmethod
+    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
+        """Of a problem at states of these shapes; None if it has joints, or no switches with levels, which is known while tracing."""
+        if problem.joints is not None:
+            return None
+        switches = force_switches(problem, t, q, v, args, depends_on_path, levels=True)
+        return None if switches is None else cls(problem, switches, t, q, v, args)
+
+    def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
+        """Where a motion begins, before its borders are looked at."""
+        sides = self.switches.definite(*frozen((t, q, v, args)))
+        n = len(self.steep)
+        return Where(sides, sides, jnp.zeros(self.count, q.dtype), jnp.zeros((n, n), bool))
+
+    def on(self, sides: Sides) -> Problem:
+        """The problem whose force and mass are those of given sides, also beyond them."""
+        of = self.problem
+        frozen_at = lambda t, q, v, args: self.switches.frozen(sides, t, q, v, args)
+        mass = of.mass
+        if callable(mass):
+            mass = lambda q, args: frozen_at(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)[1]
+        return Problem(lambda t, q, v, args: frozen_at(t, q, v, args)[0], of.constraints, mass, of.restitution)
+
+    def levels(self, sides: Sides, *operands: Any) -> Array:
+        """Levels (k,) of given sides; 1 where one is no number."""
+        found = self.switches.measured(sides, *operands)[0]
+        flat = jnp.concatenate([x.ravel() for x in found])
+        return jnp.where(jnp.isfinite(flat), flat, 1)
+
+    def rates(self, sides: Sides, t: Array, q: Array, v: Array, a: Array, args: Any) -> tuple[Array, Array]:
+        """Levels (k,) of given sides and their rates along the motion."""
+        along = lambda s: self.levels(sides, t + s, q + s * v, v + s * a, args)
+        level, rate = jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
+        return level, jnp.where(jnp.isfinite(rate), rate, 0)
+
+    def sides_of(self, chosen: Array) -> list[Array]:
+        """For each side, where one of its levels is among the ``chosen`` (k,)."""
+        found, start = [], 0
+        for shape in self.shapes:
+            size = math.prod(shape)
+            found.append(jnp.any(chosen[start : start + size].reshape(shape), axis=-1))
+            start += size
+        return found
+
+    def moved(self, where: Where, chosen: Array) -> Sides:
+        """The sides, with those across the borders of the ``chosen`` levels (k,)."""
+        of = zip(self.sides_of(chosen), where.across, where.sides, strict=True)
+        return [jnp.where(there, across, side) for there, across, side in of]
+
+    def all_levels(self, steep: Array) -> Array:
+        """Values (n,) of the levels that depend on the velocity among all (k,), false or zero for the others."""
+        place = np.arange(self.count)[:, None] == self.steep[None, :]
+        return (
+            jnp.any(place & steep[None, :], axis=1)
+            if steep.dtype == bool
+            else jnp.sum(jnp.where(place, steep[None, :], 0), axis=1)
+        )
+
+    def accelerations(self, of: list[Sides], t: Array, q: Array, v: Array, closed: Array, args: Any) -> Array:
+        """On each of several sides, (number, d)."""
+        on = lambda sides: held(self.on(sides), t, q, v, closed, jnp.zeros_like(t), args)[0]
+        return lax.map(on, jax.tree.map(lambda *x: jnp.stack(x), *of))  # code for one of them
+
+    # sliding
+
+    def each(self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> tuple:
+        """What `held` gives on the sides taken and across the border of each row of ``where.slides``, (1 + n, ...), and the rates of the n
+        levels there."""
+        rows = jnp.concatenate([jnp.zeros_like(where.slides[:1]), where.slides])
+
+        def across(row: Array) -> tuple[Held, Array]:
+            found = held(self.on(self.moved(where, self.all_levels(row))), t, q, v, closed, slack, args)
+            return found, self.rates(where.sides, t, q, v, found[0], args)[1][self.steep]
+
+        shapes = jax.eval_shape(across, rows[0])
+        nothing = lambda row: jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        needed = jnp.any(rows, axis=1) | (jnp.arange(len(rows)) == 0)
+        return lax.map(lambda x: lax.cond(x[0], across, nothing, x[1]), (needed, rows))  # code for one of them
+
+    def blended(
+        self, where: Where, t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any
+    ) -> tuple[Held, Array]:
+        """What `held` gives of a motion that slides, and the parts (n,) of the sides across in it."""
+        found, rates = self.each(where, t, q, v, closed, slack, args)
+        part = linalg.solve_masked((rates[1:] - rates[:1]).T, -rates[0], jnp.any(where.slides, axis=1))
+        a, force, push = (x[0] + part @ (x[1:] - x[:1]) for x in found[:3])
+        return (a, force, frozen(push), None), part
+
+    def hold(self, where: Where) -> Hold:
+        """As `trials.held` of the problem."""
+
+        def found(t: Array, q: Array, v: Array, closed: Array, slack: Array, args: Any) -> Held:
+            if len(self.steep) == 0:
+                return held(self.on(where.sides), t, q, v, closed, slack, args)
+            return self.blended(where, t, q, v, closed, slack, args)[0]
+
+        return found
+
+    def watch(self, where: Where, closed: Array, slack: Array, args: Any) -> Callable:
+        """What trials see of the borders: of one on which the motion slides, how far it is from leaving it on either side."""
+
+        def watched(t: Array, q: Array, v: Array, a: Array) -> tuple[Array, Array]:
+            value, rate = self.rates(where.sides, t, q, v, a, args)
+            if len(self.steep) == 0:
+                return value, rate
+
+            def sliding() -> tuple[Array, Array]:
+                along = lambda s: self.blended(where, t + s, q + s * v, v + s * a, closed, slack, args)[1]
+                part, speed = jax.jvp(along, (jnp.zeros_like(t),), (jnp.ones_like(t),))
+                first, there = jnp.any(where.slides, axis=1), self.slid(where)
+                margin = self.all_levels(jnp.where(first, part * (1 - part), 1))
+                turns = self.all_levels(jnp.where(first, (1 - 2 * part) * speed, 0))
+                return jnp.where(there, margin, value), jnp.where(there, turns, rate)
+
+            return lax.cond(jnp.any(where.slides), sliding, lambda: (value, rate))
+
+        return watched
+
+    def slid(self, where: Where) -> Array:
+        """The levels (k,) on whose borders the motion slides."""
+        return self.all_levels(jnp.any(where.slides, axis=0))
+
+    def local(self, where: Where, t: Array, q: Array, v: Array, closed: Array, args: Any) -> Problem:
+        """The problem as it is at a state, with constant parts of the forces of both sides where the motion slides."""
+        plain = self.on(where.sides)
+        if len(self.steep) == 0:
+            return plain
+        none = lambda: jnp.zeros(len(self.steep), q.dtype)
+        slides = lambda: self.blended(where, t, q, v, closed, jnp.zeros_like(t), args)[1]
+        part = frozen(lax.cond(jnp.any(where.slides), slides, none))
+
+        def force(t: Array, q: Array, v: Array, args: Any) -> Array:
+            found = plain.generalised_force(t, q, v, args)
+            across = lambda row: self.on(self.moved(where, self.all_levels(row))).generalised_force(t, q, v, args)
+            return found + part @ (lax.map(across, where.slides) - found[None])
+
+        return Problem(force, plain.constraints, plain.mass, plain.restitution)

@@ -1,0 +1,277 @@
+"""Operations on real numbers that kink or jump: on which sides they are, what they give there, and how far the borders of a side are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+Sides = list[Array]
+
+
+class Kind(NamedTuple):
+    """How an operation switches. Its functions take the equation of a jaxpr, then, but for ``side``, the sides, then the operands.
+
+    Attributes:
+        side: the sides at the operands.
+        value: the results of given sides: smooth, also beyond them.
+        levels: for each side an array with one more axis, of smooth functions that are positive within it and zero on its borders; None where
+            there are no such functions. Where a side is not one for each number, as the order of several, its axis has length 1.
+        across: the sides beyond the nearest border.
+        definite: as ``side``, where a border itself belongs to one of the sides that it parts; None where ``side`` is so.
+    """
+
+    side: Callable[..., Sides]
+    value: Callable[..., list]
+    levels: Callable[..., list] | None = None
+    across: Callable[..., Sides] | None = None
+    definite: Callable[..., Sides] | None = None
+
+
+def apply(eqn: Any, *values: Any) -> list:
+    """Results of an operation itself."""
+    found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return list(found) if eqn.primitive.multiple_results else [found]
+
+
+def kind_of(eqn: Any, discrete: bool) -> Kind | None:
+    """How an operation on real numbers switches; None if it is smooth. One that gives something ``discrete`` always does."""
+    name = eqn.primitive.name
+    if not discrete:
+        kind = KINKS.get(name)
+        return kind._replace(levels=None) if kind and name == "sort" and eqn.params["num_keys"] > 1 else kind
+    if name == "convert_element_type" and not jnp.issubdtype(eqn.outvars[0].aval.dtype, jnp.integer):
+        return Kind(apply, _given)
+    return DISCRETE.get(name, Kind(apply, _given))
+
+
+def _given(eqn: Any, sides: Sides, *operands: Any) -> list:
+    return list(sides)
+
+
+def _signed(side: Array, x: Array) -> Array:
+    """x where the side is true, -x elsewhere, as levels."""
+    return jnp.where(side, x, -x)[..., None]
+
+
+def _not(eqn: Any, sides: Sides, *operands: Any) -> Sides:
+    return [~side for side in sides]
+
+
+def _comparison(sign: int) -> Kind:
+    """Of x > y by 1, of x < y by -1; where they are equal, x counts as the larger."""
+    levels = lambda eqn, sides, x, y: [_signed(sides[0], sign * (x - y))]
+    return Kind(apply, _given, levels, _not, lambda eqn, x, y: [x >= y if sign > 0 else x < y])
+
+
+def _of_two(compare: Callable, value: Callable) -> Kind:
+    """Of the larger or smaller of two, the second of which is taken where the first ``compare`` so with it."""
+    sign = 1 if compare is jnp.greater else -1
+    levels = lambda eqn, sides, x, y: [_signed(sides[0], sign * (x - y))]
+    return Kind(lambda eqn, x, y: [compare(x, y)], value, levels, _not)
+
+
+# integers of real numbers: a level is the product of the distances from the two borders
+
+
+def _between(low: Array, high: Array) -> list:
+    return [(low * high)[..., None]]
+
+
+def _floor(eqn: Any, sides: Sides, x: Array) -> list:
+    return _between(x - sides[0], sides[0] + 1 - x)
+
+
+def _ceil(eqn: Any, sides: Sides, x: Array) -> list:
+    return _between(sides[0] - x, x - sides[0] + 1)
+
+
+def _round(eqn: Any, sides: Sides, x: Array) -> list:
+    return _between(x - sides[0] + 0.5, sides[0] + 0.5 - x)
+
+
+def _nearer(middle: float) -> Callable:
+    """The next integer, on that side of ``middle`` from the last one on which the number is."""
+    return lambda eqn, sides, x: [jnp.where(x < sides[0] + middle, sides[0] - 1, sides[0] + 1)]
+
+
+def _whole_levels(n: Array, x: Array) -> list:
+    """Of a number n towards zero from x."""
+    n = n.astype(x.dtype)
+    return _between(jnp.where(n > 0, x - n, x - n + 1), jnp.where(n < 0, n - x, n + 1 - x))
+
+
+def _whole_across(n: Array, x: Array) -> Sides:
+    middle = jnp.where(n > 0, 0.5, jnp.where(n < 0, -0.5, 0)) + n.astype(x.dtype)
+    return [jnp.where(x < middle, n - 1, n + 1).astype(n.dtype)]
+
+
+_WHOLE = Kind(
+    apply, _given, lambda eqn, sides, x: _whole_levels(sides[0], x), lambda eqn, sides, x: _whole_across(sides[0], x)
+)
+
+
+def _remainder(eqn: Any, sides: Sides, x: Array, y: Array) -> list:
+    return [x - sides[0] * y]
+
+
+_REMAINDER = Kind(
+    lambda eqn, x, y: [jnp.round((x - lax.rem(x, y)) / y)],
+    _remainder,
+    lambda eqn, sides, x, y: _whole_levels(sides[0], x / y),
+    lambda eqn, sides, x, y: _whole_across(sides[0], x / y),
+)
+
+
+# places and orders of several numbers
+
+
+def _along_last(eqn: Any, x: Array) -> Array:
+    """Operand with the reduced axes moved to the end and merged."""
+    axes = tuple(eqn.params["axes"])
+    kept = [i for i in range(x.ndim) if i not in axes]
+    return x.transpose([*kept, *axes]).reshape(*(x.shape[i] for i in kept), math.prod(x.shape[i] for i in axes))
+
+
+def _at(x: Array, place: Array, axis: int = -1) -> Array:
+    return jnp.take_along_axis(x, place[..., None], axis=axis)
+
+
+def _extreme(sign: int, discrete: bool = False) -> Kind:
+    """Of the place of the largest of several numbers by 1, of the least by -1; of the number itself, if not ``discrete``."""
+
+    def side(eqn: Any, x: Array) -> Sides:
+        return apply(eqn, x) if discrete else [jnp.argmax(sign * _along_last(eqn, x), axis=-1)]
+
+    def value(eqn: Any, sides: Sides, x: Array) -> list:
+        return list(sides) if discrete else [_at(_along_last(eqn, x), sides[0])[..., 0]]
+
+    def own(sides: Sides, x: Array) -> Array:
+        return sides[0][..., None] == lax.broadcasted_iota(sides[0].dtype, x.shape, x.ndim - 1)
+
+    def levels(eqn: Any, sides: Sides, x: Array) -> list:
+        x = sign * _along_last(eqn, x)
+        return [jnp.where(own(sides, x), 1, _at(x, sides[0]) - x)]
+
+    def across(eqn: Any, sides: Sides, x: Array) -> Sides:
+        x = sign * _along_last(eqn, x)
+        return [jnp.argmax(jnp.where(own(sides, x), -jnp.inf, x), axis=-1).astype(sides[0].dtype)]
+
+    return Kind(side, value, levels, across)
+
+
+def _order(eqn: Any, *operands: Array) -> Sides:
+    p = eqn.params
+    places = lax.broadcasted_iota(jnp.int32, operands[0].shape, p["dimension"])
+    return [lax.sort((*operands, places), dimension=p["dimension"], num_keys=p["num_keys"])[-1]]
+
+
+def _take_order(eqn: Any, sides: Sides, *operands: Array) -> list:
+    return [jnp.take_along_axis(x, sides[0], axis=eqn.params["dimension"]) for x in operands]
+
+
+def _steps(eqn: Any, sides: Sides, key: Array) -> Array:
+    """By how much the numbers in their order grow, along the last axis."""
+    return jnp.diff(
+        jnp.moveaxis(jnp.take_along_axis(key, sides[0], axis=eqn.params["dimension"]), eqn.params["dimension"], -1)
+    )
+
+
+def _order_levels(eqn: Any, sides: Sides, key: Array, *others: Array) -> list:
+    return [jnp.expand_dims(_steps(eqn, sides, key), eqn.params["dimension"])]
+
+
+def _swapped(eqn: Any, sides: Sides, key: Array, *others: Array) -> Sides:
+    """The order with those two swapped that are nearest to each other."""
+    order = jnp.moveaxis(sides[0], eqn.params["dimension"], -1)
+    first = jnp.argmin(_steps(eqn, sides, key), axis=-1)[..., None]
+    place = lax.broadcasted_iota(first.dtype, order.shape, order.ndim - 1)
+    before, behind = jnp.roll(order, 1, axis=-1), jnp.roll(order, -1, axis=-1)
+    found = jnp.where(place == first, behind, jnp.where(place == first + 1, before, order))
+    return [jnp.moveaxis(found, -1, eqn.params["dimension"])]
+
+
+# others
+
+
+def _beyond(eqn: Any, least: Array, x: Array, most: Array) -> Sides:
+    return [x < least, x > most]
+
+
+def _clamp_value(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
+    return [jnp.where(sides[0], least, jnp.where(sides[1], most, x))]
+
+
+def _clamp_levels(eqn: Any, sides: Sides, least: Array, x: Array, most: Array) -> list:
+    return [_signed(sides[0], least - x), _signed(sides[1], x - most)]
+
+
+def _turns(eqn: Any, y: Array, x: Array) -> Sides:
+    """Switch of atan2: the number of half turns between its angle and that of the opposite direction, where x < 0."""
+    return [jnp.where(x < 0, jnp.where(y < 0, -1, 1), 0)]
+
+
+def _angle(eqn: Any, sides: Sides, y: Array, x: Array) -> list:
+    (half,) = sides
+    sign = jnp.where(half == 0, 1, -1).astype(x.dtype)
+    return [jnp.arctan2(sign * y, sign * x) + half.astype(x.dtype) * np.pi]
+
+
+def _angle_levels(eqn: Any, sides: Sides, y: Array, x: Array) -> list:
+    (half,) = sides
+    return [jnp.stack([jnp.where(half == 0, x, -x), jnp.where(half == 0, 1, half.astype(y.dtype) * y)], axis=-1)]
+
+
+def _angle_across(eqn: Any, sides: Sides, y: Array, x: Array) -> Sides:
+    (half,) = sides
+    return [jnp.where(half == 0, jnp.where(y < 0, -1, 1), jnp.where(jnp.abs(x) < jnp.abs(y), 0, -half))]
+
+
+def _sign_levels(eqn: Any, sides: Sides, x: Array) -> list:
+    (side,) = sides
+    return [jnp.where(side == 0, -jnp.abs(x), side * x)[..., None]]
+
+
+def _sign_across(eqn: Any, sides: Sides, x: Array) -> Sides:
+    (side,) = sides
+    return [jnp.where(side == 0, jnp.where(x < 0, -1, 1).astype(x.dtype), -side)]
+
+
+_ABS = Kind(
+    lambda eqn, x: [x < 0],
+    lambda eqn, sides, x: [jnp.where(sides[0], -x, x)],
+    lambda eqn, sides, x: [_signed(sides[0], -x)],
+    _not,
+)
+
+KINKS = {
+    "abs": _ABS,
+    "max": _of_two(jnp.less, lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
+    "min": _of_two(jnp.greater, lambda eqn, sides, x, y: [jnp.where(sides[0], y, x)]),
+    "clamp": Kind(_beyond, _clamp_value, _clamp_levels, _not),
+    "rem": _REMAINDER,
+    "atan2": Kind(_turns, _angle, _angle_levels, _angle_across),
+    "sort": Kind(_order, _take_order, _order_levels, _swapped),
+    "reduce_max": _extreme(1),
+    "reduce_min": _extreme(-1),
+    "sign": Kind(apply, _given, _sign_levels, _sign_across, lambda eqn, x: [jnp.where(x < 0, -1, 1).astype(x.dtype)]),
+    "floor": Kind(apply, _given, _floor, _nearer(0.5)),
+    "ceil": Kind(apply, _given, _ceil, _nearer(-0.5)),
+    "round": Kind(apply, _given, _round, _nearer(0)),
+}
+DISCRETE = {
+    "gt": _comparison(1),
+    "ge": _comparison(1),
+    "lt": _comparison(-1),
+    "le": _comparison(-1),
+    "lt_to": _comparison(-1),  # of a total order
+    "le_to": _comparison(-1),
+    "argmax": _extreme(1, discrete=True),
+    "argmin": _extreme(-1, discrete=True),
+    "convert_element_type": _WHOLE,
+}
+STEPS = {"sign", "floor", "ceil", "round"}  # constant between their jumps

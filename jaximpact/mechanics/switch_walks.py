@@ -1,0 +1,267 @@
+"""Walks over the jaxpr of a function with switches: they record sides, replay them, or ask how far their borders are.
+
+A walk is given so many arrays for each side, in the order of the jaxpr, and collects others; nested jaxprs take theirs and give theirs back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ..jaxtools.jaxpr_tools import CALLS, as_closed, is_literal, nested_jaxprs, scan_counts
+from .switch_kinds import KINKS, STEPS, Kind, Sides, apply, kind_of
+
+STATE, TIME, DATA, SPEED = (
+    1,
+    2,
+    4,
+    8,
+)  # what an operand is; of what is computed of several, all of them; a velocity is a state too
+Mark = Callable[[int], bool]
+
+
+class Reported(NamedTuple):
+    """Which switches count: those whose operands' mark is ``moving``, and, if ``levels`` are asked for, have these."""
+
+    moving: Mark
+    levels: bool = False
+
+    def counts(self, kind: Kind) -> bool:
+        """Whether an operation is a switch that counts."""
+        return kind.levels is not None or not self.levels
+
+
+class Walk:
+    """Evaluates a jaxpr while marking what each value depends on; subclasses treat the switches.
+
+    Attributes:
+        takes: so many arrays are given for a side.
+        collected: arrays found so far.
+        marks: of the operands of each side so far.
+    """
+
+    takes = 0
+
+    def __init__(self, reported: Reported, given: Iterable[Array] = ()) -> None:
+        self.reported, self.given = reported, iter(given)
+        self.collected: list[Array] = []
+        self.marks: list[int] = []
+
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+        """Results of a switch, and how many sides it has."""
+        raise NotImplementedError
+
+    def take(self, number: int) -> list[Array]:
+        """What is given for so many sides."""
+        return [next(self.given) for _ in range(self.takes * number)]
+
+    def run(
+        self, closed: Any, values: Sequence, marks: Sequence[int], of_consts: Sequence[int] = ()
+    ) -> tuple[list, list]:
+        """Results of a jaxpr, and their marks."""
+        closed = as_closed(closed)
+        jaxpr = closed.jaxpr
+        of_consts = of_consts or [0] * len(closed.consts)
+        known = dict(zip(jaxpr.constvars, zip(closed.consts, of_consts, strict=True), strict=True))
+        known |= dict(zip(jaxpr.invars, zip(values, marks, strict=True), strict=True))
+        read = lambda v: (v.val, 0) if is_literal(v) else known[v]
+        for eqn in jaxpr.eqns:
+            pairs = [read(v) for v in eqn.invars]
+            found, depends = self.apply(eqn, [x for x, _ in pairs], [m for _, m in pairs])
+            known.update(zip(eqn.outvars, zip(found, depends, strict=True), strict=True))
+        ends = [read(v) for v in jaxpr.outvars]
+        return [x for x, _ in ends], [m for _, m in ends]
+
+    def apply(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]]:
+        """Results of one operation."""
+        moving = 0
+        for v, mark in zip(eqn.invars, marks, strict=True):
+            moving |= mark if is_real(v) else 0
+        if not self.reported.moving(moving):
+            return apply(eqn, *values), result_marks(eqn, moving)
+        discrete = not any(map(is_real, eqn.outvars))
+        kind = kind_of(eqn, discrete)
+        # what is discrete as a whole is one switch, unless its levels are asked for
+        within = self.inside(eqn, values, marks) if kind is None or (discrete and self.reported.levels) else None
+        if within is not None or kind is None:
+            return within or (apply(eqn, *values), result_marks(eqn, moving))
+        # of discrete results switches give account
+        after = result_marks(eqn, 0 if discrete or eqn.primitive.name in STEPS else moving)
+        if not self.reported.counts(kind):
+            return apply(eqn, *values), after
+        found, number = self.switch(kind, eqn, values)
+        self.marks += [moving] * number
+        return found, after
+
+    def inside(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+        """Results of an operation with nested jaxprs that may have switches; None if it is taken as it is."""
+        name = eqn.primitive.name
+        if not any(may_switch(part) for part in nested_jaxprs(eqn)):
+            return None
+        if name in NESTED:
+            return self.run(eqn.params[NESTED[name]], values, marks)
+        if name == "cond":
+            return self.walk_cond(eqn, values, marks)
+        if name == "scan":
+            return self.walk_scan(eqn, values, marks)
+        return None
+
+    def walk_cond(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+        """Evaluates a `cond`: the taken branch, collecting for all branches, what does not matter for the others."""
+        which, *operands = values
+        branches = eqn.params["branches"]
+        counts = [len(_sides_of(self.reported, branch, operands, marks[1:])) for branch in branches]
+        if not any(counts):
+            return None
+        given = [self.take(number) for number in counts]
+        walks: dict[int, Walk] = {}
+
+        def branch(i: int, operands: list, given: list) -> tuple[list, list]:
+            walks[i] = type(self)(self.reported, given[i])
+            found, _ = walks[i].run(branches[i], operands, marks[1:])
+            return found, walks[i].collected
+
+        places = range(len(branches))
+        shapes = [jax.eval_shape(lambda *x, i=i: branch(i, *x), operands, given)[1] for i in places]
+
+        def padded(i: int, operands: list, given: list) -> tuple[list, list]:
+            found, collected = branch(i, operands, given)
+            fill = lambda s: jnp.ones(s.shape, s.dtype)  # a level far from any border
+            return found, [x for j in places for x in (collected if j == i else map(fill, shapes[j]))]
+
+        index = jnp.clip(which.astype(jnp.int32), 0, len(branches) - 1)
+        found, collected = lax.switch(index, [lambda *x, i=i: padded(i, *x) for i in places], operands, given)
+        self.collected += collected
+        self.marks += [mark for i in places for mark in walks[i].marks]
+        return found, result_marks(eqn, _all(marks))
+
+    def walk_scan(self, eqn: Any, values: list, marks: list[int]) -> tuple[list, list[int]] | None:
+        """Evaluates a scan; what its turns collect is stacked."""
+        p = eqn.params
+        fixed, carried = scan_counts(p)
+        total = _all(marks)
+        # what is carried on may depend on all
+        of_turn = [*marks[:fixed], *[total] * carried, *marks[fixed + carried :]]
+        constants, start, sequences = values[:fixed], values[fixed : fixed + carried], values[fixed + carried :]
+        slices = [jax.ShapeDtypeStruct(jnp.shape(x)[1:], jnp.result_type(x)) for x in sequences]
+        number = len(_sides_of(self.reported, p["jaxpr"], [*constants, *start, *slices], of_turn))
+        if not number:
+            return None
+        walks: list[Walk] = []
+
+        def turn(carry: list, both: tuple[list, list]) -> tuple[list, tuple[list, list]]:
+            xs, given = both
+            walks.append(type(self)(self.reported, given))
+            found, _ = walks[-1].run(p["jaxpr"], [*constants, *carry, *xs], of_turn)
+            return found[:carried], (found[carried:], walks[-1].collected)
+
+        start = [jnp.asarray(x, v.aval.dtype) for x, v in zip(start, eqn.invars[fixed:], strict=False)]
+        both = (sequences, self.take(number))
+        end, (rows, collected) = lax.scan(turn, start, both, length=p["length"], reverse=p["reverse"])
+        self.collected += collected
+        self.marks += walks[-1].marks
+        return [*end, *rows], result_marks(eqn, total)
+
+
+class Record(Walk):
+    """Walk that records sides."""
+
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+        sides = kind.side(eqn, *values)
+        self.collected += sides
+        return apply(eqn, *values), len(sides)
+
+
+class Definite(Record):
+    """Walk that records definite sides."""
+
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+        sides = (kind.definite or kind.side)(eqn, *values)
+        self.collected += sides
+        return kind.value(eqn, sides, *values), len(sides)
+
+
+class Replay(Walk):
+    """Walk that replays given sides."""
+
+    takes = 1
+
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+        sides = self.take(_number(kind, eqn, values))
+        return kind.value(eqn, sides, *values), len(sides)
+
+
+class Measure(Walk):
+    """Walk that replays given sides, and collects for each of them its levels and the side beyond its nearest border."""
+
+    takes = 1
+
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+        sides = self.take(_number(kind, eqn, values))
+        levels, across = kind.levels(eqn, sides, *values), kind.across(eqn, sides, *values)  # type: ignore[misc]
+        for pair in zip(levels, across, strict=True):
+            self.collected += pair
+        return kind.value(eqn, sides, *values), len(sides)
+
+
+class Choose(Walk):
+    """Walk that records definite sides, but for those that are given: for each side, where to take it, and which."""
+
+    takes = 2
+
+    def switch(self, kind: Kind, eqn: Any, values: Sequence) -> tuple[list, int]:
+        own = (kind.definite or kind.side)(eqn, *values)
+        given = self.take(len(own))
+        sides = [jnp.where(given[2 * i], given[2 * i + 1], side) for i, side in enumerate(own)]
+        self.collected += sides
+        return kind.value(eqn, sides, *values), len(sides)
+
+
+def _number(kind: Kind, eqn: Any, values: Sequence) -> int:
+    return len(jax.eval_shape(lambda *x: kind.side(eqn, *x), *values))
+
+
+def _sides_of(reported: Reported, closed: Any, operands: Sequence, marks: Sequence[int]) -> Sides:
+    """Shapes of the sides in a jaxpr."""
+
+    def of(operands: list) -> list:
+        walk = Record(reported)
+        walk.run(closed, operands, marks)
+        return walk.collected
+
+    return jax.eval_shape(of, list(operands))
+
+
+def result_marks(eqn: Any, moving: int) -> list[int]:
+    """Marks of an operation's results; discrete results depend on nothing, since switches account for them."""
+    return [moving if is_real(v) else 0 for v in eqn.outvars]
+
+
+def _all(marks: Sequence[int]) -> int:
+    total = 0
+    for mark in marks:
+        total |= mark
+    return total
+
+
+def is_real(v: Any) -> bool:
+    """Whether a variable of a jaxpr is of real numbers."""
+    return jnp.issubdtype(v.aval.dtype, jnp.inexact)
+
+
+def may_switch(jaxpr: Any) -> bool:
+    """Whether a jaxpr contains an operation that can be a switch, whatever its operands."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        if eqn.primitive.name in KINKS or any(map(may_switch, nested_jaxprs(eqn))):
+            return True
+        if any(map(is_real, eqn.invars)) and not any(map(is_real, eqn.outvars)):
+            return True
+    return False
+
+
+# operations on jaxprs that are calls of them
+NESTED = CALLS | {"custom_vjp_call": "call_jaxpr"}

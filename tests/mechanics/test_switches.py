@@ -1,0 +1,206 @@
+"""Forces that jump or kink, with `EventDriven`: values and derivatives across their switches are those of the motion, by exact pieces."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact import Status
+
+SCHEME = ji.EventDriven()
+FACTOR = 30  # of the tolerance: errors of substeps add up
+G = 9.81
+
+STEP = ji.Problem(lambda t, q, v, args: -jnp.where(q > 0, 1.0, 0.0))
+CLOCK = ji.Problem(lambda t, q, v, args: jnp.where(t < args, jnp.ones_like(q), -jnp.ones_like(q)))
+BLOCK = ji.Problem(lambda t, q, v, args: -args * G * jnp.sign(v))
+HALVES = ji.Problem(lambda t, q, v, args: -jnp.where(q > 0, 4.0, 1.0) * q)
+BELT = ji.Problem(lambda t, q, v, args: -q - args["hold"] * jnp.sign(v - args["belt"]))
+
+
+def derivatives(problem, q0, v0, wrt, **options):
+    """Final position and velocity, their derivatives, and the status."""
+    options = {"scheme": SCHEME, "steps": 3, "wrt": wrt} | options
+    found = ji.sensitivities(problem, q0, v0, **options)
+    of = lambda tree: {name: jax.tree.map(np.squeeze, tree[name]) for name in wrt}
+    return found.value, of(found.jacobian["q"]), of(found.jacobian["v"]), Status(int(found.status))
+
+
+# crossings
+
+
+@pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.slow), 3])
+def test_a_force_that_jumps_where_the_motion_passes(steps):
+    """On t > 1/v0 the motion is (t1 - 1/v0) v0 - (t1 - 1/v0)^2 / 2; in three steps it passes at a row. Before: dq/dq0 = 1, dv/dq0 = 0, not trusted."""
+    value, dq, dv, status = derivatives(STEP, [-1.0], [1.0], ("q0", "v0"), t1=1.5, steps=steps)
+    np.testing.assert_allclose([value["q"][0], value["v"][0]], [0.375, 0.5], atol=1e-14)
+    np.testing.assert_allclose([dq["q0"], dq["v0"], dv["q0"], dv["v0"]], [0.5, 1.0, -1.0, 0.0], atol=1e-12)
+    assert status == 0
+
+
+def test_a_force_that_jumps_at_a_time_in_args():
+    """v = 2 ts - t0 - t1 + v0, q its integral."""
+    wrt = ("q0", "v0", "args", "t0", "t1")
+    value, dq, dv, status = derivatives(CLOCK, [0.0], [1.0], wrt, t1=1.0, args=0.4)
+    np.testing.assert_allclose([value["q"][0], value["v"][0]], [1.14, 0.8], atol=1e-14)
+    np.testing.assert_allclose([dq[name] for name in wrt], [1, 1, 1.2, -2, 0.8], atol=1e-12)
+    np.testing.assert_allclose([dv[name] for name in wrt], [0, 1, 2, -1, -1], atol=1e-12)
+    assert status == 0
+
+
+def passed(x):
+    """Exact place of `STEP` at t = 1.5 from (q0, v0)."""
+    rest = 1.5 + x[0] / x[1]
+    return rest * x[1] - 0.5 * rest**2
+
+
+def place(x, scheme=SCHEME):
+    return ji.solve(STEP, x[:1], x[1:], t1=1.5, steps=1, scheme=scheme, save="final").q[-1, 0]
+
+
+def test_second_derivatives_across_a_jump():
+    x = jnp.array([-0.9, 1.1])
+    np.testing.assert_allclose(jax.jacfwd(jax.jacfwd(place))(x), jax.hessian(passed)(x), atol=1e-10)
+
+
+@pytest.mark.slow
+def test_reverse_mode_across_a_jump():
+    """In a bounded number of trials."""
+    x = jnp.array([-0.9, 1.1])
+    np.testing.assert_allclose(
+        jax.grad(lambda x: place(x, ji.EventDriven(trials=40)))(x), jax.grad(passed)(x), atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("rtol", [1e-9, *(pytest.param(x, marks=pytest.mark.slow) for x in (1e-6, 1e-12))])
+def test_order_is_kept_across_kinks(rtol):
+    """A spring that is four times as stiff on one side: of period 3 pi / 2; here an eighth of the stiff spring's period behind the start."""
+    scheme = ji.EventDriven(rtol=rtol, atol=rtol)
+    t1 = 5 * 1.5 * np.pi + np.pi / 8
+    found = ji.solve(HALVES, [0.0], [1.0], t1=t1, steps=4, scheme=scheme, save="final", sensitivity="corrected")
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose([found.q[-1, 0], found.v[-1, 0]], [half / 2, half], rtol=0, atol=FACTOR * rtol)
+    assert found.status == 0 and found.iterations < 200
+
+
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+def test_lanes_cross_at_times_of_their_own(execution):
+    """Forces of 1 up to q = 0, then of 1 + jump; lanes that cross early, late, and never."""
+    force = lambda t, q, v, args: -1.0 - jnp.where(q > 0, args, jnp.zeros_like(q))
+    q0, jump = np.array([-1.0, -0.1, -3.0, -0.5]), np.array([0.5, 2.0, 1.0, 0.0])
+    for dtype in (np.float64, np.float32):
+        found = ji.sensitivities(
+            ji.Problem(force), q0[:, None].astype(dtype), np.full((4, 1), 2.0, dtype), t1=dtype(0.9), steps=2,
+            args=jump.astype(dtype), args_axes=0, wrt="q0", scheme=SCHEME, execution=execution,
+        )  # fmt: skip
+        assert found.value["v"].dtype == dtype and np.all(found.trusted)
+        # w at q = 0, and what is left of the time then
+        w = np.sqrt(np.maximum(4 + 2 * q0, 0))
+        rest = np.where(w > 0, 0.9 - (2 - w), 0)
+        crosses = rest > 0
+        v = np.where(crosses, w - (1 + jump) * rest, 2 - 0.9)
+        slope = np.where(crosses, -jump / np.where(w > 0, w, 1), 0)
+        atol = 1e-9 if dtype == np.float64 else 2e-5  # 100 roundings
+        np.testing.assert_allclose(found.value["v"][:, 0], v, rtol=0, atol=atol)
+        np.testing.assert_allclose(found.jacobian["v"]["q0"][:, 0, 0], slope, rtol=0, atol=10 * atol)
+
+
+def test_a_motion_that_touches_a_border_has_no_trusted_derivative():
+    """A throw up to the border at its top: on one side of the data it passes, on the other it does not."""
+    force = lambda t, q, v, args: -1.0 - jnp.where(q > args, 1.0, 0.0)
+    run = lambda at: derivatives(ji.Problem(force), [0.0], [1.0], ("args",), t1=1.8, args=at, steps=1)[3]
+    assert run(0.5) == run(0.5 - 1e-12) == run(0.5 + 1e-12) == Status.DERIVATIVE_JUMP
+    assert run(0.4) == run(0.6) == 0
+
+
+def test_a_border_at_the_start_or_the_end_has_no_trusted_derivative():
+    """At the border the state has one derivative on each side."""
+    assert derivatives(STEP, [0.0], [1.0], ("q0",), t1=1.0)[3] == Status.DERIVATIVE_JUMP
+    assert derivatives(STEP, [-1.0], [1.0], ("q0",), t1=1.0)[3] == Status.DERIVATIVE_JUMP
+    assert derivatives(HALVES, [0.0], [1.0], ("q0",), t1=1.0)[3] == 0  # a kink is no jump
+
+
+def test_a_border_and_an_impact_within_one_step():
+    """A ball falls out of a wind into still air, and bounces: heights and speeds by its energy."""
+    force = lambda t, q, v, args: -G + jnp.where(q > 0.5, args, jnp.zeros_like(q))
+    ball = ji.Problem(force, lambda t, q, args: q, restitution=0.5)
+
+    def exact(x):
+        wind, t1 = x
+        fall = G - wind
+        at, t = jnp.sqrt(2 * fall * 0.5), jnp.sqrt(2 * 0.5 / fall)
+        down = jnp.sqrt(at**2 + 2 * G * 0.5)
+        t = t + (down - at) / G
+        return 0.5 * down - G * (t1 - t)
+
+    value, _, dv, status = derivatives(ball, [1.0], [0.0], ("args", "t1"), t1=0.7, args=3.0, steps=1)
+    slopes = jax.grad(exact)(jnp.array([3.0, 0.7]))
+    assert status == 0 and value["v"][0] == pytest.approx(float(exact(jnp.array([3.0, 0.7]))), abs=1e-9)
+    np.testing.assert_allclose([dv["args"], dv["t1"]], slopes, rtol=0, atol=1e-8)
+
+
+# friction
+
+
+def test_friction_stops_a_block():
+    """At v0 / (mu g), at the place v0^2 / (2 mu g), for good. Before: dq/dv0 = 1."""
+    mu, wrt = 0.3, ("q0", "v0", "args")
+    value, dq, dv, status = derivatives(BLOCK, [0.0], [1.0], wrt, t1=1.0, args=mu, steps=4)
+    np.testing.assert_allclose([value["q"][0], value["v"][0]], [1 / (2 * mu * G), 0.0], atol=1e-14)
+    np.testing.assert_allclose([dq[name] for name in wrt], [1, 1 / (mu * G), -1 / (2 * mu**2 * G)], atol=1e-12)
+    np.testing.assert_allclose([dv[name] for name in wrt], 0, atol=1e-12)
+    assert status == 0
+
+
+def belt(x, t1):
+    """Exact place: a mass slips back on a belt that pulls it at 1, sticks while the spring holds less, and swings about 1 from then on."""
+    v0, speed = x
+    slip = jnp.pi - jnp.arccos(speed / v0)  # 1 - v0 sin(t) with the speed -v0 cos(t)
+    stick = (v0 * jnp.sin(slip)) / speed
+    return 1 + speed * jnp.sin(t1 - slip - stick)
+
+
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
+def test_a_mass_on_a_belt_slips_and_sticks(execution):
+    args = {"hold": 1.0, "belt": 0.5}
+    options = {"t1": 6.0, "args": args, "steps": 3, "execution": execution}
+    value, dq, _, status = derivatives(BELT, [1.0], [-0.8], ("v0", "args"), **options)
+    x = jnp.array([0.8, 0.5])
+    slopes = jax.grad(belt)(x, 6.0)
+    assert status == 0 and value["q"][0] == pytest.approx(float(belt(x, 6.0)), abs=1e-9)
+    np.testing.assert_allclose([-dq["v0"], dq["args"]["belt"]], slopes, rtol=0, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_blocks_that_stop_one_after_the_other():
+    """Each coordinate has its own border; a mass matrix couples them: M v = M v0 - f t until the first stops, which then holds with less."""
+    mass = jnp.array([[2.0, 0.5], [0.5, 1.0]])
+    force = lambda t, q, v, args: -jnp.sign(v) * jnp.array([1.0, 2.0])
+    found = ji.solve(ji.Problem(force, mass=mass), [0.0, 0.0], [1.0, 1.0], t1=3.0, steps=30, scheme=SCHEME)
+    a = np.linalg.solve(mass, [-1.0, -2.0])
+    first = -1 / a[1]
+    v = 1 + a[0] * first
+    last = first + 2 * v  # of the mass 2 with the force 1
+    place = [first + a[0] * first**2 / 2 + v**2, first + a[1] * first**2 / 2]
+    assert found.status == 0 and found.iterations < 120 and 0 < first < last < 3
+    np.testing.assert_allclose(found.q[-1], place, atol=1e-9)
+    np.testing.assert_allclose(found.v[-1], 0, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_friction_on_a_slope_in_contact():
+    """A block that is pushed up a slope of a floor, with a friction that does not hold it there: it turns and slides down."""
+    slope, mu = 0.6, 0.2
+    normal, along = np.array([-np.sin(slope), np.cos(slope)]), np.array([np.cos(slope), np.sin(slope)])
+    weight = G * np.cos(slope)
+
+    def force(t, q, v, args):
+        return jnp.array([0.0, -G]) - mu * weight * jnp.sign(v @ along) * along
+
+    block = ji.Problem(force, lambda t, q, args: (q @ normal)[None])
+    found = ji.solve(block, [0.0, 0.0], 2 * along, t1=1.0, steps=2, scheme=SCHEME, sensitivity="corrected")
+    up, down = G * np.sin(slope) + mu * weight, G * np.sin(slope) - mu * weight
+    top = 2 / up
+    assert found.status == 0
+    np.testing.assert_allclose(found.q[-1], along * (top - down * (1 - top) ** 2 / 2), atol=1e-9)
