@@ -759,3 +759,25 @@ def test_native_single_precision_is_that_of_xla():
     assert native.q.dtype == np.float32
     # 200 steps of units of 1e-7, through impacts
     compare(native, xla, 1e-3, 0.9)
+
+
+def test_library_functions_are_the_same_in_vectors_and_in_their_registers():
+    """A step computes the force of all lanes and, in a branch, that of one register of them: functions of the C library, called lane by lane,
+    are then those of two widths (with registers of 64 bytes they had one name: lanes off by O(1), clean)."""
+
+    def force(t, q, v, args):
+        x = 0.3 * jnp.tanh(q)
+        return (
+            jnp.arctan2(-q, jnp.ones_like(q))
+            - jnp.tan(x)
+            - jnp.arcsin(x)
+            - jnp.log1p(x)
+            + 0.1 * jnp.cbrt(1 + x) * jnp.exp(-x)
+        )
+
+    q0 = jnp.linspace(0.3, 1.2, 5)[:, None]
+    run = lambda way: ji.ensemble(ji.Problem(force), q0, 0 * q0, t1=1.0, steps=2, scheme=ji.MoreauJean(), execution=way)
+    native, xla = run("native"), run("xla")
+    # rounding of two steps
+    np.testing.assert_allclose(native.q[:, -1], xla.q[:, -1], rtol=1e-13)
+    np.testing.assert_array_equal(native.status, 0)

@@ -304,7 +304,9 @@ def call_library(w: Writer, name: str, *values: LaneValue) -> LaneValue:
     if not first.is_vector:
         return w.emit_value(first.dtype, False, f"call {scalar} {function}({given})")
     vector = w.type_of(first)
-    vector_function = f"@lanes.{function[1:]}"
+    vector_function = (
+        f"@lanes.{function[1:]}.{w.type_suffix(first)}"  # vectors of one register and of several have their own
+    )
     lines = [
         f"define internal {vector} {vector_function}({', '.join(f'{vector} %x{i}' for i in range(len(values)))}) noinline memory(none) {{"
     ]
