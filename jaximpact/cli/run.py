@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
     settings |= {"dtype": np.dtype(dtype).name, "backend": jax.default_backend()}
     out = shared.folder(options, entry)
     heading = f"{shared.motion_name(entry, name, e)}: {options.scheme}" + (
-        "" if scheme.traits.order is None else f", h = {h:g} s"
+        "" if chooses_steps(scheme) else f", h = {h:g} s"
     )
 
     if options.ensemble is None:
@@ -144,7 +144,14 @@ def _step(options: argparse.Namespace, scheme: Scheme, t1: float) -> float:
     """The step [s]: as given, or of a scheme that chooses its own the time between the rows that are kept."""
     if options.h is not None:
         return float(options.h)
-    return STEP if scheme.traits.order is not None else t1 / (ROWS if options.ensemble is None else ENSEMBLE_ROWS)
+    if not chooses_steps(scheme):
+        return STEP
+    return t1 / (ROWS if options.ensemble is None else ENSEMBLE_ROWS)
+
+
+def chooses_steps(scheme: Any) -> bool:
+    """Whether a scheme chooses its own steps; what is none, `solve` refuses."""
+    return isinstance(scheme, Scheme) and scheme.traits.order is None
 
 
 def _tell(solution: Solution, facts: dict[str, Any], more: dict[str, Any]) -> int:

@@ -27,6 +27,7 @@ from ..switch_walks import SPEED
 from ..switches import Switches, depends_on_data, depends_on_path, force_switches
 from .trials import Hold, frozen, held
 
+MAX_LEVELS = 8  # of a force whose borders are located: with 8 a first answer takes 5 s, with 16, of a small network of relu, 18 s
 Held = tuple[Array, Array, Array, Any]  # as `trials.held` gives
 
 
@@ -68,11 +69,14 @@ class Pieces:
 
     @classmethod
     def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-        """Of a problem at states of these shapes; None if it has joints, or no switches with levels, which is known while tracing."""
+        """Of a problem at states of these shapes; None if it has joints, no switches with levels, or too many, which is known while tracing."""
         if problem.joints is not None:
             return None
         switches = force_switches(problem, t, q, v, args, depends_on_path, levels=True)
-        return None if switches is None else cls(problem, switches, t, q, v, args)
+        if switches is None:
+            return None
+        found = cls(problem, switches, t, q, v, args)
+        return found if found.count <= MAX_LEVELS else None
 
     def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
         """Where a motion begins, before its borders are looked at."""
