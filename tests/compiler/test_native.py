@@ -4,6 +4,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -781,3 +782,13 @@ def test_library_functions_are_the_same_in_vectors_and_in_their_registers():
     # rounding of two steps
     np.testing.assert_allclose(native.q[:, -1], xla.q[:, -1], rtol=1e-13)
     np.testing.assert_array_equal(native.status, 0)
+
+
+def test_padding_makes_no_turns_of_a_loop():
+    """Lanes beyond the last select no branch, so that a loop whose branches bring it on would turn until its bound: ten seconds."""
+    free = ji.Problem(lambda t, q, v, args: -q)
+    run = lambda: ji.ensemble(free, np.ones((3, 1)), [0.0], t1=0.1, scheme=ji.EventDriven(trials=10**7))
+    run()
+    begin = time.perf_counter()
+    assert run().status.tolist() == [0, 0, 0]
+    assert time.perf_counter() - begin < 2.0

@@ -152,6 +152,8 @@ class LLVMEmitter:
             more = self.as_value(continues(carry))
             if more.is_vector:
                 more = w.conjunction(more, w.active)
+                # padding selects no branch, and would wait for what only a branch brings about
+                more = more if self.live is None or w.register_view is not None else w.conjunction(self.live, more)
             w.branch(w.any_lane(more), inside, after)
             w.begin_block(inside)
             if counter:
