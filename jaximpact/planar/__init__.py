@@ -13,7 +13,7 @@
             planar.Pin("crank", "coupler", at=(0, 1)),
             planar.Pin("coupler", "rocker", at=(2, 1.5)),
             planar.Pin("rocker", at=(2, 0)),
-            planar.Wall("rocker", point=(2, 1.5), at=(2.3, 0), normal=(-1, 0), name="stop"),
+            planar.Wall("rocker", point=(2, 1.5), at=(2.3, 1.5), normal=(-1, 0), name="stop"),
         ],
     )
     problem = four_bar.problem(restitution=0.6)

@@ -101,7 +101,7 @@ def draw_curve(curve: BifurcationCurve, ax: Axes) -> str:
     ax.set_ylabel(second)
     tidy(ax)
     ax.legend(frameon=False, fontsize=9)
-    return "" if curve.ended == "bounds" else f"ends: {curve.ended}"
+    return f"ends: {curve.ended}" if curve.ended == "no convergence" else ""
 
 
 def draw_states(branch: Branch, ax: Axes) -> str:
