@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
-from .linalg import substitute
+from .linalg import factorise_unrolled, solve_jvp, substitute
 
 MAX_UNROLLED = 12  # unknowns; twelve rows take a fifth of the instructions of a loop over rows (native code of a four-bar linkage, 8 rows)
 
@@ -20,19 +20,9 @@ def factorise_semidefinite(a: Array, cut: float) -> Array:
 
     Those are the rows whose pivot is at most the part ``cut`` of their diagonal entry.
     """
-    n = a.shape[0]
-    if n > MAX_UNROLLED:
+    if a.shape[0] > MAX_UNROLLED:
         return _factorise_by_loop(a, cut)
-    rows: list[list] = []
-    for i in range(n):
-        scaled: list = []  # L D
-        for j in range(i):
-            scaled.append(a[i, j] - sum(scaled[k] * rows[j][k] for k in range(j)))
-        row = [x * rows[j][j] for j, x in enumerate(scaled)]
-        pivot = a[i, i] - sum(x * y for x, y in zip(scaled, row, strict=True))
-        rows.append([*row, _reciprocal(pivot, cut * a[i, i])])
-    zero = jnp.zeros((), a.dtype)
-    return jnp.stack([jnp.stack(row + [zero] * (n - len(row))) for row in rows])
+    return factorise_unrolled(a, lambda pivot, i: _reciprocal(pivot, cut * a[i, i]))
 
 
 def _reciprocal(pivot: Array, least: Array) -> Array:
@@ -84,11 +74,4 @@ def semidefinite_solve(a: Array, factor: Array, b: Array) -> Array:
 
 @semidefinite_solve.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    a, factor, b = primals
-    da, _, db = tangents
-    x = semidefinite_solve(a, factor, b)
-    change = db - da @ x
-    if a.shape[0] > MAX_UNROLLED:
-        return x, semidefinite_solve(a, factor, change)
-    # S as a matrix: reverse mode transposes a product, where it would transpose the substitutions entry by entry
-    return x, semidefinite_solve(a, factor, jnp.eye(a.shape[0], dtype=a.dtype)) @ change
+    return solve_jvp(semidefinite_solve, MAX_UNROLLED, primals, tangents)
