@@ -156,25 +156,19 @@ class Force(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spring(Part):
-    """A linear spring and damper between the ``ends``, one point of each body.
+class Elastic(Part):
+    """A linear spring and damper along one coordinate.
 
     Attributes:
-        stiffness, damping: [N/m], [N s/m].
-        length: at rest [m]; by default that of the start.
+        stiffness, damping: force for each unit of the coordinate, and of its rate.
     """
 
-    ends: tuple[Point, Point]
     stiffness: Number = 0.0
     damping: Number = 0.0
-    length: Number | None = None
-
-    def coordinates(self, pose: Pose) -> list:
-        apart = self._apart(pose)
-        return [jnp.sqrt(apart @ apart)]
 
     def _stretch(self, s: Any, args: Any) -> Any:
-        return s - (distance_of(self.ends) if self.length is None else value_at(self.length, args))
+        """By how much the coordinate s is off that at rest."""
+        raise TypeError(f"{type(self).__name__} has no length at rest")
 
     def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
         return [-value_at(self.stiffness, args) * self._stretch(s[0], args) - value_at(self.damping, args) * rate[0]]
@@ -184,7 +178,27 @@ class Spring(Part):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AngleSpring(Part):
+class Spring(Elastic):
+    """A linear spring and damper between the ``ends``, one point of each body.
+
+    Attributes:
+        stiffness, damping: [N/m], [N s/m].
+        length: at rest [m]; by default that of the start.
+    """
+
+    ends: tuple[Point, Point]
+    length: Number | None = None
+
+    def coordinates(self, pose: Pose) -> list:
+        apart = self._apart(pose)
+        return [jnp.sqrt(apart @ apart)]
+
+    def _stretch(self, s: Any, args: Any) -> Any:
+        return s - (distance_of(self.ends) if self.length is None else value_at(self.length, args))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AngleSpring(Elastic):
     """A torsion spring and damper: a torque on body a against its turn from b, and its opposite.
 
     Attributes:
@@ -192,19 +206,13 @@ class AngleSpring(Part):
         angle: of rest [rad]; 0 at the start.
     """
 
-    stiffness: Number = 0.0
-    damping: Number = 0.0
     angle: Number = 0.0
 
     def coordinates(self, pose: Pose) -> list:
         return [self._turn(pose)]
 
-    def forces(self, s: Sequence, rate: Sequence, t: Any, args: Any) -> list:
-        turn = s[0] - value_at(self.angle, args)
-        return [-value_at(self.stiffness, args) * turn - value_at(self.damping, args) * rate[0]]
-
-    def potential(self, s: Sequence, args: Any) -> Any:
-        return 0.5 * value_at(self.stiffness, args) * (s[0] - value_at(self.angle, args)) ** 2
+    def _stretch(self, s: Any, args: Any) -> Any:
+        return s - value_at(self.angle, args)
 
 
 @dataclass(frozen=True, kw_only=True)
