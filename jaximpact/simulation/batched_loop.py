@@ -12,11 +12,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..compiler.gpu.branch_free import deduplicate_carry, run_segment
-from ..jaxtools.batched_branch import run_where_pending
-from ..jaxtools.derivative_rules import forward_first
 from ..jaxtools.progress import XLA_REPORTS, report_fraction
 from ..mechanics.status import Status
-from ..mechanics.tunnelling import may_tunnel
 from ..results import Solution
 from .rows import LOOK, Row, RowWriter
 
@@ -54,28 +51,8 @@ class BatchedLoop:
         if self.program.reports_progress:
             look = k % jnp.maximum(motion.steps // XLA_REPORTS, 1) == 0
             lax.cond(look, lambda k: jax.debug.callback(report_fraction, k / motion.steps), lambda k: None, k)
-        new, row, account = self.step_without_look(carry[:3], k, forgetful)
+        new, row, account = motion_loop.make_step(carry[:3], k, forgetful)
         return new, row, lax.cond(k % LOOK == 0, motion_loop.stable, lambda _, account: account, new, account)
-
-    def step_without_look(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
-        """State, row and account after step k, without the stability check."""
-        motion_loop, (state, row, account) = self.motion_loop, carry
-        new, info = motion_loop.step(motion_loop.until(k), state)
-        if motion_loop.looks_for_tunnelling(state):
-            bits = self.tunnelling_status(motion_loop.way(state, new), lax.stop_gradient(info.impulse))
-            info = info._replace(status=info.status | bits)
-        new = forward_first(new) if forgetful else new
-        begin, row = (state, row), motion_loop.row_of(new, info, row, state)
-        account = account.with_step(motion_loop.problem, self.motion, k, new, info)
-        return new, row, motion_loop.with_jump_status(begin, (new, row), account)
-
-    def tunnelling_status(self, way: Any, impulse: Array) -> Array:
-        """As that of `MotionLoop`; with branches, a batch computes it only if one of its lanes may have it."""
-        if self.program.branch_free:
-            return self.motion_loop.tunnelling_status(way, impulse)
-        pending = may_tunnel(self.motion_loop.problem, way) | jnp.any(impulse > 0)
-        work = lambda _, none, given: self.motion_loop.tunnelling_status(*given)
-        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (way, impulse))
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""
@@ -107,7 +84,7 @@ class BatchedLoop:
         """Runs all steps in branch-free segments between two stability checks: see `compiler.gpu.branch_free`."""
         motion_loop, steps = self.motion_loop, self.motion.steps
         *begin, kept = carry
-        advance = lambda now: self.step_without_look(now, now[0].n + 1)
+        advance = lambda now: motion_loop.make_step(now, now[0].n + 1)
         taken, whole = deduplicate_carry(advance, tuple(begin))
 
         def turn(some: list) -> list:
@@ -153,7 +130,7 @@ class BatchedLoop:
     def finish(self, carry: tuple) -> Solution:
         """Solution from the carry at the end."""
         state, row, account, kept = carry
-        account = self.motion_loop.close_account(state, self.motion_loop.stable(state, account))
+        account = self.motion_loop.close_account(state, row, account)
         return self.collect(state, row, self.keeper.all(kept) if self.program.rows else None, account)
 
     def collect(self, state: Any, row: Row, kept: Any, account: Any) -> Solution:

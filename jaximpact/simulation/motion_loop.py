@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,8 @@ from jax import Array, lax
 
 from ..bodies.listing import Listing
 from ..compiler.stream import stream
-from ..jaxtools.derivative_rules import NO_DERIVATIVE, guard_derivative
+from ..jaxtools.batched_branch import run_where_pending
+from ..jaxtools.derivative_rules import NO_DERIVATIVE, forward_first, guard_derivative
 from ..jaxtools.shapes import as_array, as_array_tree, shape_of_result
 from ..mechanics.contact import ContactLaw, Solved
 from ..mechanics.jumps import jump_status, steep_status
@@ -130,16 +132,66 @@ class MotionLoop:
         h = self.moving.h
         return jnp.where(k == self.moving.steps, h - self.over, h)
 
-    def step(self, scheme: Any, state: Any) -> tuple[Any, Info]:
-        """Makes a step; the contact law is applied in the lanes in which a contact acts."""
+    def make_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+        """State, row and account after step k: the one body of a step in all executions.
+
+        ``forgetful``: without derivative rules that jax loses in reverse mode, see `forgets`.
+        """
+        state, row, account = carry
+        full = lambda: self.contact_step(carry, k, forgetful)
+        # through XLA a branch of a lane would be work for all of them, and a selection
+        new, new_row, account = self.free_step_or(full, carry) if self.program.per_lane_branches else full()
+        return new, new_row, self.with_jump_status((state, row), (new, new_row), account)
+
+    def contact_step(self, carry: tuple, k: Any, forgetful: bool = False) -> tuple:
+        """Step k in which contacts may act, with the full account."""
+        state, row, account = carry
+        new, info = self.until(k).step(self.problem, self.law, self.moving, state)
+        if self.looks_for_tunnelling(state):
+            bits = self.tunnelling_status(self.way(state, new), lax.stop_gradient(info.impulse))
+            info = info._replace(status=info.status | bits)
+        new = forward_first(new) if forgetful else new
+        # gaps of the state that the step leaves are known; those of the last state are added at the end
+        account = account.with_step(self.problem, self.moving, k, state, info)
+        return new, self.row_of(new, info, row, state), account
+
+    def free_step_or(self, contact_step: Callable[[], tuple], carry: tuple) -> tuple:
+        """A step of one lane that counts as free of contacts, or ``contact_step()`` where it is not."""
+        state, row, account = carry
+        new, info = self.scheme.free_step(self.problem, self.moving, state)
+        # rare are impulses, failures, penetrations
+        gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
+        right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
+        if self.looks_for_tunnelling(state):
+            right &= ~may_tunnel(self.problem, self.way(state, new))
+        if self.program.rows == 0 or self.locates:
+            right &= new.n < self.moving.steps  # the last step has all of one
+        counted = account.with_joints(info)._replace(iterations=account.iterations + info.iterations)
+        # without rows the last one alone counts, which a contact step makes
+        free_row = row._replace(impulse=row.impulse + info.impulse)
+        if info.joints is not None:
+            free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
+        free_row = self.row_of(new, info, row, state) if self.program.rows else free_row
+
+        def unnumbered_contact_step() -> tuple:
+            found, *rest = contact_step()
+            return with_step_number(found, None), *rest
+
+        # the number of the step is that of all lanes, which spares them a choice
+        found, *rest = lax.cond(
+            right, lambda: (with_step_number(new, None), free_row, counted), unnumbered_contact_step
+        )
+        return with_step_number(found, new.n), *rest
+
+    def part_step(self, part: PartialStep, state: Any) -> tuple[Any, Info]:
+        """Makes a part of a step, up to the time of a row."""
 
         def contact() -> tuple[Any, Info]:
-            return scheme.step(self.problem, self.law, self.moving, state)
+            return part.step(self.problem, self.law, self.moving, state)
 
-        # through XLA a branch of a lane would be work for all of them, and a selection
         if self.problem.constraints is None or not self.program.per_lane_branches:
             return contact()
-        free = scheme.free_step(self.problem, self.moving, state)
+        free = part.free_step(self.problem, self.moving, state)
         return lax.cond(needs_contact_step(*free), contact, lambda: free)
 
     def row_of(self, state: Any, info: Info, row: Row, begin: Any) -> Row:
@@ -184,8 +236,17 @@ class MotionLoop:
     def tunnelling_status(self, way: Way, impulse: Array) -> Array:
         """Status bit of a step that leads through an obstacle; none where a scheme located impacts, at which its way turns."""
         acting = impulse > 0
-        one = ~jnp.any(acting) if self.locates else True
-        return as_status(loses_the_gap(self.problem, way, acting) & one, Status.GAP_UNRESOLVED)
+
+        def status(way: Way, acting: Array) -> Array:
+            one = ~jnp.any(acting) if self.locates else True
+            return as_status(loses_the_gap(self.problem, way, acting) & one, Status.GAP_UNRESOLVED)
+
+        if self.program.branch_free or self.program.per_lane_branches:
+            return status(way, acting)
+        # a batch of XLA computes it only if one of its lanes may have it
+        pending = may_tunnel(self.problem, way) | jnp.any(acting)
+        work = lambda _, none, given: status(*given)
+        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (way, acting))
 
     def with_jump_status(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """Adds DERIVATIVE_JUMP to the account if a force, mass or gap velocity jumped in the step."""
@@ -222,7 +283,7 @@ class MotionLoop:
 
         def again() -> Row:
             part = PartialStep(self.scheme, jnp.where(inside, h - back, h))
-            new, info = self.step(part, before)
+            new, info = self.part_step(part, before)
             return self.row_of(new, info, row._replace(impulse=impulse, joint_impulse=held), before)._replace(
                 before=None
             )
@@ -257,8 +318,11 @@ class MotionLoop:
 
         return lax.cond(jnp.any(last > 0), before, lambda: row.v)
 
-    def close_account(self, state: Any, account: Account) -> Account:
-        """Account at the end, with or without remarks on derivatives."""
+    def close_account(self, state: Any, row: Row, account: Account) -> Account:
+        """Account at the end: with the last state, stability, and remarks on derivatives or without."""
+        still = Info.none(state.q, state.v, len(row.impulse))
+        account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
+        account = self.stable(state, account)
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
             status = end(near, self.scheme, self.ended, self.moving.steps, state)
@@ -308,9 +372,7 @@ class MotionLoop:
     def solution_from(self, carry: Any, rows: Any) -> Solution:
         """The solution from the last carry and the rows."""
         program, (state, row, account) = self.program, carry
-        still = Info.none(state.q, state.v, len(row.impulse))
-        account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
-        account = self.close_account(state, self.stable(state, account))
+        account = self.close_account(state, row, account)
         if program.function is None:
             return self.solution(state, rows, None, account)
         (t, values), final = rows, self.last(row)
@@ -349,47 +411,13 @@ class MotionLoop:
         """One step of one lane, traced once for all executions and derivatives."""
         return _step_once(self.program, self.moving, carry)
 
-    def step_lane(self, carry: Any) -> Any:
-        """One step of one lane: a free step, replaced by a contact step with the full account where the free one is invalid."""
-        state, row, account = carry
-        new, info = self.scheme.free_step(self.problem, self.moving, state)
-        # rare are impulses, failures, penetrations
-        gaps = self.problem.gaps(self.moving.time(state.n), state.q, self.moving.args)
-        right = ~needs_contact_step(new, info) & jnp.all(gaps >= 0)
-        looks = self.looks_for_tunnelling(state)
-        if looks:
-            right &= ~may_tunnel(self.problem, self.way(state, new))
-        if self.program.rows == 0 or self.locates:
-            right &= new.n < self.moving.steps  # the last step has all of one
-        counted = account.with_joints(info)._replace(iterations=account.iterations + info.iterations)
-        # without rows the last one alone counts, which a full step makes
-        free_row = row._replace(impulse=row.impulse + info.impulse)
-        if info.joints is not None:
-            free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
-        free_row = self.row_of(new, info, row, state) if self.program.rows else free_row
-
-        def contact_step() -> tuple:
-            new, info = self.until(state.n + 1).step(self.problem, self.law, self.moving, state)
-            if looks:
-                bits = self.tunnelling_status(self.way(state, new), lax.stop_gradient(info.impulse))
-                info = info._replace(status=info.status | bits)
-            told = account.with_step(self.problem, self.moving, state.n + 1, state, info)
-            return with_step_number(new, None), self.row_of(new, info, row, state), told
-
-        # the number of the step is that of all lanes, which spares them a choice
-        begin = state, row
-        found, row, account = lax.cond(right, lambda: (with_step_number(new, None), free_row, counted), contact_step)
-        state = with_step_number(found, new.n)
-        account = self.with_jump_status(begin, (state, row), account)
-        account = lax.cond(
-            new.n.astype(jnp.uint32) % LOOK == 0, self.stable, lambda _, account: account, state, account
-        )
-        return state, row, account
-
 
 @jax.jit
 def _step_once(program: Program, motion: Motion, carry: Any) -> Any:
-    return MotionLoop(program, motion).step_lane(carry)
+    loop, k = MotionLoop(program, motion), carry[0].n + 1
+    state, row, account = loop.make_step(carry, k)
+    look = state.n.astype(jnp.uint32) % LOOK == 0
+    return state, row, lax.cond(look, loop.stable, lambda _, account: account, state, account)
 
 
 def needs_contact_step(state: Any, info: Info) -> Array:

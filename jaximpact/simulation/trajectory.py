@@ -61,7 +61,7 @@ def resume_until_step(
     t = jnp.where(ended, motion.t1, motion.time(state.n))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
     told |= {"energy": loop.energy(t, found), "joint_impulse": found.joint_impulse}
-    closed = loop.close_account(state, loop.stable(state, account))
+    closed = loop.close_account(state, row, account)
     full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)
     return {name: x for name, x in told.items() if x is not None}, closed, carry, full
 
