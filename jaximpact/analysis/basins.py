@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
@@ -19,10 +19,8 @@ from scipy.sparse.csgraph import connected_components
 
 from ..jaxtools.argument_checks import check_counts, is_pair
 from ..jaxtools.warnings import JaximpactWarning
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import Status
 from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
@@ -32,6 +30,7 @@ from .crossings import section
 from .default_scheme import PICTURE, ROWS, choose_scheme
 from .forced_motions import gather
 from .from_study import basin_arguments, computes_anew, saved_section, some_lanes
+from .options import MotionOptions, with_options
 from .sections import NOT_SETTLED, Section, default_tolerance, period_of, repeats_after, repetition
 from .shooting_equations import Surface
 
@@ -122,6 +121,7 @@ def _of_study(
 
 @of_a_study(_of_study)
 @with_names
+@with_options(MotionOptions)
 def basins(
     problem: Problem,
     *,
@@ -139,11 +139,8 @@ def basins(
     phase: float = 0.0,
     tolerance: float | None = None,
     radius: float | None = None,
-    args: Any = None,
-    e: Any = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     progress: bool | None = None,
+    **options: Unpack[MotionOptions],
 ) -> Basins:
     """Finds the attractor that each start of a grid leads to.
 
@@ -167,7 +164,7 @@ def basins(
         ValueError, TypeError: as `stroboscopic`; a coordinate is not one; every start of the grid is forbidden.
     """
     check_problem(problem)
-    scheme, steps = choose_scheme(problem, scheme, steps, PICTURE, 1 if surface is None else ROWS)
+    options, steps = choose_scheme(problem, options, steps, PICTURE, 1 if surface is None else ROWS)
     check_counts(cycles=cycles, skip=skip)
     if cycles < 2:
         raise ValueError("cycles must be at least 2: attractors are recognised from states once a period")
@@ -188,14 +185,14 @@ def basins(
     for (name, i), values in zip(coordinates, (g.ravel() for g in np.meshgrid(x, y)), strict=True):
         start[name][:, i] = values
 
-    one = gather(problem, start["q"][0], start["v"][0], period, args, None, e, scheme, projection, phase)
-    gaps = _gaps(problem, phase * one.period[0], start["q"], cast_numbers("args", args, start["q"].dtype))
+    one = gather(problem, start["q"][0], start["v"][0], period, phase, {**options, "args_axes": None})
+    gaps = _gaps(problem, phase * one.period[0], start["q"], cast_numbers("args", options["args"], start["q"].dtype))
     allowed = np.flatnonzero(np.all(np.asarray(gaps) >= 0, axis=1))
     if not allowed.size:
         raise ValueError("every start of the grid violates a constraint: choose x, y, q0 with some gaps >= 0")
     found = section(
         surface, direction, problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
-        args=args, e=one.lanes.motion.e, scheme=scheme, projection=projection, progress=progress,
+        progress=progress, **(options | {"e": one.lanes.motion.e}),
     )  # fmt: skip
     own, attractors = recognise(found, tolerance=tolerance, radius=radius)
     labels = np.full(x.size * y.size, FORBIDDEN)

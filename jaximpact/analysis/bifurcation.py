@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_counts, is_pair, named_leaves, real, with_leaves
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.problem import Problem
 from ..mechanics.schemes import EventCorrected
-from ..mechanics.schemes.base import Scheme
 from ..results import Arrays, Drawable, with_names
 from ..results.save import Save
 from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
@@ -22,6 +20,7 @@ from .crossings import check_direction, passages, section
 from .default_scheme import PICTURE, ROWS, SECTION, choose_scheme
 from .forced_motions import Forced, check_restarts, gather
 from .from_study import computes_anew, diagram_lanes, map_arguments, saved_section
+from .options import LaneOptions, MotionOptions, with_options
 from .sections import Section, impact_section, period_of, state
 from .shooting_equations import Surface
 
@@ -128,6 +127,7 @@ def _of_study(
 
 @of_a_study(_of_study)
 @with_names
+@with_options(MotionOptions)
 def bifurcation(
     problem: Problem,
     q0: ArrayLike,
@@ -143,11 +143,8 @@ def bifurcation(
     surface: Surface | None = None,
     direction: int = 0,
     phase: float = 0.0,
-    args: Any = None,
-    e: Any = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     progress: bool | None = None,
+    **options: Unpack[MotionOptions],
 ) -> Bifurcation:
     """Section of a system over the values of one parameter: stroboscopic for a forced system, on a ``surface`` for any.
 
@@ -173,7 +170,7 @@ def bifurcation(
     Raises:
         ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, no such sweep.
     """
-    scheme, steps = choose_scheme(problem, scheme, steps, SECTION, 1 if surface is None else ROWS)
+    options, steps = choose_scheme(problem, options, steps, SECTION, 1 if surface is None else ROWS)
     values = sweep_values("values", values)
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
@@ -188,20 +185,18 @@ def bifurcation(
         raise ValueError(f"q0 and v0 must hold the same number of starts S, got shapes {q0.shape} and {v0.shape}")
     starts = max((len(x) for x in (q0, v0) if x.ndim == 2), default=1)
     q0, v0 = (np.broadcast_to(x, (starts, x.shape[-1])) for x in (q0, v0))
-    common = {"period": period, "scheme": scheme, "projection": projection, "phase": phase}
     if sweep is None:
-        args, axes, e = _swept(args, e, {path: np.repeat(values, starts)})
+        swept = _swept(options, {path: np.repeat(values, starts)})
         q0, v0 = (np.tile(x, (len(values), 1)) for x in (q0, v0))
-        options = common | {"args": args, "args_axes": axes, "e": e}
         found = section(
-            surface, direction, problem, q0, v0, steps=steps, cycles=cycles, skip=skip, progress=progress, **options
+            surface, direction, problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase, progress=progress, **swept
         )  # fmt: skip
     else:
         check_counts(cycles=cycles, skip=skip)
         check_steps(steps, skip + cycles, "skip + cycles")
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
         runs = partial(_onward, surface, direction, steps, cycles, skip, progress)
-        found = _continuation_sections(problem, q0, v0, path, values, order, args, e, common, runs)
+        found = _continuation_sections(problem, q0, v0, path, values, order, period, phase, options, runs)
     return Bifurcation(name, values, starts, sweep, found)
 
 
@@ -212,17 +207,16 @@ def _continuation_sections(
     path: tuple[str | int, ...],
     values: np.ndarray,
     order: Iterable[int],
-    args: Any,
-    e: Any,
-    common: dict[str, Any],
+    period: Any,
+    phase: float,
+    options: MotionOptions,
     runs: Callable[[Forced], tuple[Section, np.ndarray, np.ndarray]],
 ) -> Section:
     """Sections at all values, each started from the final states at the value before."""
     found: list = [None] * len(values)
     end = None
     for i in order:
-        some, _, own = _swept(args, e, {path: values[i]})
-        motions = gather(problem, q0, v0, args=some, args_axes=None, e=own, **common)
+        motions = gather(problem, q0, v0, period, phase, _swept(options, {path: values[i]}))
         check_restarts(motions.scheme)
         found[i], *end = runs(motions if end is None else motions.restart(*end))
     return Section.joined(found)
@@ -261,6 +255,7 @@ def _map_of_study(study: StudyLike, *, tolerance: float | None = None, **options
 
 
 @of_a_study(_map_of_study)
+@with_options(MotionOptions)
 def two_parameter_map(
     problem: Problem,
     q0: ArrayLike,
@@ -274,11 +269,8 @@ def two_parameter_map(
     skip: int = 0,
     phase: float = 0.0,
     tolerance: float | None = None,
-    args: Any = None,
-    e: Any = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     progress: bool | None = None,
+    **options: Unpack[MotionOptions],
 ) -> ParameterMap:
     """Period of the motion and its impacts per forcing period, over a grid of two parameters, in one batch.
 
@@ -300,7 +292,8 @@ def two_parameter_map(
         ValueError, TypeError, KeyError: as `impact_section` and `bifurcation`.
     """
     # impacts are told from rows, at each of which a scheme that chooses its own steps would end one
-    scheme, steps = choose_scheme(problem, EventCorrected() if scheme is None else scheme, steps, PICTURE, FEW_ROWS)
+    options["scheme"] = options["scheme"] or EventCorrected()
+    options, steps = choose_scheme(problem, options, steps, PICTURE, FEW_ROWS)
     for name, pair in {"values": values, "parameters": parameters}.items():
         if not is_pair(pair):
             raise ValueError(f"{name} must be two, along x and y, got {pair!r}")
@@ -311,10 +304,10 @@ def two_parameter_map(
     if first == second:
         raise ValueError(f"parameters must differ, got {parameters!r}")
     across, up = (grid.ravel() for grid in np.meshgrid(x, y))
-    args, axes, e = _swept(args, e, {first: across, second: up})
+    swept = _swept(options, {first: across, second: up})
     found = impact_section(
-        problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase, args=args, args_axes=axes, e=e,
-        scheme=scheme, projection=projection, progress=progress,
+        problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
+        progress=progress, **swept,
     )  # fmt: skip
     shape = (len(y), len(x))
     return ParameterMap(
@@ -327,8 +320,9 @@ def two_parameter_map(
     )
 
 
-def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any, Any]:
-    """Returns args, args_axes and e with some parameters replaced: by one value, or by one value per lane."""
+def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptions:
+    """Returns the options with some parameters replaced: by one value, or by one value per lane."""
+    args, e = options["args"], options["e"]
     leaves = named_leaves(args)
     axes: dict[tuple[str, ...], int | None] = dict.fromkeys(leaves)
     for path, value in values.items():
@@ -345,4 +339,5 @@ def _swept(args: Any, e: Any, values: dict[tuple, np.ndarray]) -> tuple[Any, Any
             raise KeyError(
                 f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use 'e'"
             )
-    return with_leaves(args, leaves.values()), with_leaves(args, axes.values()), e
+    args, axes = with_leaves(args, leaves.values()), with_leaves(args, axes.values())
+    return {**options, "args": args, "args_axes": axes, "e": e}

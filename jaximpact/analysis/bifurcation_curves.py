@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +30,8 @@ from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_choice, check_counts, is_pair, is_whole, real_number
 from ..jaxtools.warnings import without_remarks
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, with_names
 from ..simulation.canonical_arrays import canonical_state
@@ -43,6 +41,7 @@ from ..simulation.solve import solve
 from .checks import number_of, positive_time
 from .continuation import EASY, LONGEST, SHORTEST, TURN, check_bounds, value_of
 from .default_scheme import ORBIT, ROWS, choose_scheme
+from .options import MotionOptions, with_options
 from .orbit_family import CORRECTIONS, RESTITUTION
 from .stroboscopic_map import blocks, damped_newton, eigenvalues
 
@@ -94,6 +93,7 @@ class BifurcationCurve(Drawable):
 
 
 @with_names
+@with_options(MotionOptions)
 def continue_curve(
     problem: Problem,
     q0: ArrayLike,
@@ -103,8 +103,6 @@ def continue_curve(
     parameters: tuple[str, str],
     bounds: tuple[tuple[float, float], tuple[float, float]],
     period: Any,
-    args: Any = None,
-    e: Any = None,
     t0: Any = 0.0,
     cycles: int = 1,
     contact: int = 0,
@@ -112,9 +110,8 @@ def continue_curve(
     step: float = 0.02,
     points: int = 200,
     steps: int | None = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     tol: float | None = None,
+    **options: Unpack[MotionOptions],
 ) -> BifurcationCurve:
     """Follows a fold, a period doubling or a grazing of a periodic orbit of a forced system over two parameters.
 
@@ -139,7 +136,8 @@ def continue_curve(
     Raises:
         ValueError, TypeError: as `periodic_orbit`, or a parameter is none. RuntimeError: there is no such point near the start.
     """
-    scheme, steps = choose_scheme(problem, scheme, steps, ORBIT)
+    options, steps = choose_scheme(problem, options, steps, ORBIT)
+    args, e = options["args"], options["e"]
     check_choice("kind", kind, KINDS)
     if problem.joints is not None:
         raise ValueError(
@@ -167,7 +165,7 @@ def continue_curve(
     if not real_number("tol", tol) > 0:
         raise ValueError(f"tol must be positive, got {tol!r}")
     q, v = (np.asarray(x, np.float64) for x in canonical_state(q0, v0))
-    methods = {"scheme": scheme, "projection": projection, "steps": steps * cycles}
+    methods = {"scheme": options["scheme"], "projection": options["projection"], "steps": steps * cycles}
     e = np.asarray(e)[None] if np.ndim(e) == 1 else e
     system = System(problem, tuple(parameters), low, high - low, period, t0, cycles, args, e, methods)
     equations: Equations

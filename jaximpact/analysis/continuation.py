@@ -22,21 +22,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from scipy.optimize import brentq
 
 from ..jaxtools.argument_checks import check_counts, is_whole, real_number
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
 from ..results import Arrays, Drawable, Result, with_names
 from ..simulation.validation import check_problem
 from .checks import StudyLike, of_a_study
 from .default_scheme import ORBIT, choose_scheme
 from .from_study import branch_arguments
+from .options import MotionOptions, with_options
 from .orbit_family import RESTITUTION, Family, Point
 from .orbits import periodic_orbit
 from .stroboscopic_map import eigenvalues, lost_derivatives
@@ -129,6 +128,7 @@ def _of_study(study: StudyLike, *, parameter: str, lane: Any = None, **options: 
 
 @of_a_study(_of_study)
 @with_names
+@with_options(MotionOptions)
 def continue_orbit(
     problem: Problem,
     q0: Any,
@@ -138,17 +138,14 @@ def continue_orbit(
     bounds: tuple[float, float],
     period: Any,
     steps: int | None = None,
-    args: Any = None,
-    e: Any = None,
     t0: Any = 0.0,
     surface: Callable[..., Any] | None = None,
     cycles: int = 1,
     direction: int = 1,
     step: float = 0.02,
     points: int = 400,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     tol: float | None = None,
+    **options: Unpack[MotionOptions],
 ) -> Branch:
     """Follows a periodic orbit as one parameter changes, through folds, until it grazes or the parameter leaves its bounds.
 
@@ -177,13 +174,13 @@ def continue_orbit(
     """
     check_problem(problem)
     check_counts(points=points, cycles=cycles)
-    scheme, steps = choose_scheme(problem, scheme, steps, ORBIT)
+    options, steps = choose_scheme(problem, options, steps, ORBIT)
     if np.ndim(q0) != 1 or np.ndim(v0) != 1:
         raise ValueError(
             f"q0 and v0 must have shape (d,), got {np.shape(q0)} and {np.shape(v0)}: a branch has one start"
         )
     low, high = check_bounds(bounds)
-    value = value_of(parameter, problem, args, e)
+    value = value_of(parameter, problem, options["args"], options["e"])
     if not low <= value <= high:
         raise ValueError(f"bounds: ({low:g}, {high:g}) do not contain the parameter's value {value:g}")
     if parameter == RESTITUTION and not (low >= 0 and high <= 1):
@@ -192,10 +189,9 @@ def continue_orbit(
         raise ValueError(f"direction must be 1 or -1, got {direction!r}")
     if not 0 < real_number("step", step) < 1:
         raise ValueError(f"step must lie between 0 and 1, got {step!r}")
-    common: dict[str, Any] = {"scheme": scheme, "projection": projection, "cycles": cycles, "steps": steps}
-    common |= {"period": period, "t0": t0, "args": args, "e": e}
-    first = periodic_orbit(problem, q0, v0, tol=tol, surface=surface, **common).raise_if_failed()
-    family = Family(problem, first, parameter, (low, high), tol, surface, common)
+    section: dict[str, Any] = {"period": period, "steps": steps, "cycles": cycles, "t0": t0}
+    first = periodic_orbit(problem, q0, v0, tol=tol, surface=surface, **section, **options).raise_if_failed()
+    family = Family(problem, first, parameter, (low, high), tol, surface, section, options)
     return _follow(family, value, direction, step, points)
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,6 +33,7 @@ from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
 from .checks import StudyLike, of_a_study
 from .from_study import motion_arguments
+from .options import MotionOptions, with_options
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
@@ -154,6 +155,7 @@ def _of_study(study: StudyLike, *, lane: Any = None, **options: Any) -> Converge
 
 @of_a_study(_of_study)
 @with_names
+@with_options(MotionOptions)
 def convergence(
     problem: Problem,
     q0: ArrayLike,
@@ -165,10 +167,7 @@ def convergence(
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     impulse: Any = None,
     t0: Any = 0.0,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
-    args: Any = None,
-    e: Any = None,
+    **options: Unpack[MotionOptions],
 ) -> Convergence:
     """Computes one motion with several step sizes, and measures its errors and orders.
 
@@ -199,14 +198,14 @@ def convergence(
     if exact is not None and not callable(exact):
         raise TypeError(f"exact must be a function t -> (q, v), got {type(exact).__name__}")
     impulse = None if impulse is None else real("impulse", impulse)
-    scheme, projection = choose_methods(scheme, projection, problem)
+    scheme, projection = choose_methods(options["scheme"], options["projection"], problem)
     if scheme.traits.order is None:
         raise ValueError(
             f"convergence sweeps h, and the error of {type(scheme).__name__} does not depend on it: compare solve(..., "
             f"scheme={type(scheme).__name__}(rtol=..., atol=...)) at several tolerances"
         )
     bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
-    run = partial(sweep, problem, q0, v0, t0, t1, projection=projection, args=args, e=e)
+    run = partial(sweep, problem, q0, v0, t0, t1, projection=projection, args=options["args"], e=options["e"])
     runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
 
     reference, floor = EXACT, dict.fromkeys(MEASURES, 0.0)

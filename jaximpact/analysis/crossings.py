@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,8 @@ from jax import Array, lax
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, is_whole
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
 from ..mechanics.schemes.stops import Until
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, Solution, with_names
@@ -25,6 +23,7 @@ from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_steps, one_lane, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
 from .forced_motions import Forced, check_restarts, gather
+from .options import LaneOptions, with_options
 from .restarts import run_between
 from .sections import Section, stroboscopic
 from .shooting_equations import Surface, check_surface
@@ -199,6 +198,7 @@ def _root(surface: Surface, pieces: Pieces, leaves: tuple, axes: Any, structure:
 
 @takes_study
 @with_names
+@with_options(LaneOptions)
 def poincare_section(
     problem: Problem,
     q0: ArrayLike,
@@ -211,12 +211,8 @@ def poincare_section(
     cycles: int,
     skip: int = 0,
     phase: float = 0.0,
-    args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     progress: bool | None = None,
+    **options: Unpack[LaneOptions],
 ) -> Section:
     """States of motions at their passages through a surface: the Poincaré map of autonomous or forced systems.
 
@@ -246,10 +242,10 @@ def poincare_section(
         ValueError, TypeError: as `stroboscopic`; the surface is none, or the scheme carries an impact over into the next step.
     """
     check_direction(direction)
-    scheme, steps = choose_scheme(problem, scheme, steps, SECTION, ROWS)
+    options, steps = choose_scheme(problem, options, steps, SECTION, ROWS)
     check_counts(cycles=cycles, skip=skip)
     check_steps(steps, PATIENCE * (skip + cycles), "4 (skip + cycles)")
-    motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
+    motions = gather(problem, q0, v0, period, phase, options)
     return passages(motions, surface, direction, steps, cycles, skip, progress)
 
 

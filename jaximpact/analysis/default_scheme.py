@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.problem import Problem
 from ..mechanics.schemes import EventCorrected, EventDriven
-from ..mechanics.schemes.base import Scheme
 from ..simulation.arguments import choose_methods
 from ..simulation.validation import check_problem
+from .options import MotionOptions
+
+Options = TypeVar("Options", bound=MotionOptions)
 
 ORBIT = 1e-12  # tolerance of orbits, whose Jacobians are less accurate than their states
 SECTION = 1e-10  # tolerance of exponents and sections, of motions of many periods
@@ -19,13 +21,16 @@ PICTURE = (
 ROWS = 100  # of a period between which passages and impacts are told apart
 
 
-def choose_scheme(problem: Problem, scheme: Any, steps: Any, tolerance: float, rows: int = 1) -> tuple[Scheme, int]:
-    """The scheme of an analysis and its steps in a period, which one that chooses its own has only for its ``rows``.
+def choose_scheme(
+    problem: Problem, options: Options, steps: Any, tolerance: float, rows: int = 1
+) -> tuple[Options, int]:
+    """The options of an analysis with its scheme, and the steps in a period, which one that chooses its own has only for its ``rows``.
 
     Raises:
         ValueError, TypeError: the scheme is none, or goes by steps and has none.
     """
     check_problem(problem)
+    scheme = options["scheme"]
     if scheme is None and steps is None:
         scheme = EventDriven(tolerance, tolerance, order=5 if tolerance >= PICTURE else 8)
         if problem.listed:
@@ -39,4 +44,4 @@ def choose_scheme(problem: Problem, scheme: Any, steps: Any, tolerance: float, r
         )
     steps = rows if steps is None else steps
     check_counts(steps=steps)
-    return scheme, steps
+    return options | {"scheme": scheme}, steps  # type: ignore[return-value]

@@ -27,6 +27,7 @@ from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
 from ..simulation.validation import check_problem
 from .checks import positive_time, share_of_period
+from .options import LaneOptions
 
 LIFT = 4e3  # rounding units of gap at which a motion is started again: above what counts as touching
 
@@ -142,17 +143,14 @@ def gather(
     q0: ArrayLike,
     v0: ArrayLike,
     period: Any,
-    args: Any,
-    args_axes: Any,
-    e: Any,
-    scheme: Scheme | None,
-    projection: ContactSolver | None,
     phase: Any,
+    options: LaneOptions,
 ) -> Forced:
     """Checks the arguments of a section and collects them as `Forced` motions, each lane with its start and period."""
     check_problem(problem)
     phase = share_of_period(phase)
-    scheme, projection = choose_methods(scheme, projection)
+    scheme, projection = choose_methods(options["scheme"], options["projection"])
+    args, args_axes, e = options["args"], options["args_axes"], options["e"]
     q0, v0 = (np.asarray(x) for x in canonical_state(q0, v0))
     for name, value in {"q0": q0, "v0": v0}.items():
         if value.ndim not in (1, 2):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +21,8 @@ from jax import Array, lax
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable
 from ..simulation.backends import COMPILE, vmap_lanes
@@ -33,6 +31,7 @@ from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
 from .checks import takes_study
 from .default_scheme import SECTION
+from .options import LaneOptions, with_options
 from .stroboscopic_map import lost_derivatives, prepare_strobe
 
 
@@ -85,6 +84,7 @@ class Lyapunov(Drawable):
 
 
 @takes_study
+@with_options(LaneOptions)
 def lyapunov(
     problem: Problem,
     q0: ArrayLike,
@@ -96,11 +96,7 @@ def lyapunov(
     skip: int = 0,
     blocks: int = 10,
     t0: Any = 0.0,
-    args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
+    **options: Unpack[LaneOptions],
 ) -> Lyapunov:
     """Lyapunov exponents of one motion or of each motion of a batch, with a statistical error.
 
@@ -127,9 +123,8 @@ def lyapunov(
             f"intervals={intervals} must be a multiple of blocks={blocks}, and blocks at least 2: their scatter is the error"
         )
     program, lanes, single = prepare_strobe(
-        problem, q0, v0, period=interval, steps=steps, cycles=1, t0=t0, scheme=scheme, projection=projection, args=args,
-        args_axes=args_axes, e=e, name="interval", tolerance=SECTION,
-    )  # fmt: skip
+        problem, q0, v0, options, period=interval, steps=steps, cycles=1, t0=t0, name="interval", tolerance=SECTION
+    )
     many, shares = jnp.asarray([skip, *blocks * [intervals // blocks]], jnp.int32), devices(lanes.count)
     call = lambda motion, _: _average(program, motion, many, lanes.axes, shares)
     total, q, v, status = in_chunks(program, lanes, call)

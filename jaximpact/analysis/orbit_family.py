@@ -18,6 +18,7 @@ from ..results.impulse_intervals import Runs, runs
 from ..simulation.lanes import Lanes
 from ..simulation.solve import solve
 from .checks import number_of
+from .options import MotionOptions
 from .orbits import PeriodicOrbit
 from .shooting_equations import Closing, Surface
 from .stroboscopic_map import damped_newton, prepare_strobe
@@ -75,11 +76,14 @@ class Family:
         bounds: tuple[float, float],
         tol: float | None,
         surface: Surface | None,
-        common: dict[str, Any],
+        section: dict[str, Any],
+        options: MotionOptions,
     ) -> None:
         self.parameter, self.low, self.width = parameter, bounds[0], bounds[1] - bounds[0]
-        self.common = common
-        self.program, self.lanes, _ = prepare_strobe(problem, first.q, first.v, **common)
+        self.section, self.parameters = section, options["args"]
+        self.program, self.lanes, _ = prepare_strobe(
+            problem, first.q, first.v, {**options, "args_axes": None}, **section
+        )
         self.closing = Closing(self.program, surface)
         self.d = len(first.q)
         state = np.concatenate([first.q, first.v])
@@ -89,7 +93,7 @@ class Family:
         self.scale = np.full(len(self.start), self.size, self.dtype)
         self.scale[2 * self.d :] = first.period
         self.tol = float(np.finfo(self.dtype).eps) ** (2 / 3) if tol is None else tol
-        self.steps = common["steps"] * common["cycles"]
+        self.steps = section["steps"] * section["cycles"]
         # of a scheme that chooses its steps the rows are no steps of the shooting
         self.rows = self.steps if self.program.scheme.traits.order else max(ROWS, self.steps)
         self.rough = False  # whether a sound motion had no finite derivative
@@ -105,16 +109,16 @@ class Family:
         return float(self.low + self.width * z[-1])
 
     def args(self, p: float) -> Any:
-        args = self.common["args"]
+        args = self.parameters
         return args if self.parameter == RESTITUTION else args | {self.parameter: p}
 
     def times(self, z: np.ndarray) -> np.ndarray:
         """Start and end of the orbit at the section."""
         args = self.args(self.value(z))
-        begin = number_of("t0", self.common["t0"], args, None)
+        begin = number_of("t0", self.section["t0"], args, None)
         if self.closing.surface is not None:
             return np.array([begin, begin + z[-2] * self.scale[-1]])
-        length = self.common["cycles"] * number_of("period", self.common["period"], args, None)
+        length = self.section["cycles"] * number_of("period", self.section["period"], args, None)
         begin = begin + self.shift / self.rows * length
         return np.array([begin, begin + length])
 
@@ -170,11 +174,14 @@ class Family:
 
     def rates(self, p: float) -> np.ndarray:
         """Derivatives of start and end of the orbit with respect to the parameter."""
-        given = self.common["t0"], self.common["period"]
+        given = self.section["t0"], self.section["period"]
         if self.parameter == RESTITUTION or not any(map(callable, given)):
             return np.zeros(2)
         begin, length = (self.rate(time, p) for time in given)
-        begin, length = begin + self.shift / self.rows * self.common["cycles"] * length, self.common["cycles"] * length
+        begin, length = (
+            begin + self.shift / self.rows * self.section["cycles"] * length,
+            self.section["cycles"] * length,
+        )
         return np.array([begin, begin + length])
 
     def correct(self, guess: np.ndarray, normal: np.ndarray, along: np.ndarray | None) -> Point | None:

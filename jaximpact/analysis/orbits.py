@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, real_number
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
@@ -26,6 +25,7 @@ from ..mechanics.status import FAILURES, Status, describe
 from ..results import Arrays, Drawable, spread_columns, with_names
 from ..simulation.lanes import Lanes
 from .checks import check_steps, takes_study
+from .options import LaneOptions, with_options
 from .shooting_equations import Closing
 from .stroboscopic_map import damped_newton, lost_derivatives, near_impact, prepare_strobe
 
@@ -112,6 +112,7 @@ class PeriodicOrbit(Drawable):
 
 @takes_study
 @with_names
+@with_options(LaneOptions)
 def periodic_orbit(
     problem: Problem,
     q0: ArrayLike,
@@ -122,14 +123,10 @@ def periodic_orbit(
     cycles: int = 1,
     t0: Any = 0.0,
     surface: Callable[..., Any] | None = None,
-    args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     tol: float | None = None,
     iterations: int = 40,
     extrapolate: bool = False,
+    **options: Unpack[LaneOptions],
 ) -> PeriodicOrbit:
     """Finds periodic orbits near given states, by Newton's method on the map of a section, and their multipliers.
 
@@ -164,9 +161,7 @@ def periodic_orbit(
             force or constraints depend on t.
     """
     check_counts(iterations=iterations)
-    common: dict[str, Any] = {"args": args, "args_axes": args_axes, "e": e, "scheme": scheme, "projection": projection}
-    common |= {"period": period, "t0": t0, "cycles": cycles}
-    program, lanes, single = prepare_strobe(problem, q0, v0, steps=steps, **common)
+    program, lanes, single = prepare_strobe(problem, q0, v0, options, period=period, steps=steps, cycles=cycles, t0=t0)
     if extrapolate and program.scheme.traits.order is None:
         raise ValueError(
             f"extrapolate=True goes by powers of h, on which the error of {type(program.scheme).__name__} does not depend: leave it out "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import numpy as np
@@ -12,10 +12,8 @@ from jax import Array
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, Solution, spread_columns, with_names
 from ..results.save import Save
@@ -23,6 +21,7 @@ from .checks import check_result, check_steps, distance, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
 from .forced_motions import Forced, check_restarts, gather
 from .impacts import Impacts, impacts
+from .options import LaneOptions, with_options
 
 PERIODIC = 1e-5  # of the largest state of a section: the distance at which states count as the same
 FAR = 100  # tolerances from where it goes at which a motion of known period counts as settled
@@ -124,6 +123,7 @@ class ImpactSection(Drawable):
 
 @takes_study
 @with_names
+@with_options(LaneOptions)
 def stroboscopic(
     problem: Problem,
     q0: ArrayLike,
@@ -134,12 +134,8 @@ def stroboscopic(
     cycles: int,
     skip: int = 0,
     phase: float = 0.0,
-    args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     progress: bool | None = None,
+    **options: Unpack[LaneOptions],
 ) -> Section:
     """The stroboscopic map of a periodically forced system: states at the end of forcing periods.
 
@@ -164,10 +160,10 @@ def stroboscopic(
     Raises:
         ValueError, TypeError: as `ensemble`, or a period, count or phase is out of range; the message names it.
     """
-    scheme, steps = choose_scheme(problem, scheme, steps, SECTION)
+    options, steps = choose_scheme(problem, options, steps, SECTION)
     check_counts(cycles=cycles, skip=skip)
     check_steps(steps, skip + cycles, "skip + cycles")
-    motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
+    motions = gather(problem, q0, v0, period, phase, options)
     row = 16 * motions.lanes.motion.q0.shape[1]
     found = []
     for part, live in motions.parts(row * (skip + cycles + 1)):
@@ -181,6 +177,7 @@ def stroboscopic(
 
 @takes_study
 @with_names
+@with_options(LaneOptions)
 def impact_section(
     problem: Problem,
     q0: ArrayLike,
@@ -191,12 +188,8 @@ def impact_section(
     cycles: int,
     skip: int = 0,
     phase: float = 0.0,
-    args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
     progress: bool | None = None,
+    **options: Unpack[LaneOptions],
 ) -> ImpactSection:
     """All impacts of the last ``cycles`` forcing periods with their phases, and the stroboscopic section of these periods.
 
@@ -214,10 +207,10 @@ def impact_section(
     Raises:
         ValueError, TypeError: as `stroboscopic`; or the scheme carries an impact over into the next step.
     """
-    scheme, steps = choose_scheme(problem, scheme, steps, SECTION, ROWS)
+    options, steps = choose_scheme(problem, options, steps, SECTION, ROWS)
     check_counts(cycles=cycles, skip=skip)
     check_steps(steps, max(skip, cycles), "the larger of skip and cycles")
-    motions = gather(problem, q0, v0, period, args, args_axes, e, scheme, projection, phase)
+    motions = gather(problem, q0, v0, period, phase, options)
     check_restarts(motions.scheme)
     d, m = motions.lanes.motion.q0.shape[1], motions.constraints()
     records, sections, first = [], [], 0

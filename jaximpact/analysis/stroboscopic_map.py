@@ -20,11 +20,9 @@ from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, real_array
 from ..jaxtools.warnings import JaximpactWarning
-from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.linearisation import span
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
-from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES, Status
 from ..simulation.arguments import for_lanes, is_shared, is_single, restitution_of_one
 from ..simulation.canonical_arrays import full_axes
@@ -35,6 +33,7 @@ from ..simulation.sensitivities import jacobians as jacobians_of
 from ..simulation.validation import check_problem
 from .checks import check_steps, number_of, positive_time
 from .default_scheme import ORBIT, choose_scheme
+from .options import LaneOptions
 
 FEW = 64  # lanes up to which one chunk, and one compilation, beats as many chunks as there are cores
 
@@ -43,17 +42,13 @@ def prepare_strobe(
     problem: Problem,
     q0: ArrayLike,
     v0: ArrayLike,
+    options: LaneOptions,
     *,
     period: Any,
     steps: int | None,
     cycles: int,
     tolerance: float = ORBIT,
     t0: Any = 0.0,
-    scheme: Scheme | None = None,
-    projection: ContactSolver | None = None,
-    args: Any = None,
-    args_axes: Any = None,
-    e: Any = None,
     name: str = "period",
 ) -> tuple[Program, Lanes, bool]:
     """Checked motions over ``cycles`` periods of ``steps`` steps each, with a lane axis, and whether a single motion was given.
@@ -65,7 +60,8 @@ def prepare_strobe(
             f"{name}: give the {name}, a number or a function of args; for an orbit of an autonomous system a guess, with surface=..."
         )
     check_problem(problem)
-    scheme, steps = choose_scheme(problem, scheme, steps, tolerance)
+    options, steps = choose_scheme(problem, options, steps, tolerance)
+    scheme, args, args_axes, e = (options[name] for name in ("scheme", "args", "args_axes", "e"))
     check_counts(cycles=cycles)
     check_steps(steps, cycles, "cycles")
     full_axes(args, args_axes)
@@ -76,7 +72,9 @@ def prepare_strobe(
     q0 = np.asarray(real_array("q0", q0))[None] if single else q0
     end = begin + cycles * length
     h = (end - begin) / (steps * cycles)
-    program, lanes = for_lanes(problem, q0, v0, begin, end, h, e, args, args_axes, scheme, projection, "final", None)
+    program, lanes = for_lanes(
+        problem, q0, v0, begin, end, h, e, args, args_axes, scheme, options["projection"], "final", None
+    )
     # round-off in h must not make a step more
     lanes = lanes.with_steps(steps * cycles)
     d = lanes.motion.q0.shape[-1]

@@ -1,5 +1,6 @@
 """What no analysis can take: each an error that names the argument, before anything is compiled."""
 
+import inspect
 import warnings
 
 import jax
@@ -190,3 +191,11 @@ def test_analyses_in_float32_warn_of_no_numbers_of_their_own():
         assert analysis.stroboscopic(hammer, [1.0], [0.0], e=[0.2, 0.4], **forced).q.dtype == np.float32
         orders = analysis.convergence(hammer, [1.0], [0.0], t1=1.0, steps=[11, 23])
     assert np.all(np.isfinite(orders.position))
+
+
+def test_options_are_shown_and_checked_by_name() -> None:
+    """What an analysis hands on to the motions is in its signature; another name is refused, with the one that was meant."""
+    for analysis, last in ((ji.analysis.lyapunov, "args_axes"), (ji.analysis.bifurcation, "projection")):
+        assert list(inspect.signature(analysis).parameters)[-1] == last
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'shceme'; did you mean 'scheme'\?"):
+            analysis(None, 0, 0, shceme=None)

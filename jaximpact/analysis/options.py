@@ -1,0 +1,61 @@
+"""Options that analyses hand on to the motions that they compute, stated once and checked by name."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypedDict, TypeVar, get_type_hints
+
+from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.schemes.base import Scheme
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class MotionOptions(TypedDict, total=False):
+    """Options of motions, as in `solve`: parameters, restitution, scheme and contact solver; None where they are left out."""
+
+    args: Any
+    e: Any
+    scheme: Scheme | None
+    projection: ContactSolver | None
+
+
+class LaneOptions(MotionOptions, total=False):
+    """Options of batches of motions, as in `ensemble`: the same, and which leaves of args carry a lane axis."""
+
+    args_axes: Any
+
+
+def with_options(kind: type[MotionOptions]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of ``function(..., **options: Unpack[kind])``: it is called with all options of that kind, None by default.
+
+    Signature and help show the options by name. TypeError: an argument has another name.
+    """
+    annotations = get_type_hints(kind)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        *own, last = signature.parameters.values()
+        assert last.kind is last.VAR_KEYWORD
+        shown = [
+            inspect.Parameter(name, last.KEYWORD_ONLY, default=None, annotation=a) for name, a in annotations.items()
+        ]
+        known = signature.replace(parameters=[*own, *shown])
+
+        @functools.wraps(function)
+        def call(*given: P.args, **options: P.kwargs) -> R:
+            for name in options:
+                if name not in known.parameters:
+                    near = difflib.get_close_matches(name, known.parameters, 1)
+                    advice = f"; did you mean {near[0]!r}?" if near else f"; it takes {', '.join(known.parameters)}"
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}{advice}")
+            return function(*given, **(dict.fromkeys(annotations) | options))  # type: ignore[arg-type]
+
+        call.__signature__ = known  # type: ignore[attr-defined]
+        return call
+
+    return decorate
