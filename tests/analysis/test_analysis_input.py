@@ -195,7 +195,7 @@ def test_analyses_in_float32_warn_of_no_numbers_of_their_own():
 
 def test_options_are_shown_and_checked_by_name() -> None:
     """What an analysis hands on to the motions is in its signature; another name is refused, with the one that was meant."""
-    for analysis, last in ((ji.analysis.lyapunov, "args_axes"), (ji.analysis.bifurcation, "projection")):
-        assert list(inspect.signature(analysis).parameters)[-1] == last
+    for function, last in ((analysis.lyapunov, "args_axes"), (analysis.bifurcation, "projection")):
+        assert list(inspect.signature(function).parameters)[-1] == last
         with pytest.raises(TypeError, match=r"unexpected keyword argument 'shceme'; did you mean 'scheme'\?"):
-            analysis(None, 0, 0, shceme=None)
+            function(None, 0, 0, shceme=None)
