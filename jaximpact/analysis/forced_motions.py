@@ -22,9 +22,9 @@ from ..mechanics.schemes.base import Scheme, Timing
 from ..results import Solution
 from ..simulation.arguments import choose_methods, contacts_of, is_shared, restitution_of_lanes, restitution_of_one
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
-from ..simulation.chunked_runs import CHUNK_BYTES
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
+from ..simulation.limits import CHUNK_BYTES
 from ..simulation.validation import check_problem
 from .checks import positive_time, share_of_period
 from .options import LaneOptions

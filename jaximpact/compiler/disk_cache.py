@@ -16,9 +16,9 @@ from functools import cache
 from pathlib import Path
 
 from ..jaxtools.operating_system import is_own, user_cache_folder
+from .limits import MAX_CACHE_BYTES
 
 CACHE_VARIABLE = "JAXIMPACT_CACHE"  # a folder, or "off"
-MAX_CACHE_BYTES = 256 * 2**20  # beyond it the least recently used files are removed
 MARK = b"jaximpact\n"  # first bytes of a file
 log = logging.getLogger(__name__)
 

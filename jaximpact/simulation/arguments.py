@@ -54,11 +54,10 @@ from .canonical_arrays import (
 )
 from .chunked_runs import FEWER_ROWS, largest
 from .lanes import Lanes
+from .limits import DEFAULT_ROWS, DEFAULT_STEPS
 from .program import Program
 from .validation import Report, check_functions, check_problem, is_fine, raise_or_warn, start_report
 
-LOOKS = 10  # steps of a motion of which one state is kept, by a scheme that chooses its own
-ROWS = 200  # of such a motion, where all are kept
 NODES = 1000  # of a Gauss-Legendre rule
 
 
@@ -150,13 +149,13 @@ def choose_grid(scheme: Scheme, save: Save, h: Any, steps: Any, t0: Any, t1: Any
     if save.every is not None:
         if save.every > 1:
             raise ValueError("save=k keeps every k-th step: give h or steps too, or times")
-        return ROWS
+        return DEFAULT_ROWS
     if save.times is None:
-        return LOOKS
+        return DEFAULT_STEPS
     if save.function is None or is_traced(save.times, t0, t1):
-        return max(LOOKS, np.size(save.times))
+        return max(DEFAULT_STEPS, np.size(save.times))
     near = np.min(np.diff(np.asarray(save.times)), initial=np.inf)  # rows of a function are a step apart
-    return max(LOOKS, int(np.ceil(np.max(np.asarray(t1) - np.asarray(t0)) / near * (1 + 1e-12))))
+    return max(DEFAULT_STEPS, int(np.ceil(np.max(np.asarray(t1) - np.asarray(t0)) / near * (1 + 1e-12))))
 
 
 @PersistentJit

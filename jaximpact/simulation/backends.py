@@ -26,6 +26,7 @@ from ..mechanics.motion import Motion
 from ..results import Solution
 from .chunked_runs import devices
 from .lanes import Lanes
+from .limits import MIN_XLA_GRADIENT_ENTRIES
 from .program import Program
 from .rows import RowRequest
 
@@ -34,10 +35,6 @@ MEASURED = ("H100",)  # devices on which the kernel was compared with the XLA pr
 # what has no rule, a version of jax without the kernel's compiler, a program that it fails on
 REFUSED = (Unsupported, ImportError, NotImplementedError, jax.errors.JaxRuntimeError)
 COMPILE = {"xla_cpu_prefer_vector_width": 512}  # the widest vectors of a CPU that has them
-# entries m d of the gradients of m constraints by d coordinates from which XLA makes single motions. Of disks in a box, all pairs, 16
-# (5888 entries) take XLA half of what native code takes a step, and as long to compile; 9 (1296) take it two thirds to nine tenths, but
-# 3 s longer to compile, which 100,000 steps pay for. A particle within 250 walls (500) takes native code 0.7 to 1.3 of what XLA takes
-XLA_GRADIENT_ENTRIES = 1500
 log = logging.getLogger(__name__)
 
 # what is computed of one motion: ``task(program, motion, length)``, hashable; see `trajectory`
@@ -191,7 +188,7 @@ def single_backend(
 
 def _suits_xla(program: Program, motion: Motion) -> bool:
     """Whether steps of one motion take XLA less time than native code, for the size of the contact problem."""
-    return motion.q0.size * program.problem.count(motion.t0, motion.q0, motion.args) >= XLA_GRADIENT_ENTRIES
+    return motion.q0.size * program.problem.count(motion.t0, motion.q0, motion.args) >= MIN_XLA_GRADIENT_ENTRIES
 
 
 def _or_refuse(execution: str, call: Callable[..., Any], *operands: Any) -> Any:

@@ -15,9 +15,8 @@ from ..compiler.gpu.branch_free import deduplicate_carry, run_segment
 from ..jaxtools.progress import XLA_REPORTS, report_fraction
 from ..mechanics.status import Status
 from ..results import Solution
-from .rows import LOOK, Row, RowWriter
-
-SEGMENTED = 32  # steps from which reverse mode keeps the states between segments only
+from .limits import MIN_SEGMENTED_STEPS, STABILITY_STEPS
+from .rows import Row, RowWriter
 
 
 class BatchedLoop:
@@ -49,10 +48,11 @@ class BatchedLoop:
         """State, row and account after step k."""
         motion_loop, motion = self.motion_loop, self.motion
         if self.program.reports_progress:
-            look = k % jnp.maximum(motion.steps // XLA_REPORTS, 1) == 0
-            lax.cond(look, lambda k: jax.debug.callback(report_fraction, k / motion.steps), lambda k: None, k)
+            report = k % jnp.maximum(motion.steps // XLA_REPORTS, 1) == 0
+            lax.cond(report, lambda k: jax.debug.callback(report_fraction, k / motion.steps), lambda k: None, k)
         new, row, account = motion_loop.make_step(carry[:3], k, forgetful)
-        return new, row, lax.cond(k % LOOK == 0, motion_loop.stable, lambda _, account: account, new, account)
+        look = k % STABILITY_STEPS == 0
+        return new, row, lax.cond(look, motion_loop.stable, lambda _, account: account, new, account)
 
     def whole(self, begin: tuple, length: Any) -> Solution:
         """Runs all steps, or ``length`` of them if the number is not static; steps beyond the motion's own do nothing."""
@@ -99,11 +99,11 @@ class BatchedLoop:
         def body(now: tuple) -> tuple:
             k, some, kept = now
             before = whole(some)[0].n
-            some, kept = run_segment(turn, some, kept, keep, LOOK)
+            some, kept = run_segment(turn, some, kept, keep, STABILITY_STEPS)
             state, row, account = whole(some)
-            look = (state.n > before) & (state.n % LOOK == 0)
+            look = (state.n > before) & (state.n % STABILITY_STEPS == 0)
             looked = jax.tree.map(partial(jnp.where, look), motion_loop.stable(state, account), account)
-            return k + LOOK, taken((state, row, looked)), kept
+            return k + STABILITY_STEPS, taken((state, row, looked)), kept
 
         first = jnp.zeros((), jnp.int32)
         _, some, kept = lax.while_loop(lambda now: now[0] < last, body, (first, taken(tuple(begin)), kept))
@@ -178,7 +178,7 @@ def _scan_in_segments(body: Callable, carry: Any, numbers: Array) -> Any:
     """
     count = len(numbers)
     root = math.isqrt(count)
-    if count < SEGMENTED:
+    if count < MIN_SEGMENTED_STEPS:
         return _scan(body, carry, numbers)
     # a length that divides the count spares a second copy of the step
     length = next((k for i in range(root // 2) for k in (root - i, root + i) if count % k == 0), root)

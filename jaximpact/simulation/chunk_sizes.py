@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-WORK = 1.3  # the total work of a call is at most this multiple of the sum of its lanes' steps
-SPREAD = 1.15  # lanes of one chunk differ in their number of steps by at most this factor
+from .limits import MAX_STEPS_RATIO, MAX_WORK_RATIO
+
 SHORT_VECTORS = (2, 4, 8)
 
 
@@ -16,13 +16,13 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
     """Chunks of lanes with similar step counts, longest first: (members, members padded to one of few sizes).
 
     Lanes of a chunk run as many steps as the longest of them. Every size costs a compilation, so sizes are shared as far
-    as the total work, padding included, stays within WORK times the sum of the steps.
+    as the total work, padding included, stays within MAX_WORK_RATIO times the sum of the steps.
     """
     order = np.argsort(-counts, kind="stable")
     ascending = -counts[order]
     parts, first = [], 0
     while first < len(order):
-        last = int(np.searchsorted(ascending, ascending[first] / SPREAD, side="right"))
+        last = int(np.searchsorted(ascending, ascending[first] / MAX_STEPS_RATIO, side="right"))
         group = order[first:last]
         for part in np.array_split(group, -(-len(group) // chunk)):
             # whole short vectors are compiled to other roundings: keep a lane apart, so that chunks never matter
@@ -39,7 +39,7 @@ def divide(counts: np.ndarray, chunk: int, shares: int = 1) -> list[tuple[Any, A
         return padded(levels) @ lengths
 
     levels = [sizes.max()]
-    while cost(levels) > WORK * counts.sum() and len(levels) < len(set(sizes)):
+    while cost(levels) > MAX_WORK_RATIO * counts.sum() and len(levels) < len(set(sizes)):
         levels.append(min(set(sizes) - set(levels), key=lambda size: cost([*levels, size])))
     return [
         (part, np.concatenate([part, np.repeat(part[-1:], size + -size % shares - len(part))]))

@@ -22,17 +22,15 @@ from ..mechanics.motion import Motion
 from ..mechanics.user_functions import differentiable
 from .chunk_sizes import divide, split
 from .lanes import Lanes
+from .limits import CHUNK_BYTES, MAX_CHUNK_LANES, MAX_DEVICE_CHUNK_LANES
 from .program import Program
 
 FEWER_ROWS = "keep fewer rows (save='final', every k-th step, times, or a function), or compute fewer motions at once"
-CHUNK_BYTES = 256 * 2**20  # bytes of saved rows in one automatic chunk
-MAX_CHUNK_LANES = 16384  # lanes in one automatic chunk on a CPU,
-LARGEST_ON_DEVICE = 2**20  # and on an accelerator, which they have to fill
 
 
 def largest() -> int:
     """Largest number of lanes in an automatic chunk."""
-    return MAX_CHUNK_LANES if jax.default_backend() == "cpu" else LARGEST_ON_DEVICE
+    return MAX_CHUNK_LANES if jax.default_backend() == "cpu" else MAX_DEVICE_CHUNK_LANES
 
 
 def devices(lanes: int) -> int:

@@ -27,8 +27,9 @@ from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
 from ..results import LocatedImpacts, Solution
 from .account import Account
+from .limits import STABILITY_STEPS
 from .program import Program
-from .rows import LOOK, Row, RowRequest, step_at_or_after
+from .rows import Row, RowRequest, step_at_or_after
 
 ALIGNED = 1e-9  # of a step: times as near as that to a step's end are its end
 
@@ -416,7 +417,7 @@ class MotionLoop:
 def _step_once(program: Program, motion: Motion, carry: Any) -> Any:
     loop, k = MotionLoop(program, motion), carry[0].n + 1
     state, row, account = loop.make_step(carry, k)
-    look = state.n.astype(jnp.uint32) % LOOK == 0
+    look = state.n.astype(jnp.uint32) % STABILITY_STEPS == 0
     return state, row, lax.cond(look, loop.stable, lambda _, account: account, state, account)
 
 

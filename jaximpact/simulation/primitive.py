@@ -27,13 +27,12 @@ from ..jaxtools.derivative_rules import NO_DERIVATIVE
 from ..mechanics.motion import Motion
 from . import reverse_loop as backwards
 from .backends import Task, one_lane, without_rows
+from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_BYTES
 from .program import Program
 from .reverse_loop import Parts
 from .rows import RowRequest
 from .trajectory import structure
 
-DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode
-ROWS = 1e8  # bytes of a Jacobian of all rows, up to which it is
 NO_MESH = AbstractMesh((), ())
 motion_p = Primitive("motion")
 motion_p.multiple_results = True
@@ -346,7 +345,7 @@ def _fits(avals: Sequence, lane_axes: Sequence, given: Sequence, count: int | No
     of_lane = [math.prod(x.shape if a is None else x.shape[1:]) for x, a in zip(avals, lane_axes, strict=True)]
     directions = sum(of_lane)
     size = directions * sum(x.size * x.dtype.itemsize for x in given)
-    return jax.default_backend() == "cpu" and directions <= DIRECTIONS and size <= ROWS
+    return jax.default_backend() == "cpu" and directions <= MAX_FORWARD_DIRECTIONS and size <= MAX_JACOBIAN_BYTES
 
 
 def _natively(ctx: Any, *operands: Any, function: Any, axes: tuple, count: int | None) -> Any:

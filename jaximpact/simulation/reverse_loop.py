@@ -28,14 +28,9 @@ from ..jaxtools.operating_system import core_count
 from ..jaxtools.trace_context import without_collection
 from .account import Account
 from .backends import without_rows
+from .limits import MAX_REVERSE_INPUTS, MAX_STATE_BYTES, MIN_REVERSE_LANES_FOR_THREADS
 from .motion_loop import MotionLoop
 from .rows import Row, RowRequest, step_at_or_after
-
-MAX_STATE_BYTES = (
-    2**30
-)  # bytes of states to keep, beyond which reverse mode goes through XLA, which computes them again
-MAX_REVERSE_INPUTS = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
-MIN_LANES_FOR_THREADS = 16  # lanes from which they are shared out to all cores: a lane takes many steps
 
 
 def is_real(x: Any) -> bool:
@@ -217,7 +212,7 @@ class Backwards:
         """Writes the results of all lanes."""
         every = self.lanes or 1
         slices = [slice(0, every)]
-        if every >= MIN_LANES_FOR_THREADS:
+        if every >= MIN_REVERSE_LANES_FOR_THREADS:
             ends = np.linspace(0, every, core_count() + 1).astype(int)
             slices = [slice(a, b) for a, b in pairwise(ends)]
 

@@ -13,8 +13,6 @@ from jax import Array, lax
 from ..mechanics.motion import Motion
 from .program import Program
 
-LOOK = 15  # steps after which the stability of the force is looked at; odd, since what is unstable alternates
-
 
 class Row(NamedTuple):
     """Content of a row before interpolation to its time.

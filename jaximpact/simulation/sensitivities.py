@@ -26,12 +26,11 @@ from .arguments import for_lanes, is_shared, is_single, refuse_traced, restituti
 from .backends import batch_backend, one_lane, through_xla
 from .chunked_runs import devices, in_chunks
 from .lanes import Lanes
-from .primitive import DIRECTIONS
+from .limits import MAX_FORWARD_DIRECTIONS, MAX_SMALL_SYSTEM
 from .program import Program
 from .trajectory import trajectory
 from .validation import refused_lanes
 
-SMALL = 8  # coordinates and constraints up to which native code is sure to be had
 NAMES = ("q0", "v0", "e", "args", "t0", "t1")
 
 
@@ -198,7 +197,7 @@ def cheaper(program: Program, one: Motion, wrt: tuple, output: Callable, executi
     inputs = [x for name in wrt for x in jax.tree.leaves(getattr(one, name)) if jnp.issubdtype(x.dtype, jnp.floating)]
     count, size = sum(x.size for x in inputs), max(one.q0.size, program.problem.count(one.t0, one.q0, one.args))
     native = execution in ("auto", "native") and jax.default_backend() == "cpu" and row_by_row(program, output)
-    if native and count <= DIRECTIONS and size <= SMALL:
+    if native and count <= MAX_FORWARD_DIRECTIONS and size <= MAX_SMALL_SYSTEM:
         return "forward"
     # a task that is equal to one before is not traced again
     outputs = jax.eval_shape(partial(one_lane, task=Size(wrt, output)), program, one)

@@ -107,7 +107,7 @@ def test_branch_free_steps_are_those_with_branches(monkeypatch):
     run = lambda save: ji.ensemble(ball, at[:, None], -5 * at[::-1, None], execution="xla", save=save, **given)
     expected = run([0.3, 0.31, 0.6])
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr("jaximpact.compiler.gpu.branch_free.LOOP_ITERATIONS", 3)
+    monkeypatch.setattr("jaximpact.compiler.gpu.branch_free.MAX_UNROLLED_ITERATIONS", 3)
     found = run([0.3, 0.31, 0.6])
     assert np.flatnonzero(found.failed).tolist() == [3]
     assert np.sum(np.any(found.impulse[:, -1] > 0, axis=-1)) > LANES // 2 and np.max(found.iterations[:3]) > 5
@@ -144,7 +144,7 @@ def test_branch_free_steps_are_those_of_every_scheme(monkeypatch, scheme):
     run = lambda: ji.ensemble(PROBLEM, q0, v0, h=0.005, e=e, scheme=scheme, save=10, execution="xla", **given)
     expected = run()
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr("jaximpact.compiler.gpu.branch_free.LOOP_ITERATIONS", 2)
+    monkeypatch.setattr("jaximpact.compiler.gpu.branch_free.MAX_UNROLLED_ITERATIONS", 2)
     compare(run(), expected, 1e-9)
 
 

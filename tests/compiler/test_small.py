@@ -9,10 +9,10 @@ from jax import lax
 import jaximpact as ji
 from jaximpact.compiler.gpu.array_emitter import DEVICE_RULES
 from jaximpact.compiler.gpu.triton import over_lanes as on_gpu
+from jaximpact.compiler.limits import MAX_SCALARS
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.emitter import emit
 from jaximpact.compiler.scalar import Unsupported
-from jaximpact.compiler.scalar.cost import MAX_SCALARS
 from jaximpact.compiler.scalar.interpreter import program_inputs
 from jaximpact.mechanics.interval_bounds import Unbounded, bound_change, is_expensive
 from jaximpact.simulation.arguments import for_lanes

@@ -10,7 +10,8 @@ import pytest
 
 import jaximpact as ji
 from jaximpact.jaxtools.threads import worker_count
-from jaximpact.simulation.chunk_sizes import WORK, divide
+from jaximpact.simulation.chunk_sizes import divide
+from jaximpact.simulation.limits import MAX_WORK_RATIO
 
 FIELDS = ("t", "q", "v", "z", "impulse", "penetration", "residual", "iterations", "status")
 
@@ -159,7 +160,7 @@ def test_work_stays_near_the_sum_of_steps(seed):
     work = divide(counts, int(rng.integers(1, 500)))
     assert sorted(np.concatenate([members for members, _ in work])) == list(range(lanes))
     total = sum(len(padded) * counts[padded].max() for _, padded in work)
-    assert total <= WORK * counts.sum()
+    assert total <= MAX_WORK_RATIO * counts.sum()
     for members, padded in work:
         assert set(padded) == set(members)
 

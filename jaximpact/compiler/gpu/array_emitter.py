@@ -13,8 +13,8 @@ import numpy as np
 from jax import Array, lax
 from jax.extend.core import primitives
 
+from ..limits import MAX_SCALARS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
-from ..scalar.cost import MAX_SCALARS
 
 
 class ArrayEmitter:

@@ -21,16 +21,11 @@ from jax.extend.core import ClosedJaxpr
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.derivative_rules import hoist_constants
 from ...jaxtools.jaxpr_tools import inline_calls, is_literal, nested_jaxprs, reader
+from ..limits import MAX_OPS_BRANCH_FREE, MAX_SCALARS, MAX_STATE_NUMBERS, MAX_UNROLLED_ITERATIONS
 from ..scalar import ScalarInterpreter, Unsupported, Value, object_array
-from ..scalar.cost import MAX_SCALARS, cost
+from ..scalar.cost import cost
 from ..scalar.interpreter import program_inputs
 from .array_emitter import ArrayEmitter, any_lane, unflattener
-
-LOOP_ITERATIONS = 6  # of an inner loop; in 2000 double pendulums no solver needed more than five
-MAX_OPS_BRANCH_FREE = 10_000  # operations of a body: more take minutes to compile
-MAX_STATE_NUMBERS = (
-    64  # scalars of a carry, each an array of its own: XLA passes at most some hundred arrays to a kernel
-)
 
 
 class BranchFreeEmitter(ArrayEmitter):
@@ -166,7 +161,7 @@ def _run_on_scalars(
 
     if has_nested_loop:
         return run(None, rows)[:2]
-    last, new_rows, unfinished = run(LOOP_ITERATIONS, rows)
+    last, new_rows, unfinished = run(MAX_UNROLLED_ITERATIONS, rows)
     # the repetition overwrites the rows that were stored
     again = lambda: run(None, new_rows._replace(pointer=rows.pointer))[:2]
     return lax.cond(any_lane(unfinished), again, lambda: (last, new_rows))

@@ -14,16 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..limits import BLOCK_LANES, MAX_OPS_TRITON
 from ..scalar import ScalarInterpreter, Unsupported, carried_axes, object_array
 from ..scalar.cost import cost
 from ..scalar.interpreter import program_inputs
 from .array_emitter import DEVICE_RULES, ArrayEmitter
 
-BLOCK_LANES = (
-    32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
-)
 WARPS = 1
-MAX_OPS_TRITON = 10_000  # operations of a program: twice as many take minutes to compile
 
 
 def over_lanes(one: Callable, axes: tuple, largest: int = MAX_OPS_TRITON, interpret: bool = False) -> Callable:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..limits import PARALLEL_SUMS
 from ..scalar import Unsupported, Value
 from ..scalar.cost import is_large
 from ..scalar.indexing import replaces_entries
@@ -32,8 +33,6 @@ from .arrays import (
 from .elementwise import RULES as ELEMENTWISE
 from .elementwise import convert_type
 from .ir_writer import LONG, LaneValue, constant
-
-PARALLEL_SUMS = 8  # independent sums of one loop, which hide the latency of additions
 
 # data movement: lazy arrays, for which nothing is emitted
 

@@ -17,24 +17,22 @@ import numpy as np
 from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import operand_type
 from ...jaxtools.trace_context import trace_settings, without_collection
+from ..limits import (
+    LONG_PROGRAM_OPS,
+    MAX_COPIED_BYTES,
+    MAX_OPS_LLVM,
+    MAX_SCALARS,
+    MAX_SCALARS_IN_LONG_PROGRAMS,
+    OPS_WITH_WIDE_VECTORS,
+    REGISTERS_PER_VECTOR,
+)
 from ..scalar import Unsupported, carried_axes
-from ..scalar.cost import MAX_SCALARS, cost
+from ..scalar.cost import cost
 from ..scalar.interpreter import program_inputs
 from .emitter import ProgramText, emit
 from .jit import MachineCode, host, load_or_emit
 from .program_key import program_key
 
-# Registers that make up a vector, in programs of so many operations, on processors with registers of 64 bytes: 12 to 19 % of the
-# time of a double pendulum, whose instructions wait for one another. Shorter programs are mostly contact, which is branches, longer ones
-# keep the processor busy, and processors with 32 bytes have too few registers.
-REGISTERS_PER_VECTOR = 2
-OPS_WITH_WIDE_VECTORS = range(2_000, 8_000)
-# A program of more operations takes smaller arrays for large ones: with loops over memory it compiles in half the time.
-LONG_PROGRAM_OPS = 20_000
-MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
-MAX_COPIED_BYTES = 4096  # shared operands up to this size are copied into the program's own memory
-# Operations of a program: larger ones take too long to compile. One of 198,000 takes 4 s, and XLA 34 s for it; one of 182,000 takes 7 s.
-MAX_OPS_LLVM = 250_000
 _lock = Lock()
 # Compiled functions, or why there is none, by jaxpr and mask of varying operands. jax keeps the jaxpr of a function and its shapes.
 _by_jaxpr: WeakKeyDictionary[Any, dict] = WeakKeyDictionary()

@@ -18,14 +18,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
+from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, is_constant, object_array
-from ..scalar.cost import MAX_SCALARS
 from . import array_rules, arrays, predicates
 from .arrays import LargeArray
 from .elementwise import RULES
 from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant, join_lines
 
-MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 FUNCTION_NAME = "motion"
 FUNCTION_PARAMETERS = (
     "ptr noalias %entries, ptr noalias %results, ptr noalias %given, ptr noalias %work, i64 %lanes, i64 %rows"

@@ -16,11 +16,11 @@ from typing import Any
 
 from ...jaxtools.operating_system import is_windows, math_library
 from .. import disk_cache as cache
+from ..limits import MAX_LOADED_PROGRAMS
 from ..scalar import Unsupported
 from .elementwise import LIBRARY
 from .emitter import FUNCTION_NAME, ProgramText
 
-MAX_LOADED_PROGRAMS = 256  # programs in memory
 SYMBOL_TABLE = 2  # section type of symbol tables in ELF files (SHT_SYMTAB)
 LAYOUT = "what is known of the code, a line; the code"  # of cached files; part of their keys, since older versions had another layout
 log = logging.getLogger(__name__)

@@ -34,7 +34,8 @@ IGNORED_PARAMS = {
 IGNORED_PARAMS["pjit"] = IGNORED_PARAMS["jit"]
 IGNORED_ELSEWHERE = {"sharding", "out_sharding"}
 PLAIN_TYPES = {type(None), bool, int, float, complex, str, bytes}
-SOURCES = ("compiler/llvm", "compiler/scalar")
+SOURCES = ("compiler/llvm", "compiler/scalar")  # code is kept under a key of what wrote it
+SOURCE_FILES = ("compiler/limits.py", "jaxtools/jaxpr_tools.py")
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +63,7 @@ def _sources() -> bytes:
     """Hash of the source code of the modules that emit programs."""
     root, found = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(
-        [*(path for room in SOURCES for path in (root / room).glob("*.py")), root / "jaxtools/jaxpr_tools.py"]
+        [*(path for room in SOURCES for path in (root / room).glob("*.py")), *(root / file for file in SOURCE_FILES)]
     ):
         found.update(path.read_bytes())
     return found.digest()

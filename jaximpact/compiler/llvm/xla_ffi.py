@@ -22,6 +22,7 @@ import numpy as np
 
 from ...jaxtools.operating_system import core_count
 from ...version import __version__ as version
+from ..limits import MAX_STACK_BYTES, MIN_LANES_FOR_THREADS
 from .call import NativeProgram, compile_lanes
 from .emitter import FUNCTION_NAME
 from .jit import load_module
@@ -33,8 +34,6 @@ METADATA, VERSION, TRAITS = 24, 24, 32  # the extension by which XLA asks for th
 OWN_VERSION, NEW_ERROR = 32, 48  # XLA_FFI_Api
 INTERNAL = 13  # XLA_FFI_Error_Code_INTERNAL
 STABLE_PREFIX = "jaximpact_fixed_"  # names of targets that every process knows begin so
-MAX_STACK_BYTES = 2**16  # bytes of memory of a motion up to which they lie on the stack
-MIN_LANES_FOR_THREADS = 256  # lanes from which they are shared out to all cores
 _target_numbers = numbers_from()
 _targets: dict[Any, str] = {}
 _handlers: list[Any] = []  # kept alive for ever: XLA does not unregister handlers

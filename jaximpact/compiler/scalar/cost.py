@@ -6,12 +6,10 @@ import math
 from typing import Any
 
 from ...jaxtools.jaxpr_tools import nested_jaxprs, remember_by_jaxpr
+from ..limits import ARRAY_PRIMITIVE_COST, MAX_SCALARS, MIN_LOOP_COST
 from .indexing import RULES
 
 FREE_PRIMITIVES = set(RULES) - {"gather", "dynamic_slice", "dynamic_update_slice"}
-MAX_SCALARS = 512  # entries of an array, or terms of a product, that become scalars; larger ones are loops over memory
-MIN_LOOP_COST = 1000  # operations that a loop counts for, besides those of its body
-ARRAY_PRIMITIVE_COST = 50  # operations of a primitive on an array in memory
 
 
 def dot_terms(eqn: Any) -> int:

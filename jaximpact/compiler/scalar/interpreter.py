@@ -18,6 +18,7 @@ from ...jaxtools.jaxpr_tools import (
     needed_equations,
     reader,
 )
+from ..limits import MAX_SELECTED_ENTRIES
 from . import control_flow, indexing, linear_algebra, reductions
 from .constant_folding import SIMPLIFIED, fold
 from .cost import is_large
@@ -26,9 +27,6 @@ from .values import Emitter, Unsupported, Value, all_constant, is_constant, obje
 RULES: dict[str, Callable] = indexing.RULES | reductions.RULES | linear_algebra.RULES
 # primitives with index operands, which may be no constants
 INDEXED = {name for name in RULES if name.startswith(("gather", "scatter", "dynamic"))}
-MAX_SELECTED_ENTRIES = (
-    32  # entries of an array of which one at a variable index is selected; in larger ones it is looked up in memory
-)
 # rules that are applied whatever the size of the arrays
 CONTROL: dict[str, Callable] = control_flow.RULES
 

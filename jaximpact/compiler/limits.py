@@ -1,0 +1,45 @@
+"""Sizes at which the compiler takes another way: what each counts, and what was measured."""
+
+from __future__ import annotations
+
+# arrays as scalars, in all emitters
+MAX_SCALARS = 512  # entries of an array, or terms of a product, that become scalars; larger ones are loops over memory
+MAX_SELECTED_ENTRIES = (
+    32  # of an array of which one at a variable index is selected; in larger ones it is looked up in memory
+)
+MIN_LOOP_COST = 1000  # operations that a loop counts for, besides those of its body
+ARRAY_PRIMITIVE_COST = 50  # operations of a primitive on an array in memory
+
+# LLVM: programs
+# Larger ones take too long to compile. One of 198,000 operations takes 4 s, and XLA 34 s for it; one of 182,000 takes 7 s.
+MAX_OPS_LLVM = 250_000
+# A program of more operations takes smaller arrays for large ones: with loops over memory it compiles in half the time.
+LONG_PROGRAM_OPS = 20_000
+MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
+# Registers that make up a vector, in programs of so many operations, on processors with registers of 64 bytes: 12 to 19 % of the
+# time of a double pendulum, whose instructions wait for one another. Shorter programs are mostly contact, which is branches, longer ones
+# keep the processor busy, and processors with 32 bytes have too few registers.
+REGISTERS_PER_VECTOR = 2
+OPS_WITH_WIDE_VECTORS = range(2_000, 8_000)
+MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
+PARALLEL_SUMS = 8  # independent sums of one loop over memory, which hide the latency of additions
+
+# LLVM: calls
+MAX_COPIED_BYTES = 4096  # shared operands up to this size are copied into the program's own memory
+MAX_STACK_BYTES = 2**16  # of a motion within a program of XLA, up to which its memory lies on the stack
+MIN_LANES_FOR_THREADS = 256  # lanes of a call from which they are shared out to all cores
+MAX_LOADED_PROGRAMS = 256  # programs kept in memory
+MAX_CACHE_BYTES = 256 * 2**20  # of kept code on disk; beyond it the least recently used files are removed
+
+# GPU
+BLOCK_LANES = (
+    32  # lanes of one program, which go through loops and branches together: one warp was fastest, of 32 to 256 lanes
+)
+MAX_OPS_TRITON = 10_000  # operations of a kernel: twice as many take minutes to compile
+MAX_OPS_BRANCH_FREE = 10_000  # operations of a branch-free step: more take minutes to compile
+MAX_UNROLLED_ITERATIONS = (
+    6  # of an inner loop without branches; in 2000 double pendulums no solver needed more than five
+)
+MAX_STATE_NUMBERS = (
+    64  # scalars of a carry, each an array of its own: XLA passes at most some hundred arrays to a kernel
+)

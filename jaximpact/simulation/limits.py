@@ -1,0 +1,32 @@
+"""Sizes at which motions are run another way: what each counts, and what was measured."""
+
+from __future__ import annotations
+
+# backends
+# Entries m d of the gradients of m constraints by d coordinates from which XLA makes single motions. Of disks in a box, all pairs, 16
+# (5888 entries) take XLA half of what native code takes a step, and as long to compile; 9 (1296) take it two thirds to nine tenths, but
+# 3 s longer to compile, which 100,000 steps pay for. A particle within 250 walls (500) takes native code 0.7 to 1.3 of what XLA takes.
+MIN_XLA_GRADIENT_ENTRIES = 1500
+MAX_SMALL_SYSTEM = 8  # coordinates and constraints up to which native code is sure to be had
+
+# loops
+STABILITY_STEPS = 15  # after which the stability of the force is looked at; odd, since what is unstable alternates
+MIN_SEGMENTED_STEPS = 32  # from which reverse mode through XLA keeps the states between segments only
+
+# rows where neither h nor steps are given, of a scheme that chooses its own steps
+DEFAULT_STEPS = 10  # of a motion of which one state is kept
+DEFAULT_ROWS = 200  # of a motion of which all are kept
+
+# chunks
+CHUNK_BYTES = 256 * 2**20  # of saved rows in one automatic chunk
+MAX_CHUNK_LANES = 16384  # lanes in one automatic chunk on a CPU,
+MAX_DEVICE_CHUNK_LANES = 2**20  # and on an accelerator, which they have to fill
+MAX_WORK_RATIO = 1.3  # the total work of a call over the sum of its lanes' steps
+MAX_STEPS_RATIO = 1.15  # by which lanes of one chunk differ in their number of steps
+
+# reverse mode
+MAX_FORWARD_DIRECTIONS = 32  # inputs up to which reverse mode is by the Jacobian in forward mode
+MAX_JACOBIAN_BYTES = 1e8  # of a Jacobian of all rows, up to which it is
+MAX_STATE_BYTES = 2**30  # of states to keep; beyond it reverse mode goes through XLA, which computes them again
+MAX_REVERSE_INPUTS = 20_000  # numbers moved beyond which XLA's products of large matrices are the faster way
+MIN_REVERSE_LANES_FOR_THREADS = 16  # lanes from which they are shared out to all cores: a lane takes many steps
