@@ -167,7 +167,7 @@ def continue_curve(
     q, v = (np.asarray(x, np.float64) for x in canonical_state(q0, v0))
     methods = {"scheme": options["scheme"], "projection": options["projection"], "steps": steps * cycles}
     e = np.asarray(e)[None] if np.ndim(e) == 1 else e
-    system = System(problem, tuple(parameters), low, high - low, period, t0, cycles, args, e, methods)
+    system = ForcedSystem(problem, tuple(parameters), low, high - low, period, t0, cycles, args, e, methods)
     equations: Equations
     if kind == "grazing":
         m = problem.count(0.0, jnp.asarray(q), args)
@@ -196,7 +196,7 @@ class Numbers(NamedTuple):
 
 
 @dataclass(frozen=True)
-class System:
+class ForcedSystem:
     """A forced system over two parameters ``names``, in [low, low + width], each (2,)."""
 
     problem: Problem
@@ -235,7 +235,7 @@ class Equations(ABC):
 
     start: np.ndarray  # a guess
 
-    def __init__(self, system: System, q: np.ndarray, v: np.ndarray) -> None:
+    def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray) -> None:
         self.system, self.d = system, len(q)
         self.size = float(np.max(np.abs([q, v]))) or 1.0
 
@@ -277,7 +277,7 @@ class Equations(ABC):
 class Singular(Equations):
     """Orbits of which dP/dx + ``shift`` is singular: -1 for folds, 1 for period doublings. Unknowns: state and parameters."""
 
-    def __init__(self, system: System, q: np.ndarray, v: np.ndarray, p: np.ndarray, shift: float) -> None:
+    def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, shift: float) -> None:
         super().__init__(system, q, v)
         self.shift = shift
         self.start = np.concatenate([q / self.size, v / self.size, self.scaled(p)])
@@ -328,7 +328,7 @@ class Singular(Equations):
 class Touching(Equations):
     """Orbits that touch a constraint without speed. Unknowns: state and time of the touch, and parameters."""
 
-    def __init__(self, system: System, q: np.ndarray, v: np.ndarray, p: np.ndarray, contact: int) -> None:
+    def __init__(self, system: ForcedSystem, q: np.ndarray, v: np.ndarray, p: np.ndarray, contact: int) -> None:
         super().__init__(system, q, v)
         self.contact = contact
         numbers = system.numbers(p[None])

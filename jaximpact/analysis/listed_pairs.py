@@ -112,7 +112,7 @@ def over_rows(problem: Problem, one: Any) -> Any:
     return lambda *rows: jax.lax.map(lambda row: one(*row), rows, batch_size=ROWS_AT_ONCE)
 
 
-class Row(NamedTuple):
+class PairRow(NamedTuple):
     """The constraints at one row: gaps at q and at z and the Delassus diagonal (m,); sparse gradients and their responses M^-1 grad f."""
 
     at_q: np.ndarray
@@ -129,7 +129,7 @@ class Row(NamedTuple):
         return sparse.coo_array((values, (product.row, product.col)), shape=product.shape)
 
 
-def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[Row]:
+def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[PairRow]:
     """The constraints at every row."""
 
     @jax.jit
@@ -150,12 +150,12 @@ def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[Row]:
         )
         diagonal = np.sum(contacts.gi * contacts.ri + contacts.gj * contacts.rj, axis=1)
         found.append(
-            Row(at_q, contacts.gap, diagonal, matrix(contacts.gi, contacts.gj), matrix(contacts.ri, contacts.rj))
+            PairRow(at_q, contacts.gap, diagonal, matrix(contacts.gi, contacts.gj), matrix(contacts.ri, contacts.rj))
         )
     return found
 
 
-def corners(rows: list[Row], active: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
+def corners(rows: list[PairRow], active: np.ndarray) -> tuple[np.ndarray, list[tuple[int, int, int, float]]]:
     """Rank deficit of the active gradients in each row (k,), and (row, a, b, cosine) of active pairs that share a body."""
     deficit, found = np.zeros(len(rows), int), []
     for k, row in enumerate(rows):

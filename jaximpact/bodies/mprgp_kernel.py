@@ -32,7 +32,7 @@ INTEGERS = ("i", "j", "slot")
 REALS = ("x", "g", "p", "y", "b", "root", "allowed")
 
 
-class Writer:
+class KernelWriter:
     """Builds an LLVM function of loops over arrays."""
 
     def __init__(self, real: Any) -> None:
@@ -119,10 +119,10 @@ class Writer:
         """Loads the k-th pointer of a table of pointers."""
         return self.at.load(self.place(table, self.whole(k), self.pointer), typ=self.pointer)
 
-    def variable(self, value: Any) -> Variable:
+    def variable(self, value: Any) -> LoopVariable:
         with self.at.goto_entry_block():
             address = self.at.alloca(value.type)
-        found = Variable(self, address, value.type)
+        found = LoopVariable(self, address, value.type)
         found.set(value)
         return found
 
@@ -149,10 +149,10 @@ class Writer:
         self.at.position_at_end(end)
 
 
-class Variable:
+class LoopVariable:
     """A mutable variable on the stack."""
 
-    def __init__(self, w: Writer, address: Any, kind: Any) -> None:
+    def __init__(self, w: KernelWriter, address: Any, kind: Any) -> None:
         self.w, self.address, self.kind = w, address, kind
 
     def get(self) -> Any:
@@ -165,11 +165,11 @@ class Variable:
         self.set(self.w.add(self.get(), value))
 
 
-class Walk:
+class ContactLoops:
     """Emits the solver for bodies of D coordinates."""
 
     def __init__(self, D: int, real: Any) -> None:
-        self.w, self.D = Writer(real), D
+        self.w, self.D = KernelWriter(real), D
         w = self.w
         entries, results, _, work, self.contacts, self.bodies = self.w.function.args
         self.i, self.j, self.hi, self.hj, self.offset, self.guess, self.tolerance, self.limit = (
@@ -289,7 +289,7 @@ class Walk:
                 self.put("p", k, w.mul(self.get("p", k), shrink))
         self.largest.set(w.mul(w.number(SAFETY), w.larger(self.largest.get(), w.number(1))))
 
-    def add_measures(self, k: Any, x: Any, g: Any, of: dict[str, Variable], step: Any) -> None:
+    def add_measures(self, k: Any, x: Any, g: Any, of: dict[str, LoopVariable], step: Any) -> None:
         """Emits the contribution of contact k to the residual and to the free and the chopped gradient."""
         w, zero = self.w, self.w.number(0)
         free = w.less(zero, x)
@@ -360,7 +360,9 @@ class Walk:
                         measure()
                         exact.set(one)
 
-    def conjugate(self, step: Any, of: dict[str, Variable], exact: Variable, measure: Callable[[], None]) -> None:
+    def conjugate(
+        self, step: Any, of: dict[str, LoopVariable], exact: LoopVariable, measure: Callable[[], None]
+    ) -> None:
         """Emits a conjugate gradient step on the face, or to its boundary followed by a projected gradient step."""
         w, zero = self.w, self.w.number(0)
         self.clear_velocities()
@@ -450,7 +452,7 @@ class Walk:
 @cache
 def walk_text(D: int, real: Any) -> str:
     """LLVM IR of the solver for bodies of D coordinates."""
-    return Walk(D, real).text()
+    return ContactLoops(D, real).text()
 
 
 def solver(D: int, real: Any, bodies: int) -> Callable[[list[np.ndarray], list[np.ndarray]], None]:

@@ -66,7 +66,7 @@ def find(name: str) -> Entry:
         raise UsageError(error.args[0]) from None
 
 
-class Motion(NamedTuple):
+class MotionChoice(NamedTuple):
     """Motion to compute: case name, case, final time, restitution, and exact motion and impulse if the case has them."""
 
     name: str
@@ -77,7 +77,7 @@ class Motion(NamedTuple):
     impulse: np.ndarray | None
 
 
-def motion_of(entry: Entry, options: argparse.Namespace) -> Motion:
+def motion_of(entry: Entry, options: argparse.Namespace) -> MotionChoice:
     """The motion that the command line's options describe."""
     name = options.case or next(iter(entry.cases))
     if name not in entry.cases:
@@ -86,7 +86,9 @@ def motion_of(entry: Entry, options: argparse.Namespace) -> Motion:
     t1 = case.t1 if options.t1 is None else options.t1
     e = case.restitution if options.e is None else options.e
     known = e == case.restitution and t1 <= case.t1
-    return Motion(name, case, t1, e, case.exact if known else None, case.impulse if known and t1 == case.t1 else None)
+    return MotionChoice(
+        name, case, t1, e, case.exact if known else None, case.impulse if known and t1 == case.t1 else None
+    )
 
 
 def motion_name(entry: Entry, name: str, e: float) -> str:

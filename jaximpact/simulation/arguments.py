@@ -56,7 +56,7 @@ from .chunked_runs import FEWER_ROWS, largest
 from .lanes import Lanes
 from .limits import DEFAULT_ROWS, DEFAULT_STEPS
 from .program import Program
-from .validation import Report, check_functions, check_problem, is_fine, raise_or_warn, start_report
+from .validation import StartReport, check_functions, check_problem, is_fine, raise_or_warn, start_report
 
 NODES = 1000  # of a Gauss-Legendre rule
 
@@ -159,19 +159,19 @@ def choose_grid(scheme: Scheme, save: Save, h: Any, steps: Any, t0: Any, t1: Any
 
 
 @PersistentJit
-def _report(problem: Problem, motion: Motion) -> Report:
+def _report(problem: Problem, motion: Motion) -> StartReport:
     return start_report(problem, motion.q0, motion.v0, motion.t0, motion.args, motion.h)
 
 
 @partial(PersistentJit, static=("axes",))
-def _reports(problem: Problem, motion: Motion, axes: tuple) -> Report:
+def _reports(problem: Problem, motion: Motion, axes: tuple) -> StartReport:
     if not any(axis == 0 for axis in axes):
         # only h, e or t1 differ between lanes: one start
         return jax.tree.map(lambda x: x[None], _report(problem, motion))
     return jax.vmap(_report, in_axes=(None, Lanes(motion, axes, 0).in_axes))(problem, motion)
 
 
-def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> Report:
+def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
     """Start reports of all lanes (leading axis), for steps h."""
     starts = lanes.only("q0", "v0", "t0", "args", h=h)
     through_xla = partial(_reports, axes=starts.axes)
@@ -209,7 +209,7 @@ def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
     return found
 
 
-def fit_room(problem: Problem, report: Report) -> Problem:
+def fit_room(problem: Problem, report: StartReport) -> Problem:
     """The problem with capacity for the near pairs found at the starts; unchanged if it suffices."""
     if report.bodies is None:
         return problem
@@ -431,7 +431,7 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     """Raises unless every lane has an admissible start and a positive mass; returns the problem with capacity for its near pairs."""
     shortest = lanes.motion.h.min()
 
-    def part(begin: int) -> tuple[Report, bool]:
+    def part(begin: int) -> tuple[StartReport, bool]:
         with differentiable():
             found = start_reports(problem, lanes.some(slice(begin, begin + size)), shortest)
         refuse_traced(found)
@@ -445,7 +445,7 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
             parts, fine = zip(*pool.map(part, range(0, lanes.count, size)), strict=True)
     if all(fine):
         return problem
-    report: Report = jax.tree.map(lambda *x: np.concatenate(x), *parts)
+    report: StartReport = jax.tree.map(lambda *x: np.concatenate(x), *parts)
     fitting = fit_room(problem, report)
     if fitting is not problem:
         return _check_lanes(fitting, lanes)

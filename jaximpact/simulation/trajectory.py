@@ -11,7 +11,7 @@ from jax import Array
 from ..jaxtools.shapes import as_array_tree, shape_of_result
 from ..mechanics.motion import Motion
 from ..mechanics.schemes.base import Timing
-from ..mechanics.schemes.record import Record
+from ..mechanics.schemes.record import ImpactRecord
 from ..mechanics.status import Status
 from ..results import LocatedImpacts, Solution
 from .account import Account
@@ -75,7 +75,7 @@ def structure(program: Program, motion: Motion) -> Any:
     numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", "joint_impulse", *Account._fields), 0)
     if program.problem.joints is None:
         numbers |= {"joint_impulse": None, "joint_residual": None}
-    of_record: Any = [0] * len(Record._fields)
+    of_record: Any = [0] * len(ImpactRecord._fields)
     events = LocatedImpacts(*of_record) if program.impacts else None
     stopped: Any = None if program.until is None else 0
     timing = Timing.of(program.scheme)

@@ -142,7 +142,7 @@ class JointReport(NamedTuple):
         return cls(joints.value, velocity, wrong, broken, stuck)
 
 
-class Report(NamedTuple):
+class StartReport(NamedTuple):
     """Facts about a start: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
 
     gap: Array
@@ -157,7 +157,7 @@ class Report(NamedTuple):
     joints: JointReport | None = None
 
 
-def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> Report:
+def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
     metric, bodies, neighbours = Metric.at(problem, q0, args, t0), None, problem.neighbours(t0, q0, args)
     near = problem.near(neighbours)
     if neighbours is not None:
@@ -176,7 +176,7 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
             quadratic = _is_quadratic(inertia, q0, v0, t0, args)
     finite = jnp.all(jnp.isfinite(force))
     at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))
-    found = Report(
+    found = StartReport(
         contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
     )
     return found if joints is None else found._replace(joints=JointReport.of(joints, q0, given, h))
@@ -197,7 +197,7 @@ def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) ->
     return jnp.all(~(jnp.abs(found[1::2] - found[::2]) > small[::2]))
 
 
-def refused_lanes(report: Report) -> np.ndarray:
+def refused_lanes(report: StartReport) -> np.ndarray:
     """Mask of lanes whose start is not admissible or not finite, or has no positive definite mass."""
     bad = ~(report.positive & report.symmetric & report.finite)
     if report.joints is not None:
@@ -205,7 +205,7 @@ def refused_lanes(report: Report) -> np.ndarray:
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
 
 
-def is_fine(report: Report) -> bool:
+def is_fine(report: StartReport) -> bool:
     """Whether no lane needs an error or a remark."""
     at = report.closure
     right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
@@ -214,7 +214,7 @@ def is_fine(report: Report) -> bool:
     return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
 
 
-def raise_or_warn(report: Report, *, lanes: bool) -> str | None:
+def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
     """Raises errors and issues remarks for a batch of start reports (leading axis: lanes)."""
 
     def worst(mask: Any, value: Any) -> tuple[int, int]:

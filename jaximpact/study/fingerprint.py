@@ -28,14 +28,14 @@ from ..mechanics.problem import Problem
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode
-from .system import System
+from .system import StudySystem
 
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 NAMES = {"name", "debug_info", "ctx_mesh", "inline", "keep_unused", "compiler_options_kvs"}  # change no number
 ORDERS = 2  # derivatives of the problem's functions that schemes take
 
 
-def fingerprint(system: System, values: Mapping[str, np.ndarray]) -> dict[str, str]:
+def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[str, str]:
     """Hashes of the problem's functions for the shapes and dtypes of a study; a function that cannot be traced gets an entry saying so.
 
     ``values`` holds the values of each quantity over the design or some of its lanes.

@@ -13,13 +13,13 @@ from ..results import Origin, Solution
 from ..results.tables import STATE
 from .record import Record
 from .schema import DONE, REFUSED
-from .system import System
+from .system import StudySystem
 
 OF_ROWS = ("q", "v", "z", "impulse", "energy", "joint_impulse")
 FIELDS = (*OF_ROWS, "penetration", "joint_residual", "residual", "iterations", "status", "failed_at")
 
 
-def as_solution(dataset: Any, record: Record, system: System) -> Solution:
+def as_solution(dataset: Any, record: Record, system: StudySystem) -> Solution:
     """The stored results as a `Solution`, lanes in the order of the design; the status marks lanes that could not start."""
     design, count = record.spec.design, record.spec.design.size
     rank, names = len(design.shape), record.variables
@@ -49,7 +49,7 @@ def as_solution(dataset: Any, record: Record, system: System) -> Solution:
     return Solution(**numbers, values=values, timing=Timing.of(system.scheme), origin=origin)
 
 
-def _values(system: System, design: Any, stored: dict[str, np.ndarray]) -> Any:
+def _values(system: StudySystem, design: Any, stored: dict[str, np.ndarray]) -> Any:
     """Stored values of the save function in its original pytree structure."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     state = (np.zeros(()), np.asarray(one["q0"]), np.asarray(one["v0"]))

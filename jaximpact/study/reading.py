@@ -31,7 +31,7 @@ from .report import REFUSED_WORD, FailedLane, Summary
 from .schema import DONE, REFUSED
 from .spec import Spec
 from .store import Damage, Store
-from .system import System
+from .system import StudySystem
 from .zarr_store import ZarrStore
 
 if TYPE_CHECKING:
@@ -299,13 +299,13 @@ class Reading(StudyLike):
         return {key: column[0] for key, column in chosen.items()}
 
     @cached_property
-    def _system(self) -> System:
+    def _system(self) -> StudySystem:
         """Imports the problem, and warns if that runs a module which this program has not imported before."""
         for name in self.spec.modules():
             if name not in sys.modules:
                 where = printable(origin(name, self.spec.folder))
                 print(f"jaximpact: {self.path} imports module {name} from {where}", file=sys.stderr, flush=True)
-        return System.of(self.spec)
+        return StudySystem.of(self.spec)
 
     # chunks
 

@@ -18,7 +18,7 @@ from ..simulation.canonical_arrays import count_steps
 from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
 from .design import Blocks, Design
-from .system import System
+from .system import StudySystem
 
 PENDING, COMPUTED, REFUSED = 0, 1, 2
 
@@ -111,7 +111,7 @@ def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict
     return {name: x for name, x in found.items() if 0 not in x.shape}
 
 
-def results(system: System, design: Design) -> tuple[tuple[Variable, ...], np.ndarray | None]:
+def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], np.ndarray | None]:
     """All variables and the common times of their rows, from the abstract evaluation of one lane; checks arguments as `solve` does."""
     one = system.lane({key: column[0] for key, column in design.values.items()})
     save, roots = system.save, {key.root for key in design.keys}

@@ -34,8 +34,8 @@ from .report import Summary
 from .schema import COMPUTED, DONE, REFUSED, Schema, Variable, check_names, results
 from .spec import ENTRIES, Spec, check_entries
 from .store import Store, helpful_error
-from .system import System
-from .task import Result, Task
+from .system import StudySystem
+from .task import BlockResult, Task
 from .work import Gone, Interrupt, drive
 
 CHUNK = 4096  # lanes of a chunk, where their results fit STUDY_CHUNK_BYTES
@@ -149,7 +149,7 @@ class Study(Reading):
         if chunk is not None:
             check_counts(chunk=chunk)
         # as another process makes it: what cannot be made again is told now
-        system, design = System.of(spec), spec.design
+        system, design = StudySystem.of(spec), spec.design
         system.check(design)
         variables, times = results(system, design)
         check_names(design, variables)
@@ -314,7 +314,7 @@ class Study(Reading):
         done = self.design.size - sum(map(lanes, pending))
         bar = tqdm(total=self.design.size, initial=done, unit="lane", unit_scale=True, disable=not show, desc=self.path)
 
-        def keep(result: Result) -> None:
+        def keep(result: BlockResult) -> None:
             self._write(result)
             bar.update(lanes(result.number))
 
@@ -327,7 +327,7 @@ class Study(Reading):
         settings = record.settings | settings_now(CHECKS)
         return Task(block, spec, record.batch, record.common_times, settings, (self._computes, provenance()))
 
-    def _write(self, result: Result) -> None:
+    def _write(self, result: BlockResult) -> None:
         """Writes the results of a chunk, with facts that summaries need without reading the arrays."""
         blank = self.store.blank(result.number, self._record.variables)
         arrays = dict(blank if result.arrays is None else result.arrays)

@@ -23,7 +23,7 @@ from .spec import Spec
 
 
 @dataclass(frozen=True)
-class System:
+class StudySystem:
     """Everything that the lanes of a study share, ready to compute: see `Study` for the entries of ``base``."""
 
     problem: Problem
@@ -33,8 +33,8 @@ class System:
     base: dict[str, Any]
 
     @classmethod
-    def of(cls, spec: Spec) -> System:
-        """Makes a `System` from plain data, importing the problem by its name."""
+    def of(cls, spec: Spec) -> StudySystem:
+        """Makes a `StudySystem` from plain data, importing the problem by its name."""
         problem = load_problem(spec.problem, spec.folder)
         parts = (spec.scheme, spec.projection, spec.save, {"$dict": spec.base})
         return cls(problem, *(decode(part, spec.problem, spec.folder) for part in parts))

@@ -19,11 +19,11 @@ from ..simulation.arguments import start_reports
 from ..simulation.canonical_arrays import cast_numbers, count_steps, split_restitution
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
-from ..simulation.validation import Report, raise_or_warn, refused_lanes
+from ..simulation.validation import StartReport, raise_or_warn, refused_lanes
 from .fingerprint import fingerprint
 from .schema import named_arrays
 from .spec import Spec
-from .system import System
+from .system import StudySystem
 
 REASONS = 100  # refused lanes of a chunk whose reasons are kept
 
@@ -31,7 +31,7 @@ REASONS = 100  # refused lanes of a chunk whose reasons are kept
 # starts that no scheme may begin from
 
 
-def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
+def reports(system: StudySystem, lanes: Mapping[str, np.ndarray]) -> StartReport:
     """Start reports of all lanes: facts that decide whether each may start."""
     columns, varies = system.columns(lanes)
     q0 = np.asarray(columns["q0"])
@@ -47,7 +47,7 @@ def reports(system: System, lanes: Mapping[str, np.ndarray]) -> Report:
     return jax.tree.map(np.asarray, found)
 
 
-def why_refused(report: Report, bad: np.ndarray) -> dict[str, str]:
+def why_refused(report: StartReport, bad: np.ndarray) -> dict[str, str]:
     """Reasons why the first refused lanes of a chunk cannot start, by lane number."""
     found = {}
     for lane in np.flatnonzero(bad)[:REASONS].tolist():
@@ -80,7 +80,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Result:
+class BlockResult:
     """Results of a chunk: arrays, lanes first, or None if no lane could start; ``refused`` marks the lanes that could not.
 
     ``reasons``: reasons for the first refused lanes; ``origin``: `provenance` of the process that computed the chunk.
@@ -104,7 +104,7 @@ class Failure:
     details: str
 
 
-def compute(task: Task) -> Result | Failure:
+def compute(task: Task) -> BlockResult | Failure:
     """Computes a chunk. Errors are returned as a `Failure`; an exception means that the worker was lost."""
     try:
         # remarks on single lanes are in their status
@@ -117,7 +117,7 @@ def compute(task: Task) -> Result | Failure:
 _checked: list[tuple[Any, ...]] = []  # what this process has found to be as it should
 
 
-def check_physics(system: System, task: Task) -> None:
+def check_physics(system: StudySystem, task: Task) -> None:
     """Raises unless the functions have the same fingerprint here as where the study is run: a worker may have other or older files."""
     computes, elsewhere = task.physics
     key = (system.problem, system.save.function, task.physics, task.settings)
@@ -133,16 +133,16 @@ def check_physics(system: System, task: Task) -> None:
     _checked[:] = [*_checked[-7:], key]
 
 
-def _compute(task: Task) -> Result:
+def _compute(task: Task) -> BlockResult:
     begin = time.perf_counter()
-    system = System.of(task.spec)
+    system = StudySystem.of(task.spec)
     check_physics(system, task)
     lanes = task.spec.design.values
     report = reports(system, lanes)
     bad = refused_lanes(report)
     count, reasons = len(bad), why_refused(report, bad)
     if np.all(bad):
-        return Result(task.number, None, bad, 0, time.perf_counter() - begin, reasons, provenance())
+        return BlockResult(task.number, None, bad, 0, time.perf_counter() - begin, reasons, provenance())
     # a lane that cannot start is computed as a copy of one that can: all chunks keep their shape
     source = np.where(bad, np.argmin(bad), np.arange(count))
     columns, varies = system.columns({key: column[source] for key, column in lanes.items()})
@@ -166,4 +166,4 @@ def _compute(task: Task) -> Result:
     eps = float(np.finfo(solution.q.dtype).eps)
     t0, t1, h = (np.asarray(columns[name], np.float64) for name in ("t0", "t1", "h"))
     steps = np.broadcast_to(count_steps(t0, t1, h, eps), (count,))[~bad].sum()
-    return Result(task.number, arrays, bad, int(steps), time.perf_counter() - begin, reasons, provenance())
+    return BlockResult(task.number, arrays, bad, int(steps), time.perf_counter() - begin, reasons, provenance())

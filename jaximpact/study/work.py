@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 
-from .task import Failure, Result, Task, compute
+from .task import BlockResult, Failure, Task, compute
 
 LOSSES = 3  # times that one task may be lost with its worker
 POLL = 1.0  # seconds between two looks at the connection to a scheduler, at most
@@ -48,7 +48,7 @@ def drive(
     tasks: Iterable[Task],
     executor: Executor | None,
     outstanding: int | None,
-    keep: Callable[[Result], None],
+    keep: Callable[[BlockResult], None],
     interrupt: Interrupt,
     patience: float,
 ) -> None:
@@ -111,7 +111,7 @@ def _through(
     executor: Executor,
     todo: deque[Task],
     outstanding: int,
-    keep: Callable[[Result], None],
+    keep: Callable[[BlockResult], None],
     interrupt: Interrupt,
     link: Link,
 ) -> None:
@@ -171,7 +171,7 @@ def _broken(error: Exception) -> RuntimeError:
     )
 
 
-def _check_result(found: Result | Failure) -> Result:
+def _check_result(found: BlockResult | Failure) -> BlockResult:
     if isinstance(found, Failure):
         error = RuntimeError(f"chunk {found.number} could not be computed: {found.message}; {SAFE} once this is mended")
         error.add_note(found.details)

@@ -40,7 +40,7 @@ from .bases import TERMS, at_impact, base_at, joined, late
 from .borders import Settled, border_status, meet_border, seek_border, settled
 from .events import Event, collide, lasting_at_end
 from .pieces import Pieces, Where
-from .record import Record
+from .record import ImpactRecord
 from .searches import TOGETHER, Search, Verdict, judged
 from .stops import Stop, Until, met, seek, watched
 from .tableau import TABLEAUS
@@ -68,7 +68,7 @@ class DrivenState(NamedTuple):
     latest: Array
     substep: Array
     low: Array | None = None
-    record: Record | None = None
+    record: ImpactRecord | None = None
     stop: Stop | None = None
     where: Where | None = None
 
@@ -83,7 +83,7 @@ class Told(NamedTuple):
     latest: Array
     trials: Array
     status: Array
-    record: Record | None
+    record: ImpactRecord | None
     stop: Stop | None
     joints: JointInfo | None = None
 
@@ -158,7 +158,7 @@ class EventDriven(Scheme):
         if pieces is not None:
             state = state._replace(where=pieces.start(t0, q0, v0, args))
         if self.impacts:
-            state = state._replace(record=Record.empty(self.impacts, q0))
+            state = state._replace(record=ImpactRecord.empty(self.impacts, q0))
         if self.until is not None:
             force = held(problem, t0, q0, v0, state.closed, jnp.zeros_like(t0), args)[0]
             state = state._replace(stop=Stop.start(self.until, t0, q0, v0, force, motion.h, args))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 
 
-class Record(NamedTuple):
+class ImpactRecord(NamedTuple):
     """The first k impacts: times ``t`` (k,), NaN for those that have not happened; the ``contact`` (k,), -1 for these; places ``q``, velocities
     ``before`` and ``after`` (k, d), ``impulse`` of the contact (k,); and the ``number`` () of all impacts, also beyond k."""
 
@@ -21,12 +21,14 @@ class Record(NamedTuple):
     number: Array
 
     @classmethod
-    def empty(cls, k: int, q: Array) -> Record:
+    def empty(cls, k: int, q: Array) -> ImpactRecord:
         """A record of k impacts, none of which has happened."""
         none, state = jnp.full(k, jnp.nan, q.dtype), jnp.full((k, len(q)), jnp.nan, q.dtype)
         return cls(none, jnp.full(k, -1, jnp.int32), state, state, state, none, jnp.zeros((), jnp.int32))
 
-    def with_impacts(self, struck: Array, t: Array, q: Array, before: Array, after: Array, impulse: Array) -> Record:
+    def with_impacts(
+        self, struck: Array, t: Array, q: Array, before: Array, after: Array, impulse: Array
+    ) -> ImpactRecord:
         """With the contacts ``struck`` (m,) at time t, one after the other, whose impulses are ``impulse`` (m,)."""
         numbers = struck.astype(jnp.int32)
         place = self.number + jnp.cumsum(numbers, dtype=jnp.int32) - numbers
@@ -34,7 +36,7 @@ class Record(NamedTuple):
         new = jnp.any(here, axis=1)
         of_contact = lambda x: jnp.sum(jnp.where(here, x, 0), axis=1, dtype=x.dtype)
         put = lambda old, x: jnp.where(new[:, None], x, old)
-        return Record(
+        return ImpactRecord(
             jnp.where(new, t, self.t),
             jnp.where(new, of_contact(jnp.arange(len(struck), dtype=jnp.int32)), self.contact),
             put(self.q, q),
