@@ -152,8 +152,10 @@ class MotionLoop:
             bits = self.tunnelling_status(self.way(state, new), lax.stop_gradient(info.impulse))
             info = info._replace(status=info.status | bits)
         new = forward_first(new) if forgetful else new
-        # gaps of the state that the step leaves are known; those of the last state are added at the end
-        account = account.with_step(self.problem, self.moving, k, state, info)
+        # of a lane by itself the gaps of the state that the step leaves are known, and those of the last state are added at the end; XLA
+        # computes the gaps of the state that it reaches apart from the step, whose bits then do not depend on the size of a neighbour list
+        counted = state if self.program.per_lane_branches else new
+        account = account.with_step(self.problem, self.moving, k, counted, info)
         return new, self.row_of(new, info, row, state), account
 
     def free_step_or(self, contact_step: Callable[[], tuple], carry: tuple) -> tuple:
