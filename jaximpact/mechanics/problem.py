@@ -25,9 +25,11 @@ Force = Callable[[Any, Array, Array, Any], Array]
 Constraints = Callable[[Any, Array, Any], Array]
 Energy = Callable[[Any, Array, Array, Any], Array]
 Equations = Callable[[Any, Array, Any], Array]
+Surfaces = Callable[[Any, Array, Array, Any], Array]
+Reset = Callable[[Any, Array, Array, int, Any], Any]
 NAMING = ("coordinates", "contacts", "units")
-FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING, "joints")
-OPTIONAL = (*NAMING, "joints")  # that are not spoken of where there are none
+FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING, "joints", "switches", "reset")
+OPTIONAL = (*NAMING, "joints", "switches", "reset")  # that are not spoken of where there are none
 
 
 class OfBodies:
@@ -65,6 +67,10 @@ class Problem:
             Nothing is converted.
         joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. Start motions on
             them, see `assemble`. Rows that follow from others do no harm.
+        switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or the state is
+            reset. `EventDriven` locates them. It finds comparisons, signs and the like in force and mass by itself: state what it
+            cannot see, as the inside of a `lax.while_loop` or a callback.
+        reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state behind a crossing of surface k, an int, in either direction.
 
     Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
     derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.
@@ -75,7 +81,7 @@ class Problem:
         ...                constraints=lambda t, q, args: q, restitution=0.8)
     """
 
-    __slots__ = ("force", "constraints", "mass", "restitution", "energy", "naming", "joints")
+    __slots__ = ("force", "constraints", "mass", "restitution", "energy", "naming", "joints", "switches", "reset")
     force: Force
     constraints: Constraints | None
     mass: Any
@@ -83,6 +89,8 @@ class Problem:
     energy: Energy | None
     naming: Labels
     joints: Equations | None
+    switches: Surfaces | None
+    reset: Reset | None
 
     def __init__(
         self,
@@ -96,6 +104,8 @@ class Problem:
         contacts: Sequence[str] | None = None,
         units: str | Mapping[str, str] | None = None,
         joints: Equations | None = None,
+        switches: Surfaces | None = None,
+        reset: Reset | None = None,
     ) -> None:
         if not callable(force):
             raise TypeError(f"force must be a function force(t, q, v, args) -> (d,), got {type(force).__name__}")
@@ -117,8 +127,9 @@ class Problem:
             raise ValueError(
                 "joints: bodies of jaximpact.bodies take none; state the same bodies by one dense function of gaps"
             )
+        _check_switches(switches, reset)
         labels = Labels.of(coordinates, contacts, units)
-        self._set(force, constraints, mass, restitution, energy, labels, joints)
+        self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset)
 
     def _set(self, *values: Any) -> None:
         for name, value in zip(self.__slots__, values, strict=True):
@@ -210,6 +221,26 @@ class Problem:
             return 0
         return shape_of_result(as_array, self.joints, np.zeros((), q.dtype), q, args).shape[0]
 
+    def switch_values(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+        """s(t, q, v), shape (k,), in the dtype of q; zero on the surfaces that are stated as switches."""
+        return jnp.asarray(self.switches(t, q, v, args), q.dtype)  # type: ignore[misc]
+
+    def switch_count(self, t: ArrayLike, q: Array, v: Array, args: Any) -> int:
+        """Number of surfaces k that are stated as switches."""
+        if self.switches is None:
+            return 0
+        return shape_of_result(as_array, self.switches, np.zeros((), q.dtype), q, v, args).shape[0]
+
+    def state_behind(self, k: int, t: ArrayLike, q: Array, v: Array, args: Any) -> tuple[Array, Array]:
+        """(q, v) behind the reset at surface k, in the dtype of q."""
+        found = self.reset(t, q, v, k, args)  # type: ignore[misc]
+        place, speed = found if isinstance(found, tuple) else (q, found)
+        return jnp.asarray(place, q.dtype), jnp.asarray(speed, q.dtype)
+
+    def states_behind(self, t: ArrayLike, q: Array, v: Array, args: Any) -> list[tuple[Array, Array]]:
+        """The same of each of the k surfaces."""
+        return [self.state_behind(k, t, q, v, args) for k in range(self.switch_count(t, q, v, args))]
+
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """g(t, q, v), shape (d,), in the dtype of q."""
         return jnp.asarray(self.force(t, q, v, args), q.dtype)
@@ -219,16 +250,16 @@ class Problem:
         key = jax.tree_util.GetAttrKey
         numeric = None if callable(self.mass) else self.mass
         mass = self.mass if callable(self.mass) else None
-        static = (self.force, self.constraints, mass, self.energy, self.naming, self.joints)
+        static = (self.force, self.constraints, mass, self.energy, self.naming, self.joints, self.switches, self.reset)
         return ((key("restitution"), self.restitution), (key("mass"), numeric)), static
 
     @classmethod
     def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
-        force, constraints, mass_function, energy, labels, joints = static
+        force, constraints, mass_function, energy, *others = static
         restitution, numeric = leaves
         self = object.__new__(cls)
         mass = numeric if mass_function is None else mass_function
-        self._set(force, constraints, mass, restitution, energy, labels, joints)
+        self._set(force, constraints, mass, restitution, energy, *others)
         return self
 
     # constructors
@@ -245,7 +276,7 @@ class Problem:
 
         The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
         terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
-        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units; and joints.
+        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units; joints, switches and reset.
         """
 
         recorded_lagrangian = replay_jaxpr(lagrangian)
@@ -287,7 +318,7 @@ class Problem:
         """Problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
 
         g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V. ``naming``:
-        coordinates, contacts, units; and joints.
+        coordinates, contacts, units; joints, switches and reset.
         """
 
         given = mass
@@ -327,7 +358,7 @@ class Problem:
     ) -> Problem:
         """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
 
-        ``naming``: coordinates, contacts, units; and joints.
+        ``naming``: coordinates, contacts, units; joints, switches and reset.
         """
 
         given = mass
@@ -339,6 +370,20 @@ class Problem:
         generalised.derived_from_mass = True  # type: ignore[attr-defined]
 
         return cls(generalised, constraints, mass, restitution, energy, **naming)
+
+
+def _check_switches(switches: Any, reset: Any) -> None:
+    """Raises TypeError for switches or a reset that are no functions, ValueError for a reset without switches."""
+    if switches is not None and not callable(switches):
+        raise TypeError(
+            f"switches must be a function switches(t, q, v, args) -> (k,) or None, got {type(switches).__name__}"
+        )
+    if reset is not None and not callable(reset):
+        raise TypeError(
+            f"reset must be a function reset(t, q, v, k, args) -> v or (q, v), or None, got {type(reset).__name__}"
+        )
+    if reset is not None and switches is None:
+        raise ValueError("reset happens where a surface is crossed: state it, switches=lambda t, q, v, args: (k,)")
 
 
 def mass_times(mass: Any, v: Array) -> Array:

@@ -193,13 +193,25 @@ def crossing(switches: Switches, before: Any, after: Any, fixed: Sequence = (), 
 def force_switches(
     problem: Any, t: Array, q: Array, v: Array, args: Any, reported: Mark = depends_on_data, levels: bool = False
 ) -> Switches | None:
-    """Switches of a problem's force and of its mass matrix, as functions of (t, q, v, args)."""
+    """Switches of a problem's force and of its mass matrix, as functions of (t, q, v, args); before them those that it states."""
 
     def function(t: Array, q: Array, v: Array, args: Any) -> list:
+        above = None if problem.switches is None else jnp.all(problem.switch_values(t, q, v, args) > 0)
         found = [problem.generalised_force(t, q, v, args)]
+        if above is not None:
+            found = [jnp.where(above, found[0], found[0])]  # nothing but what the search sees
         return [*found, jnp.asarray(problem.mass(q, args), q.dtype)] if callable(problem.mass) else found
 
     return Switches.of(function, (t, q, v, args), (TIME, STATE, STATE | SPEED, DATA), reported, levels)
+
+
+def stated_switches(problem: Any, t: Array, q: Array, v: Array, args: Any) -> Switches | None:
+    """Those alone that a problem states, a function that is true on the positive sides; the last of the sides are those of the surfaces."""
+    if problem.switches is None:
+        return None
+    positive = lambda t, q, v, args: problem.switch_values(t, q, v, args) > 0
+    operands = (t, q, v, args), (TIME, STATE, STATE | SPEED, DATA)
+    return Switches.of(positive, *operands, depends_on_path, levels=True)
 
 
 def gap_switches(problem: Any, t: Array, q: Array, args: Any) -> Switches | None:

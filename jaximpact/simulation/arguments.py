@@ -35,6 +35,7 @@ from ..mechanics.contact.solver import ContactSolver
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
+from ..mechanics.schemes.event_driven import EventDriven
 from ..mechanics.schemes.maury import Maury
 from ..mechanics.schemes.moreau_jean import MoreauJean
 from ..mechanics.schemes.paoli_schatzman import PaoliSchatzman
@@ -72,7 +73,7 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
     if projection is not None:
         given.append(("projection", projection, ContactSolver, "ActiveSet()"))
     if scheme is None:
-        scheme = Maury() if listed else PaoliSchatzman() if problem is None or problem.joints is None else MoreauJean()
+        scheme = _default_scheme(problem)
     if projection is None:
         projection = ConjugateGradients() if listed else ActiveSet()
     for name, value, kind, example in given:
@@ -83,6 +84,17 @@ def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[A
             f"{type(projection).__name__} needs a matrix of all contacts, which a list of near pairs has not: use ConjugateGradients()"
         )
     return scheme, projection
+
+
+def _default_scheme(problem: Any) -> Scheme:
+    """The scheme where none is given."""
+    if problem is None:
+        return PaoliSchatzman()
+    if problem.listed:
+        return Maury()
+    if problem.reset is not None:
+        return EventDriven()
+    return PaoliSchatzman() if problem.joints is None else MoreauJean()
 
 
 def _check_options(method: Any) -> None:

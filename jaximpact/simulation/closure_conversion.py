@@ -31,6 +31,16 @@ class HoistedFunction:
         return self.pure(constants[self.place], jax.tree.unflatten(structure, leaves))
 
 
+@dataclass(frozen=True)
+class HoistedReset:
+    """A problem's reset, of a hoisted function that gives the states behind all surfaces."""
+
+    behind: Any
+
+    def __call__(self, t: Any, q: Any, v: Any, k: int, args: Any) -> Any:
+        return self.behind(t, q, v, args)[k]
+
+
 def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]:
     """The same motion with functions that close over no traced value: these values are passed in its args.
 
@@ -55,6 +65,8 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         open_one(problem.energy, t, q, v),
         problem.naming,
         open_one(problem.joints, t, q),
+        open_one(problem.switches, t, q, v),
+        None if problem.reset is None else HoistedReset(open_one(problem.states_behind, t, q, v)),
     )
     kept = open_one(program.function, t, q, v)
     until = program.until

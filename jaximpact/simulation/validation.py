@@ -6,6 +6,7 @@ Under a jax transformation numbers are unknown: shapes and types are still check
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -73,6 +74,8 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
             raise ValueError(
                 f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or coordinates that satisfy them"
             )
+    if problem.switches is not None:
+        check_switches(problem, scheme, shape_of, q0, v0, args)
     if problem.energy is not None:
         shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
         if shape != ():
@@ -90,6 +93,43 @@ def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> 
         raise ValueError(
             f"joints(t, q, args) must return shape (j,), got {shape}; return one equation in an array, and for none leave joints out"
         )
+
+
+def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Array, v0: Array, args: Any) -> None:
+    """Raises if stated switches or their reset have a wrong shape, or the scheme makes no resets; ``shape_of(name, function, *operands)``."""
+    t, stated = np.zeros((), q0.dtype), "switches(t, q, v, args)"
+    shape = shape_of(stated, problem.switches, t, q0, v0, args)
+    if len(shape) != 1 or shape[0] == 0:
+        raise ValueError(
+            f"{stated} must return shape (k,), got {shape}; return one surface in an array, and for none leave switches out"
+        )
+    if not depends_on(lambda *at: problem.switch_values(*at), (t, q0, v0, args), on=(0, 1, 2)):
+        raise ValueError(f"{stated} must depend on t, q or v: a constant is no surface")
+    if problem.reset is None:
+        return
+    if not scheme.traits.resets:
+        raise ValueError(
+            f"{type(scheme).__name__} makes no resets: use EventDriven(), which locates their times, or state one that is an impact as a "
+            "constraint with restitution"
+        )
+    if problem.joints is not None:
+        raise ValueError(
+            "reset: not with joints, which the state behind it might break; use coordinates that satisfy them"
+        )
+    d, name = q0.shape[0], "reset(t, q, v, k, args)"
+    for k in range(shape[0]):
+        behind = partial(_reset_at, problem, k)
+        found = outcome(name, as_array_tree, behind, t, q0, v0, args)
+        parts = found if isinstance(found, tuple) else (found,)
+        shapes = [getattr(x, "shape", None) for x in parts]
+        if len(parts) not in (1, 2) or any(x != (d,) for x in shapes):
+            of = shapes[0] if len(parts) == 1 else tuple(shapes)
+            raise ValueError(f"{name} must return v or (q, v), each of shape ({d},), got {of} at k = {k}")
+
+
+def _reset_at(problem: Problem, k: int, t: Any, q: Array, v: Array, args: Any) -> Any:
+    """What the reset of surface k returns, as it is."""
+    return problem.reset(t, q, v, k, args)  # type: ignore[misc]
 
 
 def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
@@ -142,6 +182,32 @@ class JointReport(NamedTuple):
         return cls(joints.value, velocity, wrong, broken, stuck)
 
 
+class SwitchReport(NamedTuple):
+    """Of the stated switches (k,): which are finite at a start, and which are zero there and at a point beside it."""
+
+    finite: Array
+    flat: Array
+
+    @classmethod
+    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> SwitchReport:
+        here = problem.switch_values(t, q, v, args)
+        there = problem.switch_values(t + 1, _beside(q), _beside(v), args)
+        return cls(jnp.isfinite(here), (here == 0) & (there == 0))
+
+    def judge(self, which: Callable[[int], str]) -> None:
+        """Raises ValueError, of lanes."""
+        for wrong, what in (
+            (~np.asarray(self.finite), "is not finite"),
+            (
+                np.asarray(self.flat),
+                "is zero at the start and beside it: no surface, where a function changes its sign",
+            ),
+        ):
+            if wrong.any():
+                i, k = np.unravel_index(np.argmax(wrong), wrong.shape)
+                raise ValueError(f"switches(t0, q0, v0, args)[{k}]{which(int(i))} {what}")
+
+
 class StartReport(NamedTuple):
     """Facts about a start: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
 
@@ -155,6 +221,7 @@ class StartReport(NamedTuple):
     naming: Labels = UNNAMED
     bodies: Any = None
     joints: JointReport | None = None
+    switches: SwitchReport | None = None
 
 
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
@@ -179,7 +246,14 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     found = StartReport(
         contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
     )
+    if problem.switches is not None:
+        found = found._replace(switches=SwitchReport.of(problem, t0, q0, v0, args))
     return found if joints is None else found._replace(joints=JointReport.of(joints, q0, given, h))
+
+
+def _beside(x: Array) -> Array:
+    """A point beside x (d,), in no special direction."""
+    return x + (0.1 + 0.01 * jnp.arange(len(x), dtype=x.dtype)) * (1 + jnp.abs(x))
 
 
 def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
@@ -187,8 +261,7 @@ def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) ->
 
     Values that are not finite are ignored, since a Lagrangian need not be defined beside its start.
     """
-    d = q.shape[0]
-    beside = q + (0.1 + 0.01 * jnp.arange(d, dtype=q.dtype)) * (1 + jnp.abs(q))
+    beside = _beside(q)
     mass = jax.vmap(lambda t, q, v: inertia(t, q, v, args))
     here, there = jnp.zeros_like(v), v + 1
     found = mass(jnp.stack([0 * t, t + 1] * 2), jnp.stack([q, q, beside, beside]), jnp.stack([here, there] * 2))
@@ -202,6 +275,8 @@ def refused_lanes(report: StartReport) -> np.ndarray:
     bad = ~(report.positive & report.symmetric & report.finite)
     if report.joints is not None:
         bad = bad | np.any(report.joints.wrong | report.joints.stuck, axis=1)
+    if report.switches is not None:
+        bad = bad | np.any(~report.switches.finite | report.switches.flat, axis=1)
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
 
 
@@ -211,6 +286,8 @@ def is_fine(report: StartReport) -> bool:
     right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
     if report.joints is not None:
         right = right & ~(report.joints.wrong.any() | report.joints.broken.any() | report.joints.stuck.any())
+    if report.switches is not None:
+        right = right & report.switches.finite.all() & ~report.switches.flat.any()
     return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
 
 
@@ -239,6 +316,8 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
     if not report.finite.all():
         i = int(np.argmin(report.finite))
         raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")
+    if report.switches is not None:
+        report.switches.judge(which)
     remark = None if report.joints is None else judge_joints(report.joints, which)
     if report.gap.size == 0:
         return remark

@@ -78,7 +78,16 @@ def problem_name(problem: Any) -> str:
     for entry in entries():
         if entry.problem is problem:
             return entry.name
-    for function in (problem.force, problem.constraints, problem.mass, problem.energy, problem.joints):
+    functions = (
+        problem.force,
+        problem.constraints,
+        problem.mass,
+        problem.energy,
+        problem.joints,
+        problem.switches,
+        problem.reset,
+    )
+    for function in functions:
         module = getattr(function, "__module__", None)
         if module and module != "__main__":
             for name, value in vars(sys.modules[module]).items():

@@ -195,6 +195,8 @@ class Run:
             "energy": (problem.energy, operands),
             "mass": (problem.mass, (q, args)),
             "joints": (problem.joints, (t, q, args)),
+            "switches": (problem.switches, operands),
+            "reset": (None if problem.reset is None else problem.states_behind, operands),
         }
         gaps: Any = getattr(problem.constraints, "sample", problem.constraints)
         calls["constraints"] = (gaps, (t, q, args))

@@ -138,6 +138,7 @@ class Traits(NamedTuple):
         reverse: whether reverse mode goes through a step.
         tells_jumps: whether a step tells of DERIVATIVE_JUMP itself.
         joints: whether steps keep the problem's joints: those of others are refused.
+        resets: whether the state is reset where the motion crosses a surface that the problem states: a ``reset`` is refused by others.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
             is as near the motion's and costs less. By default itself.
     """
@@ -155,6 +156,7 @@ class Traits(NamedTuple):
     reverse: bool = True
     tells_jumps: bool = False
     joints: bool = False
+    resets: bool = False
     tangent: Scheme | None = None
 
 

@@ -114,7 +114,7 @@ def border_status(
         touched = pieces.sides_of(touches & near)
         across = pieces.moved(where, touches & near)
         other = [jnp.where(x, y, z) for x, y, z in zip(touched, across, there, strict=True)]
-        return _jumps(*pieces.accelerations([where.sides, other], t, q, v, closed, args))
+        return _jumps(*pieces.accelerations([where.sides, other], t, q, v, closed, args)) | _resets(pieces, near)
 
     return as_status(lax.cond(jnp.any(near), jumps, lambda: jnp.zeros((), bool)), Status.DERIVATIVE_JUMP)
 
@@ -123,6 +123,11 @@ def _jumps(a: Array, b: Array) -> Array:
     """Whether accelerations are not the same, ()."""
     a, b = frozen((a, b))
     return jnp.any(jnp.abs(a - b) > SLIGHT * (jnp.abs(a) + jnp.abs(b)))
+
+
+def _resets(pieces: Pieces, near: Array) -> Array:
+    """Whether one of these borders (k,) is a surface at which the state is reset, ()."""
+    return jnp.any(near[pieces.stated]) & (pieces.problem.reset is not None)
 
 
 class Settled(NamedTuple):
@@ -238,7 +243,9 @@ def _decided(
     back = jnp.minimum(back, SOON * span)
     behind = pieces.switches.definite(t - back, q - back * frozen(v), frozen(v) - back * a, now[3])
     after, other = pieces.accelerations([new, behind], t, q, v, closed, args)
-    at_start = as_status((back > 0) & _jumps(after, other), Status.DERIVATIVE_JUMP)
+    at_start = as_status(
+        (back > 0) & (_jumps(after, other) | _resets(pieces, near & ~slides & pieces.open)), Status.DERIVATIVE_JUMP
+    )
     v = v + jnp.where(some, delay * (before - after), 0)
     several = some & _jumps(before, after) & _several(pieces, old, crossed, main, now, rate)
     status = as_status(several, Status.DERIVATIVE_SIMULTANEOUS)
@@ -295,7 +302,9 @@ def _choice(
     gradient = jax.jacfwd(lambda v: of_steep(pieces.levels(where.sides, t, q, v, args)))(v)
     products = gradient @ gradient.T
     norms = jnp.sqrt(jnp.diagonal(products))
-    same = (products >= (1 - SAME) * norms[:, None] * norms[None, :]) & candidate[:, None] & candidate[None, :]
+    lengths = norms[:, None] * norms[None, :]
+    same = (products >= (1 - SAME) * lengths) & ((lengths > 0) | jnp.eye(len(level), dtype=bool))
+    same &= candidate[:, None] & candidate[None, :]
     first = candidate & (jnp.argmax(same, axis=1) == jnp.arange(len(level)))
     rows = same & first[:, None]
     _, rates = frozen(pieces.each(where._replace(slides=rows), t, q, v, closed, jnp.zeros_like(t), args))

@@ -37,10 +37,11 @@ from ..status import Status, as_status
 from ..switches import Kinks
 from .base import Info, JointInfo, Scheme, Traits, before, gradient_status, mass_status, zero_remainder
 from .bases import TERMS, at_impact, base_at, joined, late
-from .borders import Settled, border_status, meet_border, seek_border, settled
+from .borders import Settled, border_status, seek_border, settled
 from .events import Event, collide, lasting_at_end
 from .pieces import Pieces, Where
 from .record import ImpactRecord
+from .resets import cross_border
 from .searches import TOGETHER, Search, Verdict, judged
 from .stops import Stop, Until, met, seek, watched
 from .tableau import TABLEAUS
@@ -121,9 +122,16 @@ class EventDriven(Scheme):
 
     @property
     def traits(self) -> Traits:
-        reverse = self.trials <= SCANNED
+        reverse, tells = self.trials <= SCANNED, self.jumps
         return Traits(
-            locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=self.jumps, joints=True
+            locates=True,
+            order=None,
+            explicit=0.0,
+            damping=False,
+            reverse=reverse,
+            tells_jumps=tells,
+            joints=True,
+            resets=True,
         )
 
     def for_values(self) -> EventDriven:
@@ -266,35 +274,28 @@ class EventDriven(Scheme):
         told = told._replace(trials=told.trials + 1)
 
         def accept() -> Course:
-            flown = base._replace(
-                elapsed=base.elapsed + s,
-                q=found.q,
-                v=found.v,
-                a=found.a,
-                force=found.force,
-                push=found.push,
-                low=found.low,
-                joint_force=found.joint_force,
-            )
+            flown = base.behind(found, s)
             status = told.status | self._doubts(problem, motion, pieces, (start, whole), base, found, frozen(s), covers)
             status = status if found.joint_status is None else status | found.joint_status
             joints = joined(told.joints, found.joint_impulse, found.joint_residual)
+            began, has_reset = base, jnp.zeros((), bool)
             if pieces is not None and switched is not None:
-                flown, bits = meet_border(pieces, hold, switched, t + s, flown, search.substep, args)
-                status = status | bits
+                flown, has_reset, bits = cross_border(pieces, hold, switched, t, base, flown, search.substep, args)
+                joints = late(joints, flown.elapsed - base.elapsed - s, flown)
+                began, status = base._replace(closed=flown.closed), status | bits
             if self.until is not None:
                 end = partial(met, hold, self.until.value, t + s, flown, search.substep, args)
                 stopped, bits = lax.cond(stops, end, lambda: (flown, jnp.zeros((), jnp.int32)))
                 joints = late(joints, stopped.elapsed - flown.elapsed, flown)
                 flown, status = stopped, status | bits
             more = told._replace(joints=joints, impulse=told.impulse + found.impulse, status=status)
-            after, more = self._onward(problem, law, motion, pieces, hold, t, base, flown, verdict, switched, more)
+            after, more = self._onward(problem, law, motion, pieces, hold, t, began, flown, verdict, switched, more)
             if self.until is not None and told.stop is not None:
                 at = (start + after.elapsed, after.q, after.v)
                 # others that meet at the same instant have an impulse too
                 met_now = more.impulse > told.impulse + found.impulse
                 struck = frozen(verdict.impact | (~base.closed & met_now & jnp.any(verdict.impact)))
-                stop = told.stop.after(self.until, *at, args, known.sight, stops, struck)
+                stop = told.stop.after(self.until, *at, args, known.sight, stops, struck, has_reset)
                 more = more._replace(
                     stop=stop if pieces is None else jax.tree.map(partial(jnp.where, s > 0), stop, told.stop)
                 )
@@ -474,16 +475,18 @@ class EventDriven(Scheme):
         where, v = found.where, found.v
         hold = pieces.hold(where)
         if closed.shape[0] == 0:
-            a, force, push = hold(t, q, v, closed, elapsed, args)[:3]
-            base, status = Base(elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed), where=where), none
+            a, force, push, of_joints = hold(t, q, v, closed, elapsed, args)
+            at = (elapsed, q, v, a, closed, force, push, force, force, frozen(elapsed))
+            base, status = Base(*at, joint_force=of_joints, where=where), none
         else:
             local = pieces.local(where, t, q, v, closed, args)
             base, status = base_at(local, law, t, elapsed, q, v, closed, loosed, substep, atol, args)
             base = base._replace(where=where)
         if len(closed) and len(pieces.steep):
-            again = lambda: hold(t, q, v, base.closed, base.slack, args)[:3]
-            a, force, push = lax.cond(jnp.any(where.slides), again, lambda: (base.a, base.force, base.push))
-            base = base._replace(a=a, force=force, push=push)
+            again = lambda: hold(t, q, v, base.closed, base.slack, args)
+            as_it_is = lambda: (base.a, base.force, base.push, base.joint_force)
+            a, force, push, of_joints = lax.cond(jnp.any(where.slides), again, as_it_is)
+            base = base._replace(a=a, force=force, push=push, joint_force=of_joints)
         status = status | found.status if self.jumps else status
         return base, status, found.at_start if self.jumps else none
 

@@ -24,10 +24,11 @@ from ...jaxtools import linalg
 from ..problem import Problem
 from ..switch_kinds import Sides
 from ..switch_walks import SPEED
-from ..switches import Switches, depends_on_data, depends_on_path, force_switches
+from ..switches import Switches, depends_on_data, depends_on_path, force_switches, stated_switches
 from .trials import Hold, frozen, held
 
 MAX_LEVELS = 8  # of a force whose borders are located: with 8 a first answer takes 5 s, with 16, of a small network of relu, 18 s
+INSIDE = 64  # roundings of what a stated surface's function is made of: as far from the surface the force is on one side of it
 Held = tuple[Array, Array, Array, Any]  # as `trials.held` gives
 
 
@@ -48,10 +49,14 @@ class Pieces:
         count: of levels, k.
         steep: which of them (n,) depend on the velocity, so that the motion may slide on their borders.
         open: which of them (k,) data move.
+        stated: which of them are of surfaces that the problem states; a slice.
     """
 
     def __init__(self, problem: Problem, switches: Switches, *operands: Any) -> None:
         self.problem, self.switches = problem, switches
+        stated = stated_switches(problem, *operands)
+        # the stated ones come first, and the surfaces behind what their functions have of their own
+        self._place = -1 if stated is None else len(jax.eval_shape(stated.sides, *operands)) - 1
         marks: list[int] = []
 
         def measured(*operands: Any) -> tuple[list, Sides]:
@@ -64,19 +69,23 @@ class Pieces:
         sizes = [math.prod(shape) for shape in self.shapes]
         of_each = np.repeat(marks, sizes)
         self.count = len(of_each)
+        before = sum(sizes[: max(self._place, 0)])
+        self.stated = slice(before, before + (0 if stated is None else sizes[self._place]))
         self.steep = np.flatnonzero(of_each & SPEED)
         self.open = np.array([depends_on_data(int(mark)) for mark in of_each])
 
     @classmethod
     def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Pieces | None:
-        """Of a problem at states of these shapes; None if it has joints, no switches with levels, or too many, which is known while tracing."""
-        if problem.joints is not None:
-            return None
+        """Of a problem at states of these shapes; None if it has no switches with levels, which is known while tracing. Of too many those that the
+        problem states."""
         switches = force_switches(problem, t, q, v, args, depends_on_path, levels=True)
         if switches is None:
             return None
         found = cls(problem, switches, t, q, v, args)
-        return found if found.count <= MAX_LEVELS else None
+        if found.count <= MAX_LEVELS:
+            return found
+        stated = stated_switches(problem, t, q, v, args)
+        return None if stated is None else _Stated(problem, stated, t, q, v, args)
 
     def start(self, t: Array, q: Array, v: Array, args: Any) -> Where:
         """Where a motion begins, before its borders are looked at."""
@@ -87,11 +96,45 @@ class Pieces:
     def on(self, sides: Sides) -> Problem:
         """The problem whose force and mass are those of given sides, also beyond them."""
         of = self.problem
+        force, mass = self.functions(sides)
+        if of.switches is not None:
+            force = self.continued(sides, force)
+        return Problem(force, of.constraints, mass, of.restitution, joints=of.joints)
+
+    def functions(self, sides: Sides) -> tuple[Callable, Any]:
+        """Force and mass on given sides of what was found in them."""
         frozen_at = lambda t, q, v, args: self.switches.frozen(sides, t, q, v, args)
-        mass = of.mass
+        mass = self.problem.mass
         if callable(mass):
             mass = lambda q, args: frozen_at(jnp.zeros((), q.dtype), q, jnp.zeros_like(q), args)[1]
-        return Problem(lambda t, q, v, args: frozen_at(t, q, v, args)[0], of.constraints, mass, of.restitution)
+        return lambda t, q, v, args: frozen_at(t, q, v, args)[0], mass
+
+    def continued(self, sides: Sides, force: Callable) -> Callable:
+        """A force on given sides of the stated surfaces. Beyond them, where it is that of another side, its linear continuation from inside."""
+        positive = sides[self._place]
+
+        def found(t: Array, q: Array, v: Array, args: Any) -> Array:
+            d, fixed = len(q), frozen(args)
+            here = frozen(jnp.concatenate([jnp.asarray(t, q.dtype)[None], q, v]))
+            surfaces = lambda x: (
+                jnp.where(positive, 1, -1) * self.problem.switch_values(x[0], x[1 : d + 1], x[d + 1 :], fixed)
+            )
+            # parts that do not cancel each other
+            parts = jnp.concatenate([here[:1], 0.618 * q, 1.618 * v])
+            level, terms = jax.jvp(surfaces, (here,), (frozen(parts),))
+            tiny = jnp.finfo(q.dtype).tiny ** 0.5
+            missing = INSIDE * jnp.finfo(q.dtype).eps * jnp.abs(terms) + tiny - level
+            beyond = missing > 0
+
+            def continued() -> Array:
+                gradient = jax.jacfwd(surfaces)(here)
+                shift = linalg.solve_masked(gradient @ gradient.T, jnp.where(beyond, missing, 0), beyond) @ gradient
+                at = lambda times: (t + times * shift[0], q + times * shift[1 : d + 1], v + times * shift[d + 1 :])
+                return 2 * force(*at(1), args) - force(*at(2), args)
+
+            return lax.cond(jnp.any(beyond), continued, lambda: force(t, q, v, args))
+
+        return found
 
     def levels(self, sides: Sides, *operands: Any) -> Array:
         """Levels (k,) of given sides; 1 where one is no number."""
@@ -155,8 +198,8 @@ class Pieces:
         """What `held` gives of a motion that slides, and the parts (n,) of the sides across in it."""
         found, rates = self.each(where, t, q, v, closed, slack, args)
         part = linalg.solve_masked((rates[1:] - rates[:1]).T, -rates[0], jnp.any(where.slides, axis=1))
-        a, force, push = (x[0] + part @ (x[1:] - x[:1]) for x in found[:3])
-        return (a, force, frozen(push), None), part
+        a, force, push, *joint_force = (x[0] + part @ (x[1:] - x[:1]) for x in found if x is not None)
+        return (a, force, frozen(push), joint_force[0] if joint_force else None), part
 
     def hold(self, where: Where) -> Hold:
         """As `trials.held` of the problem."""
@@ -206,4 +249,11 @@ class Pieces:
             across = lambda row: self.on(self.moved(where, self.all_levels(row))).generalised_force(t, q, v, args)
             return found + part @ (lax.map(across, where.slides) - found[None])
 
-        return Problem(force, plain.constraints, plain.mass, plain.restitution)
+        return plain.replace(force=force)
+
+
+class _Stated(Pieces):
+    """Of the surfaces alone that the problem states."""
+
+    def functions(self, sides: Sides) -> tuple[Callable, Any]:
+        return self.problem.generalised_force, self.problem.mass

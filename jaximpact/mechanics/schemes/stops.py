@@ -161,14 +161,24 @@ class Stop(NamedTuple):
         return counts if self.left is None else counts & (self.left <= 1)
 
     def after(
-        self, until: Until, t: Array, q: Array, v: Array, args: Any, sight: Sight, stops: Array, struck: Array
+        self,
+        until: Until,
+        t: Array,
+        q: Array,
+        v: Array,
+        args: Any,
+        sight: Sight,
+        stops: Array,
+        struck: Array,
+        reset: Array,
     ) -> Stop:
-        """Behind a trial that ended at time t, on the surface if it ``stops`` there; contacts that ``struck`` (m,) may jump through the surface."""
+        """Behind a trial that ended at time t, on the surface if it ``stops`` there; contacts that ``struck`` (m,), or a ``reset``, may jump through
+        the surface."""
         side = jnp.sign(frozen(until.value(t, q, v, args)))
         crossed = sight.after[0] < 0
         # where the trial has crossed it the way that does not count, the impact begins on the other side
         before = jnp.where(crossed, -self.side, self.side)
-        jumps = jnp.any(struck) & until.counts(before) & (side * before < 0)
+        jumps = (jnp.any(struck) | reset) & until.counts(before) & (side * before < 0)
         left = self.left
         if left is None:
             stops = stops | jumps

@@ -46,6 +46,11 @@ class Base(NamedTuple):
     joint_force: Any = None
     where: Any = None
 
+    def behind(self, trial: Trial, s: Array) -> Base:
+        """Where a trial of length s led to."""
+        changed = ("q", "v", "a", "force", "push", "low", "joint_force")
+        return self._replace(elapsed=self.elapsed + s, **{name: getattr(trial, name) for name in changed})
+
 
 class Tolerance(NamedTuple):
     """What errors are compared with: of a position or a velocity x, absolute + relative |x|."""

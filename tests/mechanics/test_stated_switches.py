@@ -1,0 +1,250 @@
+"""Surfaces that a problem states as switches, and the state that is reset on them, by motions in pieces that are known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import jaximpact as ji
+from jaximpact import Status
+from jaximpact.study.fingerprint import sources
+
+SCHEME = ji.EventDriven()
+G = 9.81
+
+
+@jax.vmap
+def hidden(x):
+    """1 where x > 0, else 0: in a loop into which the search for switches does not look."""
+    turn = lambda c: (c[0] + 1, jnp.where(x > 0, 1.0, 0.0).astype(x.dtype))
+    return lax.while_loop(lambda c: c[0] < 1, turn, (jnp.zeros((), jnp.int32), jnp.zeros_like(x)))[1]
+
+
+PLACE = lambda t, q, v, args: q
+JUMP = ji.Problem(lambda t, q, v, args: -hidden(q), switches=PLACE)
+
+
+def derivatives(problem, q0, v0, wrt, **options):
+    """Final position and velocity, their derivatives, and the status."""
+    found = ji.sensitivities(problem, q0, v0, **({"scheme": SCHEME, "steps": 3, "wrt": wrt} | options))
+    of = lambda tree: {name: jax.tree.map(np.squeeze, tree[name]) for name in wrt}
+    return found.value, of(found.jacobian["q"]), of(found.jacobian["v"]), Status(int(found.status))
+
+
+def test_a_hidden_jump_is_crossed_where_it_is_stated():
+    """On t > 1/v0 the motion is (t1 - 1/v0) v0 - (t1 - 1/v0)^2 / 2; unstated, dq/dq0 = 1."""
+    value, dq, dv, status = derivatives(JUMP, [-1.0], [1.0], ("q0", "v0"), t1=1.5)
+    np.testing.assert_allclose([value["q"][0], value["v"][0]], [0.375, 0.5], atol=1e-14)
+    np.testing.assert_allclose([dq["q0"], dq["v0"], dv["q0"], dv["v0"]], [0.5, 1.0, -1.0, 0.0], atol=1e-12)
+    assert status == 0
+
+
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.MoreauJean(), ji.EventCorrected()])
+def test_schemes_that_locate_no_switches_trust_no_derivative_across_one(scheme):
+    found = ji.sensitivities(JUMP, [-1.0], [1.0], t1=1.5, h=0.1, wrt="q0", scheme=scheme)
+    assert int(found.status) & Status.DERIVATIVE_JUMP
+
+
+# hysteresis: a relay, whose mode 1 or -1 is a coordinate at rest that resets set
+
+
+def relay(x):
+    """Place at t1 of q'' = -a mode from q = 0, mode = -1 with the speed v0: the mode is 1 from q = d upwards, -1 from q = -d downwards."""
+    v0, a, d, t1 = x
+
+    def force(t, q, v, args):
+        return jnp.stack([-a * q[1], jnp.zeros_like(q[1])])
+
+    def reset(t, q, v, k, args):
+        mode = jnp.where(v[0] > 0, 1.0, q[1]) if k == 0 else jnp.where(v[0] < 0, -1.0, q[1])
+        return q.at[1].set(mode), v
+
+    ends = lambda t, q, v, args: jnp.stack([q[0] - d, q[0] + d])
+    problem = ji.Problem(force, switches=ends, reset=reset)
+    found = ji.solve(problem, [0.0, -1.0], jnp.stack([v0, 0 * v0]), t1=t1, steps=3, save="final")
+    return found.q[-1, 0], (found.q[-1, 0], found.status)
+
+
+def relay_exact(x):
+    """Parabolas from one end of the dead band to the other, from the second on of the same length each."""
+    v0, a, d, t1 = x
+    speed = jnp.sqrt(v0**2 + 2 * a * d)
+    t, side = (speed - v0) / a, 1
+    while True:
+        further = jnp.sqrt(speed**2 + 4 * a * d)
+        lasts = (speed + further) / a
+        if t + lasts > t1:
+            rest = t1 - t
+            return side * (d + speed * rest - a * rest**2 / 2)
+        t, speed, side = t + lasts, further, -side
+
+
+RELAY = jnp.array([0.5, 1.0, 0.1, 3.0])
+
+
+def test_a_relay_with_a_dead_band():
+    """Both ends are passed both ways; numbers that the functions close over are differentiated too."""
+    slopes, (place, status) = jax.jacfwd(relay, has_aux=True)(RELAY)
+    assert place == pytest.approx(float(relay_exact(RELAY)), abs=1e-12) and status == 0
+    np.testing.assert_allclose(slopes, jax.grad(relay_exact)(RELAY), atol=1e-12)
+
+
+@pytest.mark.slow
+def test_second_derivatives_across_resets():
+    found = jax.jacfwd(jax.jacfwd(lambda x: relay(x)[0]))(RELAY)
+    np.testing.assert_allclose(found, jax.hessian(relay_exact)(RELAY), atol=1e-11)
+
+
+@pytest.mark.slow
+def test_a_hidden_friction_stops_a_block():
+    """At v0 / (mu g), at the place v0^2 / (2 mu g), for good."""
+    mu = 0.3
+    block = ji.Problem(lambda t, q, v, args: -args * G * (2 * hidden(v) - 1), switches=lambda t, q, v, args: v)
+    value, dq, dv, status = derivatives(block, [0.0], [1.0], ("v0", "args"), t1=1.0, args=mu)
+    np.testing.assert_allclose([value["q"][0], value["v"][0]], [1 / (2 * mu * G), 0.0], atol=1e-14)
+    np.testing.assert_allclose([dq["v0"], dq["args"]], [1 / (mu * G), -1 / (2 * mu**2 * G)], atol=1e-12)
+    np.testing.assert_allclose([dv["v0"], dv["args"]], 0, atol=1e-12)
+    assert status == 0
+
+
+@pytest.mark.slow
+def test_the_continuation_beyond_a_surface_keeps_the_order_and_second_derivatives():
+    """Of a force that is not linear: the same as where the search sees the jump, to the tolerance."""
+    of = lambda step: lambda t, q, v, args: -step(q) - 0.3 * q * q * (1 - step(q))
+    seen = lambda x: jnp.where(x > 0, jnp.ones_like(x), jnp.zeros_like(x))
+    stated, found = ji.Problem(of(hidden), switches=PLACE), ji.Problem(of(seen))
+    place = lambda problem: (
+        lambda x: ji.solve(problem, x[:1], x[1:], t1=1.5, steps=2, scheme=SCHEME, save="final").q[-1, 0]
+    )
+    x = jnp.array([-0.9, 1.1])
+    np.testing.assert_allclose(jax.jacfwd(place(stated))(x), jax.jacfwd(place(found))(x), atol=1e-9)
+    second = [jax.jacfwd(jax.jacfwd(place(problem)))(x) for problem in (stated, found)]
+    np.testing.assert_allclose(*second, atol=1e-8)
+
+
+@pytest.mark.slow
+def test_beside_too_many_others_the_stated_ones_are_located():
+    kinks = lambda q: sum(0.1 * jnp.maximum(q - 0.1 * i - 0.03, 0.0) for i in range(10))
+    stated = ji.Problem(lambda t, q, v, args: -hidden(q) - kinks(q), switches=PLACE)
+    _, dq, dv, status = derivatives(stated, [-1.0], [1.0], ("q0", "v0"), t1=1.5)
+    # up to 0 nothing acts: a shift of the start is one in time. Kinks that are not located cost derivatives a part of a substep: 2e-5 here,
+    # while the jump that is stated is of order 1
+    _, of_start, of_speed, _ = derivatives(stated, [0.0], [1.0], ("v0", "t1"), t1=0.5)
+    np.testing.assert_allclose([dq["q0"], dv["q0"]], [of_start["t1"], of_speed["t1"]], atol=2e-4)
+    np.testing.assert_allclose(dq["v0"], of_start["v0"] + of_start["t1"], atol=2e-4)
+    assert status == 0
+
+
+@pytest.mark.slow
+def test_a_jump_on_joints_is_that_of_the_angle():
+    """A pendulum as a bob on a rod, with a wind on one side."""
+    wind = lambda x, a: jnp.where(x > 0, -a, jnp.zeros_like(a))
+    rod = ji.Problem(
+        lambda t, q, v, a: jnp.stack([wind(q[0], a), -G + 0 * q[0]]), joints=lambda t, q, a: (q @ q - 1)[None]
+    )
+    angle = ji.Problem(lambda t, q, v, a: -G * jnp.sin(q) + jnp.cos(q) * wind(q, a))
+    start, options = -0.8, {"t1": 2.0, "args": 1.0}
+    of_rod = derivatives(rod, [np.sin(start), -np.cos(start)], [0.0, 0.0], ("args",), **options)
+    of_angle = derivatives(angle, [start], [0.0], ("args",), **options)
+    q = of_angle[0]["q"][0]
+    assert of_rod[3] == of_angle[3] == 0
+    np.testing.assert_allclose(of_rod[0]["q"], [np.sin(q), -np.cos(q)], atol=1e-7)
+    np.testing.assert_allclose(of_rod[1]["args"][0], np.cos(q) * of_angle[1]["args"], atol=1e-7)
+
+
+# resets
+
+
+@pytest.mark.slow
+def test_a_ball_that_is_turned_by_a_reset():
+    """As by a constraint with restitution; backwards in a bounded number of trials."""
+    fall, scheme = lambda t, q, v, args: -G + 0 * q, ji.EventDriven(trials=40)
+    ball = ji.Problem(fall, switches=PLACE, reset=lambda t, q, v, k, args: -args * v)
+    place = lambda x: ji.solve(ball, x[:1], x[1:2], t1=1.0, steps=2, args=x[2], scheme=scheme, save="final").q[-1, 0]
+
+    def exact(x):
+        down = jnp.sqrt(x[1] ** 2 + 2 * G * x[0])
+        rest = 1.0 - (x[1] + down) / G
+        return x[2] * down * rest - G * rest**2 / 2
+
+    x = jnp.array([1.0, 0.1, 0.8])
+    assert float(place(x)) == pytest.approx(float(exact(x)), abs=1e-12)
+    np.testing.assert_allclose(jax.grad(place)(x), jax.grad(exact)(x), atol=1e-11)
+
+
+@pytest.mark.slow
+def test_a_reset_that_lifts_a_body_off_its_floor():
+    """A block slides on a floor, is thrown up at x = args, and lands without a bounce; lanes at their own places."""
+    force = lambda t, q, v, args: jnp.stack([0 * q[0], -G + 0 * q[0]])
+    block = ji.Problem(
+        force,
+        lambda t, q, args: q[1:],
+        switches=lambda t, q, v, args: q[:1] - args,
+        reset=lambda t, q, v, k, args: v.at[1].set(2.0),
+    )
+    at = np.array([0.5, 0.8, 3.0])
+    found = ji.sensitivities(
+        block, np.zeros((3, 2)), np.tile([1.0, 0.0], (3, 1)), t1=1.0, steps=2, args=at, args_axes=0, wrt="args"
+    )
+    rest = np.maximum(1 - at, 0)
+    flies = (rest > 0) & (rest < 4 / G)
+    assert np.all(found.trusted)
+    np.testing.assert_allclose(found.value["q"][:, 1], np.where(flies, 2 * rest - G * rest**2 / 2, 0), atol=1e-9)
+    np.testing.assert_allclose(found.jacobian["q"]["args"][:, 1], np.where(flies, G * rest - 2, 0), atol=1e-8)
+
+
+@pytest.mark.slow
+def test_a_reset_at_the_end_or_at_a_touch_has_no_trusted_derivative():
+    throw = lambda t, q, v, args: -1.0 + 0 * q
+    turned = ji.Problem(throw, switches=lambda t, q, v, args: q - args, reset=lambda t, q, v, k, args: -v)
+    run = lambda at, t1: derivatives(turned, [0.0], [1.0], ("v0",), t1=t1, args=at, steps=1)[3]
+    assert run(0.5, 1.8) == run(0.375, 0.5) == run(0.0, 1.0) == Status.DERIVATIVE_JUMP
+    assert run(0.4, 1.5) == run(0.6, 1.8) == 0
+
+
+@pytest.mark.slow
+def test_a_reset_through_the_end_of_a_motion_stops_it():
+    moved = ji.Problem(lambda t, q, v, args: 0 * q, switches=PLACE, reset=lambda t, q, v, k, args: (q + 3, v))
+    found = ji.solve(moved, [-1.0], [1.0], t1=4.0, steps=3, until=lambda t, q, v, args: q[0] - 2)
+    assert found.stopped and found.t[-1] == pytest.approx(1.0, abs=1e-12) and found.q[-1, 0] == pytest.approx(3.0)
+
+
+FALL = lambda t, q, v, args: -G + 0 * q
+BACK = lambda t, q, v, k, args: -v
+
+
+@pytest.mark.parametrize(
+    "fields, words",
+    [
+        ({"switches": 3}, "switches must be a function"),
+        ({"switches": PLACE, "reset": 3}, "reset must be a function"),
+        ({"reset": BACK}, "reset happens where a surface is crossed"),
+        ({"switches": lambda t, q, v, args: q[0]}, r"must return shape \(k,\), got \(\)"),
+        ({"switches": lambda t, q, v, args: q > 0}, "must return real numbers"),
+        ({"switches": lambda t, q, v, args: jnp.ones(1)}, "must depend on t, q or v"),
+        ({"switches": lambda t, q, v, args: 0 * q}, r"args\)\[0\] is zero at the start and beside it"),
+        ({"switches": lambda t, q, v, args: jnp.log(-q)}, r"args\)\[0\] is not finite"),
+        (
+            {"switches": PLACE, "reset": lambda t, q, v, k, args: v[0]},
+            r"v or \(q, v\), each of shape \(1,\), got \(\) at k = 0",
+        ),
+        ({"switches": PLACE, "reset": BACK, "joints": lambda t, q, args: q - 1}, "reset: not with joints"),
+    ],
+)
+def test_wrong_statements_are_errors_in_words(fields, words):
+    with pytest.raises((TypeError, ValueError), match=words):
+        ji.solve(ji.Problem(FALL, **fields), [1.0], [0.0], t1=0.1, scheme=SCHEME)
+
+
+def test_schemes_that_make_no_resets_refuse_them():
+    with pytest.raises(ValueError, match=r"EventCorrected makes no resets: use EventDriven\(\)"):
+        ji.solve(ji.Problem(FALL, switches=PLACE, reset=BACK), [1.0], [0.0], t1=0.1, h=0.01, scheme=ji.EventCorrected())
+
+
+def test_switches_and_resets_are_part_of_a_problem():
+    problem = ji.Problem(FALL, switches=PLACE, reset=BACK)
+    assert "switches=" in repr(problem) and "reset=" in repr(problem) and "switches" not in repr(ji.Problem(FALL))
+    other = problem.replace(reset=lambda t, q, v, k, args: -0.5 * v)
+    assert other.switches is PLACE and jax.tree.structure(other) != jax.tree.structure(problem)
+    assert sources(other)["reset"] != sources(problem)["reset"] and "reset" not in sources(ji.Problem(FALL))
