@@ -153,9 +153,13 @@ def source_of(function: Callable | None) -> str:
     return inspect.getsource(function)
 
 
-def recorded_orders() -> list[dict[str, str]]:
-    with open(DOCS / "recorded" / "orders.csv", newline="") as file:
+def recorded(name: str) -> list[dict[str, str]]:
+    with open(DOCS / "recorded" / f"{name}.csv", newline="") as file:
         return list(csv.DictReader(file))
+
+
+def recorded_orders() -> list[dict[str, str]]:
+    return recorded("orders")
 
 
 def orders_table(case: Any, measured: dict[str, str]) -> str:
@@ -305,12 +309,25 @@ def conformance_table() -> str:
     return text.partition("<!-- table -->")[2].partition("<!-- end of table -->")[0].strip() + "\n"
 
 
+def linked(rows: list[dict[str, str]]) -> list[list[str]]:
+    """Rows whose problems lead to their pages."""
+    return [[f"{{doc}}`{r['problem']} </generated/catalogue/{r['problem']}>`", *list(r.values())[1:]] for r in rows]
+
+
 def measured_orders() -> str:
-    rows = [
-        [f"{{doc}}`{r['problem']} </generated/catalogue/{r['problem']}>`", *list(r.values())[1:]]
-        for r in recorded_orders()
-    ]
-    return table(["problem", "case", "scheme", "theory", "observed", "smallest h", "error there"], rows)
+    heading = ["problem", "case", "scheme", "theory", "observed", "smallest h", "error there"]
+    return table(heading, linked(recorded_orders()))
+
+
+def measured_tolerances() -> str:
+    """Of the motions that substeps do not follow to round-off."""
+    rows = [r for r in recorded("tolerance") if any(x > 0.05 for x in map(float, list(r.values())[2:-1]))]
+    return table(list(rows[0]), linked(rows))
+
+
+def measured_substeps() -> str:
+    rows = recorded("substeps")
+    return table(["problem", "case", *(f"{n} steps" for n in list(rows[0])[2:-1]), "order"], linked(rows))
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -325,6 +342,8 @@ def texts() -> Iterator[tuple[str, str]]:
     yield "parts/about.md", benchmark_about()
     yield "parts/conformance.md", conformance_table()
     yield "parts/orders.md", measured_orders()
+    yield "parts/tolerance.md", measured_tolerances()
+    yield "parts/substeps.md", measured_substeps()
     yield "catalogue/index.md", catalogue_index()
     for entry in catalogue.entries():
         yield f"catalogue/{entry.name}.md", catalogue_page(entry)

@@ -43,7 +43,8 @@ def adapters_of_jaximpact() -> tuple[Adapter, ...]:
     plain = [
         Adapter(f"{name}, plain AD", OWN, f"{name} discrete") for name in ("PaoliSchatzman", "MoreauJean", "Maury")
     ]
-    return (*corrected, Adapter("jaximpact EventCorrected", OWN, "EventCorrected corrected"), *plain)
+    located = [Adapter(f"jaximpact {name}", OWN, f"{name} corrected") for name in ("EventCorrected", "EventDriven")]
+    return (*corrected, *located, *plain)
 
 
 def run(
