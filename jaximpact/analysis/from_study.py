@@ -82,6 +82,10 @@ def saved_section(
         )
     check_counts(cycles=cycles, **({} if skip is None else {"skip": skip}))
     phase, known, motions = share_of_period(phase), study.arguments(), study.solution()
+    if "until" in known:
+        raise ValueError(
+            "the study ends its motions at a surface, and has no rows behind it: give steps, or scheme=EventDriven(), to compute anew"
+        )
     lanes, dtype = len(motions.status), motions.q.dtype
     every = np.broadcast_to(positive_time("period", period, known["args"], known["args_axes"]), (lanes,))
     t0, t1 = (np.broadcast_to(np.asarray(known[name], float), (lanes,)) for name in ("t0", "t1"))

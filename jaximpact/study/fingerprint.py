@@ -60,10 +60,17 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
         "switches": (problem.switches, everything),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
         "save.function": (system.save.function, everything),
+        "until": (_surface(system), everything),
     }
     # settings that change no number, but what is traced or refused
     with jax.disable_jit(False), jax.numpy_rank_promotion("allow"):
         return {name: of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
+
+
+def _surface(system: StudySystem) -> Any:
+    """The user's function that ends motions; None for a gap or a velocity, which the record holds."""
+    function = None if system.until is None else system.until.function
+    return None if dataclasses.is_dataclass(function) else function
 
 
 def of(function: Callable, operands: tuple) -> str:

@@ -230,7 +230,8 @@ class Reading(StudyLike):
         columns, varies = system.columns({key: column[which] for key, column in every.items()})
         axes = jax.tree.map(lambda some: 0 if some else None, varies)
         methods = {"scheme": system.scheme, "projection": system.projection, "save": system.save}
-        return columns | {"args_axes": axes} | methods
+        ends = {} if system.until is None else {"until": system.until}
+        return columns | {"args_axes": axes} | methods | ends
 
     def number(self, index: int | tuple[int, ...] | Mapping[str, int]) -> int:
         """Number of a lane in the order of the design (last dimension fastest); ``index`` as in `lane`."""
@@ -275,6 +276,7 @@ class Reading(StudyLike):
                 scheme=system.scheme,
                 projection=system.projection,
                 save=system.save if save is None else save,
+                until=system.until,
                 sensitivity="none",
             )
 

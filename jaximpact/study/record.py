@@ -64,7 +64,7 @@ class Record:
             "design": self._design,
             "chunk": self.chunk,
             "settings": self.settings,
-        }
+        } | _until(spec)
         others = {name: getattr(self, name) for name in ("variables", "common_times", "batch", "versions")}
         return json.loads(json.dumps({"format": FORMAT, "compared": compared, "folder": spec.folder, **others}))
 
@@ -106,7 +106,13 @@ class Record:
             raise ValueError("its settings are not those of jax that a study keeps")
         parts = {name: compared[name] for name in ("problem", "scheme", "projection", "save")}
         return cls(
-            spec=Spec(design=design, base=compared["base"]["$dict"], folder=plain["folder"], **parts),
+            spec=Spec(
+                design=design,
+                base=compared["base"]["$dict"],
+                folder=plain["folder"],
+                until=compared.get("until"),
+                **parts,
+            ),
             chunk=tuple(compared["chunk"]),
             computes=compared.get("computes"),
             variables=tuple(plain["variables"]),
@@ -139,7 +145,7 @@ class Record:
         parts = {name: getattr(spec, name) for name in ("problem", "scheme", "projection", "save")}
         numbers = {key: value for key, value in self.source.items() if not isinstance(value, str)}
         rest = {"design": self._design, "chunk": list(self.chunk), "settings": self.settings, "source": numbers}
-        return parts | rest | spec.base
+        return parts | rest | spec.base | _until(spec)
 
     def _changed_functions(self, new: Record) -> list[str]:
         """Functions that compute something else than when the study was begun, one line each.
@@ -196,8 +202,14 @@ class Record:
             fixed["args"] = _without(fixed["args"], [key.path for key in design.keys if key.component is None])
         words |= {key: in_words(value) for key, value in fixed.items()}
         words |= {key: in_words(getattr(spec, key)) for key in ("scheme", "projection", "save")}
+        words |= {key: in_words(value) for key, value in _until(spec).items()}
         words |= {"source of the problem": in_words(self.source), "settings of jax": in_words(self.settings)}
         return words | {key: str(value) for key, value in self.versions.items()}
+
+
+def _until(spec: Spec) -> dict[str, Any]:
+    """Where motions end, which is not spoken of where they do not, as in studies from before that could be said."""
+    return {} if spec.until is None else {"until": spec.until}
 
 
 def _without(args: Any, paths: list[tuple[str, ...]]) -> Any:

@@ -13,7 +13,7 @@ from ..mechanics.labels import QUANTITIES, Labels
 from ..mechanics.status import Status
 from ..results import Solution
 from ..results.tables import MEANING, PURE, SECOND, STATE
-from ..simulation.arguments import canonical
+from ..simulation.arguments import canonical, check_until
 from ..simulation.canonical_arrays import count_steps
 from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
@@ -124,7 +124,8 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
     motion = motion._replace(steps=np.asarray(number, np.int32))
     if save.every is not None and roots & {"h", "t0", "t1"}:
         raise ValueError("save: lanes of different h, t0 or t1 have different steps: give times, or 'final'")
-    program = Program.of(problem, system.scheme, system.projection, save, motion)
+    until = check_until(system.until, problem, motion)
+    program = Program.of(problem, system.scheme, system.projection, save, motion, until)
     if save.times is not None and roots & {"t0", "t1"}:
         begins, ends = (np.atleast_1d(design.values.get(name, one[name])) for name in ("t0", "t1"))
         if not (begins.max() <= np.min(save.times) and np.max(save.times) < ends.min()):
@@ -132,7 +133,7 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
                 f"save: with t0 or t1 in the design, times must lie in [{begins.max():g}, {ends.min():g}), before t1 of every lane"
             )
     common = None
-    if "t1" not in roots and (save.every is None or not roots & {"t0", "h"}):
+    if until is None and "t1" not in roots and (save.every is None or not roots & {"t0", "h"}):
         rows = program.times if save.every is None else motion.time(jnp.arange(program.rows) * save.every)
         common = np.append(np.asarray(rows), np.asarray(motion.t1))
     function = save.function is not None

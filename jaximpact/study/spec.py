@@ -13,6 +13,7 @@ from ..jaxtools.argument_checks import check_kind, dotted_entries, is_number, is
 from ..mechanics.method_names import projection_from_name, scheme_from_name, suggestion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
+from ..mechanics.schemes.stops import Until
 from ..results.safe_reading import wrong
 from ..results.save import Save
 from ..simulation.arguments import choose_grid, choose_methods
@@ -30,6 +31,7 @@ h = 2e-3
 scheme = { name = "paoli-schatzman", force = "mean" }   # or only a name
 save = [40.0, 50.0]                     # times; or "final", "all", every k-th step
 chunk = 100
+# until = { impact = 0, number = 3 }    # of event-driven: ends each motion there; or apex = 0, or "module:name"
 
 [args]                                  # parameters; the design replaces some of them
 damping = 0.1
@@ -55,7 +57,7 @@ class Spec:
         problem: catalogue name or "module:name".
         design: the quantities that vary.
         base: q0, v0, t0, t1, h, e and args where the design does not replace them, encoded as JSON.
-        scheme, projection, save: encoded as JSON.
+        scheme, projection, save, until: encoded as JSON.
         folder: last folder searched for the problem's module.
     """
 
@@ -66,6 +68,7 @@ class Spec:
     projection: Any
     save: Any
     folder: str | None = None
+    until: Any = None
 
     def __post_init__(self) -> None:
         form = {"problem": str, "design": Design, "base": dict.fromkeys(self.base, object), "folder": str | None}
@@ -84,6 +87,7 @@ class Spec:
         scheme: Any = None,
         projection: Any = None,
         save: Any = "final",
+        until: Any = None,
         t0: Any = 0.0,
         **base: Any,
     ) -> Spec:
@@ -109,7 +113,7 @@ class Spec:
             )
         if save.times is not None:
             save = dataclasses.replace(save, times=np.asarray(real_array("save", save.times), np.float64))
-        methods = [encode(scheme, "scheme"), encode(projection, "projection")]
+        methods = [encode(scheme, "scheme"), encode(projection, "projection"), encode(Until.of(until), "until")]
         own = [text for text in names_in(methods) if text.partition(".")[0] != LIBRARY]
         return cls(
             problem=name,
@@ -118,6 +122,7 @@ class Spec:
             scheme=methods[0],
             projection=methods[1],
             save=encode(save, "save"),
+            until=methods[2],
             folder=next(filter(None, map(folder_of, [name, *own])), None),
         )
 
@@ -141,7 +146,7 @@ class Spec:
     def modules(self) -> list[str]:
         """Modules outside this library that the study needs."""
         names = [self.problem] if ":" in self.problem else []
-        names += names_in([self.scheme, self.projection, self.save, list(self.base.values())])
+        names += names_in([self.scheme, self.projection, self.save, self.until, list(self.base.values())])
         found = dict.fromkeys(name.partition(":")[0] for name in names)
         return [name for name in found if name.partition(".")[0] != LIBRARY]
 
@@ -231,6 +236,19 @@ def _save(value: Any) -> Any:
     return Save(**{**value, "function": None if function is None else load(function)})
 
 
+def _until(value: Any) -> Any:
+    """The end of motions, as a table has it: "module:name", or a table of one of `UNTIL` with direction and number."""
+    if isinstance(value, str):
+        return load(value)
+    check_kind("until", value, Mapping, "'module:name' or a table")
+    kinds = [kind for kind in UNTIL if kind in value]
+    if len(kinds) != 1:
+        raise ValueError(f"until: give one of {', '.join(UNTIL)}")
+    check_entries("entry of until", value, (kinds[0], "number", *(["direction"] if kinds[0] == "function" else [])))
+    given = load(value[kinds[0]]) if kinds[0] == "function" else value[kinds[0]]
+    return UNTIL[kinds[0]](given, **{key: x for key, x in value.items() if key != kinds[0]})
+
+
 def _design(table: Any) -> Design:
     check_kind("design", table, Mapping, "a table")
     kind = table.get("kind", "grid")
@@ -276,10 +294,12 @@ def _values(key: str, value: Any) -> Any:
     return SPACINGS[spacing](float(low), float(high), count)
 
 
-ENTRIES = ("problem", "case", *BASE, "scheme", "projection", "save", "design")
+UNTIL: dict[str, Callable[..., Until]] = {"function": Until, "impact": Until.impact, "apex": Until.apex}
+ENTRIES = ("problem", "case", *BASE, "scheme", "projection", "save", "until", "design")
 READERS: dict[str, Callable[[Any], Any]] = {
     "scheme": lambda value: _method("scheme", value, scheme_from_name),
     "projection": lambda value: _method("projection", value, projection_from_name),
     "save": _save,
+    "until": _until,
     "design": _design,
 }

@@ -55,7 +55,7 @@ class Study(Reading):
         store: a directory, e.g. "study.zarr", or a `Store`. A study that exists there is continued; it must be the same.
         problem: a catalogue name, "module:name", or a `Problem` that is an attribute of a module.
         design: what varies.
-        q0, v0, t1, h, t0, args, e, scheme, projection, save: as in `ensemble`, shared by all lanes where the design does not
+        q0, v0, t1, h, t0, args, e, scheme, projection, save, until: as in `ensemble`, shared by all lanes where the design does not
             replace them; h is needed where the scheme goes by steps, which `EventDriven` does not: it has rows as in `solve`. Every parameter has a value in args, also one that the design replaces. A Save function must
             be defined at the top level of a module.
         case: case of a catalogue problem that supplies q0, v0, t1, args and e where they are not given; by default the
@@ -90,6 +90,7 @@ class Study(Reading):
         scheme: Scheme | None = None,
         projection: ContactSolver | None = None,
         save: Save | Any = "final",
+        until: Any = None,
         chunk: int | None = None,
     ) -> None:
         spec = Spec.of(
@@ -99,6 +100,7 @@ class Study(Reading):
             scheme=scheme,
             projection=projection,
             save=save,
+            until=until,
             **{"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, "e": e, "args": args},
         )
         self._make(as_store(store), spec, chunk)

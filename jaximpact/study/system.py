@@ -14,6 +14,7 @@ from ..analysis.checks import one_restitution
 from ..jaxtools.argument_checks import named_leaves, with_leaves
 from ..mechanics.method_names import suggestion
 from ..mechanics.problem import Problem
+from ..mechanics.schemes.stops import Until
 from ..results.save import Save
 from ..simulation.canonical_arrays import check_restitution, check_times
 from .design import ROOTS, Design, Key
@@ -31,12 +32,13 @@ class StudySystem:
     projection: Any
     save: Save
     base: dict[str, Any]
+    until: Until | None = None
 
     @classmethod
     def of(cls, spec: Spec) -> StudySystem:
         """Makes a `StudySystem` from plain data, importing the problem by its name."""
         problem = load_problem(spec.problem, spec.folder)
-        parts = (spec.scheme, spec.projection, spec.save, {"$dict": spec.base})
+        parts = (spec.scheme, spec.projection, spec.save, {"$dict": spec.base}, spec.until)
         return cls(problem, *(decode(part, spec.problem, spec.folder) for part in parts))
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:

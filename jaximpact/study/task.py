@@ -155,6 +155,7 @@ def _compute(task: Task) -> BlockResult:
         scheme=system.scheme,
         projection=system.projection,
         save=system.save,
+        until=system.until,
         chunk=task.batch,
         progress=False,
     )

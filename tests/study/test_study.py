@@ -4,6 +4,7 @@ import itertools
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jax
@@ -171,6 +172,29 @@ def test_catalogue_problem_and_case(tmp_path):
     exact, _ = ji.catalogue.get("shaw-holmes").case("damped").exact(np.array([5.0]))
     # order 1 (theory): with 500 steps of 1e-2 and two impacts the error is a few h
     assert abs(float(study.dataset().q[0, -1, 0]) - exact[0, 0]) < 5e-2
+
+
+def test_motions_end_at_a_surface(tmp_path):
+    """At the second impact, 1 + 2 e flights of a fall from 1; said in Python and in TOML, kept on disk, and compared."""
+    text = """
+        problem = "bouncing-ball"
+        t1 = 9.0
+        scheme = "event-driven"
+        until = { impact = 0, number = 2 }
+        design.e = [0.5, 0.8]
+    """
+    table = tomllib.loads(text)
+    study = ji.Study.from_table(table, tmp_path / "s.zarr")
+    study.run()
+    found = ji.Study.open(tmp_path / "s.zarr").solution()
+    entry = ji.catalogue.get("bouncing-ball").case()
+    fall = np.sqrt(2 * entry.q0[0])  # under a gravity of 1
+    np.testing.assert_allclose(found.t[:, -1], fall * (1 + 2 * np.array([0.5, 0.8])), rtol=1e-9)
+    assert found.stopped.tolist() == [True, True] and study.lane(1).stopped
+    with pytest.raises(ValueError, match=r"until.number: 2 → 1"):
+        ji.Study.from_table(table | {"until": {"impact": 0}}, tmp_path / "s.zarr")
+    with pytest.raises(ValueError, match="give one of function, impact, apex"):
+        ji.Study.from_table(table | {"until": {"number": 2}}, tmp_path / "other.zarr")
 
 
 # the store
