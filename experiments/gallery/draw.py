@@ -103,6 +103,13 @@ PLATES = {
         "One orbit followed over the frequency, through its instability: state, Floquet multipliers, impact speed. Events are "
         "compared with closed forms.",
     ),
+    "curves": Plate(
+        "Bifurcations over two parameters",
+        "gallery/bifurcation_curves.py",
+        "curves.png",
+        "Grazing, folds and period doublings of the same oscillator over frequency and wall: dots are followed from motions alone, lines are the closed "
+        "forms of Shaw and Holmes, of which the script prints the distance.",
+    ),
     "lyapunov": Plate(
         "Lyapunov exponents",
         "gallery/lyapunov_spectrum.py",

@@ -266,11 +266,15 @@ class Equations(ABC):
         """Scaled parameters (2,)."""
         return (p - self.system.low) / self.system.width
 
+    def beside(self, z: np.ndarray) -> np.ndarray:
+        """The points (1 + 2n, n) of which differences are taken at z (n,), itself the first."""
+        shifts = CHANGE * np.eye(len(z))
+        return z + np.concatenate([np.zeros((1, len(z))), shifts, -shifts])
+
     def jacobian(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """Residuals (n - 1,) at z (n,), their Jacobian (n - 1, n), and the status of the motions that these take."""
         n = len(z)
-        shifts = np.concatenate([np.zeros((1, n)), CHANGE * np.eye(n), -CHANGE * np.eye(n)])
-        value, status = self.values(z + shifts)
+        value, status = self.values(self.beside(z))
         return value[0], (value[1 : n + 1] - value[n + 1 :]).T / (2 * CHANGE), int(np.bitwise_or.reduce(status))
 
 
@@ -304,10 +308,6 @@ class Singular(Equations):
         bordered[~sound] = np.eye(n + 1)
         g = np.where(sound, np.linalg.solve(bordered, np.eye(n + 1)[:, n:])[:, n, 0], np.nan)
         return np.concatenate([(end - self.size * z[:, :n]) / self.size, g[:, None]], axis=1), status
-
-    def is_near(self, z: np.ndarray) -> bool:
-        """Whether the parameters at unknowns (n,) lie within the bounds, or not far beyond."""
-        return bool(np.all(np.isfinite(z)) and np.all(np.abs(z[-2:] - 0.5) <= 0.5 + BEYOND))
 
     def settle(self, z: np.ndarray) -> None:
         flow = self.flow(z[None])[1][0]
@@ -415,7 +415,11 @@ def _follow(kind: str, equations: Equations, direction: int, step: float, most: 
             value = np.append(value, normal @ (z[0] - guess))
             return value[None], np.vstack([jacobian, normal])[None], np.array([status])
 
-        allowed = lambda z: np.array([equations.is_near(z[0]) and equations.can_start(z[0])])
+        allowed = lambda z: np.array(
+            [equations.is_near(z[0]) and all(map(equations.can_start, equations.beside(z[0])))]
+        )
+        if not allowed(guess[None])[0]:
+            return None
         z, full, status, residual, used, done = damped_newton(evaluate, allowed, guess[None].copy(), tol, CORRECTIONS)
         lost = not done[0] or int(status[0]) & int(FAILURES)
         return None if lost else (z[0], full[0, :-1], int(used[0]), float(residual[0]))
