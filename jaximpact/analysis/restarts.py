@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -81,7 +82,8 @@ def recomputed(
         return _recomputed_one(problem, scheme, solution, t, args, e)
     times, rows = checked_times(solution, t)
     lead, k = rows.shape[:-1], len(times)
-    batch = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *np.shape(x)[len(lead) :]), solution)
+    number = math.prod(lead)  # said, since a problem without constraints has impulses of size 0
+    batch = jax.tree.map(lambda x: np.asarray(x).reshape(number, *np.shape(x)[len(lead) :]), solution)
     lanes, (lane, which) = len(batch.t), np.divmod(np.arange(len(batch.t) * k), k)
     last = batch.t.shape[1] - 1
     row = np.array([np.searchsorted(own, times, side="right") - 1 for own in batch.t], int).ravel()

@@ -210,6 +210,14 @@ def test_a_reset_through_the_end_of_a_motion_stops_it():
     assert found.stopped and found.t[-1] == pytest.approx(1.0, abs=1e-12) and found.q[-1, 0] == pytest.approx(3.0)
 
 
+@pytest.mark.slow
+def test_between_rows_a_reset_is_where_it_is():
+    """Of a problem without constraints: run again from the row before."""
+    moved = ji.Problem(lambda t, q, v, args: 0 * q, switches=PLACE, reset=lambda t, q, v, k, args: (q + 3, v))
+    found = ji.solve(moved, [-1.0], [1.0], t1=4.0, steps=3).at([0.5, 0.999, 1.001, 2.0], moved)
+    np.testing.assert_allclose(found.q[:, 0], [-0.5, -0.001, 3.001, 4.0], atol=1e-12)
+
+
 FALL = lambda t, q, v, args: -G + 0 * q
 BACK = lambda t, q, v, k, args: -v
 
