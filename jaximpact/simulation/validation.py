@@ -174,9 +174,12 @@ class JointReport(NamedTuple):
         velocity = joints.velocity(v0)
         wrong, broken = start_errors(joints, q0, v0, h)
         kept = v0 - joints.restore(velocity)
-        rounding = 1e3 * jnp.finfo(q0.dtype).eps * (joints.terms(v0) + joints.terms(kept) + jnp.abs(joints.rate))
+        # what is taken back of other rows is rounded too, where a row has nothing of its own
+        taken = joints.terms(jnp.abs(joints.response) @ jnp.abs(joints.forces(velocity)))
+        terms = joints.terms(v0) + joints.terms(kept) + jnp.abs(joints.rate) + taken
+        rounding = 1e3 * jnp.finfo(q0.dtype).eps * terms
         # a row that depends on others to the cut-off differs from them by that
-        slack = DEPENDENT**0.5 * (joints.terms(v0) + joints.terms(kept) + jnp.abs(joints.rate))
+        slack = DEPENDENT**0.5 * terms
         left = jnp.abs(joints.velocity(kept))
         stuck = left > jnp.where(joints.independent(), rounding, rounding + slack)
         return cls(joints.value, velocity, wrong, broken, stuck)
