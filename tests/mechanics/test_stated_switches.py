@@ -109,6 +109,19 @@ def test_a_hidden_friction_stops_a_block():
 
 
 @pytest.mark.slow
+def test_what_is_stated_and_found_is_one_surface():
+    """Friction that the search sees beside a jump that it does not; both are stated, in one array."""
+    mu, drag = 0.3, 1.0
+    force = lambda t, q, v, args: -args * G * jnp.sign(v) - drag * hidden(q - 0.1)
+    block = ji.Problem(force, switches=lambda t, q, v, args: jnp.concatenate([q - 0.1, v]))
+    value, dq, _, status = derivatives(block, [0.0], [1.0], ("v0", "args"), t1=1.0, args=mu)
+    place = lambda x: 0.1 + (x[0] ** 2 - 0.2 * x[1] * G) / (2 * (x[1] * G + drag))
+    x = jnp.array([1.0, mu])
+    assert value["q"][0] == pytest.approx(float(place(x)), abs=1e-12) and status == 0
+    np.testing.assert_allclose([dq["v0"], dq["args"]], jax.grad(place)(x), atol=1e-11)
+
+
+@pytest.mark.slow
 def test_the_continuation_beyond_a_surface_keeps_the_order_and_second_derivatives():
     """Of a force that is not linear: the same as where the search sees the jump, to the tolerance."""
     of = lambda step: lambda t, q, v, args: -step(q) - 0.3 * q * q * (1 - step(q))
