@@ -75,7 +75,8 @@ def decode(value: Any, problem: str = "", folder: str | None = None) -> Any:
             dtype = np.dtype(table["dtype"])
             if dtype.kind not in "biufV" or dtype.hasobject:
                 raise ValueError(f"a study holds arrays of numbers, not of {dtype}")
-            return np.array(table["$array"], dtype)
+            # one number is no array, so that what has it can be hashed
+            return np.array(table["$array"], dtype)[()]
         if "$tuple" in table:
             return tuple(table["$tuple"])
         if "$dict" in table:

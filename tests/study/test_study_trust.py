@@ -72,6 +72,10 @@ def test_a_class_of_another_kind_is_not_made(path, tmp_path, place, capsys):
 def test_only_known_classes_and_numbers_are_decoded():
     for value in (ji.MoreauJean(theta=0.75), ji.ActiveSet(), ji.Save(every=2), {"a": (np.float32(1.5), [2, None])}):
         assert plain.decode(plain.encode(value, "value")) == value
+    # integers of numpy, which programs are looked up by
+    for value in (ji.EventDriven(order=np.int64(5)), ji.Until.impact(np.int64(0), np.int64(2))):
+        found = plain.decode(plain.encode(value, "value"))
+        assert found == value and hash(found) == hash(value)
     for attack in (
         {"$dataclass": "subprocess:Popen", "$fields": {"args": ["true"]}},
         {"$dataclass": "study_systems:grid", "$fields": {}},
