@@ -3,13 +3,12 @@
 import gc
 import logging
 import os
-
-from jax.version import __version_info__
+from importlib.metadata import version
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAXIMPACT_CACHE", "off")  # a test begins with nothing
-# tests compile far longer than they compute; the slow suite has XLA do all it can
-if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and __version_info__[:2] == (0, 10):
+# tests compile far longer than they compute; the slow suite has XLA do all it can. jax reads this where it is first imported
+if os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1") == "1" and version("jax").startswith("0.10."):
     # a quarter of the time of the suite; later versions have not got it any more, and would end at its name
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_use_fusion_emitters=false"
 
