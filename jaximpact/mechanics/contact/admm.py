@@ -7,6 +7,7 @@ for the penalty; B. Stellato et al., OSQP, Math. Prog. Comp. 12 (2020) for the p
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,8 @@ from jax import Array, lax
 
 from ..linearisation import Contacts
 from .active_set import Attempt, guess_active_set
+from .cone_solver import frictional_impulses
+from .cone_splitting import admm
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 
 TRIED = 20  # iterations after which the active set is tried
@@ -40,6 +43,12 @@ class ADMM(ContactSolver):
     relaxation: float = 1.6
 
     warm_starts = False
+
+    def frictional_impulses(
+        self, delassus: Array, offset: Array, friction: Array, guess: Array, candidates: Array, tolerance: Array
+    ) -> tuple[Array, Array, Array]:
+        method, limit = partial(admm, relaxation=self.relaxation), self.max_iterations
+        return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, limit, method)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ..linearisation import Contacts
+from .cone_solver import frictional_impulses
+from .cone_splitting import projected_gradient
 from .solver import ContactSolver, Impulses, complementarity, unit_scaling
 
 
@@ -40,6 +42,12 @@ class ProjectedGradient(ContactSolver):
     def working_sets(self, m: int, d: int) -> tuple[int, ...]:
         """Sizes of the working sets; with dependent gradients more than d constraints may carry impulses."""
         return (min(m, max(64, 4 * d)),)
+
+    def frictional_impulses(
+        self, delassus: Array, offset: Array, friction: Array, guess: Array, candidates: Array, tolerance: Array
+    ) -> tuple[Array, Array, Array]:
+        method, limit = projected_gradient, self.max_iterations
+        return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, limit, method)
 
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         diagonal, present, root, scale = unit_scaling(contacts)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..linearisation import Contacts
+from .cone_solver import frictional_impulses, solve_exactly
 
 
 class Impulses(NamedTuple):
@@ -55,6 +56,15 @@ class ContactSolver(abc.ABC):
     @abc.abstractmethod
     def impulses(self, contacts: Contacts, offset: Array, tolerance: Array, guess: Array) -> Impulses:
         """Solves L >= 0, w = A L + offset >= 0, L w = 0 for the impulses L, to a residual of ``tolerance``, () or (m,), from ``guess`` (m,)."""
+
+    def frictional_impulses(
+        self, delassus: Array, offset: Array, friction: Array, guess: Array, candidates: Array, tolerance: Array
+    ) -> tuple[Array, Array, Array]:
+        """Impulses (m, 1 + k) of contacts with Coulomb friction, iterations and residual, as `cone_solver.frictional_impulses` says.
+
+        Unless a solver has its own method, by Newton's and by pivots.
+        """
+        return frictional_impulses(delassus, offset, friction, guess, candidates, tolerance, method=solve_exactly)
 
     def allowed(self, speed: Array) -> Any:
         """Tolerated KKT residual, (), for contacts that close at ``speed`` ()."""

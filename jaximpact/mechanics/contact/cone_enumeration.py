@@ -1,0 +1,95 @@
+"""Planar friction of one or two contacts in closed form: every mode of every contact, in straight-line code.
+
+A contact is open, sticks, or slips either way: 4 or 16 linear problems. Tangential impulses of contacts that slip are multiples of the
+normal ones, those of contacts that stick are eliminated, and one or two normal impulses are left. The cost is the same for every lane of a
+batch. One contact has exactly one solution where mu |A_nt| < A_nn (Painleve's bound).
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from .cones import residual
+
+ENUMERATE = 2  # contacts
+
+
+def enumerate_modes(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array) -> Array:
+    """Impulses x (m, 2) of w = A x + b under Coulomb's law, for m <= 2 contacts in the plane.
+
+    ``a`` (2 m, 2 m) contact by contact, ``b`` (m, 2), ``mu`` (m,). Where impulses are not unique within a mode, those with the least change
+    from ``guess`` (m, 2); where several modes solve the problem to ``tolerance``, the nearest to the guess.
+    """
+    m = len(b)
+    every = range(m)
+    modes = np.array(list(itertools.product(("open", "sticks", "slips +", "slips -"), repeat=m))).T
+    closed, sticks = modes != "open", modes == "sticks"
+    # x_t of a contact that slips is slope x_n
+    slope = [mu[i] * ((modes[i] == "slips -") * 1.0 - (modes[i] == "slips +") * 1.0).astype(b.dtype) for i in every]
+    normal = lambda i, j: a[2 * i, 2 * j] + a[2 * i, 2 * j + 1] * slope[j]  # w_n by x_n and its slip
+    sideways = lambda i, j: a[2 * i + 1, 2 * j] + a[2 * i + 1, 2 * j + 1] * slope[j]
+    # the unknown is the change of the guess, without what the mode forbids
+    xn = [jnp.where(closed[i], guess[i, 0], 0) for i in every]
+    xt = [jnp.where(sticks[i], guess[i, 1], slope[i] * xn[i]) for i in every]
+    wn, wt = (
+        [b[i, p] + sum(a[2 * i + p, 2 * j] * xn[j] + a[2 * i + p, 2 * j + 1] * xt[j] for j in every) for i in every]
+        for p in (0, 1)
+    )
+    # sticking: dx_t = rest + sum_j carried[j] dx_n[j]
+    compliance = _pseudo_inverse(
+        [[jnp.where(sticks[i] & sticks[j], a[2 * i + 1, 2 * j + 1], 0) for j in every] for i in every]
+    )
+    rest = _solved(compliance, wt)
+    carried = [_solved(compliance, [sideways(i, j) for i in every]) for j in every]
+    reduced = lambda i, j: normal(i, j) + sum(a[2 * i, 2 * k + 1] * carried[j][k] for k in every)
+    matrix = [[jnp.where(closed[i] & closed[j], reduced(i, j), 0) for j in every] for i in every]
+    change = _solved(
+        _pseudo_inverse(matrix), [wn[i] + sum(a[2 * i, 2 * k + 1] * rest[k] for k in every) for i in every]
+    )
+    along = [rest[k] + sum(carried[j][k] * change[j] for j in every) for k in every]
+    xn = [xn[i] + change[i] for i in every]
+    xt = [jnp.where(sticks[i], xt[i] + along[i], slope[i] * xn[i]) for i in every]
+    return _choose(a, b, mu, guess, tolerance, [jnp.stack(pair, axis=-1) for pair in zip(xn, xt, strict=True)])
+
+
+def _choose(a: Array, b: Array, mu: Array, guess: Array, tolerance: Array, found: list[Array]) -> Array:
+    """Of impulses (modes, 2) for each contact, those nearest to the guess that solve the problem; the least wrong where none do."""
+    m = len(b)
+    parts = [x[:, p] for x in found for p in range(2)]
+    wrong, change = jnp.zeros_like(parts[0]), jnp.zeros_like(parts[0])
+    for i, x in enumerate(found):
+        w = [b[i, p] + sum(a[2 * i + p, j] * parts[j] for j in range(2 * m)) for p in range(2)]
+        scale = jnp.maximum(a[2 * i, 2 * i], a[2 * i + 1, 2 * i + 1])
+        left = residual(jnp.stack(w, axis=-1), scale * x, mu[i])
+        wrong = jnp.maximum(wrong, jnp.max(jnp.abs(left), axis=-1))
+        change = change + jnp.sum((x - guess[i][None, :]) ** 2, axis=-1)
+    wrong = jnp.where(jnp.isfinite(wrong), wrong, jnp.inf)
+    good = wrong <= jnp.maximum(tolerance, 2 * jnp.min(wrong))
+    best = jnp.argmin(jnp.where(good, change, jnp.inf))
+    chosen = (jnp.arange(len(wrong)) == best)[:, None]
+    return jnp.stack([jnp.sum(jnp.where(chosen, x, 0), axis=0) for x in found])
+
+
+def _pseudo_inverse(rows: list[list]) -> list[list]:
+    """Pseudo-inverse of a matrix of one or two rows, masked ones zero, for entries of any shape; dependent up to round-off is dependent."""
+    if len(rows) == 1:
+        ((p,),) = rows
+        return [[jnp.where(p == 0, 0, 1 / jnp.where(p == 0, 1, p))]]
+    (p, q), (r, s) = rows
+    determinant = p * s - q * r
+    regular = jnp.abs(determinant) > 64 * jnp.finfo(p.dtype).eps * (jnp.abs(p * s) + jnp.abs(q * r))
+    square = p**2 + q**2 + r**2 + s**2
+    by = 1 / jnp.where(regular, determinant, jnp.where(square > 0, square, 1))
+    return [
+        [jnp.where(regular, s, p) * by, jnp.where(regular, -q, r) * by],
+        [jnp.where(regular, -r, q) * by, jnp.where(regular, p, s) * by],
+    ]
+
+
+def _solved(inverse: list[list], w: list) -> list:
+    """-inverse w."""
+    return [-sum(x * y for x, y in zip(row, w, strict=True)) for row in inverse]

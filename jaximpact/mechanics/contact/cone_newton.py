@@ -1,0 +1,200 @@
+"""Semismooth Newton for contacts with Coulomb friction, with a proximal shift, and block Gauss-Seidel where it stalls.
+
+References: P. Alart and A. Curnier, Comput. Methods Appl. Mech. Engrg. 92 (1991), for the equations; V. Acary and B. Brogliato,
+Numerical Methods for Nonsmooth Dynamical Systems (2008), for block Gauss-Seidel. No theorem says that it converges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .cones import direction, length, residual
+
+MEMORY = 4  # earlier residuals that a step may go back to
+STEPS = (1.0, 0.5, 0.25, 0.125)
+SWEEPS = 2  # of Gauss-Seidel, where no step reduces the residual
+LEAST, FIRST, SECOND, MOST = 1e-12, 1e-9, 1e-6, 1.0  # proximal shifts, relative to the diagonal
+PATIENCE = 40  # steps before another method is asked for impulses to begin with
+SECANTS = 8  # iterations for one contact in space
+
+
+class Friction(NamedTuple):
+    """Scaled problem w = A x + b of m contacts.
+
+    ``matrix`` A (n, n) with n = m (1 + k), contact by contact, the largest diagonal entry of each contact 1; ``offset`` b (m, 1 + k);
+    coefficients ``mu`` (m,); ``tolerance`` (m,) of the natural residual.
+    """
+
+    matrix: Array
+    offset: Array
+    mu: Array
+    tolerance: Array
+
+    def velocity(self, x: Array) -> Array:
+        """w (m, 1 + k)."""
+        return (self.matrix @ x.ravel()).reshape(self.offset.shape) + self.offset
+
+    def error(self, x: Array, w: Array) -> Array:
+        """Natural residual (m,)."""
+        return jnp.max(jnp.abs(residual(w, x, self.mu)), axis=-1)
+
+    def excess(self, x: Array) -> Array:
+        """Largest natural residual by what is tolerated, round-off included, ()."""
+        w = self.velocity(x)
+        terms = (jnp.abs(self.matrix) @ jnp.abs(x).ravel()).reshape(self.offset.shape) + jnp.abs(self.offset)
+        floor = 32 * jnp.finfo(x.dtype).eps * jnp.max(terms, axis=-1)
+        return jnp.max(self.error(x, w) / jnp.maximum(self.tolerance, floor))
+
+    def blocks(self) -> Array:
+        """Diagonal blocks (m, 1 + k, 1 + k)."""
+        m, size = self.offset.shape
+        each = jnp.arange(m)
+        return self.matrix.reshape(m, size, m, size)[each, :, each, :]
+
+
+class Found(NamedTuple):
+    """Impulses x (m, 1 + k), the `Friction.excess` of their residual, and iterations, ()."""
+
+    x: Array
+    excess: Array
+    iterations: Array
+
+    def unless_worse(self, best: Found) -> Found:
+        """This, or the impulses that were better; with these iterations."""
+        better = self.excess < best.excess
+        x, excess = jnp.where(better, self.x, best.x), jnp.where(better, self.excess, best.excess)
+        return Found(x, excess, self.iterations)
+
+
+def equations(x: Array, w: Array, mu: Array, diagonal: Array) -> Array:
+    """Alart and Curnier's equations (1 + k,) of one contact; x and w are (1 + k,), ``diagonal`` that of its block of A (1 + k,)."""
+    normal, across = diagonal[0], jnp.max(diagonal[1:])
+    pushed = jnp.maximum(normal * x[:1] - w[:1], 0)
+    moved = across * x[1:] - w[1:]
+    radius = mu * pushed * across / normal
+    held = jnp.where(length(moved) <= radius, moved, radius * direction(moved))
+    return jnp.concatenate([normal * x[:1] - pushed, across * x[1:] - held])
+
+
+def solve_contact(block: Array, q: Array, mu: Array, x: Array) -> Array:
+    """Impulses (1 + k,) of one contact, w = block x + q; the given ``x`` where slip has none (beyond Painleve's bound).
+
+    With x_n eliminated, x_t = -(T + s)^-1 c with s = |w_t| / |x_t|: s = 0 sticks, else mu x_n / |x_t| = 1, which is nearly linear in s
+    and solved by Newton from s = 0, as in trust regions. In the plane the sign of x_t is that of s = 0.
+    """
+    row = block[0, 1:] / block[0, 0]
+    matrix, c = block[1:, 1:] - jnp.outer(block[1:, 0], row), q[1:] - block[1:, 0] * q[0] / block[0, 0]
+    pressed = lambda t: -q[0] / block[0, 0] - row @ t
+    stuck = across = -_inverse(matrix) @ c
+
+    if len(c) > 1:
+
+        def body(_: Array, s: Array) -> Array:
+            ratio = lambda s: (
+                mu * pressed(t := -_inverse(matrix + s * jnp.eye(len(c), dtype=q.dtype)) @ c) / length(t)[0]
+            )
+            value, slope = jax.jvp(ratio, (s,), (jnp.ones_like(s),))
+            step = (1 - value) / slope
+            return jnp.where(jnp.isfinite(step), jnp.maximum(s + step, 0), s)
+
+        s = lax.fori_loop(0, SECANTS, body, jnp.zeros((), q.dtype))
+        across = -_inverse(matrix + s * jnp.eye(len(c), dtype=q.dtype)) @ c
+    u = direction(-across)
+    denominator = block[0, 0] - mu * block[0, 1:] @ u
+    sliding = -q[0] / jnp.where(denominator > 0, denominator, 1) * jnp.concatenate([jnp.ones_like(q[:1]), -mu * u])
+    sticks = length(stuck)[0] <= mu * pressed(stuck)
+    found = jnp.where(sticks, jnp.concatenate([pressed(stuck)[None], stuck]), jnp.where(denominator > 0, sliding, x))
+    return jnp.where(q[0] >= 0, 0, found)
+
+
+def _inverse(a: Array) -> Array:
+    """Inverse of a matrix (1, 1) or (2, 2); of a singular one a large multiple of the adjugate."""
+    if len(a) == 1:
+        return 1 / jnp.where(a > 0, a, jnp.inf)
+    determinant = a[0, 0] * a[1, 1] - a[0, 1] * a[1, 0]
+    least = jnp.finfo(a.dtype).eps * (a[0, 0] * a[1, 1]) + jnp.finfo(a.dtype).tiny
+    return jnp.array([[a[1, 1], -a[0, 1]], [-a[1, 0], a[0, 0]]]) / jnp.maximum(determinant, least)
+
+
+def sweep(problem: Friction, x: Array) -> Array:
+    """One sweep of block Gauss-Seidel: the exact solution of each contact in turn."""
+    m, size = problem.offset.shape
+    rows = problem.matrix.reshape(m, size, m * size)
+    blocks = problem.blocks()
+
+    def one(i: Array, x: Array) -> Array:
+        q = rows[i] @ x.ravel() + problem.offset[i] - blocks[i] @ x[i]
+        return x.at[i].set(solve_contact(blocks[i], q, problem.mu[i], x[i]))
+
+    return lax.fori_loop(0, m, one, x)
+
+
+def linearised_equations(problem: Friction, x: Array, w: Array) -> tuple[Array, Array, Array]:
+    """`equations` of all contacts (m, 1 + k) and their Jacobians by x and by w, (m, 1 + k, 1 + k) each."""
+    diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
+
+    def both(x: Array, w: Array, mu: Array, diagonal: Array) -> tuple[Array, Array]:
+        value = equations(x, w, mu, diagonal)
+        return value, value
+
+    (by_x, by_w), value = jax.vmap(jax.jacfwd(both, argnums=(0, 1), has_aux=True))(x, w, problem.mu, diagonal)
+    return value, by_x, by_w
+
+
+def newton_step(problem: Friction, linearised: tuple[Array, Array, Array], shift: Array) -> Array:
+    """Step (m, 1 + k) of Newton's method for the equations, with A + ``shift`` in place of A: that of one proximal step."""
+    value, by_x, by_w = linearised
+    m, size = value.shape
+    shifted = problem.matrix + shift * jnp.eye(m * size, dtype=value.dtype)
+    matrix = (by_w @ shifted.reshape(m, size, m * size)).reshape(m, size, m, size)
+    each = jnp.arange(m)
+    matrix = matrix.at[each, :, each, :].add(by_x).reshape(m * size, m * size)
+    return -jnp.linalg.solve(matrix, value.ravel()).reshape(m, size)
+
+
+def newton(problem: Friction, x: Array, limit: int, rescue: Callable[[Friction, Array, Array], tuple]) -> Found:
+    """Newton's method from ``x`` (m, 1 + k), at most ``limit`` steps.
+
+    A step that lowers the residual below the largest of the last five is taken, in full or in part, and lets the proximal shift shrink;
+    where none does, the shift grows and two sweeps of Gauss-Seidel take its place. After `PATIENCE` steps it begins again once from
+    ``rescue(problem, x, needed)``, impulses and their number of iterations. The best of all impulses is returned. Dependent
+    contacts change as little as a step needs.
+    """
+    diagonal = jnp.diagonal(problem.matrix).reshape(x.shape)
+    every = jax.vmap(equations)
+    merit = lambda x, w: jnp.sqrt(jnp.sum(every(x, w, problem.mu, diagonal) ** 2))
+    parts = jnp.array(STEPS, x.dtype)
+    forgotten = jnp.full(MEMORY + 1, -jnp.inf, x.dtype)
+
+    def body(carry: tuple) -> tuple:
+        count, x, shift, history, best = carry
+        again = count == PATIENCE
+        rescued, spent = rescue(problem, best.x, again)
+        x = jnp.where(again, rescued, x)
+        w = problem.velocity(x)
+        linearised = linearised_equations(problem, x, w)
+        history = jnp.where(again, forgotten, jnp.roll(history, 1)).at[0].set(jnp.sqrt(jnp.sum(linearised[0] ** 2)))
+        step = newton_step(problem, linearised, shift)
+        moved = (problem.matrix @ step.ravel()).reshape(w.shape)
+        reached = jax.vmap(lambda part: merit(x + part * step, w + part * moved))(parts)
+        lower = reached < (1 - 0.1 * parts) * jnp.max(history)
+        part, taken = parts[jnp.argmax(lower)], jnp.any(lower)
+        swept = lax.fori_loop(0, jnp.where(taken, 0, SWEEPS), lambda _, x: sweep(problem, x), x)
+        new = jnp.where(taken, x + part * step, swept)
+        smaller = jnp.maximum(jnp.where(part == 1, 0.1, 1) * shift, LEAST)
+        shift = jnp.where(taken, smaller, jnp.clip(10 * shift, SECOND, MOST))
+        found = Found(new, problem.excess(new), best.iterations + spent + 1)
+        return count + 1, new, shift, jnp.where(taken, history, forgotten), found.unless_worse(best)
+
+    def continues(carry: tuple) -> Array:
+        count, *_, best = carry
+        return (best.excess > 1) & (count < limit)
+
+    none = jnp.zeros((), jnp.int32)
+    start = (none, x, jnp.asarray(FIRST, x.dtype), forgotten, Found(x, problem.excess(x), none))
+    return lax.while_loop(continues, body, start)[-1]

@@ -1,0 +1,83 @@
+"""First-order methods for contacts with Coulomb friction: the projections of `admm` and `projected_gradient`, onto cones.
+
+De Saxce's shift mu |w_t| follows the iteration (J. Carpentier, Q. Le Lidec and L. Montaut, From compliant to rigid contact simulation,
+2024, for ADMM). No theorem says that they converge with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .cone_newton import Found, Friction
+from .cones import length, project
+
+
+def _shifted(w: Array, mu: Array) -> Array:
+    """w + mu |w_t| n."""
+    return w.at[:, 0].add(mu * length(w[:, 1:])[:, 0])
+
+
+def admm(problem: Friction, x: Array, limit: int, relaxation: float = 1.6) -> Found:
+    """Alternating directions from ``x`` (m, 1 + k): one eigendecomposition, then products.
+
+    The penalty is the geometric mean of the extreme non-zero eigenvalues, as for contacts without friction.
+    """
+    values, vectors = jnp.linalg.eigh(0.5 * (problem.matrix + problem.matrix.T))
+    largest = jnp.max(jnp.abs(values))
+    penalty = jnp.sqrt(largest * jnp.min(jnp.where(values > 1e-6 * largest, values, largest)))
+    solved = lambda y: (vectors @ ((vectors.T @ y.ravel()) / (values + penalty))).reshape(y.shape)
+
+    def body(carry: tuple) -> tuple:
+        z, dual, best = carry
+        w = _shifted(-penalty * dual, problem.mu) + penalty * dual  # the shift alone
+        x = solved(penalty * (z - dual) - problem.offset - w)
+        relaxed = relaxation * x + (1 - relaxation) * z
+        new = project(relaxed + dual, problem.mu)
+        return new, dual + relaxed - new, _following(problem, new, best)
+
+    start = (x, -_shifted(problem.velocity(x), problem.mu) / penalty, _first(problem, x))
+    return lax.while_loop(_unsolved(limit), body, start)[-1]
+
+
+def projected_gradient(problem: Friction, x: Array, limit: Array | int) -> Found:
+    """Nesterov's accelerated projected gradient from ``x`` (m, 1 + k), restarted where it goes back: products alone.
+
+    The step 1/L begins at the largest conceivable and is cut where the quadratic bound is violated.
+    """
+    eps, tiny = jnp.finfo(x.dtype).eps, jnp.finfo(x.dtype).tiny
+
+    def body(carry: tuple) -> tuple:
+        x, y, bound, weight, best = carry
+        wy = problem.velocity(y)
+        new = project(y - _shifted(wy, problem.mu) / bound, problem.mu)
+        step = new - y
+        curvature, size = jnp.sum(step * (problem.velocity(new) - wy)), jnp.sum(step**2)
+        accept = curvature <= bound * size * (1 + 1e3 * eps) + tiny
+        restart = jnp.sum((y - new) * (new - x)) > 0
+        following = jnp.where(restart, 1.0, 0.5 * (1 + jnp.sqrt(1 + 4 * weight**2)))
+        momentum = jnp.where(restart, 0.0, (weight - 1) / following)
+        choose = lambda yes, no: jnp.where(accept, yes, no)
+        larger = jnp.maximum(1.5 * bound, curvature / jnp.where(size > 0, size, 1))
+        best = _following(problem, choose(new, x), best)
+        ahead = new + momentum * (new - x)
+        return choose(new, x), choose(ahead, y), choose(bound, larger), choose(following, weight), best
+
+    one = jnp.ones((), x.dtype)
+    start = (x, x, one, one, _first(problem, x))
+    return lax.while_loop(_unsolved(limit), body, start)[-1]
+
+
+def _first(problem: Friction, x: Array) -> Found:
+    return Found(x, problem.excess(x), jnp.zeros((), jnp.int32))
+
+
+def _following(problem: Friction, x: Array, best: Found) -> Found:
+    """The better of two, after one iteration more."""
+    return Found(x, problem.excess(x), best.iterations + 1).unless_worse(best)
+
+
+def _unsolved(limit: Array | int) -> Callable[[tuple], Array]:
+    return lambda carry: (carry[-1].excess > 1) & (carry[-1].iterations < limit)

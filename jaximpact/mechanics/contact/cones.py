@@ -1,0 +1,132 @@
+"""Coulomb's cone of one contact, |L_t| <= mu L_n, and the law of friction as equations.
+
+Impulses x and velocities w have shape (..., 1 + k), k = 1 in the plane and 2 in space: x[..., 0] and w[..., 0] along the gap's gradient,
+the others along orthonormal tangents. Coulomb's law with Newton's or Moreau's normal law, 0 <= x_n _|_ w_n >= 0, |x_t| <= mu x_n and
+x_t = -mu x_n w_t / |w_t| where w_t is not zero, is the complementarity of cones
+
+    K* ∋ w + mu |w_t| n  _|_  x ∈ K = {|x_t| <= mu x_n}
+
+(G. De Saxce and Z.-Q. Feng, Math. Comput. Modelling 28 (1998)). Without the term mu |w_t|, a contact that slips would lift off.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from ..linearisation import Contacts
+
+OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
+
+
+def length(x: Array) -> Array:
+    """Euclidean norm over the last axis, which stays with length 1; its derivative at zero is zero.
+
+    Squares of numbers below the root of the smallest one are kept by a scale.
+    """
+    if x.shape[-1] == 1:
+        return jnp.abs(x)
+    largest = jnp.max(jnp.abs(x), axis=-1, keepdims=True)
+    scale = jnp.where(largest > 0, largest, 1)
+    some = jnp.where(largest > 0, x / scale, 1)
+    return jnp.where(largest > 0, scale * jnp.sqrt(jnp.sum(some**2, axis=-1, keepdims=True)), largest)
+
+
+def direction(x: Array) -> Array:
+    """x / |x| over the last axis; zero where x is."""
+    size = length(x)
+    return x / jnp.where(size > 0, size, 1)
+
+
+def _beside(mu: ArrayLike, x: Array) -> Array:
+    """Coefficients (...) as (..., 1), to multiply parts of x (..., 1 + k)."""
+    return jnp.broadcast_to(jnp.asarray(mu, x.dtype), x.shape[:-1])[..., None]
+
+
+def project(x: Array, mu: ArrayLike) -> Array:
+    """Nearest point (..., 1 + k) of the cone to x, in the Euclidean norm; ``mu`` (...)."""
+    mu = _beside(mu, x)
+    normal, tangent = x[..., :1], x[..., 1:]
+    size = length(tangent)
+    inside, polar = size <= mu * normal, mu * size <= -normal
+    pushed = jnp.where(polar, 0, (normal + mu * size) / (1 + mu**2))
+    slipping = jnp.concatenate([pushed, mu * pushed * direction(tangent)], axis=-1)
+    return jnp.where(inside, x, slipping)
+
+
+def residual(w: Array, x: Array, mu: ArrayLike) -> Array:
+    """Natural map x - P_K(x - (w + mu |w_t| n)), (..., 1 + k): zero exactly where w and x obey Coulomb's law.
+
+    ``w`` velocities and ``x`` impulses times a number of their contact [velocity], such as the largest diagonal entry of its block of
+    the Delassus matrix; the result is a velocity. With ``mu`` = 0 it is min(w_n, x_n).
+    """
+    shift = _beside(mu, x) * length(w[..., 1:])
+    shifted = jnp.concatenate([w[..., :1] + shift, w[..., 1:]], axis=-1)
+    return x - project(x - shifted, mu)
+
+
+def modes_of(w: Array, x: Array, mu: ArrayLike, resolution: Array | float = 0.0) -> Array:
+    """Modes (...) of contacts that obey the law: `OPEN`, `STICK` or `SLIP`; ``x`` as in `residual`.
+
+    A contact slips only where |w_t| exceeds ``resolution`` [velocity]: an impulse on the boundary of the cone may also stick.
+    """
+    pushed = x[..., 0] - w[..., 0]
+    slips = length(x[..., 1:] - w[..., 1:])[..., 0] > _beside(mu, x)[..., 0] * pushed
+    slips = slips & (length(w[..., 1:])[..., 0] > resolution)
+    return jnp.where(pushed <= 0, OPEN, jnp.where(slips, SLIP, STICK))
+
+
+def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, towards: Array | None = None) -> Array:
+    """Equations (..., 1 + k) of contacts whose modes are known: x = 0 (open), w = 0 (sticks), w_n = 0 and x_t + mu x_n u = 0 (slips).
+
+    The direction of slip u is that of w_t, or ``towards`` (..., k), unit vectors; then the equations are linear in (w, x).
+    """
+    u = direction(w[..., 1:]) if towards is None else towards
+    opened, slips = (modes == OPEN)[..., None], (modes == SLIP)[..., None]
+    sliding = x[..., 1:] + _beside(mu, x) * x[..., :1] * u
+    tangent = jnp.where(slips, sliding, w[..., 1:])
+    return jnp.where(opened, x, jnp.concatenate([w[..., :1], tangent], axis=-1))
+
+
+def jams(delassus: Array, mu: Array) -> Array:
+    """Whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may have no solution, or two."""
+    m = mu.shape[0]
+    size = delassus.shape[0] // m
+    blocks = jnp.stack([delassus[i * size, i * size : (i + 1) * size] for i in range(m)])
+    return (mu * length(blocks[:, 1:])[:, 0] >= blocks[:, 0]) & (blocks[:, 0] > 0)
+
+
+class ConeProblem(NamedTuple):
+    """Contact problem w = A x + b of contacts that rub.
+
+    ``rows`` H and ``response`` M^-1 H', (m (1 + k), d) and its transpose's shape; velocities ``offset`` b (m, 1 + k) without impulses, restitution
+    included; ``friction`` mu (m,).
+    """
+
+    rows: Array
+    response: Array
+    offset: Array
+    friction: Array
+
+    @classmethod
+    def of(cls, contacts: Contacts, offset: Array) -> ConeProblem:
+        """Of contacts with tangential rows, from normal velocities ``offset`` (m,)."""
+        slip: Any = contacts.slip
+        b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
+        return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction)
+
+    def velocity(self, x: Array) -> Array:
+        """Velocities (m, 1 + k) under impulses x (m, 1 + k)."""
+        return (self.rows @ (self.response @ x.ravel())).reshape(x.shape) + self.offset
+
+    def scales(self) -> Array:
+        """Largest diagonal entries of the contacts' blocks (m,), by which impulses become velocities; 1 for rows of zeros."""
+        found = jnp.max(jnp.sum(self.rows * self.response.T, axis=1).reshape(self.offset.shape), axis=1)
+        return jnp.where(found > 0, found, 1)
+
+    def delassus(self) -> Array:
+        """Delassus matrix A (m (1 + k), m (1 + k)), contact by contact."""
+        return self.rows @ self.response
