@@ -52,6 +52,7 @@ class Tracked(NamedTuple):
         gap: gaps (m,) at the start of the last step.
         change: their change (m,) in the step before that.
         aside: errors of gaps (m,) behind the latest impact, as `led_aside` says.
+        friction: what the contacts did in the last step; None without friction.
     """
 
     state: Any
@@ -63,6 +64,7 @@ class Tracked(NamedTuple):
     gap: Array
     change: Array
     aside: Array
+    friction: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)
@@ -71,6 +73,16 @@ class Tracked(NamedTuple):
         """See `State.relisted`."""
         of_contacts = {name: moved(getattr(self, name)) for name in ("last", "met", "gap", "change", "aside")}
         return self._replace(state=self.state.relisted(moved), **of_contacts)
+
+
+class Contact(NamedTuple):
+    """Masks (m,) of contacts that have an impulse in a step: of any kind, of an impact, of the end of one; that react, and that last."""
+
+    active: Array
+    impact: Array
+    rebound: Array
+    reacting: Array
+    lasting: Array
 
 
 @jax.tree_util.register_dataclass
@@ -95,11 +107,11 @@ class Corrected(Wrapping):
         zero = jnp.zeros((), q0.dtype)
         gap = lax.stop_gradient(contacts.gap)
         none, never = jnp.zeros_like(gap), jnp.full((), -3, jnp.int32)
-        return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, none, none), info
+        return Tracked(state, last, jnp.zeros_like(closed), never, zero, zero, gap, none, none, info.friction), info
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
-        before, last, met, latest, early, late, *_, aside = state
+        before, last = state[:2]
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
         h, e, args = motion.h, motion.e, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
@@ -145,6 +157,29 @@ class Corrected(Wrapping):
             surrogate_info = surrogate_info._replace(joints=of_joints._replace(impulse=held))
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
+        did = Contact(active, impact, rebound, reacting, lasting)
+        return self.tracked(problem, motion, state, new, info, here, did, metric, (v_mid, salted.v))
+
+    def tracked(
+        self,
+        problem: Problem,
+        motion: Motion,
+        state: Any,
+        new: Any,
+        info: Info,
+        here: Instant,
+        did: Contact,
+        metric: Metric,
+        turned: tuple[Array, Array],
+    ) -> tuple[Any, Info]:
+        """The ``new`` state with the history of its contacts, and the status of the derivative.
+
+        ``here``, in the middle of the step, contacts ``did`` what they did; its impacts ``turned`` one velocity into another.
+        """
+        before, last, met, latest, early, late, *_, aside = state[:9]
+        active, impact, rebound, reacting, lasting = did
+        h, e, q, traits = motion.h, motion.e, before.q, self.traits
+        lasted, crossed = last == LASTING, jnp.any(impact)
         since = flight(h, state)
         missed, gap, change = near_misses(problem, traits, motion, state)
         zeno = lasting & ~lasted & met & (e > 0)
@@ -168,9 +203,10 @@ class Corrected(Wrapping):
         latest = jnp.where(crossed, new.n, latest).astype(jnp.int32)
         # what an impulse turns is no miss
         gap, change = jnp.where(active, -jnp.inf, gap), jnp.where(active, 0, change)
-        aside = jnp.where(crossed, led_aside(h, metric, here.contacts, v_mid, salted.v), aside)
+        aside = jnp.where(crossed, led_aside(h, metric, here.contacts, *turned), aside)
         early, late, aside = lax.stop_gradient((early, late, aside))
-        tracked = Tracked(new, last.astype(jnp.int32), met | impact, latest, early, late, gap, change, aside)
+        history = last.astype(jnp.int32), met | impact, latest, early, late, gap, change, aside
+        tracked = Tracked(new, *history, friction=info.friction)
         return tracked, info._replace(status=status)
 
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:

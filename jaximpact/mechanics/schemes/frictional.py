@@ -1,0 +1,276 @@
+"""Derivatives that are right across impacts with friction, and where a contact's slip turns round.
+
+As `corrected`, with Coulomb's law in each part: the percussion of an impact obeys it, the motions before and behind have the reactions of
+contacts that stick or slip, and a step is differentiated with what its contacts do held fixed. One more passage changes the derivative
+by O(1): slip that passes through zero without sticking,
+
+    dv+ = dv- + (a- - a+) dt*,     dt* = -(T dv- + ...)/(T a- + ...),
+
+as the force jumps there. Where a contact comes to rest the frozen step projects onto T dv = 0, which is that passage's saltation, and where
+it begins to slip the force is continuous (R. I. Leine, H. Nijmeijer, Dynamics and Bifurcations of Non-Smooth Mechanical Systems (2004)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from ...jaxtools.derivative_rules import graft_tree
+from ..contact.cone_solver import frictional_impulses
+from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, direction, length
+from ..contact.laws import ContactLaw, Held
+from ..friction import FrictionInfo, Slip
+from ..linearisation import Metric, acceleration, gap_derivatives, linearise
+from ..motion import Motion
+from ..problem import Problem
+from ..status import Status, as_status
+from .base import Info
+from .corrected import LASTING, Contact, Corrected
+from .saltation import Instant, observe
+
+SHARP = 1e-9  # relative accuracy of accelerations, by which a contact that sticks is told from one that begins to slip
+
+
+class Balance(NamedTuple):
+    """Accelerations at one instant, without derivatives.
+
+    ``free`` without contacts (d,); ``cones``, whose offset are the accelerations of gaps and slips without contacts; ``velocity`` of gaps and slips
+    (m, 1 + k).
+    """
+
+    free: Array
+    cones: ConeProblem
+    velocity: Array
+
+    @classmethod
+    def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Balance:
+        """At (t, q, v)."""
+        t, q, v, args = lax.stop_gradient((t, q, v, args))
+        metric = Metric.at(problem, q, args, t)
+        slip = Slip.at(problem, metric, t, q, args)
+        contacts = linearise(problem, metric, t, q, args)._replace(slip=slip)
+        a = acceleration(problem, metric, t, q, v, args)
+        closing, turning = gap_derivatives(problem, t, q, v, args)
+        along = lambda t, q: problem.slip_velocity(t, q, v, args)
+        _, swerve = jax.jvp(along, (t, q), (jnp.ones_like(t), v))
+        contacts = contacts._replace(slip=slip._replace(velocity=slip.jacobian @ a + swerve))
+        cones = ConeProblem.of(contacts, contacts.velocity(a) + turning)
+        velocity = jnp.concatenate([closing[:, None], slip.of(v)], axis=1)
+        return lax.stop_gradient(cls(a, cones, velocity))
+
+    def solve(self, closed: Array, towards: Array) -> tuple[Array, Array, FrictionInfo]:
+        """Acceleration (d,), forces (m, 1 + k), and what the ``closed`` contacts (m,) do.
+
+        Those with a direction ``towards`` (m, k) slip that way; others find by Coulomb's law whether they stick or begin to slip.
+        """
+        cones = self.cones
+        m, size = cones.offset.shape
+        slipping = jnp.any(towards != 0, axis=1)
+        friction = lax.stop_gradient(cones.friction)
+        pull = -friction[:, None] * towards  # tangential forces of contacts that slip, by their normal ones
+        matrix = cones.delassus().reshape(m, size, m, size)
+        with_pull = matrix[..., 0] + jnp.einsum("ipjk,jk->ipj", matrix[..., 1:], pull)
+        matrix = jnp.where(slipping[None, None, :, None], jnp.zeros_like(matrix).at[..., 0].set(with_pull), matrix)
+        kept = (jnp.arange(size) == 0)[None, :] | ~slipping[:, None]
+        matrix = jnp.where(kept[:, :, None, None], matrix, 0).reshape(m * size, m * size)
+        offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, friction)
+        unit = jnp.max(jnp.abs(offset), initial=0.0)
+        x, *_ = frictional_impulses(matrix, offset, mu, jnp.zeros_like(offset), closed, SHARP * unit)
+        x = lax.stop_gradient(jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x))
+        moves = lax.stop_gradient(cones.velocity(x)[:, 1:])
+        begins = ~slipping & (length(moves)[:, 0] > 1e3 * SHARP * unit)
+        towards = jnp.where(begins[:, None], direction(moves), towards)
+        mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(slipping | begins, SLIP, STICK), OPEN)
+        towards = jnp.where((mode == SLIP)[:, None], towards, 0)
+        return self.free + cones.response @ x.ravel(), x, FrictionInfo(x[:, 1:], mode.astype(jnp.int32), towards)
+
+    def slipping(self, noise: Array) -> Array:
+        """Directions of slip (m, k) of contacts that slip faster than ``noise`` (m,), zero of others."""
+        slip = self.velocity[:, 1:]
+        return jnp.where(length(slip) > noise[:, None], direction(slip), 0)
+
+
+class Crossed(NamedTuple):
+    """State behind the impacts of a step, with the derivative of their time: q, v (d,), the acceleration a, impulses (m, 1 + k), modes behind."""
+
+    q: Array
+    v: Array
+    a: Array
+    impulse: Array
+    friction: FrictionInfo
+    doubtful: Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class FrictionCorrected(Corrected):
+    """`Corrected` of problems with friction."""
+
+    def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """Step of the scheme; its derivative is that of its impacts and reversals, followed by the step with all modes held."""
+        before, past = state.state, state.friction
+        new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
+        h, e, args = motion.h, motion.e, motion.args
+        q, v, t = before.q, before.v, motion.time(before.n)
+        middle = lax.stop_gradient(self.traits.phase(e) * h)
+        lasted, did = state.last == LASTING, cast(FrictionInfo, info.friction)
+        begin = Balance.at(problem, t, q, v, args)
+        a, force, _ = begin.solve(lasted, past.direction)
+        t_mid, q_mid, v_mid = t + middle, q + middle * v, v + middle * a
+        here = observe(problem, h, t_mid, q_mid, v_mid, args)
+        pushed = here.contacts.diagonal() * lax.stop_gradient(info.impulse)
+        active = pushed > lax.stop_gradient(law.resolution(pushed))
+        impact = active & (here.gap_velocity < -here.threshold)
+        slow = jnp.abs(here.gap_velocity) <= here.threshold
+        reacting = active & ~impact
+        closed = (active | (lasted & slow & (here.gap_acceleration < 0))) & ~impact
+        held = closed & lasted
+        crossed = jnp.any(impact)
+
+        past = past._replace(direction=jnp.where(held[:, None], past.direction, 0))
+        salted = cross(problem, motion, (t_mid, q_mid, v_mid), here, impact, held, past.direction, (a, force))
+        back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
+        turned, modes = reverse(problem, motion, before, begin, closed & ~crossed, past, did, a)
+        back = before._replace(q=jnp.where(crossed, back_q, q), v=jnp.where(crossed, back_v, v + turned))
+
+        keep = closed & ~crossed
+        frozen = jax.tree.map(lambda x, y: jnp.where(crossed, x, y), salted.friction, modes)
+        tangential = jnp.where(keep[:, None], did.impulse, 0)
+        known = lax.stop_gradient((jnp.where(keep, info.impulse, 0), frozen._replace(impulse=tangential)))
+        stays = jnp.where(crossed, salted.friction.mode != OPEN, closed)
+        hold = Held(stays, known[0], lax.stop_gradient(info.z), known[1])
+        surrogate, surrogate_info = self.tangent.step(problem, hold, motion._replace(e=jnp.zeros_like(e)), back)
+        rubbed: Any = surrogate_info.friction
+        percussion = jnp.where(crossed, salted.impulse, 0)
+        rubbed = did._replace(impulse=rubbed.impulse + percussion[:, 1:])
+        surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + percussion[:, 0], friction=rubbed)
+        new, info = graft_tree((new, info), (surrogate, surrogate_info))
+
+        info = info._replace(status=info.status | as_status(crossed & salted.doubtful, Status.DERIVATIVE_FRICTION))
+        rebound = jnp.zeros_like(impact)
+        masks = Contact(active, impact, rebound, reacting, closed)
+        found, info = self.tracked(
+            problem, motion, state, new, info, here, masks, begin_metric(problem, t, q, args), (v_mid, salted.v)
+        )
+        stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)
+        forgotten = did._replace(
+            mode=jnp.where(stuck, OPEN, did.mode), direction=jnp.where(stuck[:, None], 0, did.direction)
+        )
+        return found._replace(friction=lax.stop_gradient(forgotten)), info
+
+    def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
+        """Initial state, and whether its closed contacts slip."""
+        state, info = super().init(problem, law, motion)
+        begin = Balance.at(problem, motion.t0, motion.q0, motion.v0, motion.args)
+        here = observe(problem, motion.h, motion.t0, motion.q0, motion.v0, motion.args)
+        towards = begin.slipping(here.noise)
+        closed = state.last == LASTING
+        mode = jnp.where(closed, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK), OPEN).astype(jnp.int32)
+        none = jnp.zeros_like(towards)
+        return state._replace(friction=FrictionInfo(none, mode, jnp.where(closed[:, None], towards, 0))), info
+
+    def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
+        """Free step with the scheme's own derivative; contacts are open behind it."""
+        found, info = super().free_step(problem, motion, state)
+        return found._replace(friction=jax.tree.map(jnp.zeros_like, state.friction)), info
+
+
+def begin_metric(problem: Problem, t: Array, q: Array, args: Any) -> Metric:
+    """The metric at the start of a step, without derivatives."""
+    return Metric.at(problem, *lax.stop_gradient((q, args, t)))
+
+
+def cross(
+    problem: Problem,
+    motion: Motion,
+    at: tuple,
+    here: Instant,
+    impact: Array,
+    held: Array,
+    towards: Array,
+    ahead: tuple[Array, Array],
+) -> Crossed:
+    """The state behind the impacts (m,) at one instant ``at`` (t, q, v), with the derivative of the earliest one's time.
+
+    Contacts ``held`` (m,) react, and slip ``towards`` (m, k) or stick; ``ahead`` are acceleration (d,) and forces (m, 1 + k) before.
+    """
+    h, e, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
+    t, q, v = at
+    gap = problem.gaps(t, q, args)
+    closing = jnp.where(impact, -here.gap_velocity, 1)
+    first = jnp.argmin(jnp.where(impact, lax.stop_gradient(gap) / closing, jnp.inf))
+    this = impact & (jnp.arange(len(impact)) == first)
+    delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / closing, 0))
+    a_before, force = ahead
+    t_at, q_at, v_at = t + delay, q + delay * lax.stop_gradient(v), v + delay * a_before
+    # Coulomb's and Newton's law there
+    metric = Metric.at(problem, q_at, args, t_at)
+    contacts = linearise(problem, metric, t_at, q_at, args)._replace(slip=Slip.at(problem, metric, t_at, q_at, args))
+    offset = contacts.gap_velocity(v_at)
+    cones = ConeProblem.of(contacts.sliding(v_at), jnp.where(impact, (1 + e) * offset, offset))
+    unit = lax.stop_gradient(jnp.max(jnp.abs(cones.offset), initial=0.0))
+    x, *_ = frictional_impulses(
+        cones.delassus(), cones.offset, cones.friction, jnp.zeros_like(cones.offset), impact | held, 1e-12 * unit
+    )
+    v_after = v_at + cones.response @ x.ravel()
+    # the motion behind, in which an inelastic contact may stay
+    behind = Balance.at(problem, t, q, v_after, args)
+    speed = SHARP * unit + here.noise
+    stays = (lax.stop_gradient(x[:, 0]) > 0) & (~impact | (e <= 0))
+    a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
+    impulse = x + delay * (force - force_after)
+    fixed = lax.stop_gradient(v_after)
+    found = Crossed(q_at - delay * fixed, v_after - delay * a_after, a_after, impulse, modes, jnp.zeros((), bool))
+    # near the edge of the cone the other side's derivative is as likely as this one's
+    w, x = lax.stop_gradient((cones.velocity(x), x))
+    scale, slack = cones.scales(), 2 * h * length(behind.cones.offset[:, 1:])[:, 0] + speed
+    size = length(w[:, 1:])[:, 0]
+    room = scale * (cones.friction * x[:, 0] - length(x[:, 1:])[:, 0])
+    struck = (impact | held) & (x[:, 0] > 0)
+    near = struck & ((size > speed) & (size <= slack) | (size <= speed) & (room <= slack) & (cones.friction > 0))
+    other = held & (jnp.any(towards != 0, axis=1) != (size > speed))
+    return found._replace(doubtful=lax.stop_gradient(jnp.any(near & impact) | jnp.any(other)))
+
+
+def reverse(
+    problem: Problem,
+    motion: Motion,
+    before: Any,
+    begin: Balance,
+    closed: Array,
+    past: FrictionInfo,
+    did: FrictionInfo,
+    a_before: Array,
+) -> tuple[Array, FrictionInfo]:
+    """Change of the velocity (d,) by the time at which a planar contact's slip turns round in the step, zero in value; and the modes to hold.
+
+    ``a_before`` (d,) is the acceleration while all slip as before.
+    """
+    none = jnp.zeros_like(before.v)
+    if past.direction.shape[1] > 1:
+        return none, did
+    was = past.direction
+    changed = closed & (past.mode == SLIP) & ((did.mode != SLIP) | (was * did.direction < 0)[:, 0]) & (did.mode != OPEN)
+    this = changed & (jnp.arange(len(changed)) == jnp.argmax(changed))
+    a_after, _, found = begin.solve(closed, jnp.where(this[:, None], 0, was))
+    turns = this & (found.mode == SLIP) & (found.direction * was < 0)[:, 0]
+    slip = problem.slip_velocity(motion.time(before.n), before.q, before.v, motion.args)[:, 0]
+    # the change of the slip's acceleration by contacts adds to that without any
+    rate = _slip_rates(begin, a_before)
+    delay = -(slip - lax.stop_gradient(slip)) / jnp.where(rate != 0, rate, 1)
+    late = jnp.sum(jnp.where(turns, delay, 0))
+    mode = jnp.where(turns, SLIP, did.mode)
+    return late * (a_before - a_after), did._replace(
+        mode=mode, direction=jnp.where(turns[:, None], -was, did.direction)
+    )
+
+
+def _slip_rates(begin: Balance, a: Array) -> Array:
+    """Accelerations of slip (m,) in the plane under an acceleration (d,)."""
+    m, size = begin.cones.offset.shape
+    change = (begin.cones.rows @ (a - begin.free)).reshape(m, size)
+    return begin.cones.offset[:, 1] + change[:, 1]
