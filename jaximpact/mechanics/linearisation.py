@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
 from ..jaxtools.jacobians import value_and_jacobian
+from .friction import Slip
 from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
 
@@ -121,7 +122,8 @@ def _diagonals(matrix: Array) -> Array:
 class Contacts(NamedTuple):
     """Constraints linearised at one configuration, dense.
 
-    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where no time passes.
+    ``gap`` f (m,), ``jacobian`` G = df/dq (m, d), ``response`` M^-1 G' (d, m), ``drift`` f_t (m,), None where no time passes;
+    ``slip``, the tangential rows, where a step looks at friction.
     Schemes and solvers ask the methods. Contacts between bodies (`bodies.contacts.PairContacts`) have all but `delassus`, `angles` and
     `oblique`, which give (m, m) numbers.
     """
@@ -130,6 +132,7 @@ class Contacts(NamedTuple):
     jacobian: Array
     response: Array
     drift: Array | None = None
+    slip: Slip | None = None
 
     @property
     def dense(self) -> bool:
@@ -238,7 +241,12 @@ class Contacts(NamedTuple):
 
     def under(self, metric: Metric) -> Contacts:
         """Copy whose responses use another metric."""
-        return self._replace(response=metric.solve(self.jacobian.T))
+        slip = None if self.slip is None else self.slip.under(metric)
+        return self._replace(response=metric.solve(self.jacobian.T), slip=slip)
+
+    def sliding(self, v: Array) -> Contacts:
+        """Copy whose contact law starts from the slip velocities at v (d,); unchanged without friction."""
+        return self if self.slip is None else self._replace(slip=self.slip._replace(velocity=self.slip.of(v)))
 
     def masked(self, active: Array) -> Contacts:
         """Copy with the gradients of inactive constraints set to zero."""

@@ -27,9 +27,22 @@ Energy = Callable[[Any, Array, Array, Any], Array]
 Equations = Callable[[Any, Array, Any], Array]
 Surfaces = Callable[[Any, Array, Array, Any], Array]
 Reset = Callable[[Any, Array, Array, int, Any], Any]
+Slips = Callable[[Any, Array, Array, Any], Array]
 NAMING = ("coordinates", "contacts", "units")
-FIELDS = ("force", "constraints", "mass", "restitution", "energy", *NAMING, "joints", "switches", "reset")
-OPTIONAL = (*NAMING, "joints", "switches", "reset")  # that are not spoken of where there are none
+FIELDS = (
+    "force",
+    "constraints",
+    "mass",
+    "restitution",
+    "energy",
+    *NAMING,
+    "joints",
+    "switches",
+    "reset",
+    "slip",
+    "friction",
+)
+OPTIONAL = (*NAMING, "joints", "switches", "reset", "slip", "friction")  # that are not spoken of where there are none
 
 
 class OfBodies:
@@ -71,6 +84,10 @@ class Problem:
             reset. `EventDriven` locates them. It finds comparisons, signs and the like in force and mass by itself: state what it
             cannot see, as the inside of a `lax.while_loop` or a callback.
         reset: ``reset(t, q, v, k, args) -> v`` or ``(q, v)``, the state behind a crossing of surface k, an int, in either direction.
+        slip: ``slip(t, q, v, args) -> (m,)`` in the plane, ``(m, 2)`` in space: the tangential velocity of the bodies against each other at every
+            contact, affine in v [m/s]. It gives the direction of friction too, by virtual power.
+        friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args that returns
+            either. `MoreauJean` takes it.
 
     Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
     derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.
@@ -81,7 +98,19 @@ class Problem:
         ...                constraints=lambda t, q, args: q, restitution=0.8)
     """
 
-    __slots__ = ("force", "constraints", "mass", "restitution", "energy", "naming", "joints", "switches", "reset")
+    __slots__ = (
+        "force",
+        "constraints",
+        "mass",
+        "restitution",
+        "energy",
+        "naming",
+        "joints",
+        "switches",
+        "reset",
+        "slip",
+        "friction",
+    )
     force: Force
     constraints: Constraints | None
     mass: Any
@@ -91,6 +120,8 @@ class Problem:
     joints: Equations | None
     switches: Surfaces | None
     reset: Reset | None
+    slip: Slips | None
+    friction: Any
 
     def __init__(
         self,
@@ -106,6 +137,8 @@ class Problem:
         joints: Equations | None = None,
         switches: Surfaces | None = None,
         reset: Reset | None = None,
+        slip: Slips | None = None,
+        friction: Any = None,
     ) -> None:
         if not callable(force):
             raise TypeError(f"force must be a function force(t, q, v, args) -> (d,), got {type(force).__name__}")
@@ -128,8 +161,9 @@ class Problem:
                 "joints: bodies of jaximpact.bodies take none; state the same bodies by one dense function of gaps"
             )
         _check_switches(switches, reset)
+        _check_friction(slip, friction, constraints)
         labels = Labels.of(coordinates, contacts, units)
-        self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset)
+        self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, slip, friction)
 
     def _set(self, *values: Any) -> None:
         for name, value in zip(self.__slots__, values, strict=True):
@@ -241,6 +275,16 @@ class Problem:
         """The same of each of the k surfaces."""
         return [self.state_behind(k, t, q, v, args) for k in range(self.switch_count(t, q, v, args))]
 
+    def slip_velocity(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+        """Slip velocities (m, k) of all contacts, k = 1 in the plane and 2 in space, in the dtype of q."""
+        found = jnp.asarray(self.slip(t, q, v, args), q.dtype)  # type: ignore[misc]
+        return found[:, None] if found.ndim == 1 else found
+
+    def friction_coefficients(self, m: int, dtype: Any, args: Any) -> Array:
+        """Coefficients of friction mu (m,)."""
+        found = self.friction(args) if callable(self.friction) else self.friction
+        return jnp.broadcast_to(jnp.asarray(found, dtype), (m,))
+
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """g(t, q, v), shape (d,), in the dtype of q."""
         return jnp.asarray(self.force(t, q, v, args), q.dtype)
@@ -250,16 +294,22 @@ class Problem:
         key = jax.tree_util.GetAttrKey
         numeric = None if callable(self.mass) else self.mass
         mass = self.mass if callable(self.mass) else None
-        static = (self.force, self.constraints, mass, self.energy, self.naming, self.joints, self.switches, self.reset)
-        return ((key("restitution"), self.restitution), (key("mass"), numeric)), static
+        others = (self.joints, self.switches, self.reset, self.slip)
+        friction = self.friction if callable(self.friction) else None
+        coefficients = None if callable(self.friction) else self.friction
+        static = (self.force, self.constraints, mass, self.energy, self.naming, *others, friction)
+        leaves = {"restitution": self.restitution, "mass": numeric, "friction": coefficients}
+        return tuple((key(name), value) for name, value in leaves.items()), static
 
     @classmethod
     def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
-        force, constraints, mass_function, energy, *others = static
-        restitution, numeric = leaves
+        force, constraints, mass_function, energy, *others, friction = static
+        restitution, numeric, coefficients = leaves
         self = object.__new__(cls)
         mass = numeric if mass_function is None else mass_function
-        self._set(force, constraints, mass, restitution, energy, *others)
+        self._set(
+            force, constraints, mass, restitution, energy, *others, coefficients if friction is None else friction
+        )
         return self
 
     # constructors
@@ -276,7 +326,7 @@ class Problem:
 
         The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
         terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
-        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units; joints, switches and reset.
+        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units; joints, switches, reset, slip and friction.
         """
 
         recorded_lagrangian = replay_jaxpr(lagrangian)
@@ -318,7 +368,7 @@ class Problem:
         """Problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
 
         g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V. ``naming``:
-        coordinates, contacts, units; joints, switches and reset.
+        coordinates, contacts, units; joints, switches, reset, slip and friction.
         """
 
         given = mass
@@ -358,7 +408,7 @@ class Problem:
     ) -> Problem:
         """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
 
-        ``naming``: coordinates, contacts, units; joints, switches and reset.
+        ``naming``: coordinates, contacts, units; joints, switches, reset, slip and friction.
         """
 
         given = mass
@@ -384,6 +434,27 @@ def _check_switches(switches: Any, reset: Any) -> None:
         )
     if reset is not None and switches is None:
         raise ValueError("reset happens where a surface is crossed: state it, switches=lambda t, q, v, args: (k,)")
+
+
+def _check_friction(slip: Any, friction: Any, constraints: Any) -> None:
+    """Raises TypeError or ValueError for friction that is no number, or is given without slip, or slip without friction."""
+    if slip is not None and not callable(slip):
+        raise TypeError(
+            f"slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None, got {type(slip).__name__}"
+        )
+    if isinstance(friction, str):
+        raise TypeError("friction must be a number >= 0, one number per contact, or a function of args")
+    if slip is None and friction is not None:
+        raise ValueError(
+            "friction needs the tangential velocity at every contact: give slip=lambda t, q, v, args: (m,), or (m, 2) in space"
+        )
+    if slip is not None and friction is None:
+        raise ValueError("slip is the velocity at which contacts rub: give their coefficient too, friction=0.3")
+    if slip is not None and (constraints is None or isinstance(constraints, OfBodies)):
+        what = "there are none" if constraints is None else "bodies of jaximpact.bodies take none"
+        raise ValueError(
+            f"friction acts at contacts that one function of gaps states, constraints(t, q, args) -> (m,): {what}"
+        )
 
 
 def mass_times(mass: Any, v: Array) -> Array:

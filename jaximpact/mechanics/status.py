@@ -40,6 +40,9 @@ class Status(enum.IntFlag):
     PENETRATION_DEEP = 1 << 24
     JOINTS_SINGULAR = 1 << 25
     JOINTS_NOT_MET = 1 << 26
+    DERIVATIVE_FRICTION = 1 << 27
+    FRICTION_JAMMED = 1 << 28
+    ENERGY_GAINED = 1 << 29
 
     def __str__(self) -> str:
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -97,6 +100,12 @@ CAUSES = {
     "a linkage may go on in more than one way: keep away from it, or state joints that stay independent there",
     Status.JOINTS_NOT_MET: "q0 does not satisfy the joints (traced data cannot raise), or no position near the end of a step does: joints that "
     "contradict each other, or too large an h; start from jaximpact.assemble(problem, q0, v0), take a smaller h",
+    Status.DERIVATIVE_FRICTION: "(derivatives only) a contact changed between sticking and slipping in the step of an impact, or its slip was too slow "
+    "for h to tell which way it goes: the derivative there may be that of the other side; take a smaller h",
+    Status.FRICTION_JAMMED: "at a contact with an impulse friction exceeded Painleve's bound, mu |A_nt| >= A_nn: sliding may have no solution or two, and "
+    "a contact may jam without a collision; the motion is one of those that the law allows",
+    Status.ENERGY_GAINED: "an impact with friction and restitution gained energy, as Newton's law allows where normal and tangential velocities are coupled: "
+    "a smaller restitution, or none, does not",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), or t1 not later than t0 (traced data "
@@ -134,6 +143,7 @@ DERIVATIVES = (
     | Status.DERIVATIVE_ZENO
     | Status.DERIVATIVE_NOT_FINITE
     | Status.DERIVATIVE_JUMP
+    | Status.DERIVATIVE_FRICTION
 )
 DOUBTS = DERIVATIVES | Status.EVENTS_UNRESOLVED
 

@@ -34,7 +34,14 @@ if TYPE_CHECKING:
 FORMAT = 1
 ABOUT = "jaximpact"  # the name of the text
 FIELD = "field."  # before the name of an array that `to_xarray` does not have
-OPTIONAL = ("energy", "pairs", "stopped", "joint_impulse", "joint_residual")  # that a solution may have none of
+OPTIONAL = (
+    "energy",
+    "pairs",
+    "stopped",
+    "joint_impulse",
+    "joint_residual",
+    "friction_impulse",
+)  # that a solution may have none of
 ENGINES = {".nc": "h5netcdf", ".zarr": "zarr"}
 
 

@@ -77,6 +77,9 @@ def _rows_at(one: Solution, times: np.ndarray) -> dict[str, np.ndarray]:
     if one.joint_impulse is not None:
         held = np.asarray(one.joint_impulse, np.float64)
         found["joint_impulse"] = held[row] - rest * (held[row] - held[step])
+    if one.friction_impulse is not None:
+        rubbed = np.asarray(one.friction_impulse, np.float64)
+        found["friction_impulse"] = rubbed[row] - rest[..., None] * (rubbed[row] - rubbed[step])
     if _is_located(one):
         motion = _smooth(one)
         kink = motion.kink

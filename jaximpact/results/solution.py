@@ -77,6 +77,8 @@ class Solution(Drawable):
         events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
         joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); of dependent ones the first
             have it all. Else None.
+        friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane, (k, m, 2) in
+            space. Else None.
         joint_residual: with joints, the largest of their values |c| over all steps, (). Else None.
         stopped: with ``until=``, whether the motion met the surface before t1, (); rows from there on are those of the stop, times included.
             Else None.
@@ -100,6 +102,7 @@ class Solution(Drawable):
     events: LocatedImpacts | None = None
     stopped: Array | None = None
     joint_impulse: Array | None = None
+    friction_impulse: Array | None = None
     joint_residual: Array | None = None
     made: ClassVar[Any] = None  # type: ignore[misc]  # no field: its origin, which is static, has it
 

@@ -28,6 +28,11 @@ MEANING: dict[str, tuple[tuple[str, ...], str, str]] = {
     "z": (("time", "coordinate"), "", "admissible position Z of that step"),
     "impulse": (("time", "constraint"), "", "impulse of each constraint accumulated since the start"),
     "energy": (("time",), "J", "energy at (q, v)"),
+    "friction_impulse": (
+        ("time", "constraint", "tangent"),
+        "",
+        "impulse of friction at each contact along its tangents accumulated since the start",
+    ),
     "joint_impulse": (("time", "joint"), "", "impulse of each joint equation accumulated since the start"),
     "pairs": (("time", "constraint", "end"), PURE, "bodies of each contact; obstacle a is -1 - a"),
     "penetration": ((), "", "largest violation of a gap by U over all steps, in units of the gap"),
@@ -48,7 +53,16 @@ EVENTS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "impulse": (("impact",), "impulse", "impulse of the contact"),
     "count": ((), PURE, "number of impacts of the whole motion"),
 }
-STATE = ("q", "v", "z", "impulse", "energy", "joint_impulse", "pairs")  # of which a save function leaves the final row
+STATE = (
+    "q",
+    "v",
+    "z",
+    "impulse",
+    "energy",
+    "joint_impulse",
+    "friction_impulse",
+    "pairs",
+)  # of which a save function leaves the final row
 
 
 def arrays(solution: Solution) -> dict[str, np.ndarray]:

@@ -159,7 +159,7 @@ class BatchedLoop:
         )
         return motion_loop.solution(
             state,
-            (times, rows.q, rows.v, rows.z, rows.impulse, energy, rows.joint_impulse),
+            (times, rows.q, rows.v, rows.z, rows.impulse, energy, rows.joint_impulse, rows.friction_impulse),
             values,
             account,
             rows.pairs,

@@ -112,12 +112,14 @@ def check_restitution(e: Any) -> None:
 
 
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
-    """The problem without its restitution, which becomes a number of the lane, and with a numeric mass cast to ``dtype``."""
+    """The problem without its restitution, which becomes a number of the lane, and with numeric mass and friction cast to ``dtype``."""
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
-    numbers = (0.0, None)
-    if problem.mass is not None and not callable(problem.mass):
-        numbers = (0.0, real_array("mass", problem.mass).astype(dtype))
-    return Problem.tree_unflatten(problem.tree_flatten_with_keys()[1], numbers), e
+    given = {"mass": problem.mass, "friction": problem.friction}
+    mass, friction = (
+        None if value is None or callable(value) else real_array(name, value).astype(dtype)
+        for name, value in given.items()
+    )
+    return Problem.tree_unflatten(problem.tree_flatten_with_keys()[1], (0.0, mass, friction)), e
 
 
 def _excerpt(value: np.ndarray) -> str:

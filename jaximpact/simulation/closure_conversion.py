@@ -67,6 +67,8 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         open_one(problem.joints, t, q),
         open_one(problem.switches, t, q, v),
         None if problem.reset is None else HoistedReset(open_one(problem.states_behind, t, q, v)),
+        open_one(problem.slip, t, q, v),
+        open_one(problem.friction) if callable(problem.friction) else None,
     )
     kept = open_one(program.function, t, q, v)
     until = program.until

@@ -22,6 +22,7 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Info, JointInfo, Timing, finite, state_switches, unstable
 from ..mechanics.schemes.corrected import Corrected, Tracked, end, velocity_at_row_time
+from ..mechanics.schemes.frictional import FrictionCorrected
 from ..mechanics.schemes.joints import start_on_joints
 from ..mechanics.status import DERIVATIVES, Status, as_status
 from ..mechanics.tunnelling import Way, looks_for_tunnelling, loses_the_gap, may_tunnel
@@ -87,7 +88,8 @@ class MotionLoop:
         wanted = program.sensitivity in ("corrected", "discrete")
         differentiated = wanted and self.problem.constraints is not None
         self.corrected = program.sensitivity == "corrected" and differentiated and not self.locates
-        self.scheme: Any = Corrected(program.scheme) if self.corrected else program.scheme
+        wrapper = Corrected if self.problem.slip is None else FrictionCorrected
+        self.scheme: Any = wrapper(program.scheme) if self.corrected else program.scheme
         self.tells = self.corrected or (differentiated and self.locates)  # where derivatives are not to be trusted
         self.tells_jumps = program.sensitivity == "corrected" or (wanted and self.locates)
         self.scheme = self.scheme if self.tells_jumps else self.scheme.for_values()
@@ -119,6 +121,10 @@ class MotionLoop:
         row = row if self.program.until is None else row._replace(stop=state.stop.time)
         if joints is not None:
             row = row._replace(joint_impulse=joints.impulse, joint_last=joints.impulse)
+        if info.friction is not None:
+            # a zero of its own, which depends on v0 as later impulses do
+            none = info.friction.impulse + 0 * v0[0]
+            row = row._replace(friction_impulse=none, friction_last=none)
         account = Account.start(status, motion.t0, None if joints is None else joints.residual)
         return state, row, account.with_step(self.problem, motion, 0, state, info)
 
@@ -174,6 +180,8 @@ class MotionLoop:
         free_row = row._replace(impulse=row.impulse + info.impulse)
         if info.joints is not None:
             free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
+        if info.friction is not None:
+            free_row = free_row._replace(friction_impulse=row.friction_impulse + info.friction.impulse)
         free_row = self.row_of(new, info, row, state) if self.program.rows else free_row
 
         def unnumbered_contact_step() -> tuple:
@@ -205,11 +213,14 @@ class MotionLoop:
         kept = (begin, (before, row.joint_impulse)) if self.locates else None
         pairs, touched = self.pairs_of(state), self.has_touched(info.impulse, row.touched)
         stop = None if self.program.until is None else state.stop.time
-        of_joints = {}
+        others: dict[str, Array] = {}
         if info.joints is not None:
             held = jnp.where(finite(state), row.joint_impulse + info.joints.impulse, jnp.nan)
-            of_joints = {"joint_impulse": held, "joint_last": info.joints.impulse}
-        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, **of_joints)
+            others |= {"joint_impulse": held, "joint_last": info.joints.impulse}
+        if info.friction is not None:
+            rubbed = jnp.where(finite(state), row.friction_impulse + info.friction.impulse, jnp.nan)
+            others |= {"friction_impulse": rubbed, "friction_last": info.friction.impulse}
+        return Row(state.q, state.v, info.z, impulse, info.chord, info.impulse, kept, pairs, touched, stop, **others)
 
     def has_touched(self, impulse: Array, before: Array | None) -> Array | None:
         """Whether any contact has had an impulse so far; tracked for derivatives where rows hold the impulses of one step only."""
@@ -339,11 +350,12 @@ class MotionLoop:
         return self.in_time(self.moving.t1, row._replace(before=None), back)
 
     def solution(self, state: Any, rows: Any, values: Any, account: Account, pairs: Any = None) -> Solution:
-        """Solution from the last state, rows (t, q, v, z, impulse, energy, joint impulse), saved values and account."""
-        t, q, v, z, impulse, energy, joint_impulse = rows
+        """Solution from the last state, rows (t, q, v, z, impulse, energy, those of joints and friction), saved values and account."""
+        t, q, v, z, impulse, energy, joint_impulse, friction_impulse = rows
         events = LocatedImpacts(*state.record) if self.program.impacts else None
         stopped = None if self.program.until is None else state.stop.stopped
         more = {"pairs": pairs, "events": events, "stopped": stopped, "joint_impulse": joint_impulse}
+        more |= {"friction_impulse": friction_impulse}
         more |= account._asdict()
         found = Solution(t, q, v, z, impulse, energy, values, timing=Timing.of(self.program.scheme), **more)
         return guard_derivative(found, NO_DERIVATIVE) if self.program.sensitivity == "none" else found
@@ -380,7 +392,7 @@ class MotionLoop:
             return self.solution(state, rows, None, account)
         (t, values), final = rows, self.last(row)
         energy = self.energy(self.moving.t1, final)
-        one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse))
+        one = jax.tree.map(lambda x: x[None], (*final[:4], energy, final.joint_impulse, final.friction_impulse))
         return self.solution(state, (t, *one), values, account)
 
     def next_row(self, carry: Any, turn: RowRequest) -> tuple[Any, Any]:
@@ -408,7 +420,7 @@ class MotionLoop:
         row = self.in_time(t, row, clock - t)
         if program.function is not None:
             return row.time(t), self.value(t, row)
-        return (row.time(t), *row[:4], self.energy(t, row), row.joint_impulse)
+        return (row.time(t), *row[:4], self.energy(t, row), row.joint_impulse, row.friction_impulse)
 
     def advance(self, carry: Any) -> Any:
         """One step of one lane, traced once for all executions and derivatives."""

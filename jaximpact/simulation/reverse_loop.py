@@ -61,7 +61,11 @@ class Parts:
         found, _ = jax.tree_util.tree_flatten_with_path(jax.tree.unflatten(solution, used))
         names = [path[0].name for path, u in found if u]
         kept = jax.tree.unflatten(structure, range(structure.num_leaves))[0].function
-        of_rows = ("t", "values") if kept is not None else ("t", *Row._fields[:4], "energy", "joint_impulse")
+        of_rows = (
+            ("t", "values")
+            if kept is not None
+            else ("t", *Row._fields[:4], "energy", "joint_impulse", "friction_impulse")
+        )
         told = any(name in Account._fields for name in names)
         return cls(structure, moved, used, tuple(name in of_rows for name in names), told)
 

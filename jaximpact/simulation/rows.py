@@ -26,6 +26,7 @@ class Row(NamedTuple):
         touched: whether any contact has had an impulse so far (), for contacts between bodies if derivatives are corrected.
         stop: the time () at which the motion has stopped, infinity before, where it may.
         joint_impulse, joint_last: of joints (j,), as ``impulse`` and ``last`` of contacts; None where there are none.
+        friction_impulse, friction_last: of friction (m, k), likewise.
     """
 
     q: Array
@@ -40,6 +41,8 @@ class Row(NamedTuple):
     stop: Any = None
     joint_impulse: Any = None
     joint_last: Any = None
+    friction_impulse: Any = None
+    friction_last: Any = None
 
     def time(self, t: Array) -> Array:
         """The time of the row () at time t: where the motion has stopped before, that of its stop."""
@@ -50,6 +53,8 @@ class Row(NamedTuple):
         moved = self._replace(q=self.q - back * self.chord)
         if self.joint_impulse is not None:
             moved = moved._replace(joint_impulse=self.joint_impulse - (back / h) * self.joint_last)
+        if self.friction_impulse is not None:
+            moved = moved._replace(friction_impulse=self.friction_impulse - (back / h) * self.friction_last)
         return moved if self.pairs is not None else moved._replace(impulse=self.impulse - (back / h) * self.last)
 
 

@@ -61,6 +61,7 @@ def resume_until_step(
     t = jnp.where(ended, motion.t1, motion.time(state.n))
     told = {"t": t, "q": found.q, "v": found.v, "z": found.z, "impulse": found.impulse, "pairs": found.pairs}
     told |= {"energy": loop.energy(t, found), "joint_impulse": found.joint_impulse}
+    told |= {"friction_impulse": found.friction_impulse}
     closed = loop.close_account(state, row, account)
     full = full | (carry[2].status & int(Status.NEIGHBOURS_LOST) != 0)
     return {name: x for name, x in told.items() if x is not None}, closed, carry, full
@@ -72,9 +73,13 @@ def structure(program: Program, motion: Motion) -> Any:
     energy: Any = None if program.problem.energy is None else 0
     if program.function is not None:
         values = shape_of_result(as_array_tree, program.function, motion.t0, motion.q0, motion.v0, motion.args)
-    numbers: dict[str, Any] = dict.fromkeys(("t", "q", "v", "z", "impulse", "joint_impulse", *Account._fields), 0)
+    numbers: dict[str, Any] = dict.fromkeys(
+        ("t", "q", "v", "z", "impulse", "joint_impulse", "friction_impulse", *Account._fields), 0
+    )
     if program.problem.joints is None:
         numbers |= {"joint_impulse": None, "joint_residual": None}
+    if program.problem.slip is None:
+        numbers |= {"friction_impulse": None}
     of_record: Any = [0] * len(ImpactRecord._fields)
     events = LocatedImpacts(*of_record) if program.impacts else None
     stopped: Any = None if program.until is None else 0

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..jaxtools.argument_checks import check_kind
+from ..jaxtools.argument_checks import check_kind, is_traced
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.shapes import as_array, as_array_tree
 from ..mechanics.joints import DEPENDENT, Joints
@@ -74,6 +74,8 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
             raise ValueError(
                 f"{type(scheme).__name__} takes no joints: use MoreauJean(), EventCorrected() or EventDriven(), or coordinates that satisfy them"
             )
+    if problem.slip is not None:
+        check_friction(problem, scheme, shape_of, m, q0, v0, args)
     if problem.switches is not None:
         check_switches(problem, scheme, shape_of, q0, v0, args)
     if problem.energy is not None:
@@ -93,6 +95,36 @@ def check_joints(problem: Problem, shape_of: Callable, q0: Array, args: Any) -> 
         raise ValueError(
             f"joints(t, q, args) must return shape (j,), got {shape}; return one equation in an array, and for none leave joints out"
         )
+
+
+def check_friction(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, v0: Array, args: Any
+) -> None:
+    """Raises if slip or the coefficients of friction have a wrong shape or value, or the scheme has no friction."""
+    t, stated = np.zeros((), q0.dtype), "slip(t, q, v, args)"
+    shape = shape_of(stated, problem.slip, t, q0, v0, args)
+    if shape not in ((m,), (m, 1), (m, 2)):
+        raise ValueError(
+            f"{stated} must return one velocity for each of {m} contacts, ({m},), or ({m}, 2) in space, got {shape}"
+        )
+    slopes = lambda v: jax.jacfwd(lambda v: problem.slip_velocity(t, q0, v, args))(v)
+    if depends_on(slopes, (v0,), on=(0,)):
+        raise ValueError(
+            f"{stated} must be affine in v: a velocity of one body against the other, without squares, norms or branches of v"
+        )
+    if not scheme.traits.friction:
+        name = type(scheme).__name__
+        why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
+        raise ValueError(f"{name} takes no friction, as {why}: use MoreauJean()")
+    friction = problem.friction
+    if callable(friction):
+        shape = shape_of("friction(args)", friction, args)
+    else:
+        shape = jnp.shape(friction)
+        if not is_traced(friction) and not np.all((np.asarray(friction) >= 0) & np.isfinite(np.asarray(friction))):
+            raise ValueError(f"friction must be finite and >= 0, got {friction}")
+    if shape not in ((), (m,)):
+        raise ValueError(f"friction must be one number or one per contact, shape ({m},), got shape {shape}")
 
 
 def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Array, v0: Array, args: Any) -> None:

@@ -58,6 +58,8 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
         "energy": (problem.energy, everything),
         "joints": (problem.joints, (t, q, args)),
         "switches": (problem.switches, everything),
+        "slip": (problem.slip, everything),
+        "friction": (problem.friction, (args,)),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
         "save.function": (system.save.function, everything),
         "until": (_surface(system), everything),
@@ -225,7 +227,9 @@ def sources(problem: Problem) -> dict[str, Any]:
         if name == "naming":  # names and units compute nothing
             continue
         value = getattr(problem, name)
-        if name in ("joints", "switches", "reset") and value is None:  # as of problems from before there were any
+        if (
+            name in ("joints", "switches", "reset", "slip", "friction") and value is None
+        ):  # as of problems from before there were any
             continue
         if callable(value):
             found[name] = hashlib.sha256("\n".join(texts_of(value, set())).encode()).hexdigest()[:16]

@@ -86,6 +86,8 @@ def problem_name(problem: Any) -> str:
         problem.joints,
         problem.switches,
         problem.reset,
+        problem.slip,
+        problem.friction if callable(problem.friction) else None,
     )
     for function in functions:
         module = getattr(function, "__module__", None)

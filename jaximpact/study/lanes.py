@@ -15,7 +15,7 @@ from .record import Record
 from .schema import DONE, REFUSED
 from .system import StudySystem
 
-OF_ROWS = ("q", "v", "z", "impulse", "energy", "joint_impulse")
+OF_ROWS = ("q", "v", "z", "impulse", "energy", "joint_impulse", "friction_impulse")
 FIELDS = (*OF_ROWS, "penetration", "joint_residual", "residual", "iterations", "status", "failed_at", "stopped")
 
 

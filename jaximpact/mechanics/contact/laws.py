@@ -17,9 +17,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools import linalg
+from ..friction import FrictionInfo
 from ..interval_bounds import Unbounded, bound_change, is_expensive
 from ..linearisation import Contacts, Metric, jacobian
 from ..problem import Problem
+from .cones import OPEN, ConeProblem, frozen
 
 MARGIN = 1.001  # of what a step moves, for the rounding of a bound
 
@@ -29,7 +31,7 @@ class Reaction(NamedTuple):
 
     ``jump`` velocity jump M^-1 G' L (d,); ``impulse`` L (m,); ``acts`` (m,) which contacts carry an impulse or, with `Open`,
     would be violated without; ``residual`` largest KKT violation [velocity]; ``iterations`` of the solver, summed over
-    linearisations; ``status`` bits.
+    linearisations; ``status`` bits; ``friction``, None where the contacts have none.
     """
 
     jump: Array
@@ -38,12 +40,13 @@ class Reaction(NamedTuple):
     residual: Array
     iterations: Array
     status: Array
+    friction: FrictionInfo | None = None
 
     @classmethod
-    def exact(cls, jump: Array, impulse: Array, acts: Array) -> Reaction:
+    def exact(cls, jump: Array, impulse: Array, acts: Array, friction: FrictionInfo | None = None) -> Reaction:
         """A reaction with residual 0, no iterations and a clean status."""
         zero = jnp.zeros((), jnp.int32)
-        return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero)
+        return cls(jump, impulse, acts, jnp.zeros((), jump.dtype), zero, zero, friction)
 
     @classmethod
     def none(cls, d: int, acts: Array, dtype: Any) -> Reaction:
@@ -120,7 +123,8 @@ class Open(ContactLaw):
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         acts = ~(offset >= 0)  # what is no number acts
-        return Reaction.none(contacts.shape[1], acts if among is None else acts & among, offset.dtype)
+        found = Reaction.none(contacts.shape[1], acts if among is None else acts & among, offset.dtype)
+        return found if contacts.slip is None else found._replace(friction=contacts.slip.still())
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         base, increment = target.base, target.increment
@@ -145,11 +149,38 @@ class Held(ContactLaw):
     closed: Array
     impulse: Array
     point: Array
+    friction: FrictionInfo | None = None
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
+        if self.friction is not None:
+            return self._with_friction(contacts, offset, among)
         contacts, offset = restrict_problem(contacts, offset, among)
         velocity = offset + contacts.velocity(contacts.jump(self.impulse))
         return self._found(contacts, contacts.balance(), contacts.diagonal(), velocity)
+
+    def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
+        """Contacts keep their modes, and planar ones their direction of slip: one Newton step from the known impulses."""
+        known: Any = self.friction
+        cones = ConeProblem.of(contacts, offset)
+        closed = self.closed if among is None else self.closed & among
+        mode = jnp.where(closed & (contacts.diagonal() > 0), known.mode, OPEN)
+        towards = known.direction if known.direction.shape[1] == 1 else None
+
+        # impulses times the largest diagonal entry of their contact's block are velocities, as all equations are then
+        scale = lax.stop_gradient(cones.scales())[:, None]
+
+        def equations(y: Array) -> Array:
+            return frozen(cones.velocity(y / scale), y, cones.friction, mode, towards)
+
+        start = jnp.concatenate([self.impulse[:, None], known.impulse], axis=1)
+        start = lax.stop_gradient(jnp.where((mode == OPEN)[:, None], 0, scale * start))
+        matrix = lax.stop_gradient(jax.jacfwd(lambda y: equations(y.reshape(start.shape)).ravel())(start.ravel()))
+        # of contacts whose impulses are not unique: one of them
+        inverse = linalg.inverse(matrix + 64 * jnp.finfo(start.dtype).eps * jnp.eye(start.size, dtype=start.dtype))
+        change = (inverse @ equations(start).ravel()).reshape(start.shape)
+        x = (start - (change - lax.stop_gradient(change))) / scale
+        friction = FrictionInfo(x[:, 1:], known.mode, known.direction)
+        return Reaction.exact(cones.response @ x.ravel(), x[:, 0], mode != OPEN, friction)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         w = target.base + target.increment

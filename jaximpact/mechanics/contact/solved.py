@@ -16,9 +16,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.jacobians import SMALL
+from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
+from .cones import OPEN, SLIP, ConeProblem, direction, jams, modes_of
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
@@ -38,6 +40,8 @@ class Solved(ContactLaw):
 
     def velocity(self, contacts: Contacts, offset: Array, among: Array | None = None) -> Reaction:
         """Solves on a working set, and again on a larger one while a contact outside it is violated."""
+        if contacts.slip is not None:
+            return self._with_friction(contacts, offset, among)
         contacts, offset = restrict_problem(contacts, offset, among)
         m, d = contacts.shape
         if m == 0:
@@ -45,6 +49,30 @@ class Solved(ContactLaw):
         kind = _Velocities if contacts.dense else _ManyVelocities
         problem = kind(self.solver, contacts, offset, self.guess, self.couples)
         return reaction(problem.residual, problem.solve, d, m, offset.dtype, contacts.dense)
+
+    def _with_friction(self, contacts: Contacts, offset: Array, among: Array | None) -> Reaction:
+        """Solves the problem of cones; its derivative keeps the modes of the contacts."""
+        among = jnp.ones(contacts.shape[0], bool) if among is None else among
+        cones = ConeProblem.of(contacts, offset)
+        matrix = cones.delassus()
+        largest = jnp.max(jnp.where(among[:, None], jnp.abs(cones.offset), 0), initial=0.0)
+        # twice what the solver allows itself
+        allowed = lax.stop_gradient(
+            jnp.maximum(self.solver.allowed(largest), 256 * jnp.finfo(offset.dtype).eps * largest)
+        )
+        guess = jnp.zeros_like(cones.offset)
+        x, iterations, residual = self.solver.frictional_impulses(
+            matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed
+        )
+        acts = x[:, 0] > 0
+        w, fixed = lax.stop_gradient((cones.velocity(x), x))
+        scale = lax.stop_gradient(cones.scales())[:, None]
+        mode = jnp.where(acts, modes_of(w, scale * fixed, cones.friction, 1e4 * allowed), OPEN)
+        slipping = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
+        status = as_status(~(residual <= allowed), Status.PROJECTION_NOT_CONVERGED)
+        status |= as_status(jnp.any(acts & jams(matrix, cones.friction)), Status.FRICTION_JAMMED)
+        friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping)
+        return Reaction(cones.response @ x.ravel(), x[:, 0], acts, residual, iterations, status, friction)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:
         time, base = target.time, target.base

@@ -14,6 +14,7 @@ from jax import Array, lax
 
 from ...jaxtools.argument_checks import is_traced
 from ..contact.laws import ContactLaw, Open, Reaction
+from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, is_flat
 from ..motion import Motion
 from ..problem import Problem
@@ -91,7 +92,7 @@ class Info(NamedTuple):
 
     ``z`` admissible position (d,), ``chord`` (q_new - q_old)/h (d,), ``impulse`` (m,) of the step, ``acts`` () whether a
     contact has one or, in a free step, would have one; KKT ``residual`` [velocity], solver's ``iterations``, ``status`` bits; of
-    ``joints``, None where there are none.
+    ``joints`` and of ``friction``, None where there are none.
     """
 
     z: Array
@@ -102,6 +103,7 @@ class Info(NamedTuple):
     iterations: Array
     status: Array
     joints: JointInfo | None = None
+    friction: FrictionInfo | None = None
 
     @classmethod
     def of(cls, found: Reaction, metric: Metric, z: Array, chord: Array, e: Any) -> Info:
@@ -110,13 +112,23 @@ class Info(NamedTuple):
         if found.impulse.shape[0] > 1:
             # without restitution coupled impulses are the projection of the theory
             status = status & ~jnp.where(jnp.any(e > 0), 0, int(Status.IMPULSES_COUPLED)).astype(jnp.int32)
-        return cls(z, chord, found.impulse, jnp.any(found.acts), found.residual, found.iterations, status)
+        return cls(
+            z,
+            chord,
+            found.impulse,
+            jnp.any(found.acts),
+            found.residual,
+            found.iterations,
+            status,
+            friction=found.friction,
+        )
 
     @classmethod
-    def none(cls, q: Array, v: Array, m: int) -> Info:
+    def none(cls, q: Array, v: Array, m: int, friction: FrictionInfo | None = None) -> Info:
         """Info of `init`, which makes no step."""
         zero = jnp.zeros((), jnp.int32)
-        return cls(q, v, jnp.zeros(m, q.dtype), jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero)
+        none = jnp.zeros(m, q.dtype)
+        return cls(q, v, none, jnp.zeros((), bool), jnp.zeros((), q.dtype), zero, zero, friction=friction)
 
 
 class Traits(NamedTuple):
@@ -137,6 +149,7 @@ class Traits(NamedTuple):
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
         reverse: whether reverse mode goes through a step.
         tells_jumps: whether a step tells of DERIVATIVE_JUMP itself.
+        friction: whether steps know friction: of others a problem with friction is refused.
         joints: whether steps keep the problem's joints: those of others are refused.
         resets: whether the state is reset where the motion crosses a surface that the problem states: a ``reset`` is refused by others.
         tangent: the scheme whose step is differentiated for ``sensitivity="corrected"``: of the same values, with a derivative that
@@ -156,6 +169,7 @@ class Traits(NamedTuple):
     reverse: bool = True
     tells_jumps: bool = False
     joints: bool = False
+    friction: bool = False
     resets: bool = False
     tangent: Scheme | None = None
 

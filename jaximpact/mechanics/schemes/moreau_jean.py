@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
-from ..contact.laws import ContactLaw
+from ..contact.laws import ContactLaw, Reaction
+from ..friction import FrictionInfo, Slip
 from ..linearisation import Contacts, Metric, closure, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
@@ -63,20 +64,34 @@ class MoreauJean(Scheme):
         newton = self.theta > 0 and self.newton > 1
         tangent = Converged(self.theta, self.activation, self.newton) if newton else None
         phase = lambda e: jnp.mean(e / (1 + e))
-        return Traits(phase=phase, delay=delay, explicit=1 - 2 * self.theta, lists=True, joints=True, tangent=tangent)
+        return Traits(
+            phase=phase,
+            delay=delay,
+            explicit=1 - 2 * self.theta,
+            lists=True,
+            joints=True,
+            friction=True,
+            tangent=tangent,
+        )
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         m = problem.count(t0, q0, args)
         steady = is_steady(problem, t0, q0, args) and problem.joints is None
+        none = (
+            None
+            if problem.slip is None
+            else FrictionInfo.none(m, problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
+        )
+        still = Info.none(q0, v0, m, none)
         if steady and m < 2:
-            return State.start(motion), Info.none(q0, v0, m)
+            return State.start(motion), still
         contacts = linearise(problem, Metric.at(problem, q0, args, t0), t0, q0, args)
         joined = jnp.any(contacts.joined(q0)[0], axis=1) if contacts.dense and m > 1 else None
         if steady:
-            return State.start(motion, joined), Info.none(q0, v0, m)
+            return State.start(motion, joined), still
         closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
-        return State.start(motion, closed, None if joined is None else jnp.any(joined)), Info.none(q0, v0, m)
+        return State.start(motion, closed, None if joined is None else jnp.any(joined)), still
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         h, e, args = motion.h, motion.e, motion.args
@@ -86,6 +101,9 @@ class MoreauJean(Scheme):
         middle = None if problem.joints is None else t + theta * h
         metric = Metric.at(problem, q + (theta * h) * v, args, middle)
         contacts = linearise(problem, metric, t, q, args)
+        if problem.slip is not None:
+            # where the new velocity slips: a contact that sticks to a moving body then moves with it, to second order
+            contacts = contacts._replace(slip=Slip.at(problem, metric, t_new, q + h * v, args))
         before = contacts.gap_velocity(v)
         active = contacts.gap + self.activation * h * before <= 0
         if state.lasting is not None:
@@ -108,11 +126,13 @@ class MoreauJean(Scheme):
                     share = max(theta, 0.5)
                     free -= operator.restore(metric.joints.velocity(share * w + (1 - share) * v) / share)
                 contacts = contacts.under(operator)
-            found = law.velocity(contacts, contacts.gap_velocity(free) + e * before, active)
+            found = law.velocity(contacts.sliding(free), contacts.gap_velocity(free) + e * before, active)
             earlier, last, w = last, w, free + found.jump
         chord = theta * w + (1 - theta) * v
         new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
         info = Info.of(found, metric, new.q, chord, e)
+        if problem.slip is not None and law.solves:
+            info = info._replace(status=info.status | energy_status(contacts, found, before, v, w, e))
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if law.solves and contacts.dense and found.acts.shape[0]:
             # what a kink of a gap leaves is no drift along a curved surface
@@ -123,6 +143,8 @@ class MoreauJean(Scheme):
             status |= self.convergence_status(problem, metric, motion, state, (earlier, last, w), free)
         if metric.joints is not None:
             response = momentum_defect(w) - contacts.jacobian.T @ found.impulse
+            if found.friction is not None:
+                response -= jnp.einsum("mkd,mk->d", contacts.slip.jacobian, found.friction.impulse)  # type: ignore[union-attr]
             held = -metric.joints.reaction(response)
             new, joints, bits = land(problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args)
             info, status = info._replace(z=new.q, joints=joints), status | bits
@@ -226,6 +248,18 @@ class MoreauJean(Scheme):
         if problem.is_local:
             return metric, w
         return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
+
+
+def energy_status(contacts: Contacts, found: Reaction, before: Array, v: Array, w: Array, e: Array) -> Array:
+    """ENERGY_GAINED, if the impulses of an elastic step do work on the bodies: L . (w+ + w-)/2 of relative velocities is positive.
+
+    Of velocities ``v`` and ``w`` (d,) at the ends of the step, gap velocities ``before`` (m,) at its start.
+    """
+    slip: Any = contacts.slip
+    normal = found.impulse * (contacts.gap_velocity(w) + before)
+    along = jnp.sum(found.friction.impulse * (slip.of(w) + slip.of(v)), axis=1)  # type: ignore[union-attr]
+    work, size = jnp.sum(normal + along), jnp.sum(jnp.abs(normal) + jnp.abs(along))
+    return as_status((work > jnp.finfo(v.dtype).eps ** 0.5 * size) & jnp.any(e > 0), Status.ENERGY_GAINED)
 
 
 def delay(e: Any) -> tuple[Array, Array]:

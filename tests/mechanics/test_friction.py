@@ -1,0 +1,230 @@
+"""Coulomb friction: motions and derivatives against closed forms, the law itself, and what is refused.
+
+`MoreauJean` is of first order: errors are compared at step numbers a factor apart, the mean of sixteen neighbours each.
+"""
+
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import jaximpact as ji
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
+
+from cases.friction import DISK, MOTIONS, SCHEME, G, end, errors, order
+
+
+@pytest.mark.parametrize("name", MOTIONS)
+def test_motions_and_derivatives_converge_with_first_order(name):
+    """From 226 steps to 3422 on the average an order of .85 at least; the mean of sixteen errors is known to a fifth, .08 of an order."""
+    (coarse, fine), size = errors(name)
+    assert np.all(fine < 0.02 * max(size, 1)), fine
+    assert np.all(order(coarse, fine) > 0.85), (coarse, fine)
+
+
+def test_reverse_mode_is_forward_mode():
+    p, _, t1 = MOTIONS["bounces, slips, sticks"]
+    forward = jax.jacfwd(lambda p: end(p, 853, t1)[0])(p)
+    backward = jax.grad(lambda p: end(p, 853, t1)[0])(p)
+    for x, y in zip(jax.tree.leaves(forward), jax.tree.leaves(backward), strict=True):
+        assert np.allclose(x, y, rtol=1e-10, atol=1e-12)  # of sums in another order
+
+
+def test_lanes_and_executions_are_one_motion():
+    """An ensemble over the coefficient has the bits of single motions, and XLA's values to rounding; single precision to its digits."""
+    p, _, t1 = MOTIONS["bounces, slips, sticks"]
+    mu = np.array([0.0, 0.05, 0.1, 0.4, 2.0])
+    args = {key: p[key] for key in ("gx", "gy", "R", "I")} | {"mu": mu}
+    axes = dict.fromkeys(args) | {"mu": 0}
+    run = lambda **o: ji.ensemble(
+        DISK, p["q0"], p["v0"], t1=t1, h=2e-3, args=args, args_axes=axes, e=0.7, scheme=SCHEME, **o
+    )
+    native, xla = run(), run(execution="xla")
+    assert np.all(native.status == 0)
+    assert np.allclose(native.q, xla.q, rtol=0, atol=1e-11) and np.array_equal(native.status, xla.status)
+    one = ji.solve(DISK, p["q0"], p["v0"], t1=t1, h=2e-3, args=args | {"mu": 0.4}, e=0.7, scheme=SCHEME, save="final")
+    assert np.array_equal(one.q, native.q[3]) and np.array_equal(one.friction_impulse, native.friction_impulse[3])
+    # |Lambda_t| <= mu Lambda_n, over the whole motion
+    assert np.all(np.abs(native.friction_impulse[:, -1, 0, 0]) <= mu * native.impulse[:, -1, 0] * (1 + 1e-12))
+    single = jax.tree.map(lambda x: np.asarray(x, np.float32), (p["q0"], p["v0"], args))
+    low = ji.ensemble(DISK, *single[:2], t1=1.3, h=2e-3, args=single[2], args_axes=axes, e=0.7, scheme=SCHEME)
+    assert low.q.dtype == np.float32 and np.allclose(low.q, native.q, atol=2e-4)  # of 650 steps
+
+
+def test_without_a_coefficient_it_is_the_problem_without_friction():
+    p, _, t1 = MOTIONS["bounces, slips, sticks"]
+    smooth = ji.Problem(DISK.force, DISK.constraints, DISK.mass)
+    args = {key: p[key] for key in ("gx", "gy", "mu", "R", "I")}
+    run = lambda problem: ji.solve(problem, p["q0"], p["v0"], t1=t1, h=1e-3, args=args, e=0.7, scheme=SCHEME)
+    found, expected = run(DISK.replace(friction=0.0)), run(smooth)
+    assert np.allclose(found.q, expected.q, rtol=0, atol=1e-12) and np.allclose(
+        found.impulse, expected.impulse, atol=1e-12
+    )
+    assert expected.friction_impulse is None and not np.any(found.friction_impulse)
+
+
+@pytest.mark.slow
+def test_the_coefficient_is_a_number_to_differentiate_by():
+    p, exact, t1 = MOTIONS["slides to rest"]
+    args = {key: p[key] for key in ("gx", "gy", "mu", "R", "I")}
+
+    def place(mu):
+        problem = DISK.replace(friction=mu)
+        return ji.solve(problem, p["q0"], p["v0"], t1=t1, steps=3407, args=args, e=0.0, scheme=SCHEME, save="final").q[
+            -1, 0
+        ]
+
+    assert np.isclose(
+        jax.grad(place)(0.3), jax.grad(lambda mu: exact(p | {"mu": mu}, t1)[0])(p["mu"]), rtol=1e-3
+    )  # O(h)
+
+
+def ladder(friction=(0.2, 0.15)):
+    """A ladder between floor and wall, whose ends slide: two contacts on turning gaps."""
+    ends = lambda q: (q[1] - jnp.sin(q[2]), q[0] - jnp.cos(q[2]))
+    return ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -G, 0.0]),
+        lambda t, q, args: jnp.stack(ends(q)),
+        jnp.array([1.0, 1.0, 1 / 3]),
+        slip=lambda t, q, v, args: jnp.stack([v[0] - jnp.sin(q[2]) * v[2], v[1] + jnp.cos(q[2]) * v[2]]),
+        friction=jnp.asarray(friction),
+    )
+
+
+def ladder_angle(start, t1):
+    """Angle and its rate while both ends slide, from the equations of motion solved for acceleration and normal forces."""
+
+    def rate(t, y):
+        angle, w = y
+        s, c = np.sin(angle), np.cos(angle)
+        # x'' = Nw - m1 s1 Nf, ...: unknowns w', Nf, Nw; the foot slides outwards, the top downwards
+        foot, top = -0.2 * np.sign(-2 * s * w), -0.15 * np.sign(2 * c * w)
+        matrix = np.array([
+            [s, foot, 1.0],
+            [-c, 1.0, top],
+            [1 / 3, c + s * foot, -s - c * top],
+        ])  # fmt: skip
+        right = np.array([-c * w**2, G - s * w**2, 0.0])
+        return w, np.linalg.solve(matrix, right)[0]
+
+    return solve_ivp(rate, (0, t1), start, method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
+
+
+def test_two_contacts_that_slide():
+    angle, w, t1 = 1.0, -0.3, 0.3
+    q0 = np.array([np.cos(angle), np.sin(angle), angle])
+    v0 = np.array([-np.sin(angle) * w, np.cos(angle) * w, w])
+    expected = ladder_angle((angle, w), t1)
+    found = [ji.solve(ladder(), q0, v0, t1=t1, steps=n, scheme=SCHEME, save="final") for n in (200, 800)]
+    apart = [abs(float(one.q[-1, 2]) - expected[0]) for one in found]
+    assert all(int(one.status) == 0 for one in found)
+    assert apart[0] < 2e-3 and apart[1] < 0.35 * apart[0]  # first order: a quarter
+
+
+def in_space(friction=0.35):
+    return ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -G * np.sin(0.5), -G * np.cos(0.5)]),
+        lambda t, q, args: q[2:],
+        slip=lambda t, q, v, args: v[None, :2],
+        friction=friction,
+    )
+
+
+def test_in_space_friction_is_against_the_slip():
+    """A block that is thrown across an incline: its velocity turns downhill."""
+    pull = 0.35 * G * np.cos(0.5)
+    rate = lambda t, y: [*y[2:], *(np.array([0.0, -G * np.sin(0.5)]) - pull * y[2:] / np.hypot(*y[2:]))]
+    expected = solve_ivp(rate, (0, 1.2), [0.0, 0.0, 1.0, 0.4], method="DOP853", rtol=1e-11, atol=1e-12).y[:, -1]
+    found = [ji.solve(in_space(), np.zeros(3), [1.0, 0.4, 0.0], t1=1.2, steps=n, scheme=SCHEME) for n in (200, 800)]
+    apart = [np.max(np.abs(np.r_[one.q[-1, :2], one.v[-1, :2]] - expected)) for one in found]
+    assert apart[0] < 2e-2 and apart[1] < 0.35 * apart[0]
+    assert found[0].friction_impulse.shape == (201, 1, 2)
+
+
+def test_a_jam_and_a_gain_of_energy_are_told():
+    """Painleve's rod, and an elastic impact of a rod beyond the coefficient at which Newton's law gains energy (Kane)."""
+    ends = lambda q: q[1] - jnp.sin(q[2])
+    rod = lambda mu: ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -G, 0.0]),
+        lambda t, q, args: ends(q)[None],
+        jnp.array([1.0, 1.0, 1 / 3]),
+        slip=lambda t, q, v, args: (v[0] + jnp.sin(q[2]) * v[2])[None],
+        friction=mu,
+    )
+    found = ji.solve(
+        rod(1.8),
+        [0.0, np.sin(1.0), 1.0],
+        [-3.0, np.cos(1.0) * 0.5, 0.5],
+        t1=0.3,
+        steps=300,
+        scheme=SCHEME,
+        save="final",
+    )
+    assert int(found.status) & ji.Status.FRICTION_JAMMED and not found.failed
+    jams = rod(0.2)
+    q0, v0 = [0.0, 1.2 * np.sin(1.0), 1.0], [-3.0, 0.0, 0.0]
+    assert (
+        not int(ji.solve(jams, q0, v0, t1=0.4, steps=400, scheme=SCHEME, save="final").status)
+        & ji.Status.FRICTION_JAMMED
+    )
+
+
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        ({"friction": 0.3}, ValueError, "friction needs the tangential velocity"),
+        ({"slip": lambda t, q, v, args: v[:1]}, ValueError, "give their coefficient too"),
+        ({"slip": 3.0, "friction": 0.3}, TypeError, "slip must be a function"),
+        ({"slip": lambda t, q, v, args: v[:1], "friction": "rough"}, TypeError, "friction must be a number"),
+        ({"slip": lambda t, q, v, args: v[:1], "friction": -0.1}, ValueError, "must be finite and >= 0"),
+        ({"slip": lambda t, q, v, args: v[:1], "friction": [0.1, 0.2]}, ValueError, r"one per contact, shape \(1,\)"),
+        ({"slip": lambda t, q, v, args: v, "friction": 0.1}, ValueError, "one velocity for each of 1 contacts"),
+        ({"slip": lambda t, q, v, args: v[:1] ** 2, "friction": 0.1}, ValueError, "affine in v"),
+    ],
+)  # fmt: skip
+def test_what_is_no_friction_is_refused_by_name(change, error, words):
+    with pytest.raises(error, match=words):
+        problem = ji.Problem(lambda t, q, v, args: -v, lambda t, q, args: q[1:2], **change)
+        ji.solve(problem, [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], t1=1.0, h=0.1, scheme=SCHEME)
+
+
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.Maury(), ji.EventCorrected(), ji.EventDriven()])
+def test_schemes_that_know_no_friction_say_so(scheme):
+    with pytest.raises(ValueError, match=r"takes no friction.*use MoreauJean"):
+        ji.solve(in_space(), np.zeros(3), np.zeros(3), t1=1.0, h=0.1, scheme=scheme)
+
+
+@pytest.mark.slow
+def test_derivatives_of_two_contacts_and_in_space():
+    """Against differences of the integrated equations; first order."""
+    angle, w, t1, step = 1.0, -0.3, 0.3, 1e-6
+
+    def final(x, n):
+        q0 = jnp.stack([jnp.cos(x[0]), jnp.sin(x[0]), x[0]])
+        v0 = jnp.stack([-jnp.sin(x[0]) * x[1], jnp.cos(x[0]) * x[1], x[1]])
+        found = ji.solve(ladder(), q0, v0, t1=t1, steps=n, scheme=SCHEME, save="final")
+        return jnp.stack([found.q[-1, 2], found.v[-1, 2]])
+
+    x = np.array([angle, w])
+    shifts = step * np.eye(2)
+    expected = np.stack([(ladder_angle(x + s, t1) - ladder_angle(x - s, t1)) / (2 * step) for s in shifts], axis=1)
+    apart = [np.max(np.abs(jax.jacfwd(final)(jnp.asarray(x), n) - expected)) for n in (307, 1229)]
+    assert apart[1] < 2e-2 and apart[1] < 0.35 * apart[0]
+
+    pull = 0.35 * G * np.cos(0.5)
+    rate = lambda t, y: [*y[2:], *(np.array([0.0, -G * np.sin(0.5)]) - pull * y[2:] / np.hypot(*y[2:]))]
+    exact = lambda v: solve_ivp(rate, (0, 1.2), [0.0, 0.0, *v], method="DOP853", rtol=1e-12, atol=1e-13).y[:, -1]
+    v = np.array([1.0, 0.4])
+    expected = np.stack([(exact(v + s) - exact(v - s)) / (2 * step) for s in shifts], axis=1)
+
+    def thrown(v, n):
+        found = ji.solve(in_space(), jnp.zeros(3), jnp.append(v, 0.0), t1=1.2, steps=n, scheme=SCHEME, save="final")
+        return jnp.concatenate([found.q[-1, :2], found.v[-1, :2]])
+
+    apart = [np.max(np.abs(jax.jacfwd(thrown)(jnp.asarray(v), n) - expected)) for n in (307, 1229)]
+    assert apart[1] < 2e-2 and apart[1] < 0.35 * apart[0]
