@@ -228,3 +228,46 @@ def test_derivatives_of_two_contacts_and_in_space():
 
     apart = [np.max(np.abs(jax.jacfwd(thrown)(jnp.asarray(v), n) - expected)) for n in (307, 1229)]
     assert apart[1] < 2e-2 and apart[1] < 0.35 * apart[0]
+
+
+@pytest.mark.slow
+def test_random_rods_are_those_of_small_steps():
+    """300 rods that fall onto a rough floor, e in [0, 1], mu up to 1.5: clean states are of first order, trusted derivatives differences of states.
+
+    A difference over 3e-3 passes an event now and then, which makes it no derivative: of 274 trusted ones 95 in a hundred were within .024.
+    """
+    rng, lanes = np.random.default_rng(0), 300
+    ends = lambda q: jnp.stack([q[1] - jnp.sin(q[2]), q[1] + jnp.sin(q[2])])
+    rod = ji.Problem(
+        lambda t, q, v, args: jnp.stack([0 * q[0], 0 * q[0] - G, 0 * q[0]]),
+        lambda t, q, args: ends(q),
+        lambda q, args: jnp.stack([jnp.ones_like(q[0]), jnp.ones_like(q[0]), args["I"]]),
+        slip=lambda t, q, v, args: jnp.stack([v[0] + jnp.sin(q[2]) * v[2], v[0] - jnp.sin(q[2]) * v[2]]),
+        friction=lambda args: args["mu"],
+    )
+    angle = rng.uniform(-1.2, 1.2, lanes)
+    q0 = np.stack([0 * angle, np.abs(np.sin(angle)) + rng.uniform(0.01, 1, lanes), angle], axis=1)
+    v0 = rng.normal(size=(lanes, 3)) * [2, 1, 2]
+    args = {"I": rng.uniform(0.2, 1, lanes), "mu": rng.uniform(0, 1.5, lanes)}
+    e = np.where(rng.random(lanes) < 0.4, 0, rng.uniform(0, 1, lanes))[:, None]
+    known = {"t1": 1.0, "args": args, "args_axes": 0, "e": e, "scheme": SCHEME}
+    run = lambda n, q0, v0: ji.ensemble(rod, q0, v0, steps=n, **known)
+    coarse, fine = run(4001, q0, v0), run(64007, q0, v0)
+    apart = np.max(np.abs(coarse.q - fine.q), axis=(1, 2))
+    clean = coarse.status == 0
+    assert clean.sum() > 0.6 * lanes and np.max(apart[clean]) < 0.02  # h = 2.5e-4, at 10 m/s and eight impacts
+
+    found = ji.sensitivities(rod, q0, v0, steps=16001, wrt=("q0", "v0"), **known)
+    step, columns = 3e-3, []
+    for k in range(6):
+        shift = step * np.eye(6)[k]
+        sides = [run(64007, q0 + s * shift[:3], v0 + s * shift[3:]) for s in (1, -1)]
+        states = [np.concatenate([one.q[:, -1], one.v[:, -1]], axis=1) for one in sides]
+        columns.append((states[0] - states[1]) / (2 * step))
+    expected = np.stack(columns, axis=2)
+    parts = [np.concatenate([found.jacobian[x]["q0"], found.jacobian[x]["v0"]], axis=2) for x in "qv"]
+    off = np.max(np.abs(np.concatenate(parts, axis=1) - expected), axis=(1, 2)) / (
+        1 + np.max(np.abs(expected), axis=(1, 2))
+    )
+    trusted = np.asarray(found.trusted)
+    assert trusted.sum() > 0.5 * lanes and np.quantile(off[trusted], 0.93) < 0.05

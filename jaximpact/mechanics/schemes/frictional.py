@@ -232,8 +232,7 @@ def cross(
     room = scale * (cones.friction * x[:, 0] - length(x[:, 1:])[:, 0])
     struck = (impact | held) & (x[:, 0] > 0)
     near = struck & ((size > speed) & (size <= slack) | (size <= speed) & (room <= slack) & (cones.friction > 0))
-    other = held & (jnp.any(towards != 0, axis=1) != (size > speed))
-    return found._replace(doubtful=lax.stop_gradient(jnp.any(near & impact) | jnp.any(other)))
+    return found._replace(doubtful=lax.stop_gradient(jnp.any(near & impact)))
 
 
 def reverse(
