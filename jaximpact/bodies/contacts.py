@@ -45,6 +45,7 @@ class PairContacts:
     hj: Array | None = None
 
     dense: ClassVar[bool] = False
+    slip: ClassVar[None] = None  # these contacts know no friction
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -55,6 +56,10 @@ class PairContacts:
     def resolution(self) -> float:
         """Smallest round-off to assume when gaps are compared; gaps are accurate to the solver's tolerance only."""
         return 2e-11
+
+    def sliding(self, v: Array) -> PairContacts:
+        """Itself: see `Contacts.sliding`."""
+        return self
 
     def velocity(self, v: Array) -> Array:
         """G v, (m,)."""
