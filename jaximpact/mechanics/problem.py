@@ -140,22 +140,12 @@ class Problem:
         slip: Slips | None = None,
         friction: Any = None,
     ) -> None:
-        if not callable(force):
-            raise TypeError(f"force must be a function force(t, q, v, args) -> (d,), got {type(force).__name__}")
-        if constraints is not None and not callable(constraints):
-            raise TypeError(
-                f"constraints must be a function constraints(t, q, args) -> (m,) or None, got {type(constraints).__name__}"
-            )
-        if energy is not None and not callable(energy):
-            raise TypeError(
-                f"energy must be a function energy(t, q, v, args) -> () or None, got {type(energy).__name__}"
-            )
+        _check_function(force, "force must be a function force(t, q, v, args) -> (d,)", optional=False)
+        _check_function(constraints, "constraints must be a function constraints(t, q, args) -> (m,) or None")
+        _check_function(energy, "energy must be a function energy(t, q, v, args) -> () or None")
         if isinstance(restitution, str) or callable(restitution):
             raise TypeError("restitution must be a number in [0, 1] or one number per contact")
-        if joints is not None and not callable(joints):
-            raise TypeError(
-                f"joints must be a function joints(t, q, args) -> (j,) or None, got {type(joints).__name__}"
-            )
+        _check_function(joints, "joints must be a function joints(t, q, args) -> (j,) or None")
         if joints is not None and isinstance(constraints, OfBodies):
             raise ValueError(
                 "joints: bodies of jaximpact.bodies take none; state the same bodies by one dense function of gaps"
@@ -422,26 +412,23 @@ class Problem:
         return cls(generalised, constraints, mass, restitution, energy, **naming)
 
 
+def _check_function(value: Any, must: str, optional: bool = True) -> None:
+    """Raises TypeError, saying what the value ``must`` be, unless it is a function, or None where it is ``optional``."""
+    if not callable(value) and not (optional and value is None):
+        raise TypeError(f"{must}, got {type(value).__name__}")
+
+
 def _check_switches(switches: Any, reset: Any) -> None:
     """Raises TypeError for switches or a reset that are no functions, ValueError for a reset without switches."""
-    if switches is not None and not callable(switches):
-        raise TypeError(
-            f"switches must be a function switches(t, q, v, args) -> (k,) or None, got {type(switches).__name__}"
-        )
-    if reset is not None and not callable(reset):
-        raise TypeError(
-            f"reset must be a function reset(t, q, v, k, args) -> v or (q, v), or None, got {type(reset).__name__}"
-        )
+    _check_function(switches, "switches must be a function switches(t, q, v, args) -> (k,) or None")
+    _check_function(reset, "reset must be a function reset(t, q, v, k, args) -> v or (q, v), or None")
     if reset is not None and switches is None:
         raise ValueError("reset happens where a surface is crossed: state it, switches=lambda t, q, v, args: (k,)")
 
 
 def _check_friction(slip: Any, friction: Any, constraints: Any) -> None:
     """Raises TypeError or ValueError for friction that is no number, or is given without slip, or slip without friction."""
-    if slip is not None and not callable(slip):
-        raise TypeError(
-            f"slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None, got {type(slip).__name__}"
-        )
+    _check_function(slip, "slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None")
     if isinstance(friction, str):
         raise TypeError("friction must be a number >= 0, one number per contact, or a function of args")
     if slip is None and friction is not None:
