@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .cones import direction, length, residual
+from .cones import blocks, direction, length, residual
 
 MEMORY = 4  # earlier residuals that a step may go back to
 STEPS = (1.0, 0.5, 0.25, 0.125)
@@ -49,12 +49,6 @@ class Friction(NamedTuple):
         terms = (jnp.abs(self.matrix) @ jnp.abs(x).ravel()).reshape(self.offset.shape) + jnp.abs(self.offset)
         floor = 32 * jnp.finfo(x.dtype).eps * jnp.max(terms, axis=-1)
         return jnp.max(self.error(x, w) / jnp.maximum(self.tolerance, floor))
-
-    def blocks(self) -> Array:
-        """Diagonal blocks (m, 1 + k, 1 + k)."""
-        m, size = self.offset.shape
-        each = jnp.arange(m)
-        return self.matrix.reshape(m, size, m, size)[each, :, each, :]
 
 
 class Found(NamedTuple):
@@ -125,11 +119,11 @@ def sweep(problem: Friction, x: Array) -> Array:
     """One sweep of block Gauss-Seidel: the exact solution of each contact in turn."""
     m, size = problem.offset.shape
     rows = problem.matrix.reshape(m, size, m * size)
-    blocks = problem.blocks()
+    own = blocks(problem.matrix, m)
 
     def one(i: Array, x: Array) -> Array:
-        q = rows[i] @ x.ravel() + problem.offset[i] - blocks[i] @ x[i]
-        return x.at[i].set(solve_contact(blocks[i], q, problem.mu[i], x[i]))
+        q = rows[i] @ x.ravel() + problem.offset[i] - own[i] @ x[i]
+        return x.at[i].set(solve_contact(own[i], q, problem.mu[i], x[i]))
 
     return lax.fori_loop(0, m, one, x)
 

@@ -19,7 +19,7 @@ from .cones import OPEN, frozen, modes_of, project
 from .lemke import pivot_friction
 
 Method = Callable[[Friction, Array, int], Found]
-GRADIENT_STEPS = 500  # with them Newton's method solved 80 of 80 piles of 40 contacts in space, 76 without
+GRADIENT_STEPS = 500  # from which Newton's method begins again in space
 
 
 def frictional_impulses(

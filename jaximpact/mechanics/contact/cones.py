@@ -91,12 +91,16 @@ def frozen(w: Array, x: Array, mu: ArrayLike, modes: Array, towards: Array | Non
     return jnp.where(opened, x, jnp.concatenate([w[..., :1], tangent], axis=-1))
 
 
+def blocks(delassus: Array, m: int) -> Array:
+    """Diagonal blocks (m, 1 + k, 1 + k) of a Delassus matrix, contact by contact."""
+    size, each = delassus.shape[0] // m, jnp.arange(m)
+    return delassus.reshape(m, size, m, size)[each, :, each, :]
+
+
 def jams(delassus: Array, mu: Array) -> Array:
     """Whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may have no solution, or two."""
-    m = mu.shape[0]
-    size = delassus.shape[0] // m
-    blocks = jnp.stack([delassus[i * size, i * size : (i + 1) * size] for i in range(m)])
-    return (mu * length(blocks[:, 1:])[:, 0] >= blocks[:, 0]) & (blocks[:, 0] > 0)
+    normal = blocks(delassus, mu.shape[0])[:, 0]
+    return (mu * length(normal[:, 1:])[:, 0] >= normal[:, 0]) & (normal[:, 0] > 0)
 
 
 class ConeProblem(NamedTuple):

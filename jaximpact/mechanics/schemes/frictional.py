@@ -38,10 +38,11 @@ SHARP = 1e-9  # relative accuracy of accelerations, by which a contact that stic
 class Balance(NamedTuple):
     """Accelerations at one instant, without derivatives.
 
-    ``free`` without contacts (d,); ``cones``, whose offset are the accelerations of gaps and slips without contacts; ``velocity`` of gaps and slips
+    ``metric`` there; ``free`` without contacts (d,); ``cones``, whose offset are the accelerations of gaps and slips without contacts; ``velocity`` of gaps and slips
     (m, 1 + k).
     """
 
+    metric: Metric
     free: Array
     cones: ConeProblem
     velocity: Array
@@ -60,7 +61,7 @@ class Balance(NamedTuple):
         contacts = contacts._replace(slip=slip._replace(velocity=slip.jacobian @ a + swerve))
         cones = ConeProblem.of(contacts, contacts.velocity(a) + turning)
         velocity = jnp.concatenate([closing[:, None], slip.of(v)], axis=1)
-        return lax.stop_gradient(cls(a, cones, velocity))
+        return lax.stop_gradient(cls(metric, a, cones, velocity))
 
     def solve(self, closed: Array, towards: Array) -> tuple[Array, Array, FrictionInfo]:
         """Acceleration (d,), forces (m, 1 + k), and what the ``closed`` contacts (m,) do.
@@ -134,7 +135,7 @@ class FrictionCorrected(Corrected):
         past = past._replace(direction=jnp.where(held[:, None], past.direction, 0))
         salted = cross(problem, motion, (t_mid, q_mid, v_mid), here, impact, held, past.direction, (a, force))
         back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
-        turned, modes = reverse(problem, motion, before, begin, closed & ~crossed, past, did, a)
+        turned, modes = reverse(problem, motion, before, begin, closed & ~crossed, past, did, (a, force))
         back = before._replace(q=jnp.where(crossed, back_q, q), v=jnp.where(crossed, back_v, v + turned))
 
         keep = closed & ~crossed
@@ -153,9 +154,8 @@ class FrictionCorrected(Corrected):
         info = info._replace(status=info.status | as_status(crossed & salted.doubtful, Status.DERIVATIVE_FRICTION))
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed)
-        found, info = self.tracked(
-            problem, motion, state, new, info, here, masks, begin_metric(problem, t, q, args), (v_mid, salted.v)
-        )
+        turns = v_mid, salted.v
+        found, info = self.tracked(problem, motion, state, new, info, here, masks, begin.metric, turns)
         stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)
         forgotten = did._replace(
             mode=jnp.where(stuck, OPEN, did.mode), direction=jnp.where(stuck[:, None], 0, did.direction)
@@ -177,11 +177,6 @@ class FrictionCorrected(Corrected):
         """Free step with the scheme's own derivative; contacts are open behind it."""
         found, info = super().free_step(problem, motion, state)
         return found._replace(friction=jax.tree.map(jnp.zeros_like, state.friction)), info
-
-
-def begin_metric(problem: Problem, t: Array, q: Array, args: Any) -> Metric:
-    """The metric at the start of a step, without derivatives."""
-    return Metric.at(problem, *lax.stop_gradient((q, args, t)))
 
 
 def cross(
@@ -223,8 +218,6 @@ def cross(
     stays = (lax.stop_gradient(x[:, 0]) > 0) & (~impact | (e <= 0))
     a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
     impulse = x + delay * (force - force_after)
-    fixed = lax.stop_gradient(v_after)
-    found = Crossed(q_at - delay * fixed, v_after - delay * a_after, a_after, impulse, modes, jnp.zeros((), bool))
     # near the edge of the cone the other side's derivative is as likely as this one's
     w, x = lax.stop_gradient((cones.velocity(x), x))
     scale, slack = cones.scales(), 2 * h * length(behind.cones.offset[:, 1:])[:, 0] + speed
@@ -232,7 +225,9 @@ def cross(
     room = scale * (cones.friction * x[:, 0] - length(x[:, 1:])[:, 0])
     struck = (impact | held) & (x[:, 0] > 0)
     near = struck & ((size > speed) & (size <= slack) | (size <= speed) & (room <= slack) & (cones.friction > 0))
-    return found._replace(doubtful=lax.stop_gradient(jnp.any(near & impact)))
+    doubtful = lax.stop_gradient(jnp.any(near & impact))
+    back_q, back_v = q_at - delay * lax.stop_gradient(v_after), v_after - delay * a_after
+    return Crossed(back_q, back_v, a_after, impulse, modes, doubtful)
 
 
 def reverse(
@@ -243,11 +238,11 @@ def reverse(
     closed: Array,
     past: FrictionInfo,
     did: FrictionInfo,
-    a_before: Array,
+    ahead: tuple[Array, Array],
 ) -> tuple[Array, FrictionInfo]:
     """Change of the velocity (d,) by the time at which a planar contact's slip turns round in the step, zero in value; and the modes to hold.
 
-    ``a_before`` (d,) is the acceleration while all slip as before.
+    ``ahead`` are acceleration (d,) and forces (m, 1 + k) while all slip as before.
     """
     none = jnp.zeros_like(before.v)
     if past.direction.shape[1] > 1:
@@ -258,18 +253,11 @@ def reverse(
     a_after, _, found = begin.solve(closed, jnp.where(this[:, None], 0, was))
     turns = this & (found.mode == SLIP) & (found.direction * was < 0)[:, 0]
     slip = problem.slip_velocity(motion.time(before.n), before.q, before.v, motion.args)[:, 0]
-    # the change of the slip's acceleration by contacts adds to that without any
-    rate = _slip_rates(begin, a_before)
+    a_before, force = ahead
+    rate = begin.cones.velocity(force)[:, 1]  # of the slip
     delay = -(slip - lax.stop_gradient(slip)) / jnp.where(rate != 0, rate, 1)
     late = jnp.sum(jnp.where(turns, delay, 0))
     mode = jnp.where(turns, SLIP, did.mode)
     return late * (a_before - a_after), did._replace(
         mode=mode, direction=jnp.where(turns[:, None], -was, did.direction)
     )
-
-
-def _slip_rates(begin: Balance, a: Array) -> Array:
-    """Accelerations of slip (m,) in the plane under an acceleration (d,)."""
-    m, size = begin.cones.offset.shape
-    change = (begin.cones.rows @ (a - begin.free)).reshape(m, size)
-    return begin.cones.offset[:, 1] + change[:, 1]
