@@ -176,13 +176,15 @@ class MotionLoop:
         if self.program.rows == 0 or self.locates:
             right &= new.n < self.moving.steps  # the last step has all of one
         counted = account.with_joints(info)._replace(iterations=account.iterations + info.iterations)
-        # without rows the last one alone counts, which a contact step makes
-        free_row = row._replace(impulse=row.impulse + info.impulse)
-        if info.joints is not None:
-            free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
-        if info.friction is not None:
-            free_row = free_row._replace(friction_impulse=row.friction_impulse + info.friction.impulse)
-        free_row = self.row_of(new, info, row, state) if self.program.rows else free_row
+        if self.program.rows:
+            free_row = self.row_of(new, info, row, state)
+        else:
+            # the last row alone counts, which a contact step makes
+            free_row = row._replace(impulse=row.impulse + info.impulse)
+            if info.joints is not None:
+                free_row = free_row._replace(joint_impulse=row.joint_impulse + info.joints.impulse)
+            if info.friction is not None:
+                free_row = free_row._replace(friction_impulse=row.friction_impulse + info.friction.impulse)
 
         def unnumbered_contact_step() -> tuple:
             found, *rest = contact_step()
@@ -334,8 +336,9 @@ class MotionLoop:
 
     def close_account(self, state: Any, row: Row, account: Account) -> Account:
         """Account at the end: with the last state, stability, and remarks on derivatives or without."""
-        still = Info.none(state.q, state.v, len(row.impulse))
-        account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
+        if self.program.per_lane_branches:  # in which a step counts the state that it leaves
+            still = Info.none(state.q, state.v, len(row.impulse))
+            account = account.with_step(self.problem, self.ended, self.moving.steps, state, still)
         account = self.stable(state, account)
         if self.tells:
             near = self.problem.near(getattr(state, "neighbours", None))
