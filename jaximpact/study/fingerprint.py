@@ -24,7 +24,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.extend.linear_util import WrappedFun
 
 from ..jaxtools.jaxpr_tools import is_literal
-from ..mechanics.problem import Problem
+from ..mechanics.problem import OPTIONAL, Problem
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode
@@ -47,26 +47,33 @@ def fingerprint(system: StudySystem, values: Mapping[str, np.ndarray]) -> dict[s
         lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), (np.zeros((), q.dtype), q, v, args)
     )
     problem, everything = system.problem, (t, q, v, args)
-    calls = {
-        "force": (problem.force, everything),
+    calls = calls_of(problem, *everything) | {
         # all pairs of many bodies would be too many
         "constraints": (
             getattr(problem.constraints, "sample", problem.constraints) if problem.listed else problem.constraints,
             (t, q, args),
         ),
-        "mass": (problem.mass, (q, args)),
-        "energy": (problem.energy, everything),
-        "joints": (problem.joints, (t, q, args)),
-        "switches": (problem.switches, everything),
-        "slip": (problem.slip, everything),
-        "friction": (problem.friction, (args,)),
-        "reset": (None if problem.reset is None else problem.states_behind, everything),
         "save.function": (system.save.function, everything),
         "until": (_surface(system), everything),
     }
     # settings that change no number, but what is traced or refused
     with jax.disable_jit(False), jax.numpy_rank_promotion("allow"):
         return {name: of(function, operands) for name, (function, operands) in calls.items() if callable(function)}
+
+
+def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, tuple[Any, tuple]]:
+    """What a problem states besides its constraints, by name, with its operands: functions, or None and numbers where it has none."""
+    everything = (t, q, v, args)
+    return {
+        "force": (problem.force, everything),
+        "mass": (problem.mass, (q, args)),
+        "energy": (problem.energy, everything),
+        "joints": (problem.joints, (t, q, args)),
+        "switches": (problem.switches, everything),
+        "reset": (None if problem.reset is None else problem.states_behind, everything),
+        "slip": (problem.slip, everything),
+        "friction": (problem.friction, (args,)),
+    }
 
 
 def _surface(system: StudySystem) -> Any:
@@ -227,9 +234,7 @@ def sources(problem: Problem) -> dict[str, Any]:
         if name == "naming":  # names and units compute nothing
             continue
         value = getattr(problem, name)
-        if (
-            name in ("joints", "switches", "reset", "slip", "friction") and value is None
-        ):  # as of problems from before there were any
+        if name in OPTIONAL and value is None:  # as of problems from before there were any
             continue
         if callable(value):
             found[name] = hashlib.sha256("\n".join(texts_of(value, set())).encode()).hexdigest()[:16]

@@ -31,7 +31,7 @@ from ..simulation.canonical_arrays import count_steps
 from ..simulation.program import Program
 from ..simulation.trajectory import resume_until_step
 from .design import Blocks
-from .fingerprint import of, sources
+from .fingerprint import calls_of, of, sources
 from .schema import DONE, Schema, Variable
 from .zarr_store import ZarrStore
 
@@ -190,19 +190,13 @@ class Run:
             lambda x: jax.ShapeDtypeStruct(np.shape(x), x.dtype), (motion.t0, motion.q0, motion.v0, motion.args)
         )
         t, q, _, args = operands
-        calls = {
-            "force": (problem.force, operands),
-            "energy": (problem.energy, operands),
-            "mass": (problem.mass, (q, args)),
-            "joints": (problem.joints, (t, q, args)),
-            "switches": (problem.switches, operands),
-            "reset": (None if problem.reset is None else problem.states_behind, operands),
-        }
         gaps: Any = getattr(problem.constraints, "sample", problem.constraints)
-        calls["constraints"] = (gaps, (t, q, args))
+        calls = calls_of(problem, *operands) | {"constraints": (gaps, (t, q, args))}
         found = {name: of(call, given) for name, (call, given) in calls.items() if callable(call)}
         for name in ("q0", "v0", "t0", "t1", "h", "e", "args"):
             found[name] = _hash(getattr(motion, name))
+        if problem.friction is not None and not callable(problem.friction):
+            found["friction"] = _hash(problem.friction)
         words = {"scheme": repr(self._program.scheme), "projection": repr(self._program.solver)}
         shape = {"every": self._every, "block": self.blocks.shape[0]}
         return {

@@ -88,6 +88,26 @@ def test_another_run_at_the_same_place(whole, changes, differs):
         long_run(whole[0].store.path, **changes)
 
 
+def test_a_run_with_other_friction_is_another_run(tmp_path):
+    """Friction is part of what identifies a run, stated as a number or as a function."""
+
+    def rubbing(friction, sideways=1.0):
+        problem = ji.Problem(
+            lambda t, q, v, args: jnp.array([0.0, -9.81]),
+            lambda t, q, args: q[1:],
+            slip=lambda t, q, v, args: sideways * v[:1],
+            friction=friction,
+        )
+        start = {"t1": 0.02, "h": 1e-3, "scheme": ji.MoreauJean()}
+        return Run(tmp_path / "rubbing.zarr", problem, [0.0, 0.0], [1.0, 0.0], **start)
+
+    found = rubbing(0.3).run()
+    assert np.isclose(found.v[-1, 0], 1 - 0.3 * 9.81 * 0.02, rtol=1e-12)  # exact for a constant force
+    for other, part in ((rubbing, "friction"), (lambda mu: rubbing(mu, -2.0), "slip")):
+        with pytest.raises(ValueError, match=f"holds another run.* differs in {part}"):
+            other(0.4 if part == "friction" else 0.3)
+
+
 def test_bad_arguments_and_damage(whole, tmp_path):
     with pytest.raises(ValueError, match="every k-th step"):
         long_run(tmp_path / "x.zarr", save=np.array([0.1, 0.2]))
