@@ -94,10 +94,6 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         ValueError: the solution is a batch, has one row only, is not finite, or is not one of the problem; or that has a reset.
     """
     check_result("solution", solution, Solution, "solve")
-    if problem.reset is not None:
-        raise ValueError(
-            "balance: what a reset adds to momentum and energy is not known; there is none of a problem with a reset"
-        )
     q, v, t, impulse = (np.asarray(x) for x in (solution.q, solution.v, solution.t, solution.impulse))
     if q.ndim != 2:
         raise ValueError(f"solution must be one motion with q of shape (k, d), got {q.shape}: pick a lane")
@@ -109,6 +105,10 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         every_step(solution)
         chosen = Chosen.of(problem, solution, every=False)
         problem, solution, impulse = chosen.problem, chosen.solution(solution), chosen.impulse
+    if problem.reset is not None:
+        raise ValueError(
+            "balance: what a reset adds to momentum and energy is not known; there is none of a problem with a reset"
+        )
     check_solution(problem, solution, args)
     e = cast_numbers("e", problem.restitution if e is None else e, q.dtype)
     m = impulse.shape[1]
