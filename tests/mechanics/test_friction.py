@@ -146,32 +146,46 @@ def test_in_space_friction_is_against_the_slip():
     assert found[0].friction_impulse.shape == (201, 1, 2)
 
 
-def test_a_jam_and_a_gain_of_energy_are_told():
-    """Painleve's rod, and an elastic impact of a rod beyond the coefficient at which Newton's law gains energy (Kane)."""
-    ends = lambda q: q[1] - jnp.sin(q[2])
-    rod = lambda mu: ji.Problem(
-        lambda t, q, v, args: jnp.array([0.0, -G, 0.0]),
-        lambda t, q, args: ends(q)[None],
-        jnp.array([1.0, 1.0, 1 / 3]),
-        slip=lambda t, q, v, args: (v[0] + jnp.sin(q[2]) * v[2])[None],
-        friction=mu,
+# a rod of half length 1 with one end above a floor
+ROD = ji.Problem(
+    lambda t, q, v, args: jnp.stack([0 * q[0], 0 * q[0] - G, 0 * q[0]]),
+    lambda t, q, args: (q[1] - jnp.sin(q[2]))[None],
+    lambda q, args: jnp.stack([jnp.ones_like(q[0]), jnp.ones_like(q[0]), 0 * q[0] + 1 / 3]),
+    slip=lambda t, q, v, args: (v[0] + jnp.sin(q[2]) * v[2])[None],
+    friction=lambda args: args["mu"],
+)
+
+
+def test_beyond_the_bound_of_painleve_a_rod_jams():
+    """mu |A_nt| = A_nn at mu = (1 + 3 cos^2)/(3 cos sin), 1.375 at an angle of 1, never below 4/3."""
+    start, args = ([0.0, np.sin(1.0), 1.0], [-3.0, np.cos(1.0) * 0.5, 0.5]), {"mu": np.array([1.8, 1.2])}
+    found = ji.ensemble(ROD, *start, t1=0.1, steps=100, args=args, args_axes=0, e=np.zeros((2, 1)), scheme=SCHEME)
+    assert np.array_equal(found.status, [ji.Status.FRICTION_JAMMED, 0]) and not np.any(found.failed)
+
+
+def test_gains_of_energy_are_told():
+    """Impacts of a rod's end (Kane): the status has the bit where the energy behind is larger than before, not for forces that do work on what sticks."""
+    rng, lanes = np.random.default_rng(1), 400
+    angle = rng.uniform(0.05, 3.09, lanes)
+    v0 = rng.normal(size=(lanes, 3)) * [2, 1, 2]
+    v0[:, 1] -= np.maximum(0, v0[:, 1] - np.cos(angle) * v0[:, 2]) + 1  # the end falls at 1 m/s at least
+    q0 = np.stack([0 * angle, np.sin(angle) + 0.0101, angle], axis=1)
+    e, args = rng.choice([0.0, 0.5, 0.9, 1.0], lanes), {"mu": rng.uniform(0, 1.2, lanes)}
+    found = ji.ensemble(ROD, q0, v0, t1=0.02, steps=500, args=args, args_axes=0, e=e[:, None], scheme=SCHEME)
+    kinetic = lambda v: (v[:, 0] ** 2 + v[:, 1] ** 2 + v[:, 2] ** 2 / 3) / 2
+    gained = (kinetic(found.v[:, -1]) + G * (found.q[:, -1, 1] - q0[:, 1])) / kinetic(v0) - 1
+    bit = (found.status & ji.Status.ENERGY_GAINED) != 0
+    assert np.sum(gained > 0.01) > 5
+    assert np.all(bit[gained > 1e-3]) and np.all(gained[bit] > 0) and not np.any(bit[e <= 0.5])
+    # a block that sticks to a belt while it slows down, pulled on by a force
+    belt = ji.Problem(
+        lambda t, q, v, args: jnp.array([-3.0, -G]),
+        lambda t, q, args: q[1:],
+        restitution=0.5,
+        slip=lambda t, q, v, args: v[:1] - 0.5 * jnp.cos(3 * t),
+        friction=3.0,
     )
-    found = ji.solve(
-        rod(1.8),
-        [0.0, np.sin(1.0), 1.0],
-        [-3.0, np.cos(1.0) * 0.5, 0.5],
-        t1=0.3,
-        steps=300,
-        scheme=SCHEME,
-        save="final",
-    )
-    assert int(found.status) & ji.Status.FRICTION_JAMMED and not found.failed
-    jams = rod(0.2)
-    q0, v0 = [0.0, 1.2 * np.sin(1.0), 1.0], [-3.0, 0.0, 0.0]
-    assert (
-        not int(ji.solve(jams, q0, v0, t1=0.4, steps=400, scheme=SCHEME, save="final").status)
-        & ji.Status.FRICTION_JAMMED
-    )
+    assert int(ji.solve(belt, [0.0, 0.0], [0.5, 0.0], t1=1.0, h=0.01, scheme=SCHEME, save="final").status) == 0
 
 
 @pytest.mark.parametrize(
@@ -234,7 +248,8 @@ def test_derivatives_of_two_contacts_and_in_space():
 def test_random_rods_are_those_of_small_steps():
     """300 rods that fall onto a rough floor, e in [0, 1], mu up to 1.5: clean states are of first order, trusted derivatives differences of states.
 
-    A difference over 3e-3 passes an event now and then, which makes it no derivative: of 274 trusted ones 95 in a hundred were within .024.
+    A difference over 3e-3 passes an event now and then, which makes it no derivative: of 400 rods 11 trusted derivatives were off by more than .05, and
+    all of these were within .01 of differences over 5e-4 or 3e-5, of 600,011 or 6,000,011 steps.
     """
     rng, lanes = np.random.default_rng(0), 300
     ends = lambda q: jnp.stack([q[1] - jnp.sin(q[2]), q[1] + jnp.sin(q[2])])
@@ -252,10 +267,12 @@ def test_random_rods_are_those_of_small_steps():
     e = np.where(rng.random(lanes) < 0.4, 0, rng.uniform(0, 1, lanes))[:, None]
     known = {"t1": 1.0, "args": args, "args_axes": 0, "e": e, "scheme": SCHEME}
     run = lambda n, q0, v0: ji.ensemble(rod, q0, v0, steps=n, **known)
-    coarse, fine = run(4001, q0, v0), run(64007, q0, v0)
-    apart = np.max(np.abs(coarse.q - fine.q), axis=(1, 2))
-    clean = coarse.status == 0
-    assert clean.sum() > 0.6 * lanes and np.max(apart[clean]) < 0.02  # h = 2.5e-4, at 10 m/s and eight impacts
+    some, fine = run(16001, q0, v0), run(64007, q0, v0)
+    apart = np.max(np.abs(some.q - fine.q), axis=(1, 2))
+    clean = some.status == 0
+    assert (
+        clean.sum() > 0.6 * lanes and np.max(apart[clean]) < 0.02
+    )  # h = 6e-5, at 10 m/s and eight impacts that each enlarge it
 
     found = ji.sensitivities(rod, q0, v0, steps=16001, wrt=("q0", "v0"), **known)
     step, columns = 3e-3, []

@@ -132,7 +132,7 @@ class MoreauJean(Scheme):
         new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
         info = Info.of(found, metric, new.q, chord, e)
         if problem.slip is not None and law.solves:
-            info = info._replace(status=info.status | energy_status(contacts, found, before, v, w, e))
+            info = info._replace(status=info.status | energy_status(contacts, found, before, v, free, w, e))
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
         if law.solves and contacts.dense and found.acts.shape[0]:
             # what a kink of a gap leaves is no drift along a curved surface
@@ -250,19 +250,21 @@ class MoreauJean(Scheme):
         return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
 
 
-def energy_status(contacts: Contacts, found: Reaction, before: Array, v: Array, w: Array, e: Array) -> Array:
-    """ENERGY_GAINED, if the impulses of an elastic step do work on the bodies: L . (w+ + w-)/2 of relative velocities is positive.
+def energy_status(
+    contacts: Contacts, found: Reaction, before: Array, v: Array, free: Array, w: Array, e: Array
+) -> Array:
+    """ENERGY_GAINED, if the impulses of a step with restitution do work: L . (w+ + w-)/2 > 0, by which they take the velocity ``free`` to ``w``, (d,).
 
-    Of velocities ``v`` and ``w`` (d,) at the ends of the step, gap velocities ``before`` (m,) at its start.
+    Of less than what the forces of the step do over it nothing is said, since the impact is at an unknown time within the step: ``v`` (d,) is the velocity
+    at its start, ``before`` the gap velocities (m,) there.
     """
     slip: Any = contacts.slip
-    normal = found.impulse * (contacts.gap_velocity(w) + before)
-    along = jnp.sum(found.friction.impulse * (slip.of(w) + slip.of(v)), axis=1)  # type: ignore[union-attr]
-    # of a contact at rest all velocities are round-off: what its impulse changes is not
-    size = jnp.sum(contacts.diagonal() * found.impulse**2)
-    return as_status(
-        (jnp.sum(normal + along) > jnp.finfo(v.dtype).eps ** 0.5 * size) & jnp.any(e > 0), Status.ENERGY_GAINED
-    )
+    normal, along = found.impulse, found.friction.impulse  # type: ignore[union-attr]
+    closing = contacts.gap_velocity(free)
+    work = jnp.sum(normal * (contacts.gap_velocity(w) + closing)) + jnp.sum(along * (slip.of(w) + slip.of(free)))
+    forced = jnp.sum(jnp.abs(normal * (closing - before))) + jnp.sum(jnp.abs(along * (slip.of(free) - slip.of(v))))
+    noise = jnp.finfo(v.dtype).eps ** 0.5 * jnp.sum(contacts.diagonal() * normal**2)
+    return as_status((work > forced + noise) & jnp.any(e > 0), Status.ENERGY_GAINED)
 
 
 def delay(e: Any) -> tuple[Array, Array]:
