@@ -48,6 +48,8 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
     at = closure(contacts, gap_velocity, q0, v0, h, acceleration(problem, metric, t0, q0, v0, args))
     found = law.velocity(contacts, gap_velocity, at.closed)
     inside = jnp.all((e >= 0) & (e <= 1)) & (h > 0)
+    if problem.slip is not None:
+        inside &= jnp.all(problem.friction_coefficients(len(gap_velocity), q0.dtype, args) >= 0)
     status = (
         (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
         | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)

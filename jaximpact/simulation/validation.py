@@ -17,6 +17,7 @@ from jax import Array
 from ..jaxtools.argument_checks import check_kind, is_traced
 from ..jaxtools.jaxpr_tools import depends_on
 from ..jaxtools.shapes import as_array, as_array_tree
+from ..mechanics.contact.cones import direction
 from ..mechanics.joints import DEPENDENT, Joints
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.linearisation import Closure, Metric, closure, linearise
@@ -243,6 +244,41 @@ class SwitchReport(NamedTuple):
                 raise ValueError(f"switches(t0, q0, v0, args)[{k}]{which(int(i))} {what}")
 
 
+class FrictionReport(NamedTuple):
+    """Of the contacts (m,) at a start: which have no coefficient of friction >= 0, and which one but no tangents to rub along."""
+
+    wrong: Array
+    tangentless: Array
+
+    @classmethod
+    def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
+        """With the gradients of the gaps (m, d): tangents are independent of them, and of each other."""
+        tangents = jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(v)
+        friction = problem.friction_coefficients(len(gradient), q.dtype, args)
+        found, left = [direction(gradient)], jnp.ones_like(friction, dtype=bool)
+        for k in range(tangents.shape[1]):
+            row = rest = direction(tangents[:, k])
+            for other in found:
+                rest = rest - jnp.sum(row * other, axis=1, keepdims=True) * other
+            left &= jnp.sum(rest**2, axis=1) > 16 * jnp.finfo(q.dtype).eps
+            found.append(direction(rest))
+        return cls(~(friction >= 0) | ~jnp.isfinite(friction), (friction > 0) & ~left)
+
+    def judge(self, naming: Labels, which: Callable[[int], str]) -> None:
+        """Raises ValueError, of lanes."""
+        for wrong, of, what in (
+            (self.wrong, "friction", "must be finite and >= 0"),
+            (
+                self.tangentless,
+                "slip",
+                "gives no tangential direction: it changes with v along the gap's gradient only, or not at all (where nothing rubs, friction is 0)",
+            ),
+        ):
+            if np.any(wrong):
+                i, a = np.unravel_index(np.argmax(wrong), np.shape(wrong))
+                raise ValueError(f"{of} of {naming.constraint(int(a))} at the start{which(int(i))} {what}")
+
+
 class StartReport(NamedTuple):
     """Facts about a start: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
 
@@ -257,6 +293,7 @@ class StartReport(NamedTuple):
     bodies: Any = None
     joints: JointReport | None = None
     switches: SwitchReport | None = None
+    friction: FrictionReport | None = None
 
 
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
@@ -283,6 +320,8 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     )
     if problem.switches is not None:
         found = found._replace(switches=SwitchReport.of(problem, t0, q0, v0, args))
+    if problem.slip is not None:
+        found = found._replace(friction=FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args))
     return found if joints is None else found._replace(joints=JointReport.of(joints, q0, given, h))
 
 
@@ -312,6 +351,8 @@ def refused_lanes(report: StartReport) -> np.ndarray:
         bad = bad | np.any(report.joints.wrong | report.joints.stuck, axis=1)
     if report.switches is not None:
         bad = bad | np.any(~report.switches.finite | report.switches.flat, axis=1)
+    if report.friction is not None:
+        bad = bad | np.any(report.friction.wrong | report.friction.tangentless, axis=1)
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
 
 
@@ -323,6 +364,8 @@ def is_fine(report: StartReport) -> bool:
         right = right & ~(report.joints.wrong.any() | report.joints.broken.any() | report.joints.stuck.any())
     if report.switches is not None:
         right = right & report.switches.finite.all() & ~report.switches.flat.any()
+    if report.friction is not None:
+        right = right & ~(report.friction.wrong.any() | report.friction.tangentless.any())
     return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
 
 
@@ -353,6 +396,8 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
         raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")
     if report.switches is not None:
         report.switches.judge(which)
+    if report.friction is not None:
+        report.friction.judge(report.naming, which)
     remark = None if report.joints is None else judge_joints(report.joints, which)
     if report.gap.size == 0:
         return remark

@@ -199,12 +199,24 @@ def test_gains_of_energy_are_told():
         ({"slip": lambda t, q, v, args: v[:1], "friction": [0.1, 0.2]}, ValueError, r"one per contact, shape \(1,\)"),
         ({"slip": lambda t, q, v, args: v, "friction": 0.1}, ValueError, "one velocity for each of 1 contacts"),
         ({"slip": lambda t, q, v, args: v[:1] ** 2, "friction": 0.1}, ValueError, "affine in v"),
+        ({"slip": lambda t, q, v, args: v[:1], "friction": lambda args: -0.1}, ValueError, "friction of constraint 0 .* >= 0"),
+        ({"slip": lambda t, q, v, args: v[1:2], "friction": 0.1}, ValueError, "no tangential direction"),
+        ({"slip": lambda t, q, v, args: 0 * v[:1], "friction": 0.1}, ValueError, "no tangential direction"),
     ],
 )  # fmt: skip
 def test_what_is_no_friction_is_refused_by_name(change, error, words):
     with pytest.raises(error, match=words):
         problem = ji.Problem(lambda t, q, v, args: -v, lambda t, q, args: q[1:2], **change)
         ji.solve(problem, [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], t1=1.0, h=0.1, scheme=SCHEME)
+
+
+def test_a_negative_coefficient_in_traced_data_sets_a_bit():
+    block = lambda mu: ji.Problem(
+        lambda t, q, v, args: -v, lambda t, q, args: q[1:], slip=lambda t, q, v, args: v[:1], friction=mu
+    )
+    known = {"t1": 0.1, "h": 0.05, "scheme": SCHEME, "sensitivity": "none"}
+    status = jax.jit(lambda mu: ji.solve(block(mu), np.ones(2), np.ones(2), **known).status)
+    assert int(status(-0.1)) & ji.Status.INPUT_OUT_OF_RANGE
 
 
 @pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.Maury(), ji.EventCorrected(), ji.EventDriven()])
