@@ -59,7 +59,6 @@ os.environ["JAXIMPACT_ROOT"] = str(ROOT)  # where pages find recorded results
 default_role = "py:obj"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
-autodoc_preserve_defaults = True
 napoleon_use_param = False  # several names share a line: "q, v: ..."
 napoleon_custom_sections = [("Attributes", "params_style")]
 napoleon_use_rtype = False
