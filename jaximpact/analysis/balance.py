@@ -28,7 +28,7 @@ from ..mechanics.linearisation import Metric, acceleration, drift, gap_derivativ
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.impulse_intervals import runs
-from ..simulation.canonical_arrays import cast_numbers
+from ..simulation.canonical_arrays import cast_numbers, split_restitution
 from .checks import check_result, check_solution, takes_study
 from .listed_pairs import Chosen, every_step, is_listed, over_rows
 
@@ -110,7 +110,7 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
             "balance: what a reset adds to momentum and energy is not known; there is none of a problem with a reset"
         )
     check_solution(problem, solution, args)
-    e = cast_numbers("e", problem.restitution if e is None else e, q.dtype)
+    problem, e = split_restitution(problem, None if e is None else cast_numbers("e", e, q.dtype), q.dtype)
     m = impulse.shape[1]
     if np.ndim(e) > 1 or (np.ndim(e) == 1 and np.shape(e) != (m,)):
         raise ValueError(f"e must be one number or have shape ({m},), got {np.shape(e)}")
@@ -186,6 +186,7 @@ def _interval(
     # a lasting contact's impulse makes up for the acceleration; an impact's is more
     _, turning = gap_derivatives(problem, at, q_at, v_at, args)
     impact = change > 2 * h * (jnp.abs(contacts.velocity(a)) + jnp.abs(turning))
+    e = problem.restitution_at(e, contacts.gap_velocity(v_at), args)
     loss = 0.5 * jnp.sum(jnp.where(impact, p * (1 - e) / (1 + e) * change, 0))
     driven = -p @ drift(problem, at, q_at, args)
     if held is not None and metric.joints is not None:

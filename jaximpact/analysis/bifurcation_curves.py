@@ -392,12 +392,12 @@ def _gap_and_rate(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> 
 
 def _with_lift(problem: Problem) -> Problem:
     """The problem with args {"own", "lift"}, by the second of which (m,) its gaps are larger."""
-    mass, switches, reset = problem.mass, problem.switches, problem.reset
+    mass, switches, reset, e = problem.mass, problem.switches, problem.reset, problem.restitution
     return Problem(
         lambda t, q, v, args: problem.force(t, q, v, args["own"]),
         lambda t, q, args: problem.gaps(t, q, args["own"]) + args["lift"],
         (lambda q, args: mass(q, args["own"])) if callable(mass) else mass,
-        problem.restitution,
+        (lambda w, args: e(w, args["own"])) if callable(e) else e,
         switches=switches and (lambda t, q, v, args: switches(t, q, v, args["own"])),
         reset=reset and (lambda t, q, v, k, args: reset(t, q, v, k, args["own"])),
     )

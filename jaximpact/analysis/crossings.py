@@ -329,12 +329,13 @@ def _located(motions: Forced, window: Solution, found: Crossings, surface: Surfa
     row = np.array([np.searchsorted(times[i], x, side="right") - 1 for i, x in zip(found.lane, t, strict=True)], int)
     row = np.clip(row, 0, times.shape[1] - 2)
     e = motions.restitution()
-    e = np.broadcast_to(e, (len(motions), e.shape[1]))[found.lane]
+    e = None if e is None else np.broadcast_to(e, (len(motions), e.shape[1]))[found.lane]
     for side in np.unique(found.direction):
         which = np.flatnonzero(found.direction == side)
         lane = found.lane[which]
         run = run_between(
-            motions.problem, motions.scheme, rows, lane, row[which], times[lane, row[which] + 1], args, motions.args_axes, e[which],
+            motions.problem, motions.scheme, rows, lane, row[which], times[lane, row[which] + 1], args, motions.args_axes,
+            None if e is None else e[which],
             until=Until(surface, int(side)), projection=motions.projection,
         )  # fmt: skip
         # one that ends a row before has passed the surface already, to rounding

@@ -68,9 +68,11 @@ class Forced:
         one = self.lanes.take(0)
         return self.problem.count(0.0, jnp.asarray(one.q0), one.args)
 
-    def restitution(self) -> np.ndarray:
-        """Restitution by lane (B, 1), or by lane and contact (B, m) or (1, m)."""
+    def restitution(self) -> np.ndarray | None:
+        """Restitution by lane (B, 1), or by lane and contact (B, m) or (1, m); None for the problem's own function."""
         own = self.lanes.motion.e
+        if own is None and callable(self.problem.restitution):
+            return None
         e = np.asarray(self.problem.restitution if own is None else own, self.lanes.motion.q0.dtype)
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 

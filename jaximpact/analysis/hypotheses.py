@@ -27,7 +27,7 @@ from ..jaxtools.warnings import JaximpactWarning
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
 from ..results import Arrays, Result, Solution
-from ..simulation.canonical_arrays import cast_numbers
+from ..simulation.canonical_arrays import cast_numbers, split_restitution
 from .checks import check_gaps, check_result, check_solution, distance, takes_study
 from .listed_pairs import Chosen, is_listed, rows_of
 from .listed_pairs import corners as listed_corners
@@ -101,7 +101,7 @@ def check_hypotheses(
     check_solution(problem, solution, args)
     t, q, z = (jnp.asarray(x) for x in (solution.t, solution.q, solution.z))
     args = cast_numbers("args", args, z.dtype)
-    e = float(np.max(np.asarray(problem.restitution if e is None else e)))
+    e = float(np.max(np.asarray(split_restitution(problem, e, z.dtype)[1])))
 
     rows, cosines = [], np.zeros(0)
     if ends is None:

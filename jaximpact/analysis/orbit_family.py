@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from .stroboscopic_map import damped_newton, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 RESTITUTION = "e"
+ITERATIONS = 30  # for the speed of an impact, where restitution depends on it
 ROWS = 256  # of an orbit from which its contacts are told, where there are no steps
 
 
@@ -226,12 +228,15 @@ class Family:
         program, data = self.program, self.at(z).take(0)
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
-            e=np.asarray(data.e), scheme=program.scheme, projection=program.solver, sensitivity="none",
+            e=None if callable(program.problem.restitution) else np.asarray(data.e), scheme=program.scheme, projection=program.solver, sensitivity="none",
         )  # fmt: skip
         gap, diagonal = self.look(motion.t, motion.q, data.args)
         rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]
         impulse, timing = np.asarray(motion.impulse), Timing.of(program.scheme)
-        found = _contacts(np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e), timing)
+        approach = partial(_approach_speeds, program.problem, np.asarray(data.e), data.args)
+        found = _contacts(
+            np.asarray(gap)[:-1], np.asarray(diagonal)[:-1], impulse, np.asarray(data.e), approach, timing
+        )
         return found, rows
 
 
@@ -249,11 +254,21 @@ def _observer(problem: Problem) -> Callable[..., Any]:
     return look
 
 
+def _approach_speeds(problem: Problem, e: np.ndarray, args: Any, change: Any) -> Any:
+    """Speeds w (m,) before impacts that ``change`` gap velocities by (1 + e) w (m,)."""
+    speed = change
+    # where e depends on the speed by iteration, whose error shrinks by w e'/(1 + e) each time
+    for _ in range(ITERATIONS if callable(problem.restitution) else 1):
+        speed = change / (1 + np.asarray(problem.restitution_at(e, -speed, args)))
+    return speed
+
+
 def _contacts(
-    gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray, timing: Timing
+    gap: np.ndarray, diagonal: np.ndarray, impulse: np.ndarray, e: np.ndarray, approach: Callable, timing: Timing
 ) -> OrbitContacts:
     """`OrbitContacts` from gaps (k, m) at the nodes of a closed orbit and accumulated impulses (k + 1, m) at its rows.
 
+    ``approach`` gives speeds (m,) before impacts from changes (m,) of gap velocities.
     A minimum in free flight is taken from the parabola through three nodes without an impulse between them.
     """
     if gap.shape[1] == 0:
@@ -266,7 +281,7 @@ def _contacts(
         *(x[isolated & ~found.lasting] for x in (found.contact, found.first, found.length)), strict=True
     ):
         strength = np.sum(growth[(first + np.arange(length)) % len(growth), contact])
-        speed = min(speed, float((strength * diagonal[first] / (1 + e))[contact]))
+        speed = min(speed, float(approach(strength * diagonal[first])[contact]))
     left, right = np.roll(gap, 1, axis=0), np.roll(gap, -1, axis=0)
     bend, tilt = left - 2 * gap + right, right - left
     low = (gap <= left) & (gap < right) & ~pushed & ~np.roll(pushed, 1, axis=0) & (bend > 0)

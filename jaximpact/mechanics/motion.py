@@ -10,7 +10,8 @@ from jax.typing import ArrayLike
 
 
 class Motion(NamedTuple):
-    """Numbers of one motion: initial data q0, v0 (d,); times t0, t1 and step h [s], (); number of steps; restitution e, () or (m,); args."""
+    """Numbers of one motion: initial data q0, v0 (d,); times t0, t1 and step h [s], (); number of steps; restitution e, () or (m,), 1 where the problem
+    has a function for it; args."""
 
     q0: Any
     v0: Any

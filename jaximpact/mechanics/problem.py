@@ -72,7 +72,9 @@ class Problem:
             None for a system without constraints.
         mass: ``mass(q, args) -> (d, d)`` symmetric positive definite, a ``(d, d)`` array, a ``(d,)``
             diagonal, a scalar, or None for the identity [kg or kg m^2].
-        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, one per contact ``(m,)``.
+        restitution: Newton's coefficient e in [0, 1], a scalar or, for `MoreauJean`, one per contact ``(m,)``; or a function of the approach
+            speeds, ``restitution(w, args) -> ()`` or ``(m,)``, with w (m,) >= 0 the rates at which the gaps close [unit of the gaps / s], for
+            `MoreauJean`, `EventCorrected` and `EventDriven`. Of contacts that do not approach w is a tiny positive number.
         energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
         coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``, for
             messages, tables and pictures.
@@ -143,8 +145,10 @@ class Problem:
         _check_function(force, "force must be a function force(t, q, v, args) -> (d,)", optional=False)
         _check_function(constraints, "constraints must be a function constraints(t, q, args) -> (m,) or None")
         _check_function(energy, "energy must be a function energy(t, q, v, args) -> () or None")
-        if isinstance(restitution, str) or callable(restitution):
-            raise TypeError("restitution must be a number in [0, 1] or one number per contact")
+        if isinstance(restitution, str):
+            raise TypeError(
+                "restitution must be a number in [0, 1], one number per contact, or a function restitution(w, args) of the approach speeds"
+            )
         _check_function(joints, "joints must be a function joints(t, q, args) -> (j,) or None")
         if joints is not None and isinstance(constraints, OfBodies):
             raise ValueError(
@@ -270,6 +274,17 @@ class Problem:
         found = jnp.asarray(self.slip(t, q, v, args), q.dtype)  # type: ignore[misc]
         return found[:, None] if found.ndim == 1 else found
 
+    def restitution_at(self, e: Any, rates: Array, args: Any) -> Any:
+        """Restitution of contacts whose gaps change at ``rates`` (m,): e itself, or e times what the problem's function says, (m,).
+
+        e is 1 for a function, and 0 where restitution is to play no part.
+        """
+        if not callable(self.restitution):
+            return e
+        # at zero powers of the speed have no derivative
+        speeds = jnp.where(rates < 0, -rates, jnp.finfo(rates.dtype).tiny)
+        return e * jnp.broadcast_to(jnp.asarray(self.restitution(speeds, args), rates.dtype), rates.shape)
+
     def friction_coefficients(self, m: int, dtype: Any, args: Any) -> Array:
         """Coefficients of friction mu (m,)."""
         found = self.friction(args) if callable(self.friction) else self.friction
@@ -287,19 +302,19 @@ class Problem:
         others = (self.joints, self.switches, self.reset, self.slip)
         friction = self.friction if callable(self.friction) else None
         coefficients = None if callable(self.friction) else self.friction
-        static = (self.force, self.constraints, mass, self.energy, self.naming, *others, friction)
-        leaves = {"restitution": self.restitution, "mass": numeric, "friction": coefficients}
+        law, e = (self.restitution, None) if callable(self.restitution) else (None, self.restitution)
+        static = (self.force, self.constraints, mass, self.energy, self.naming, *others, friction, law)
+        leaves = {"restitution": e, "mass": numeric, "friction": coefficients}
         return tuple((key(name), value) for name, value in leaves.items()), static
 
     @classmethod
     def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
-        force, constraints, mass_function, energy, *others, friction = static
+        force, constraints, mass_function, energy, *others, friction, law = static
         restitution, numeric, coefficients = leaves
         self = object.__new__(cls)
         mass = numeric if mass_function is None else mass_function
-        self._set(
-            force, constraints, mass, restitution, energy, *others, coefficients if friction is None else friction
-        )
+        friction = coefficients if friction is None else friction
+        self._set(force, constraints, mass, restitution if law is None else law, energy, *others, friction)
         return self
 
     # constructors

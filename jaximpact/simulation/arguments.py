@@ -94,7 +94,8 @@ def _default_scheme(problem: Any) -> Scheme:
         return Maury()
     if problem.reset is not None:
         return EventDriven()
-    return PaoliSchatzman() if problem.joints is None and problem.slip is None else MoreauJean()
+    plain = problem.joints is None and problem.slip is None and not callable(problem.restitution)
+    return PaoliSchatzman() if plain else MoreauJean()
 
 
 def _check_options(method: Any) -> None:

@@ -112,7 +112,12 @@ def check_restitution(e: Any) -> None:
 
 
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
-    """The problem without its restitution, which becomes a number of the lane, and with numeric mass and friction cast to ``dtype``."""
+    """The problem without its restitution, which becomes a number of the lane, and with numeric mass and friction cast to ``dtype``.
+
+    A restitution that is a function stays with the problem, unless e takes its place, and its number is 1.
+    """
+    if callable(problem.restitution):
+        problem, e = (problem, 1.0) if e is None else (problem.replace(restitution=0.0), e)
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
     given = {"mass": problem.mass, "friction": problem.friction}
     mass, friction = (

@@ -58,6 +58,8 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
 
     t, q, v = motion.t0, motion.q0, motion.v0
     mass = open_one(problem.mass, q) if callable(problem.mass) else None
+    law = problem.restitution if callable(problem.restitution) else None
+    speeds = None if law is None else jnp.zeros(problem.count(t, q, motion.args), q.dtype)
     functions = (
         open_one(problem.force, t, q, v),
         open_one(problem.constraints, t, q),
@@ -69,6 +71,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         None if problem.reset is None else HoistedReset(open_one(problem.states_behind, t, q, v)),
         open_one(problem.slip, t, q, v),
         open_one(problem.friction) if callable(problem.friction) else None,
+        open_one(law, speeds),
     )
     kept = open_one(program.function, t, q, v)
     until = program.until

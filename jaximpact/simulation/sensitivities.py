@@ -109,6 +109,10 @@ def sensitivities(
     program, lanes = for_lanes(
         problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps, until
     )
+    if "e" in wrt and callable(program.problem.restitution):
+        raise ValueError(
+            "wrt names 'e', but restitution is a function: name 'args', and let it take its numbers from there"
+        )
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
@@ -127,7 +131,8 @@ def sensitivities(
         "mode": mode,
         "until": until,
     }
-    again = Again(problem, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution})
+    stated = program.problem if callable(problem.restitution) else problem
+    again = Again(stated, one, options | {"sensitivity": sensitivity, "chunk": chunk, "execution": execution})
     inputs = jax.tree.map(lambda x: x[0], chosen_numbers(lanes, wrt))
     return Sensitivities(value, jacobian, status, mode, inputs, again=again)
 
@@ -176,6 +181,8 @@ class Again:
         if not started.any():
             return None, status
         times = {name: values[name][started] for name in ("t0", "t1")} | {"e": e[started], "h": np.asarray(h)[started]}
+        if callable(self.problem.restitution):
+            del times["e"]
         with without_remarks():
             found = sensitivities(
                 self.problem,

@@ -79,6 +79,8 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
         check_friction(problem, scheme, shape_of, m, q0, v0, args)
     if problem.switches is not None:
         check_switches(problem, scheme, shape_of, q0, v0, args)
+    if callable(problem.restitution):
+        check_restitution_function(problem, scheme, shape_of, m, q0, args)
     if problem.energy is not None:
         shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
         if shape != ():
@@ -126,6 +128,24 @@ def check_friction(
             raise ValueError(f"friction must be finite and >= 0, got {friction}")
     if shape not in ((), (m,)):
         raise ValueError(f"friction must be one number or one per contact, shape ({m},), got shape {shape}")
+
+
+def check_restitution_function(
+    problem: Problem, scheme: Scheme, shape_of: Callable, m: int, q0: Array, args: Any
+) -> None:
+    """Raises if a restitution that is a function has a wrong shape, or the scheme takes numbers; ``shape_of(name, function, *operands)``."""
+    if not scheme.traits.approach:
+        raise ValueError(
+            f"restitution is a function of the approach speed, and {type(scheme).__name__} takes numbers: use MoreauJean(), EventCorrected() or "
+            "EventDriven()"
+        )
+    if m == 0:
+        return
+    shape = shape_of("restitution(w, args)", problem.restitution, np.ones(m, q0.dtype), args)
+    if shape not in ((), (m,)):
+        raise ValueError(
+            f"restitution(w, args) must return one number or one per contact, ({m},) as the approach speeds w, got shape {shape}"
+        )
 
 
 def check_switches(problem: Problem, scheme: Scheme, shape_of: Callable, q0: Array, v0: Array, args: Any) -> None:
@@ -279,6 +299,30 @@ class FrictionReport(NamedTuple):
                 raise ValueError(f"{of} of {naming.constraint(int(a))} at the start{which(int(i))} {what}")
 
 
+class RestitutionReport(NamedTuple):
+    """Of a restitution that is a function: its values (m,), and which of them are not in [0, 1] though the start's speeds reach them."""
+
+    value: Array
+    wrong: Array
+
+    @classmethod
+    def of(cls, problem: Problem, rates: Array, args: Any) -> RestitutionReport:
+        """At the gap velocities (m,) of a start; a function that does not depend on the speed has its value at any."""
+        value = problem.restitution_at(jnp.ones((), rates.dtype), rates, args)
+        constant = not depends_on(lambda rates: problem.restitution_at(1.0, rates, args), (rates,), on=(0,))
+        return cls(value, ((rates < 0) | constant) & ~((value >= 0) & (value <= 1)))
+
+    def judge(self, gap_velocity: Any, which: Callable[[int], str]) -> None:
+        """Raises ValueError, of lanes."""
+        if np.any(self.wrong):
+            i, a = np.unravel_index(np.argmax(self.wrong), np.shape(self.wrong))
+            speed = abs(min(float(np.asarray(gap_velocity)[i, a]), 0.0))
+            raise ValueError(
+                f"restitution(w, args) must lie in [0, 1], got {float(self.value[i, a]):g}{which(int(i))} at the speed {speed:g} of contact {a} at t0: "
+                "keep it within them, as by jnp.clip, at every speed"
+            )
+
+
 class StartReport(NamedTuple):
     """Facts about a start: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
 
@@ -294,6 +338,7 @@ class StartReport(NamedTuple):
     joints: JointReport | None = None
     switches: SwitchReport | None = None
     friction: FrictionReport | None = None
+    restitution: RestitutionReport | None = None
 
 
 def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
@@ -318,6 +363,8 @@ def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h
     found = StartReport(
         contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
     )
+    if callable(problem.restitution):
+        found = found._replace(restitution=RestitutionReport.of(problem, gap_velocity, args))
     if problem.switches is not None:
         found = found._replace(switches=SwitchReport.of(problem, t0, q0, v0, args))
     if problem.slip is not None:
@@ -353,6 +400,8 @@ def refused_lanes(report: StartReport) -> np.ndarray:
         bad = bad | np.any(~report.switches.finite | report.switches.flat, axis=1)
     if report.friction is not None:
         bad = bad | np.any(report.friction.wrong | report.friction.tangentless, axis=1)
+    if report.restitution is not None:
+        bad = bad | np.any(report.restitution.wrong, axis=1)
     return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
 
 
@@ -366,6 +415,8 @@ def is_fine(report: StartReport) -> bool:
         right = right & report.switches.finite.all() & ~report.switches.flat.any()
     if report.friction is not None:
         right = right & ~(report.friction.wrong.any() | report.friction.tangentless.any())
+    if report.restitution is not None:
+        right = right & ~report.restitution.wrong.any()
     return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
 
 
@@ -398,6 +449,8 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
         report.switches.judge(which)
     if report.friction is not None:
         report.friction.judge(report.naming, which)
+    if report.restitution is not None:
+        report.restitution.judge(report.gap_velocity, which)
     remark = None if report.joints is None else judge_joints(report.joints, which)
     if report.gap.size == 0:
         return remark

@@ -73,7 +73,14 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
         "reset": (None if problem.reset is None else problem.states_behind, everything),
         "slip": (problem.slip, everything),
         "friction": (problem.friction, (args,)),
+        "restitution": (problem.restitution, (speeds_of(problem, t, q, args), args)),
     }
+
+
+def speeds_of(problem: Problem, t: Any, q: Any, args: Any) -> Any:
+    """Abstract approach speeds of a restitution that is a function: of all contacts, of a list of bodies one."""
+    m = 1 if problem.listed or not callable(problem.restitution) else problem.count(t, q, args)
+    return jax.ShapeDtypeStruct((m,), q.dtype)
 
 
 def _surface(system: StudySystem) -> Any:

@@ -88,6 +88,7 @@ def problem_name(problem: Any) -> str:
         problem.reset,
         problem.slip,
         problem.friction if callable(problem.friction) else None,
+        problem.restitution if callable(problem.restitution) else None,
     )
     for function in functions:
         module = getattr(function, "__module__", None)

@@ -144,6 +144,7 @@ class Traits(NamedTuple):
             to the scheme's `resolution`.
         order: of positions, across impacts; None where a tolerance sets their error, and h only where rows are.
         restitution: the coefficients that are covered: "each", one for all contacts or one for each; "one"; "none", e = 0.
+        approach: whether steps take it from `Problem.restitution_at`: by others a function of the approach speed is refused.
         explicit: the share of the force that is explicit in q, by which a step has a bound of stability; 0 for none.
         damping: whether the force is explicit in the velocity too.
         lists: whether a step asks of contacts only what those of a list of near pairs of bodies have; its state is then a `State`.
@@ -163,6 +164,7 @@ class Traits(NamedTuple):
     locates: bool = False
     order: int | None = 1
     restitution: str = "each"
+    approach: bool = False
     explicit: float = 1.0
     damping: bool = True
     lists: bool = False
@@ -282,6 +284,11 @@ def before(motion: Motion) -> Array:
 def finite(state: State) -> Array:
     """Whether position and velocity are finite numbers, ()."""
     return jnp.all(jnp.isfinite(state.q)) & jnp.all(jnp.isfinite(state.v))
+
+
+def restitution_status(e: Array, acts: Array) -> Array:
+    """Status bit of restitutions (m,) that a function gives for contacts which act (m,)."""
+    return as_status(jnp.any(acts & ~((e >= 0) & (e <= 1))), Status.INPUT_OUT_OF_RANGE)
 
 
 def mass_status(metric: Metric) -> Array:

@@ -28,7 +28,7 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft_once, graft_tree
 from ..contact.laws import ContactLaw, Held
-from ..linearisation import Contacts, Metric, acceleration, closure, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, gap_derivatives, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -113,9 +113,9 @@ class Corrected(Wrapping):
         """Step of the scheme; its derivative is the saltation of the impacts, followed by the step with lasting contacts held closed."""
         before, last = state[:2]
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
-        h, e, args = motion.h, motion.e, motion.args
+        h, args = motion.h, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
-        traits = self.traits
+        e, traits = nearby_restitution(problem, motion, t, q, v), self.traits
         middle = lax.stop_gradient(traits.phase(e) * h)
         metric = Metric.at(problem, q, args, t)
         a = lax.stop_gradient(acceleration(problem, metric, t, q, v, args))
@@ -158,7 +158,7 @@ class Corrected(Wrapping):
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
         did = Contact(active, impact, rebound, reacting, lasting)
-        return self.tracked(problem, motion, state, new, info, here, did, metric, (v_mid, salted.v))
+        return self.tracked(problem, motion._replace(e=e), state, new, info, here, did, metric, (v_mid, salted.v))
 
     def tracked(
         self,
@@ -218,6 +218,14 @@ class Corrected(Wrapping):
         acts = info.acts | jnp.any(state.last == LASTING) | jnp.any(missed)
         state = state._replace(state=new, last=jnp.full_like(state.last, FREE), gap=gap, change=change)
         return state, info._replace(acts=acts)
+
+
+def nearby_restitution(problem: Problem, motion: Motion, t: Array, q: Array, v: Array) -> Any:
+    """Restitution, () or (m,), of impacts in a step from (t, q, v), up to O(h) where it is a function, and without derivatives."""
+    if not callable(problem.restitution):
+        return motion.e
+    rates = gap_derivatives(problem, t, q, v, motion.args)[0]
+    return lax.stop_gradient(problem.restitution_at(motion.e, rates, motion.args))
 
 
 def beside_in_joints(contacts: Contacts, q: Array, sides: Array) -> Array:

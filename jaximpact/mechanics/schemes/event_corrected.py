@@ -109,7 +109,7 @@ class EventCorrected(Scheme):
 
     @property
     def traits(self) -> Traits:
-        return Traits(locates=True, order=2, joints=True)
+        return Traits(locates=True, order=2, joints=True, approach=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
@@ -249,7 +249,7 @@ class EventCorrected(Scheme):
 
         A lasting contact whose gap had a kink on the path is released or struck. Returns the new progress and the contacts (m,) that had an impact.
         """
-        h, e, args = motion.h, motion.e, motion.args
+        h, args = motion.h, motion.args
         elapsed, q, low, v, closed, impulse, residual, events, met, status, joints = progress
         last = left == 0
         event = Event.at(problem, t, q, v, args)
@@ -262,7 +262,7 @@ class EventCorrected(Scheme):
         pulled = closed | candidates
         if len(closed) > 1:
             # what goes back past the last event may push others through their surfaces: all go back together, and have an impact
-            frozen = lax.stop_gradient((contacts, speed, e))
+            frozen = lax.stop_gradient((contacts, speed, problem.restitution_at(motion.e, speed, args)))
             pulled, past = lax.cond(last, lambda: behind(law, h, *frozen, closed), lambda: (pulled, jnp.array(False)))
             candidates = candidates | (pulled & ~closed)
             status |= as_status(past, Status.PENETRATION_DEEP)

@@ -124,15 +124,9 @@ class EventDriven(Scheme):
     def traits(self) -> Traits:
         reverse, tells = self.trials <= SCANNED, self.jumps
         return Traits(
-            locates=True,
-            order=None,
-            explicit=0.0,
-            damping=False,
-            reverse=reverse,
-            tells_jumps=tells,
-            joints=True,
-            resets=True,
-        )
+            locates=True, order=None, explicit=0.0, damping=False, reverse=reverse, tells_jumps=tells, joints=True,
+            resets=True, approach=True,
+        )  # fmt: skip
 
     def for_values(self) -> EventDriven:
         return replace(self, jumps=False)

@@ -27,7 +27,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import Kinks
-from .base import FACING, mass_status
+from .base import FACING, mass_status, restitution_status
 
 MANY = 8  # impacts left out of a step, at one pair of contacts, from which on it is not resolved
 LOSES = 0.7  # restitution up to which a few impacts take the energy
@@ -314,7 +314,7 @@ def collide(
 
     Those ``near`` that meet at once take part; ``left`` events may still be located, this one included, before the motion goes on.
     """
-    (_, q, v, metric, contacts, speed), e, last = event, motion.e, left == 0
+    (_, q, v, metric, contacts, speed), last = event, left == 0
     impact, beside, together, oblique = met_together(contacts, v, speed, closed, candidates, near, left)
     others = impact & ~candidates
     delay = jnp.where(others, (contacts.gap - lax.stop_gradient(contacts.gap)) / jnp.where(others, -speed, 1), 0)
@@ -323,6 +323,8 @@ def collide(
     tangent = impulses_of(contacts, -speed, closed)
     v = v + contacts.jump(tangent)
     speed = speed + contacts.delassus() @ tangent
+    e = problem.restitution_at(motion.e, speed, motion.args)
+    motion = motion._replace(e=e)
     blow = Blow.of(problem, law, motion, slowest, event._replace(q=q, v=v, speed=speed), closed, impact, beside)
     v = v + contacts.jump(blow.percussion) + contacts.jump(blow.rest)
     # the others are met at times of their own, the same in value
@@ -342,6 +344,8 @@ def collide(
         | as_status(through, Status.IMPULSES_COUPLED)
         | as_status(jnp.any(pairs) | through | (together & (jnp.sum(impact) > 1)), Status.DERIVATIVE_SIMULTANEOUS)
     )
+    if callable(problem.restitution):
+        status |= restitution_status(e, impact)
     closed = (closed | blow.lands | blow.back) & ~blow.opened
     return Collision(q, v, closed, tangent + blow.percussion + blow.rest, impact, blow.error, status)
 

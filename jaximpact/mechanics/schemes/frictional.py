@@ -29,7 +29,7 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from .base import Info
-from .corrected import LASTING, Contact, Corrected
+from .corrected import LASTING, Contact, Corrected, nearby_restitution
 from .saltation import Instant, observe
 
 SHARP = 1e-9  # relative accuracy of accelerations, by which a contact that sticks is told from one that begins to slip
@@ -115,8 +115,9 @@ class FrictionCorrected(Corrected):
         """Step of the scheme; its derivative is that of its impacts and reversals, followed by the step with all modes held."""
         before, past = state.state, state.friction
         new, info = self.scheme.step(problem, law, *lax.stop_gradient((motion, before)))
-        h, e, args = motion.h, motion.e, motion.args
+        h, args = motion.h, motion.args
         q, v, t = before.q, before.v, motion.time(before.n)
+        e = nearby_restitution(problem, motion, t, q, v)
         middle = lax.stop_gradient(self.traits.phase(e) * h)
         lasted, did = state.last == LASTING, cast(FrictionInfo, info.friction)
         begin = Balance.at(problem, t, q, v, args)
@@ -155,7 +156,7 @@ class FrictionCorrected(Corrected):
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed)
         turns = v_mid, salted.v
-        found, info = self.tracked(problem, motion, state, new, info, here, masks, begin.metric, turns)
+        found, info = self.tracked(problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns)
         stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)
         forgotten = did._replace(
             mode=jnp.where(stuck, OPEN, did.mode), direction=jnp.where(stuck[:, None], 0, did.direction)
@@ -193,7 +194,7 @@ def cross(
 
     Contacts ``held`` (m,) react, and slip ``towards`` (m, k) or stick; ``ahead`` are acceleration (d,) and forces (m, 1 + k) before.
     """
-    h, e, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
+    h, given, args = motion.h, jnp.broadcast_to(motion.e, impact.shape), motion.args
     t, q, v = at
     gap = problem.gaps(t, q, args)
     closing = jnp.where(impact, -here.gap_velocity, 1)
@@ -206,6 +207,7 @@ def cross(
     metric = Metric.at(problem, q_at, args, t_at)
     contacts = linearise(problem, metric, t_at, q_at, args)._replace(slip=Slip.at(problem, metric, t_at, q_at, args))
     offset = contacts.gap_velocity(v_at)
+    e = problem.restitution_at(given, offset, args)
     cones = ConeProblem.of(contacts.sliding(v_at), jnp.where(impact, (1 + e) * offset, offset))
     unit = lax.stop_gradient(jnp.max(jnp.abs(cones.offset), initial=0.0))
     x, *_ = frictional_impulses(

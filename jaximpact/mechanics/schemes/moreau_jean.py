@@ -30,7 +30,18 @@ from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
 from ..switches import gap_switches
-from .base import FACING, Info, Jump, Scheme, State, Traits, gradient_status, metric_norm, state_switches
+from .base import (
+    FACING,
+    Info,
+    Jump,
+    Scheme,
+    State,
+    Traits,
+    gradient_status,
+    metric_norm,
+    restitution_status,
+    state_switches,
+)
 from .joints import land
 
 ROOM = 0.05  # of the widest room between them, by which a body may be past both
@@ -71,6 +82,7 @@ class MoreauJean(Scheme):
             lists=True,
             joints=True,
             friction=True,
+            approach=True,
             tangent=tangent,
         )
 
@@ -94,7 +106,7 @@ class MoreauJean(Scheme):
         return State.start(motion, closed, None if joined is None else jnp.any(joined)), still
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
-        h, e, args = motion.h, motion.e, motion.args
+        h, args = motion.h, motion.args
         n, q, v = state[:3]
         t, t_new = motion.time(n), motion.time(n + 1)
         theta = self.theta
@@ -105,6 +117,8 @@ class MoreauJean(Scheme):
             # where the new velocity slips: a contact that sticks to a moving body then moves with it, to second order
             contacts = contacts._replace(slip=Slip.at(problem, metric, t_new, q + h * v, args))
         before = contacts.gap_velocity(v)
+        e = problem.restitution_at(motion.e, before, args)
+        motion = motion._replace(e=e)
         active = contacts.gap + self.activation * h * before <= 0
         if state.lasting is not None:
             active |= state.lasting
@@ -134,6 +148,8 @@ class MoreauJean(Scheme):
         if problem.slip is not None and law.solves:
             info = info._replace(status=info.status | energy_status(contacts, found, before, v, free, w, e))
         status = gradient_status(law, problem, metric, contacts, t, q, h * free, found.acts, args)
+        if callable(problem.restitution):
+            status |= restitution_status(e, active & (before < 0))
         if law.solves and contacts.dense and found.acts.shape[0]:
             # what a kink of a gap leaves is no drift along a curved surface
             curved = gap_switches(problem, t, q, args) is None

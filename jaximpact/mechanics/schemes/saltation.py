@@ -112,10 +112,10 @@ def cross_impacts(
     the contacts already closed. A percussion meets the reaction of the ``reacting`` ones alone, as in the scheme: closed
     contacts without an impulse in this step have their impact in the next one. Their gap velocities are known to a ``resolution`` ().
     """
-    h, e, args = motion.h, motion.e, motion.args
+    h, args = motion.h, motion.args
     m = impact.shape[0]
     index, none = jnp.arange(m), jnp.zeros(m, bool)
-    e = jnp.broadcast_to(e, (m,))
+    given = jnp.broadcast_to(motion.e, (m,))
     impulse = jnp.zeros(m, q.dtype)
     joint_impulse: Any = None if here.joints is None else 0 * here.joint_force
     balance = here.contacts.balance()
@@ -136,6 +136,7 @@ def cross_impacts(
         metric = Metric.at(problem, q_at, args, t_at)
         contacts = linearise(problem, metric, t_at, q_at, args)
         offset = contacts.gap_velocity(v_at)
+        e = problem.restitution_at(given, offset, args)
         offset = jnp.where(this, (1 + e) * offset, offset)
         diagonal = contacts.diagonal()
         slack = jnp.maximum(here.noise, resolution) / jnp.where(diagonal > 0, diagonal, 1)
