@@ -133,6 +133,7 @@ FAMILY_TITLES = {
     "chains": "Chains",
     "bar": "Elastic bar",
     "spheres": "Spheres",
+    "linkages": "Joints",
     "counterexamples": "Counterexamples",
 }
 

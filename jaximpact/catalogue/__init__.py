@@ -20,6 +20,7 @@ FAMILIES = (
     "chains",
     "bar",
     "spheres",
+    "linkages",
     "counterexamples",
 )
 

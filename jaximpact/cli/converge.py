@@ -42,7 +42,8 @@ def add_command(commands: Any) -> None:
 def _converge(options: argparse.Namespace) -> int:
     entry = shared.find(options.problem)
     name, case, t1, e, exact, impulse = shared.motion_of(entry, options)
-    scheme, projection = scheme_from_name(options.scheme), projection_from_name(options.projection)
+    chosen = shared.scheme_of(entry, options)
+    scheme, projection = scheme_from_name(chosen), projection_from_name(options.projection)
     out = shared.folder(options, entry)
     start = time.perf_counter()
     try:
@@ -54,16 +55,16 @@ def _converge(options: argparse.Namespace) -> int:
         print(f"jaximpact: {error}", file=sys.stderr)
         return 1
     seconds = time.perf_counter() - start
-    heading = f"{shared.motion_name(entry, name, e)}: {options.scheme}"
+    heading = f"{shared.motion_name(entry, name, e)}: {chosen}"
     observed = result.orders()
     unchanged = e == case.restitution and t1 <= case.t1
-    expected = shared.expected_orders(case, options.scheme) if unchanged else dict.fromkeys(observed, "-")
+    expected = shared.expected_orders(case, chosen) if unchanged else dict.fromkeys(observed, "-")
     measured = ("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
     files = [write_csv(out / "convergence.csv", columns)]
     files += shared.picture(lambda: draw(result, out / "convergence.png", title=heading))
     files.append(out / "convergence.json")
-    settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "scheme": options.scheme}
+    settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "scheme": chosen}
     content = {
         "settings": settings | {"projection": options.projection, "backend": jax.default_backend()},
         "reference": result.reference,

@@ -79,7 +79,8 @@ def add_command(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> int:
     entry = shared.find(options.problem)
     name, case, t1, e, exact, impulse = shared.motion_of(entry, options)
-    scheme = scheme_from_name(options.scheme, options.force)
+    chosen = shared.scheme_of(entry, options)
+    scheme = scheme_from_name(chosen, options.force)
     projection = projection_from_name(options.projection)
     _check_numbers(options)
     dtype: type[np.floating] = np.float32 if options.float32 else np.float64
@@ -97,12 +98,10 @@ def _run(options: argparse.Namespace) -> int:
         "steps": steps,
         "e": e,
     }
-    settings |= {"scheme": options.scheme, "force": options.force, "projection": options.projection}
+    settings |= {"scheme": chosen, "force": options.force, "projection": options.projection}
     settings |= {"dtype": np.dtype(dtype).name, "backend": jax.default_backend()}
     out = shared.folder(options, entry)
-    heading = f"{shared.motion_name(entry, name, e)}: {options.scheme}" + (
-        "" if chooses_steps(scheme) else f", h = {h:g} s"
-    )
+    heading = f"{shared.motion_name(entry, name, e)}: {chosen}" + ("" if chooses_steps(scheme) else f", h = {h:g} s")
 
     if options.ensemble is None:
         every = options.save or -(-steps // ROWS)

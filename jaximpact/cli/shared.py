@@ -13,10 +13,12 @@ import numpy as np
 
 from ..catalogue import Case, Entry, get
 from ..mechanics.method_names import PROJECTIONS, SCHEMES, suggestion
+from ..simulation.arguments import choose_methods
 
 CHOICES = """\
 what to choose:
-  --scheme paoli-schatzman           position level, every e, order 1: the default, closest to the theory
+  --scheme paoli-schatzman           position level, every e, order 1: the default, closest to the theory;
+                                     with joints moreau-jean is
            paoli-schatzman-explicit  the same with gradients at the old position: better in lasting contact with
                                      curved walls
            maury                     velocity level, e = 0 only: positions stay admissible for convex constraints
@@ -46,9 +48,8 @@ def add_shared(command: argparse.ArgumentParser) -> None:
     command.add_argument("--e", type=float, metavar="E", help="restitution in [0, 1] (default: that of the case)")
     command.add_argument(
         "--scheme",
-        default="paoli-schatzman",
         metavar="NAME",
-        help=f"{', '.join(SCHEMES)} (default: the first), or one of your own, module:Scheme",
+        help=f"{', '.join(SCHEMES)} (default: the first, with joints moreau-jean), or one of your own, module:Scheme",
     )
     command.add_argument(
         "--projection",
@@ -89,6 +90,14 @@ def motion_of(entry: Entry, options: argparse.Namespace) -> MotionChoice:
     return MotionChoice(
         name, case, t1, e, case.exact if known else None, case.impulse if known and t1 == case.t1 else None
     )
+
+
+def scheme_of(entry: Entry, options: argparse.Namespace) -> str:
+    """Name of the scheme that the command line asks for, or of the one that `solve` takes for the problem."""
+    if options.scheme is not None:
+        return options.scheme
+    usual = choose_methods(None, None, entry.problem)[0]
+    return next(name for name, make in SCHEMES.items() if make() == usual)
 
 
 def motion_name(entry: Entry, name: str, e: float) -> str:

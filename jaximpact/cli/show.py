@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 from ..catalogue import Case, Entry, entries
@@ -16,7 +17,7 @@ from .study import is_study, show_study
 WIDTH = 100
 LIST = """\
 List the problems: id, name, title, cases, and which schemes treat them. Maury's scheme is for inelastic impacts
-(e = 0) only, the others for every e. Take a name or an id to `show`, `run` and `converge`.
+(e = 0) only, the others for every e; with joints those of positions are too. Take a name or an id to `show`, `run` and `converge`.
 
 example:
   jaximpact list --verbose                      one line a case: size, restitution, final time, impacts
@@ -46,7 +47,9 @@ def _list(options: argparse.Namespace) -> int:
     if not options.verbose:
         rows: list[tuple[str, ...]] = [("id", "name", "title", "cases", "schemes")]
         for entry in entries():
-            rows.append((entry.id, entry.name, entry.title, ", ".join(entry.cases), _entry_schemes(entry)))
+            rows.append(
+                (entry.id, entry.name, entry.title, ", ".join(entry.cases), _covered(entry, entry.cases.values()))
+            )
         print(align_columns(rows))
         return 0
     rows = [("id", "name", "case", "d", "m", "e", "t1 [s]", "exact", "impacts", "schemes")]
@@ -54,8 +57,7 @@ def _list(options: argparse.Namespace) -> int:
         for name, case in entry.cases.items():
             size = f"{len(case.q0)}", f"{count_constraints(entry, case)}", f"{case.restitution:g}", f"{case.t1:g}"
             impacts = "" if case.impacts is None else f"{len(case.impacts)}"
-            fitting = "all" if len(_applicable(entry, case)) == len(SCHEMES) else "not maury"
-            rows.append((entry.id, entry.name, name, *size, _yes(case.exact), impacts, fitting))
+            rows.append((entry.id, entry.name, name, *size, _yes(case.exact), impacts, _covered(entry, [case])))
     print(align_columns(rows))
     return 0
 
@@ -96,9 +98,14 @@ def _applicable(entry: Entry, case: Case) -> list[str]:
     return fitting
 
 
-def _entry_schemes(entry: Entry) -> str:
-    covered = [len(_applicable(entry, case)) == len(SCHEMES) for case in entry.cases.values()]
-    return "all" if all(covered) else "maury at e=0 only" if any(covered) else "not maury"
+def _covered(entry: Entry, cases: Iterable[Case]) -> str:
+    """Which schemes apply to the cases, in words."""
+    covered = [_applicable(entry, case) for case in cases]
+    all_but_maury = [name for name in SCHEMES if not name.startswith("maury")]
+    if not all(set(all_but_maury) <= set(names) for names in covered):
+        return ", ".join(max(covered, key=len))
+    full = [len(names) == len(SCHEMES) for names in covered]
+    return "all" if all(full) else "maury at e=0 only" if any(full) else "not maury"
 
 
 def _yes(value: Any) -> str:

@@ -77,6 +77,7 @@ def test_list_has_every_problem_once(capsys):
     assert schemes["bouncing-ball"] == "maury at e=0 only"
     assert schemes["free-oscillator"] == "not maury"
     assert schemes["bowl"] == "all"
+    assert schemes["four-bar"] == "moreau-jean, event-corrected, event-driven"
 
 
 def test_verbose_list_has_every_case(capsys):
@@ -204,6 +205,13 @@ def test_converge_tabulates_errors_and_orders(tmp_path, capsys):
     assert record["orders"]["observed"]["position"] == pytest.approx(float(rows["position"][0]), abs=0.005)
     assert record["orders"]["observed"]["position"] > 0.7
     assert record["reference"] == "the exact motion"
+
+
+def test_problems_with_joints_take_a_scheme_that_keeps_them(tmp_path):
+    assert call("run", "pendulum-by-a-joint", "--t1", "0.5", "--out", tmp_path) == 0
+    recorded = json.loads((tmp_path / "run.json").read_text())
+    # free up to .64 s: of second order, h = 1e-3
+    assert recorded["settings"]["scheme"] == "moreau-jean" and recorded["results"]["position error"] < 1e-5
 
 
 def test_converge_recognises_nodes_that_are_exact(tmp_path, capsys):
