@@ -151,7 +151,7 @@ def with_room(program: Program) -> Callable[[Motion], Solution]:
     """Runs a motion with neighbour lists; when a list overflows, the motion continues from there with larger ones."""
 
     def call(motion: Motion) -> Solution:
-        known = program if program.sensitivity == "none" else program.replace(length=int(motion.steps))
+        known = program
         found, carry, full = listed_lane(known, motion, None, task=run_until_list_full)
         while full:
             if carry[2].status & int(Status.NEIGHBOURS_LOST):  # at its start
