@@ -103,7 +103,7 @@ def _covered(entry: Entry, cases: Iterable[Case]) -> str:
     covered = [_applicable(entry, case) for case in cases]
     all_but_maury = [name for name in SCHEMES if not name.startswith("maury")]
     if not all(set(all_but_maury) <= set(names) for names in covered):
-        return ", ".join(max(covered, key=len))
+        return ", ".join(sorted(covered, key=len)[-1])
     full = [len(names) == len(SCHEMES) for names in covered]
     return "all" if all(full) else "maury at e=0 only" if any(full) else "not maury"
 

@@ -1,4 +1,4 @@
-"""Names and units of coordinates and contacts: static data for messages, tables and pictures."""
+"""Names and units of coordinates, contacts and joints: static data for messages, tables and pictures."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ QUANTITIES = {
     "gap velocity": ("unit of f / s", "{}/s"),
     "impulse": ("N s", "J s/{}"),
     "momentum": ("N s", "J s/{}"),
+    "joint_impulse": ("J s / unit of c", "J s/{}"),
+    "joint_force": ("J / unit of c", "J/{}"),
 }
-IMPULSES = {"m": "N s", "rad": "N m s"}  # impulses and momenta, of gaps and coordinates in these units
+# by the form and by the unit of coordinates, gaps and joint equations
+NAMED_UNITS = {("J s/{}", "m"): "N s", ("J s/{}", "rad"): "N m s", ("J/{}", "m"): "N", ("J/{}", "rad"): "N m"}
+OF_JOINTS = ("joint_impulse", "joint_force")
 OF_COORDINATES = ("q", "z", "v", "momentum")
 
 
@@ -32,29 +36,32 @@ class Labels:
     Attributes:
         coordinates: names of the coordinates (d).
         contacts: names of the constraints (m).
-        units: (name, unit) of coordinates and constraints; the name "" stands for all of them.
+        units: (name, unit) of coordinates, constraints and joint equations; the name "" stands for all coordinates and constraints.
+        joints: names of the joint equations (j).
     """
 
     coordinates: tuple[str, ...] | None = None
     contacts: tuple[str, ...] | None = None
     units: tuple[tuple[str, str], ...] = ()
+    joints: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, coordinates: Any, contacts: Any, units: Any) -> Labels:
+    def of(cls, coordinates: Any, contacts: Any, units: Any, joints: Any = None) -> Labels:
         """Checks and makes labels: names as a sequence, units as one text or a mapping from names.
 
         Raises:
             TypeError, ValueError: names that are no names or come twice, units of nothing that has a name.
         """
         coordinates, contacts = _names("coordinates", coordinates), _names("contacts", contacts)
-        known = (coordinates or ()) + (contacts or ())
+        joints = _names("joint_names", joints)
+        known = (coordinates or ()) + (contacts or ()) + (joints or ())
         twice = sorted({name for name in known if known.count(name) > 1})
         if twice:
-            raise ValueError(f"coordinates and contacts: {twice[0]!r} is the name of two of them")
+            raise ValueError(f"coordinates, contacts and joint_names: {twice[0]!r} is the name of two of them")
         if units is None:
-            return cls(coordinates, contacts)
+            return cls(coordinates, contacts, (), joints)
         if isinstance(units, str):
-            return cls(coordinates, contacts, (("", units),))
+            return cls(coordinates, contacts, (("", units),), joints)
         if not isinstance(units, Mapping) or not are_texts((*units, *units.values())):
             raise TypeError(f"units must be a text such as 'm', or a dict from names to such texts, got {units!r}")
         strange = [name for name in units if name not in known]
@@ -62,11 +69,11 @@ class Labels:
             named = (
                 f"the names are {', '.join(known)}" if known else "give them names by coordinates=... and contacts=..."
             )
-            raise ValueError(f"units: {strange[0]!r} is the name of no coordinate or contact; {named}")
-        return cls(coordinates, contacts, tuple(sorted(units.items())))
+            raise ValueError(f"units: {strange[0]!r} is the name of no coordinate, contact or joint; {named}")
+        return cls(coordinates, contacts, tuple(sorted(units.items())), joints)
 
     def __str__(self) -> str:
-        parts = {"coordinates": self.coordinates, "contacts": self.contacts}
+        parts = {"coordinates": self.coordinates, "contacts": self.contacts, "joints": self.joints}
         units = [f"{name} in {unit}" if name else unit for name, unit in self.units]
         found = [f"{kind} {', '.join(names)}" for kind, names in parts.items() if names]
         return "; ".join([*found, *([f"units {', '.join(units)}"] if units else [])])
@@ -83,30 +90,39 @@ class Labels:
         """Constraint a in a message: its number and its name."""
         return f"constraint {a} ({self.contacts[a]!r})" if self.contacts else f"constraint {a}"
 
+    def joint(self, a: int) -> str:
+        """Joint equation a in a message: where it stands and its name."""
+        return f"joints(t0, q0, args)[{a}]" + (f" ({self.joints[a]!r})" if self.joints else "")
+
     def names(self, quantity: str) -> tuple[str, ...] | None:
         """Names of the components of a quantity, if given."""
+        if quantity in OF_JOINTS:
+            return self.joints
         return self.coordinates if quantity in OF_COORDINATES else self.contacts
 
     def unit(self, quantity: str, i: int | None = None) -> str:
         """Unit of component i of a quantity, or of all its components; "" if unknown."""
         names, units = self.names(quantity), dict(self.units)
         chosen = names or ("",) if i is None else ((names[i],) if names else ("",))
-        found = dict.fromkeys(units.get(name, units.get("", "")) for name in chosen)
+        # equations of joints may be in units of their own, such as those of squares
+        others = "" if quantity in OF_JOINTS else units.get("", "")
+        found = dict.fromkeys(units.get(name, others) if name else others for name in chosen)
         if "" in found:
             return ""
         form = QUANTITIES[quantity][1]
-        made = [IMPULSES.get(u, form.format(u)) if form.startswith("J s") else form.format(u) for u in found]
+        made = [NAMED_UNITS.get((form, u), form.format(u)) for u in found]
         return ", ".join(dict.fromkeys(made))
 
     def axis(self, text: str, quantity: str, i: int | None = None) -> str:
         """The label of an axis: a text, and the unit in brackets."""
         return f"{text}{'' if text.endswith(chr(10)) else ' '}[{self.unit(quantity, i) or QUANTITIES[quantity][0]}]"
 
-    def check(self, d: int, m: int) -> None:
-        """Raises ValueError unless there are d coordinate names and m constraint names, where given."""
+    def check(self, d: int, m: int, j: int) -> None:
+        """Raises ValueError unless there are d coordinate names, m constraint names and j names of joint equations, where given."""
         for argument, names, count, what in (
             ("coordinates", self.coordinates, d, "coordinates, as q0 has"),
             ("contacts", self.contacts, m, "constraints, as constraints(t, q, args) returns"),
+            ("joint_names", self.joints, j, "joint equations, as joints(t, q, args) returns"),
         ):
             if names is not None and len(names) != count:
                 raise ValueError(f"{argument} names {len(names)}: {', '.join(names)}; there are {count} {what}")

@@ -28,7 +28,7 @@ Equations = Callable[[Any, Array, Any], Array]
 Surfaces = Callable[[Any, Array, Array, Any], Array]
 Reset = Callable[[Any, Array, Array, int, Any], Any]
 Slips = Callable[[Any, Array, Array, Any], Array]
-NAMING = ("coordinates", "contacts", "units")
+NAMING = ("coordinates", "contacts", "units", "joint_names")
 FIELDS = (
     "force",
     "constraints",
@@ -78,10 +78,11 @@ class Problem:
         energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
         coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``, for
             messages, tables and pictures.
-        units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``. Times are in s.
+        units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``, of joints too. Times are in s.
             Nothing is converted.
         joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. Start motions on
             them, see `assemble`. Rows that follow from others do no harm.
+        joint_names: names of the joint equations (j).
         switches: ``switches(t, q, v, args) -> (k,)``, surfaces s = 0 across which the force jumps or is not smooth, or the state is
             reset. `EventDriven` locates them. It finds comparisons, signs and the like in force and mass by itself: state what it
             cannot see, as the inside of a `lax.while_loop` or a callback.
@@ -136,6 +137,7 @@ class Problem:
         coordinates: Sequence[str] | None = None,
         contacts: Sequence[str] | None = None,
         units: str | Mapping[str, str] | None = None,
+        joint_names: Sequence[str] | None = None,
         joints: Equations | None = None,
         switches: Surfaces | None = None,
         reset: Reset | None = None,
@@ -156,7 +158,7 @@ class Problem:
             )
         _check_switches(switches, reset)
         _check_friction(slip, friction, constraints)
-        labels = Labels.of(coordinates, contacts, units)
+        labels = Labels.of(coordinates, contacts, units, joint_names)
         self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, slip, friction)
 
     def _set(self, *values: Any) -> None:
@@ -193,6 +195,11 @@ class Problem:
     def contacts(self) -> tuple[str, ...] | None:
         """Names of the constraints."""
         return self.naming.contacts
+
+    @property
+    def joint_names(self) -> tuple[str, ...] | None:
+        """Names of the joint equations."""
+        return self.naming.joints
 
     @property
     def units(self) -> str | dict[str, str] | None:
@@ -331,7 +338,7 @@ class Problem:
 
         The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
         terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
-        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units; joints, switches, reset, slip and friction.
+        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip and friction.
         """
 
         recorded_lagrangian = replay_jaxpr(lagrangian)
@@ -413,7 +420,7 @@ class Problem:
     ) -> Problem:
         """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
 
-        ``naming``: coordinates, contacts, units; joints, switches, reset, slip and friction.
+        ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip and friction.
         """
 
         given = mass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jax import Array
@@ -19,7 +19,10 @@ class Part:
 
     Attributes:
         a, b: names of the bodies.
+        equations: what tells each of its joint equations from the others, and its unit.
     """
+
+    equations: ClassVar[Sequence[tuple[str, str]]] = ()
 
     a: str
     b: str = GROUND
@@ -57,6 +60,11 @@ class Part:
         """Names of its gaps, and their units."""
         return []
 
+    @property
+    def joint_names(self) -> list[tuple[str, str]]:
+        """Names of its joint equations, and their units."""
+        return [(f"{type(self).__name__.lower()} {self.a}-{self.b}{part}", unit) for part, unit in self.equations]
+
     def _apart(self, pose: Pose) -> Array:
         first, last = self.ends  # type: ignore[attr-defined]
         return pose.point(self.a, first) - pose.point(self.b, last)
@@ -69,6 +77,7 @@ class Part:
 class Pin(Part):
     """A hinge: the bodies share the point ``at``."""
 
+    equations = (" x", "m"), (" y", "m")
     at: Point
 
     def joints(self, pose: Pose, t: Any, args: Any) -> list:
@@ -80,6 +89,7 @@ class Pin(Part):
 class Slot(Part):
     """A pin in a slot: the point ``at`` of body a stays on the line through it, ``along`` a direction, in body b."""
 
+    equations: ClassVar[Sequence[tuple[str, str]]] = (("", "m"),)
     at: Point
     along: Point
 
@@ -96,6 +106,8 @@ class Slot(Part):
 class Slider(Slot):
     """A guide: as a `Slot`, and body a does not turn against b."""
 
+    equations = (" across", "m"), (" angle", "rad")
+
     def joints(self, pose: Pose, t: Any, args: Any) -> list:
         return [*super().joints(pose, t, args), self._turn(pose)]
 
@@ -104,6 +116,7 @@ class Slider(Slot):
 class Rod(Part):
     """A rod without mass: the ``ends``, one point of each body, keep their distance."""
 
+    equations = (("", "m"),)
     ends: tuple[Point, Point]
 
     def __post_init__(self) -> None:
@@ -120,6 +133,7 @@ class Rod(Part):
 class Drive(Part):
     """A motor of given motion: body a has turned against b by ``angle(t, args)`` [rad], 0 at the start."""
 
+    equations = (("", "rad"),)
     angle: Callable[[Any, Any], Any]
 
     def joints(self, pose: Pose, t: Any, args: Any) -> list:

@@ -70,29 +70,32 @@ class System:
         return Pose({name: (i, body.centre) for i, (name, body) in enumerate(self.bodies)}, q)
 
     def problem(self, restitution: Any = 0.0) -> Problem:
-        """The `Problem`, with names of coordinates and contacts; its functions are the same for equal systems."""
+        """The `Problem`, with names of coordinates, contacts and joint equations; its functions are the same for equal systems."""
         same = _first_equal(self)
-        known = [name for part in self.parts for name in part.gap_names]
+        gaps, joints = (
+            [x for part in self.parts for x in getattr(part, kind)] for kind in ("gap_names", "joint_names")
+        )
         # of several of one name each has a number
-        names = [name for name, _ in known]
+        names = [name for name, _ in gaps + joints]
         numbered = [f"{x} {names[:i].count(x) + 1}" if names.count(x) > 1 else x for i, x in enumerate(names)]
         coordinates = [f"{name}.{x}" for name, _ in self.bodies for x in ("x", "y", "angle")]
         units = {x: "rad" if x.endswith(".angle") else "m" for x in coordinates}
-        units |= dict(zip(numbered, (unit for _, unit in known), strict=True))
+        units |= dict(zip(numbered, (unit for _, unit in gaps + joints), strict=True))
         return Problem(
             same.force,
-            same.gaps if known else None,
+            same.gaps if gaps else None,
             same.mass,
             restitution,
             same.energy,
             coordinates=coordinates,
-            contacts=numbered or None,
+            contacts=numbered[: len(gaps)] or None,
+            joint_names=numbered[len(gaps) :] or None,
             units=units,
-            joints=same.joints if self._is_jointed() else None,
+            joints=same.joints if joints else None,
         )
 
     def _is_jointed(self) -> bool:
-        return any(type(part).joints is not Part.joints for part in self.parts)
+        return any(part.joint_names for part in self.parts)
 
     @property
     def q0(self) -> np.ndarray:

@@ -27,7 +27,7 @@ def draw_motion(
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     gaps: Callable[..., Any] | None = None,
 ) -> tuple[np.ndarray, str]:
-    """Draws one motion over time: positions, velocities, accumulated impulses, and energy if the solution has it.
+    """Draws one motion over time: positions, velocities, accumulated impulses, forces of joints, and energy if the solution has it.
 
     Impacts are grey lines. A motion that failed is drawn until it blows up. Energies of rows in the middle of an impact are left
     out: the velocity of a step that contains part of an impact is neither the one before it nor the one after it.
@@ -40,7 +40,8 @@ def draw_motion(
     t, q, v, impulse = _sound(solution)
     rows, failed_at = slice(len(t)), float(solution.failed_at)
     given = {"gap": gaps is not None, "impulse": impulse.shape[1] > 0, "energy": solution.energy is not None}
-    panels = [name for name in ("position", "gap", "velocity", "impulse", "energy") if given.get(name, True)]
+    given["joints"] = solution.joint_force is not None
+    panels = [name for name in ("position", "gap", "velocity", "impulse", "joints", "energy") if given.get(name, True)]
     figure = new_figure(8.0, 0.7 + 1.9 * len(panels))
     axes = dict(zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True))
     impacts, within = _impacts(t, impulse, solution.timing)
@@ -62,6 +63,17 @@ def draw_motion(
     if "impulse" in axes:
         _curves(axes["impulse"], t, impulse, _largest(impulse[-1]), "Λ", "constraints", labels.contacts)
         axes["impulse"].set_ylabel(labels.axis("accumulated\nimpulse Λ", "impulse"))
+    if "joints" in axes:
+        force = np.array(solution.joint_force)[: len(t) - 1]
+        struck = runs(impulse[None], solution.timing).struck[0]
+        force[struck] = np.nan
+        largest = np.nanmax(np.abs(force), axis=0, initial=0.0)
+        # a value holds between two rows
+        force = np.concatenate([force[:1], force])
+        _curves(
+            axes["joints"], t, force, _largest(largest), "λ", "joint equations", labels.joints, drawstyle="steps-pre"
+        )
+        axes["joints"].set_ylabel(labels.axis("force of\njoints λ ", "joint_force"))
     if "energy" in axes:
         energy, label = np.asarray(solution.energy)[rows][~within], "energy\n[J]"
         size = np.max(np.abs(energy))

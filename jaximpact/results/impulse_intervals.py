@@ -63,6 +63,15 @@ class Runs(Result):
             found[lane, (first + np.arange(1, length)) % steps] = True
         return found
 
+    @property
+    def struck(self) -> np.ndarray:
+        """Mask (B, k - 1) of steps within an impact, those at the beginning of lasting contact included."""
+        found = np.zeros(self.active.shape[:2], bool)
+        of_impacts = (self.lane, self.first, np.where(self.lasting, REBOUND, self.length))
+        for lane, first, length in zip(*(x[self.impact] for x in of_impacts), strict=True):
+            found[lane, (first + np.arange(length)) % self.active.shape[1]] = True
+        return found
+
 
 def runs(impulse: np.ndarray, timing: Timing | None = None, *, periodic: bool = False) -> Runs:
     """Finds the runs of steps with an impulse.

@@ -206,6 +206,17 @@ class Solution(Drawable):
             return analysis().recomputed(problem, self, t, **options)
         return interpolation.at(self, t)
 
+    @property
+    def joint_force(self) -> Array | None:
+        """With joints, the mean force of each of their equations between rows, (..., k - 1, j) [J / unit of the equation]; else None.
+
+        Between two rows with an impact it has the impact's impulse too.
+        """
+        if self.joint_impulse is None:
+            return None
+        gained = self.joint_impulse[..., 1:, :] - self.joint_impulse[..., :-1, :]
+        return gained / (self.t[..., 1:] - self.t[..., :-1])[..., None]
+
     def impacts(self, problem: Any, **options: Any) -> Any:
         """Times, velocities and impulses of all impacts: `jaximpact.analysis.impacts` of this solution, with the same options (args included)."""
         return analysis().impacts(problem, self, **options)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from ..jaxtools.optional_packages import import_optional
-from ..mechanics.labels import OF_COORDINATES, QUANTITIES, UNNAMED
+from ..mechanics.labels import OF_COORDINATES, OF_JOINTS, QUANTITIES, UNNAMED, Labels
 from ..mechanics.status import Status
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
     coordinates: dict[str, Any] = {}
     if common:
         coordinates["time"] = ("time", times[0], {"long_name": "time", "units": SECOND})
-    for dimension, names in (("coordinate", solution.naming.coordinates), ("constraint", solution.naming.contacts)):
+    for dimension, names in dimension_names(solution.naming).items():
         if names:
             coordinates[dimension] = (dimension, list(names))
     about = {"title": "a motion" if rank == 0 else "motions"}
@@ -139,18 +139,28 @@ def named_dataset(result: Result, any_result: bool = False) -> xarray.Dataset:
             if value is None:
                 continue
             array, quantity = np.asarray(value), full.removeprefix(f"{name}_") if full != name else name
-            rest, last = array.ndim - len(dims), "coordinate" if quantity in OF_COORDINATES else "constraint"
+            rest, last = array.ndim - len(dims), dimension_of(quantity)
             more = (last,) if rest == 1 and quantity in QUANTITIES else tuple(f"{full}_{i}" for i in range(rest))
             unit = naming.unit(quantity) if quantity in QUANTITIES else ""
             variables[full] = (dims + more, array, {"units": unit} if unit else {})
     used = {dim for dims, *_ in variables.values() for dim in dims}
-    for dimension, names in (("coordinate", naming.coordinates), ("constraint", naming.contacts)):
+    for dimension, names in dimension_names(naming).items():
         if names and dimension in used:
             variables[dimension] = ((dimension,), list(names))
     about: dict[str, Any] = {"title": type(result).__name__}
     about |= {name: x for name, x in vars(result).items() if isinstance(x, str | int | float) and name not in variables}
     about |= {f"made_with_{k}": x for k, x in result.provenance.items()}
     return xarray.Dataset(variables, None, about)
+
+
+def dimension_of(quantity: str) -> str:
+    """Name of the dimension of a quantity's components."""
+    return "coordinate" if quantity in OF_COORDINATES else "joint" if quantity in OF_JOINTS else "constraint"
+
+
+def dimension_names(naming: Labels) -> dict[str, tuple[str, ...] | None]:
+    """Names along each dimension of components, if given."""
+    return {dimension_of(quantity): naming.names(quantity) for quantity in ("q", "impulse", "joint_impulse")}
 
 
 def to_table(solution: Solution) -> pandas.DataFrame:

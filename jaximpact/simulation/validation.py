@@ -85,7 +85,7 @@ def check_functions(problem: Problem, scheme: Scheme, q0: Array, v0: Array, t0: 
         shape = shape_of("energy(t, q, v, args)", problem.energy, t, q0, v0, args)
         if shape != ():
             raise ValueError(f"energy(t, q, v, args) must return a scalar, got shape {shape}")
-    problem.naming.check(d, m)
+    problem.naming.check(d, m, problem.joint_count(np.zeros((), q0.dtype), q0, args))
     scheme.check(problem, e, m)
     if jnp.ndim(e) > 1 or (jnp.ndim(e) == 1 and jnp.shape(e) != (m,)):
         raise ValueError(f"restitution must be one number or have shape ({m},), got shape {jnp.shape(e)}")
@@ -451,7 +451,7 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
         report.friction.judge(report.naming, which)
     if report.restitution is not None:
         report.restitution.judge(report.gap_velocity, which)
-    remark = None if report.joints is None else judge_joints(report.joints, which)
+    remark = None if report.joints is None else judge_joints(report.joints, report.naming, which)
     if report.gap.size == 0:
         return remark
     if report.bodies is not None:
@@ -475,7 +475,7 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
     return remark
 
 
-def judge_joints(joints: JointReport, which: Callable[[int], str]) -> str | None:
+def judge_joints(joints: JointReport, naming: Labels, which: Callable[[int], str]) -> str | None:
     """Raises for joints that do not hold at the starts of lanes, or contradict each other; returns a remark on velocities that are projected."""
 
     def first(mask: Any) -> tuple[int, int]:
@@ -487,19 +487,19 @@ def judge_joints(joints: JointReport, which: Callable[[int], str]) -> str | None
     if wrong.any():
         i, a = first(wrong)
         raise ValueError(
-            f"q0{which(i)} does not satisfy the joints: joints(t0, q0, args)[{a}] is {value[i, a]:.6g} in place of 0; start from the nearest "
+            f"q0{which(i)} does not satisfy the joints: {naming.joint(a)} is {value[i, a]:.6g} in place of 0; start from the nearest "
             "position that does, q0, v0 = jaximpact.assemble(problem, q0, v0)"
         )
     if stuck.any():
         i, a = first(stuck)
         raise ValueError(
-            f"joints contradict each other at q0{which(i)}: no velocity keeps them all, row {a} of joints(t, q, args) among them; leave out what "
+            f"joints contradict each other at q0{which(i)}: no velocity keeps them all, {naming.joint(a)} among them; leave out what "
             "follows from other rows, and rows beyond the number of coordinates"
         )
     if broken.any():
         i, a = first(broken)
         return (
-            f"v0{which(i)} breaks the joints: joints(t, q, args)[{a}] would change at {velocity[i, a]:.6g}; v0 is projected onto the velocities "
+            f"v0{which(i)} breaks the joints: {naming.joint(a)} would change at {velocity[i, a]:.6g}; v0 is projected onto the velocities "
             "that keep them"
         )
     return None

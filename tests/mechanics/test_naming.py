@@ -1,4 +1,4 @@
-"""Names and units of coordinates and contacts: where they show, what is refused, and that they cost nothing."""
+"""Names and units of coordinates, contacts and joints: where they show, what is refused, and that they cost nothing."""
 
 import jax
 import jax.numpy as jnp
@@ -50,6 +50,30 @@ def test_names_go_into_tables(motion, batch):
     derivative = ji.sensitivities(NAMED, [0.5, 1.0], [1.5, 0.0], wrt="q0", **OPTIONS | {"t1": 0.2})
     table = derivative.to_pandas().set_index(["output", "input"])["derivative"]
     assert table["q[x]", "q0[x]"] == 1 and table["q[x]", "q0[height]"] == 0
+
+
+def test_joints_have_names_in_tables_pictures_and_messages(tmp_path):
+    """A pendulum let go at 1 rad: its rod pulls by v^2 + g cos(angle)."""
+    names = {"coordinates": ("x", "y"), "joint_names": ("rod",), "units": {"x": "m", "y": "m", "rod": "m"}}
+    rod = ji.Problem(
+        lambda t, q, v, args: jnp.array([0.0, -9.81]),
+        joints=lambda t, q, args: (jnp.sqrt(q @ q) - 1)[None],
+        **names,
+    )
+    q0 = [np.sin(1.0), -np.cos(1.0)]
+    found = ji.solve(rod, q0, [0.0, 0.0], t1=0.5, h=1e-3, scheme=ji.MoreauJean())
+    assert "joint_impulse[rod]" in found.to_pandas()
+    data = found.to_xarray().joint_impulse
+    assert data.attrs["units"] == "N s" and list(data.joint.values) == ["rod"]
+    pull = np.sum(np.asarray(found.v) ** 2, axis=1) - 9.81 * found.q[:, 1]
+    # the mean of a step, of second order: g^2 h^2
+    np.testing.assert_allclose(-found.joint_force[:, 0], (pull[1:] + pull[:-1]) / 2, atol=1e-4)
+    assert [ax.get_ylabel().split("[")[1] for ax in ji.plots.draw(found)] == ["m]", "m/s]", "N]"]
+    assert ji.load(found.save(tmp_path / "motion.npz")).naming == rod.naming
+    with pytest.raises(ValueError, match=r"\[0\] \('rod'\) is 0.1 in place of 0"):
+        ji.solve(rod, np.multiply(1.1, q0), [0.0, 0.0], t1=0.5, h=1e-3)
+    with pytest.raises(ValueError, match="joint_names names 2: a, b; there are 1 joint equations"):
+        ji.solve(rod.replace(joint_names=("a", "b"), units="m"), q0, [0.0, 0.0], t1=0.5, h=1e-3)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".nc", ".zarr"])
@@ -134,7 +158,7 @@ def test_names_go_into_messages():
         ({"coordinates": ("x", "x")}, ValueError, "'x' is the name of two of them"),
         ({"coordinates": ("x", "y"), "contacts": ("x",)}, ValueError, "'x' is the name of two of them"),
         ({"units": 3}, TypeError, "units must be a text such as 'm', or a dict"),
-        ({"units": {"x": "m"}}, ValueError, "units: 'x' is the name of no coordinate or contact; give them names"),
+        ({"units": {"x": "m"}}, ValueError, "units: 'x' is the name of no coordinate, contact or joint; give them names"),
         ({"coordinates": ("x", "y"), "units": {"z": "m"}}, ValueError, "'z' is the name of no .* the names are x, y"),
     ],
 )

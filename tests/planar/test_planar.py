@@ -93,6 +93,8 @@ def test_joints_are_zero_where_they_hold():
     ]
     system = planar.System(FREE, parts)
     np.testing.assert_allclose(system.joints(0.0, system.q0, None), np.zeros(7), atol=1e-15)
+    first, *_, last = names = system.problem().joint_names
+    assert len(names) == 7 and (first, last) == ("pin one-two x", "drive two-ground")
     # all moved and turned together: those between bodies hold; the slot by the distance from its line, the drive by the angle
     c, s = np.cos(0.6), np.sin(0.6)
     q = np.concatenate([[c * x - s * y + 1, s * x + c * y, 0.6] for x, y in ((0.3, 0.1), (1.0, 0.5))])
