@@ -73,6 +73,18 @@ def no_force(t, q, v, args):
     return jnp.zeros_like(q)
 
 
+def weight(t, q, v, args):
+    return jnp.array([0.0, -9.81])
+
+
+def height(t, q, args):
+    return q[1:]
+
+
+def along_floor(t, q, v, args):
+    return v[:1]
+
+
 def two_walls(t, q, args):
     return jnp.array([q[0], 1 - q[0]])
 
@@ -83,6 +95,7 @@ free = ji.Problem(gravity)
 spring = ji.Problem(pull)
 fragile = ji.Problem(until_limit, above_floor)
 moody = ji.Problem(moody_force, moody_floor)
+rough_block = ji.Problem(weight, height, slip=along_floor, friction=0.3)
 ARGS = {"gravity": 9.81, "floor": 0.0}
 
 

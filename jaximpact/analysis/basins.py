@@ -192,7 +192,7 @@ def basins(
         raise ValueError("every start of the grid violates a constraint: choose x, y, q0 with some gaps >= 0")
     found = section(
         surface, direction, problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
-        progress=progress, **(options | {"e": one.lanes.motion.e}),
+        progress=progress, **(options | {"e": one.lanes.motion.e, "friction": one.lanes.motion.friction}),
     )  # fmt: skip
     own, attractors = recognise(found, tolerance=tolerance, radius=radius)
     labels = np.full(x.size * y.size, FORBIDDEN)

@@ -154,7 +154,7 @@ def bifurcation(
             being one of the quantities that it varies. Without ``steps`` or ``scheme=EventDriven()`` nothing is computed: the states are those of the rows that the study
             saved, which must hold one at every t = (phase + k) period of the last ``cycles`` periods (or of those behind ``skip``).
         q0, v0: one start (d,), or several (S, d).
-        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution.
+        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, or "friction".
         values: of the parameter (P,).
         period: forcing period [s], a number or a function of args; with a surface about the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
@@ -322,13 +322,15 @@ def two_parameter_map(
 
 def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptions:
     """Returns the options with some parameters replaced: by one value, or by one value per lane."""
-    args, e = options["args"], options["e"]
+    args = options["args"]
+    of_contacts: Any = {}
     leaves = named_leaves(args)
     axes: dict[tuple[str, ...], int | None] = dict.fromkeys(leaves)
     for path, value in values.items():
         name, path = ".".join(map(str, path)), tuple(map(str, path))
-        if path == ("e",):
-            e = value[:, None] if np.ndim(value) else value  # a number for each lane, however many contacts there are
+        if path in (("e",), ("friction",)):
+            # a number for each lane, however many contacts there are
+            of_contacts[path[0]] = value[:, None] if np.ndim(value) else value
         elif path in leaves:
             if np.ndim(leaves[path]) != 0:
                 raise ValueError(f"parameter {name} must be one number of args, got {leaves[path]!r}")
@@ -337,7 +339,7 @@ def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptio
             raise ValueError(f"parameter {name} must be one number of args, and it has parts")
         else:
             raise KeyError(
-                f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use 'e'"
+                f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use 'e' or 'friction'"
             )
     args, axes = with_leaves(args, leaves.values()), with_leaves(args, axes.values())
-    return {**options, "args": args, "args_axes": axes, "e": e}
+    return {**options, "args": args, "args_axes": axes, **of_contacts}

@@ -42,7 +42,7 @@ from .checks import number_of, positive_time
 from .continuation import EASY, LONGEST, SHORTEST, TURN, check_bounds, value_of
 from .default_scheme import ORBIT, ROWS, choose_scheme
 from .options import MotionOptions, with_options
-from .orbit_family import CORRECTIONS, RESTITUTION
+from .orbit_family import CORRECTIONS, OF_CONTACTS
 from .stroboscopic_map import blocks, damped_newton, eigenvalues
 
 KINDS = ("fold", "period doubling", "grazing")
@@ -122,7 +122,7 @@ def continue_curve(
         problem, period, t0, cycles, steps, scheme, projection, e: as in `periodic_orbit`.
         q0, v0: guess of the state at t0 (d,), for the parameters' values in args (and e).
         kind: "fold", "period doubling" or "grazing".
-        parameters: two, each a key of args whose value is one number, or "e", the restitution.
+        parameters: two, each a key of args whose value is one number, or "e", the restitution, or "friction".
         bounds: intervals of the two in which to stay.
         contact: which constraint is touched at a grazing.
         direction: 1 to start towards larger values of the second parameter, -1 towards smaller ones.
@@ -137,7 +137,7 @@ def continue_curve(
         ValueError, TypeError: as `periodic_orbit`, or a parameter is none. RuntimeError: there is no such point near the start.
     """
     options, steps = choose_scheme(problem, options, steps, ORBIT)
-    args, e = options["args"], options["e"]
+    args = options["args"]
     check_choice("kind", kind, KINDS)
     if problem.joints is not None:
         raise ValueError(
@@ -153,7 +153,7 @@ def continue_curve(
             raise ValueError(f"{name} must be two, one for each parameter, got {pair!r}")
     if parameters[0] == parameters[1]:
         raise ValueError(f"parameters must differ, got {parameters!r}")
-    values = np.array([value_of(name, problem, args, e) for name in parameters])
+    values = np.array([value_of(name, problem, options) for name in parameters])
     low, high = np.transpose([check_bounds(pair) for pair in bounds])
     if np.any(values < low) or np.any(values > high):
         raise ValueError(f"bounds: {bounds!r} do not contain the parameters' values {values.tolist()}")
@@ -166,8 +166,9 @@ def continue_curve(
         raise ValueError(f"tol must be positive, got {tol!r}")
     q, v = (np.asarray(x, np.float64) for x in canonical_state(q0, v0))
     methods = {"scheme": options["scheme"], "projection": options["projection"], "steps": steps * cycles}
-    e = np.asarray(e)[None] if np.ndim(e) == 1 else e
-    system = ForcedSystem(problem, tuple(parameters), low, high - low, period, t0, cycles, args, e, methods)
+    own: dict[str, Any] = {name: options[name] for name in OF_CONTACTS}  # type: ignore[literal-required]
+    own = {name: np.asarray(x)[None] if np.ndim(x) == 1 else x for name, x in own.items()}
+    system = ForcedSystem(problem, tuple(parameters), low, high - low, period, t0, cycles, args, own, methods)
     equations: Equations
     if kind == "grazing":
         m = problem.count(0.0, jnp.asarray(q), args)
@@ -180,11 +181,11 @@ def continue_curve(
 
 
 class Numbers(NamedTuple):
-    """Parameters of B motions: args with lane axes, restitution (B, 1) or as it was given, periods of the orbit (B,)."""
+    """Parameters of B motions: args with lane axes, restitution and friction (B, 1) or as they were given, periods of the orbit (B,)."""
 
     args: Any
     args_axes: Any
-    e: Any
+    of_contacts: dict[str, Any]
     period: np.ndarray
 
     @property
@@ -207,7 +208,7 @@ class ForcedSystem:
     t0: Any
     cycles: int
     args: Any
-    e: Any
+    of_contacts: dict[str, Any]
     methods: dict[str, Any]
 
     def values(self, z: np.ndarray) -> np.ndarray:
@@ -217,12 +218,13 @@ class ForcedSystem:
     def numbers(self, values: np.ndarray) -> Numbers:
         """All numbers at parameters (B, 2)."""
         own = dict(zip(self.names, values.T, strict=True))
-        # restitution has none beyond its bounds, across which differences would be
-        e = np.clip(own.pop(RESTITUTION), 0, 1)[:, None] if RESTITUTION in own else self.e
+        # restitution and friction have none beyond their bounds, across which differences would be
+        most = {"e": 1.0, "friction": np.inf}
+        varied = {name: np.clip(own.pop(name), 0, top)[:, None] for name, top in most.items() if name in own}
         args = self.args if not own else self.args | own
         axes = {key: 0 if key in own else None for key in args} if own else None
         period = self.cycles * positive_time("period", self.period, args, axes)
-        return Numbers(args, axes, e, np.broadcast_to(period, (len(values),)))
+        return Numbers(args, axes, self.of_contacts | varied, np.broadcast_to(period, (len(values),)))
 
     def begin(self, numbers: Numbers) -> np.ndarray:
         """Times of the section (B,)."""
@@ -294,7 +296,7 @@ class Singular(Equations):
         with without_remarks():
             found = sensitivities(
                 self.system.problem, q, v, t0=begin, t1=begin + numbers.period, args=numbers.args, args_axes=numbers.args_axes,
-                e=numbers.e, progress=False, **self.system.methods,
+                progress=False, **numbers.of_contacts, **self.system.methods,
             )  # fmt: skip
         return np.concatenate([found.value["q"], found.value["v"]], axis=1), blocks(found.jacobian), found.status
 
@@ -344,10 +346,10 @@ class Touching(Equations):
         begin = self.system.begin(numbers)[0]
         args = numbers.first
         options = self.system.methods | {"steps": max(ROWS, self.system.methods["steps"])}
-        e = numbers.e[0] if np.ndim(numbers.e) == 2 else numbers.e
+        own = {name: x[0] if np.ndim(x) == 2 else x for name, x in numbers.of_contacts.items()}
         with without_remarks():
             rows = solve(
-                self.system.problem, q, v, t0=begin, t1=begin + self.length, args=args, e=e, sensitivity="none", **options
+                self.system.problem, q, v, t0=begin, t1=begin + self.length, args=args, sensitivity="none", **own, **options
             )  # fmt: skip
         look = jax.vmap(partial(_gap_and_rate, self.system.problem), in_axes=(0, 0, 0, None))
         gap, rate = (np.asarray(x)[:, self.contact] for x in look(rows.t, rows.q, rows.v, args))
@@ -368,7 +370,7 @@ class Touching(Equations):
             with without_remarks():
                 found = ensemble(
                     self.lifted, end[:, : self.d], end[:, self.d :], t0=t0, t1=t1, args={"own": numbers.args, "lift": lift},
-                    args_axes={"own": numbers.args_axes, "lift": None}, e=numbers.e, progress=False, **self.system.methods,
+                    args_axes={"own": numbers.args_axes, "lift": None}, progress=False, **numbers.of_contacts, **self.system.methods,
                 )  # fmt: skip
             end = np.where(sound[:, None], np.concatenate([found.q[:, -1], found.v[:, -1]], axis=1), np.nan)
             status |= found.status
@@ -393,6 +395,7 @@ def _gap_and_rate(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> 
 def _with_lift(problem: Problem) -> Problem:
     """The problem with args {"own", "lift"}, by the second of which (m,) its gaps are larger."""
     mass, switches, reset, e = problem.mass, problem.switches, problem.reset, problem.restitution
+    slip, friction = problem.slip, problem.friction
     return Problem(
         lambda t, q, v, args: problem.force(t, q, v, args["own"]),
         lambda t, q, args: problem.gaps(t, q, args["own"]) + args["lift"],
@@ -400,6 +403,8 @@ def _with_lift(problem: Problem) -> Problem:
         (lambda w, args: e(w, args["own"])) if callable(e) else e,
         switches=switches and (lambda t, q, v, args: switches(t, q, v, args["own"])),
         reset=reset and (lambda t, q, v, k, args: reset(t, q, v, k, args["own"])),
+        slip=slip and (lambda t, q, v, args: slip(t, q, v, args["own"])),
+        friction=(lambda args: friction(args["own"])) if callable(friction) else friction,
     )
 
 

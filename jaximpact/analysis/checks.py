@@ -67,8 +67,8 @@ def one_lane(args: Any, args_axes: Any, lane: int = 0) -> Any:
     return jax.tree.map(lambda axis, x: x if axis < 0 else x[lane], full_axes(args, args_axes), args)
 
 
-def one_restitution(e: Any) -> Any:
-    """Restitution of the first lane, a number or (m,), from e of shape (B, 1), (B, m) or (1, m)."""
+def of_one_lane(e: Any) -> Any:
+    """Restitution or friction of the first lane, a number or (m,), from shape (B, 1), (B, m) or (1, m)."""
     row = np.asarray(e)[0] if np.ndim(e) == 2 else e
     return row[0] if np.shape(row) == (1,) else row
 
@@ -205,6 +205,7 @@ STATED = (
     "args",
     "args_axes",
     "e",
+    "friction",
     "scheme",
     "projection",
 )  # what a study knows of what an analysis asks
@@ -225,10 +226,10 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
             index = options.pop("lane")
             known = study.arguments([study.number(index)])
             found = {"args": one_lane(known["args"], known["args_axes"]), "solution": study.lane(index, save="all")}
-            found["e"] = one_restitution(known["e"])
+            found |= {name: of_one_lane(known[name]) for name in ("e", "friction") if name in names}
         else:
             known = study.arguments()
-            wanted = STATED if "solution" not in names else ("args", "args_axes", "e")
+            wanted = STATED if "solution" not in names else ("args", "args_axes", "e", "friction")
             found = {name: known[name] for name in wanted if name in names}
             if "solution" in names:
                 found["solution"] = study.solution()

@@ -31,12 +31,13 @@ from ..jaxtools.argument_checks import check_counts, is_whole, real_number
 from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..results import Arrays, Drawable, Result, with_names
+from ..simulation.arguments import STATED
 from ..simulation.validation import check_problem
 from .checks import StudyLike, of_a_study
 from .default_scheme import ORBIT, choose_scheme
 from .from_study import branch_arguments
 from .options import MotionOptions, with_options
-from .orbit_family import RESTITUTION, Family, Point
+from .orbit_family import OF_CONTACTS, Family, Point
 from .orbits import periodic_orbit
 from .stroboscopic_map import eigenvalues, lost_derivatives
 
@@ -155,8 +156,8 @@ def continue_orbit(
     Args:
         problem, e, scheme, projection, tol: as in `periodic_orbit`.
         q0, v0: guess of the orbit's state at t0 (d,), for the parameter's value in args (or e).
-        parameter: a key of args whose value is one number, or "e", the restitution.
-        bounds: interval of the parameter in which to stay; with "e" within [0, 1].
+        parameter: a key of args whose value is one number, or "e", the restitution, or "friction".
+        bounds: interval of the parameter in which to stay; with "e" within [0, 1], with "friction" not below 0.
         period, t0: numbers or functions of args, as in `periodic_orbit`. Inside, the section moves away from impacts;
             states are reported at t0.
         steps, cycles: as in `periodic_orbit`.
@@ -180,10 +181,10 @@ def continue_orbit(
             f"q0 and v0 must have shape (d,), got {np.shape(q0)} and {np.shape(v0)}: a branch has one start"
         )
     low, high = check_bounds(bounds)
-    value = value_of(parameter, problem, options["args"], options["e"])
+    value = value_of(parameter, problem, options)
     if not low <= value <= high:
         raise ValueError(f"bounds: ({low:g}, {high:g}) do not contain the parameter's value {value:g}")
-    if parameter == RESTITUTION and not (low >= 0 and high <= 1):
+    if parameter == "e" and not (low >= 0 and high <= 1):
         raise ValueError(f"bounds: restitution lies in [0, 1], got ({low:g}, {high:g})")
     if not is_whole(direction) or direction not in (1, -1):
         raise ValueError(f"direction must be 1 or -1, got {direction!r}")
@@ -205,15 +206,17 @@ def check_bounds(bounds: Any) -> tuple[float, float]:
     return low, high
 
 
-def value_of(parameter: str, problem: Problem, args: Any, e: Any) -> float:
+def value_of(parameter: str, problem: Problem, options: MotionOptions) -> float:
     """Value of the parameter at the start of the branch."""
-    if parameter == RESTITUTION:
-        value = problem.restitution if e is None else e
+    args = options["args"]
+    if parameter in OF_CONTACTS:
+        own = options[parameter]  # type: ignore[literal-required]
+        value = getattr(problem, STATED[parameter]) if own is None else own
     else:
         known = args if isinstance(args, dict) else {}
         if parameter not in [*known]:
             raise ValueError(
-                f"parameter={parameter!r}: choose one of {[*known, RESTITUTION]}; args must be a dict of them"
+                f"parameter={parameter!r}: choose one of {[*known, *OF_CONTACTS]}; args must be a dict of them"
             )
         value = known[parameter]
     return real_number(f"parameter {parameter!r}", value)

@@ -205,7 +205,18 @@ def convergence(
             f"scheme={type(scheme).__name__}(rtol=..., atol=...)) at several tolerances"
         )
     bands = [next_primes(n, phases) if phases > 1 else [n] for n in counts]
-    run = partial(sweep, problem, q0, v0, t0, t1, projection=projection, args=options["args"], e=options["e"])
+    run = partial(
+        sweep,
+        problem,
+        q0,
+        v0,
+        t0,
+        t1,
+        projection=projection,
+        args=options["args"],
+        e=options["e"],
+        friction=options["friction"],
+    )
     runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
 
     reference, floor = EXACT, dict.fromkeys(MEASURES, 0.0)
@@ -296,11 +307,12 @@ def sweep(
     args: Any,
     e: Any,
     *,
+    friction: Any = None,
     remarks: bool = True,
 ) -> Iterator[Solution]:
     """Yields the motion with every step saved, for each number of steps; one trace serves all."""
     for n in counts:
-        known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme)
+        known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme, friction)
         motion = motion._replace(steps=np.asarray(n, np.int32))
         remark = check_start(known, motion)[1] if remarks and n == counts[0] else None
         if remark:

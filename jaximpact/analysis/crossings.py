@@ -328,14 +328,16 @@ def _located(motions: Forced, window: Solution, found: Crossings, surface: Surfa
     rows = times, positions, velocities
     row = np.array([np.searchsorted(times[i], x, side="right") - 1 for i, x in zip(found.lane, t, strict=True)], int)
     row = np.clip(row, 0, times.shape[1] - 2)
-    e = motions.restitution()
-    e = None if e is None else np.broadcast_to(e, (len(motions), e.shape[1]))[found.lane]
+    own = [
+        None if x is None else np.broadcast_to(x, (len(motions), x.shape[1]))[found.lane]
+        for x in (motions.restitution(), motions.friction())
+    ]
     for side in np.unique(found.direction):
         which = np.flatnonzero(found.direction == side)
         lane = found.lane[which]
         run = run_between(
             motions.problem, motions.scheme, rows, lane, row[which], times[lane, row[which] + 1], args, motions.args_axes,
-            None if e is None else e[which],
+            *[None if x is None else x[which] for x in own],
             until=Until(surface, int(side)), projection=motions.projection,
         )  # fmt: skip
         # one that ends a row before has passed the surface already, to rounding

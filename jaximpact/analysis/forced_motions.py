@@ -20,7 +20,7 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme, Timing
 from ..results import Solution
-from ..simulation.arguments import choose_methods, contacts_of, is_shared, restitution_of_lanes, restitution_of_one
+from ..simulation.arguments import STATED, choose_methods, contacts_of, is_shared, numbers_of_lanes, numbers_of_one
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
@@ -76,6 +76,11 @@ class Forced:
         e = np.asarray(self.problem.restitution if own is None else own, self.lanes.motion.q0.dtype)
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 
+    def friction(self) -> np.ndarray | None:
+        """Friction given in place of the problem's, by lane (B, 1), or by lane and contact (B, m) or (1, m); None for the problem's own."""
+        mu = self.lanes.motion.friction
+        return None if mu is None else mu[:, None] if mu.ndim == 1 else np.atleast_2d(mu)
+
     def some(self, which: np.ndarray) -> Forced:
         """Selects the lanes ``which``."""
         return replace(self, lanes=self.lanes.some(which), period=self.period[which])
@@ -98,7 +103,7 @@ class Forced:
         t0, t1, h = (x.astype(dtype) for x in times)
         return ensemble(
             self.problem, motion.q0, motion.v0, t0=t0, t1=t1, h=h, args=self.args, args_axes=self.args_axes,
-            e=motion.e, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
+            e=motion.e, friction=motion.friction, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
         )  # fmt: skip
 
     def after(self, solution: Solution) -> Forced:
@@ -152,7 +157,7 @@ def gather(
     check_problem(problem)
     phase = share_of_period(phase)
     scheme, projection = choose_methods(options["scheme"], options["projection"])
-    args, args_axes, e = options["args"], options["args_axes"], options["e"]
+    args, args_axes = options["args"], options["args_axes"]
     q0, v0 = (np.asarray(x) for x in canonical_state(q0, v0))
     for name, value in {"q0": q0, "v0": v0}.items():
         if value.ndim not in (1, 2):
@@ -165,9 +170,11 @@ def gather(
     for axis, leaf in zip(jax.tree.leaves(axes), jax.tree.leaves(args), strict=True):
         if axis == 0:
             sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
-    e = _restitution(problem, q0, args, axes, e, scheme, sizes)
-    if not is_shared(e):
-        sizes["e"] = len(e)
+    numbers = {}
+    for name in ("e", "friction"):
+        numbers[name] = of_contacts(name, problem, q0, args, axes, options[name], scheme, sizes)  # type: ignore[literal-required]
+        if not is_shared(numbers[name]):
+            sizes[name] = len(numbers[name])
     if 0 in sizes.values():
         raise ValueError(f"lane axes must hold a lane, got {sizes}")
     if len(set(sizes.values())) > 1:
@@ -175,9 +182,10 @@ def gather(
     count, d = next(iter(sizes.values()), 1), q0.shape[-1]
     q0, v0 = np.broadcast_to(q0, (count, d)), np.broadcast_to(v0, (count, v0.shape[-1]))
     times: Any = dict.fromkeys(("t0", "t1", "h", "steps"))
-    by_lane = None if e is None else -1 if is_shared(e) else 0
-    motion = Motion(q0, v0, e=None if e is None else np.asarray(e, q0.dtype), args=args, **times)
-    lanes = Lanes.of(motion, Motion(0, 0, e=by_lane, args=axes, **times), count)
+    by_lane = {name: None if x is None else -1 if is_shared(x) else 0 for name, x in numbers.items()}
+    numbers = {name: None if x is None else np.asarray(x, q0.dtype) for name, x in numbers.items()}
+    motion = Motion(q0, v0, args=args, **numbers, **times)
+    lanes = Lanes.of(motion, Motion(0, 0, args=axes, **by_lane, **times), count)
     return Forced(problem, scheme, projection, lanes, np.broadcast_to(period, (count,)), phase)
 
 
@@ -190,15 +198,17 @@ def check_restarts(scheme: Scheme) -> None:
         )
 
 
-def _restitution(problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict) -> Any:
-    """Restitution ``e`` as a number, (1, m), (B, 1) or (B, m): read as in `solve` if nothing else has lanes, else as in `ensemble`."""
+def of_contacts(
+    name: str, problem: Problem, q0: np.ndarray, args: Any, axes: Any, e: Any, scheme: Scheme, sizes: dict
+) -> Any:
+    """Restitution ``e`` or friction as a number, (1, m), (B, 1) or (B, m): read as in `solve` if nothing else has lanes, else as in `ensemble`."""
     if e is None:
         return None
-    e = known_numbers("restitution", e).astype(q0.dtype)
+    e = known_numbers(STATED[name], e).astype(q0.dtype)
     if not sizes:
-        e = restitution_of_one(problem, q0, args, e, scheme)
+        e = numbers_of_one(name, problem, q0, args, e, scheme)
     elif np.ndim(e) == 1 and 0 not in sizes.values():
         carried = tuple(None if axis < 0 else 0 for axis in jax.tree.leaves(axes))
-        m = contacts_of(problem, q0, cast_numbers("args", args, q0.dtype), carried, scheme)
-        e = restitution_of_lanes(e, m, next(iter(sizes.values())))
+        m = contacts_of(name, problem, q0, cast_numbers("args", args, q0.dtype), carried, scheme)
+        e = numbers_of_lanes(name, e, m, next(iter(sizes.values())))
     return e[:, None] if np.ndim(e) == 1 else e

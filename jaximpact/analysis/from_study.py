@@ -9,11 +9,11 @@ import numpy as np
 
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.schemes.base import Scheme
-from .checks import StudyLike, one_lane, one_restitution, positive_time, share_of_period
+from .checks import StudyLike, of_one_lane, one_lane, positive_time, share_of_period
 from .crossings import section
 from .sections import Section
 
-METHODS = ("e", "scheme", "projection")
+METHODS = ("e", "friction", "scheme", "projection")
 
 
 def computes_anew(options: dict[str, Any]) -> bool:
@@ -114,8 +114,10 @@ def saved_section(
 
 def map_arguments(study: StudyLike) -> dict[str, Any]:
     """Arguments of `two_parameter_map` from a study over a grid of two parameters."""
-    keys, values = _pair(study, ("e", "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})")
-    paths = tuple(key.path if key.root == "args" else ("e",) for key in keys)
+    keys, values = _pair(
+        study, ("e", "friction", "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})"
+    )
+    paths = tuple(key.path if key.root == "args" else (key.root,) for key in keys)
     if any(key.component is not None for key in keys):
         raise ValueError("study: a map is over parameters of one number each, not over components of one")
     return _first(study) | {"parameters": paths, "values": values}
@@ -153,7 +155,7 @@ def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
     return (
         {"problem": study.problem, "args": one_lane(known["args"], known["args_axes"])}
         | numbers
-        | {"e": one_restitution(known["e"])}
+        | {name: of_one_lane(known[name]) for name in ("e", "friction")}
         | methods
     )
 
@@ -161,7 +163,7 @@ def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
 def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, Any]:
     """Arguments of `continue_orbit` from one lane of a study; if the study varies the parameter, its range gives the bounds."""
     if not isinstance(parameter, str):
-        raise TypeError(f"parameter must be the name of one, 'args.NAME' or 'e', got {parameter!r}")
+        raise TypeError(f"parameter must be the name of one, 'args.NAME', 'e' or 'friction', got {parameter!r}")
     if lane is None:
         raise TypeError(
             "a branch begins at one orbit: say which lane of the study it is near, lane=0 (its start, or q0=... and v0=..., is the guess)"

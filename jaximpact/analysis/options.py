@@ -16,10 +16,11 @@ R = TypeVar("R")
 
 
 class MotionOptions(TypedDict, total=False):
-    """Options of motions, as in `solve`: parameters, restitution, scheme and contact solver; None where they are left out."""
+    """Options of motions, as in `solve`: parameters, restitution, friction, scheme and contact solver; None where they are left out."""
 
     args: Any
     e: Any
+    friction: Any
     scheme: Scheme | None
     projection: ContactSolver | None
 

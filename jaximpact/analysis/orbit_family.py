@@ -16,6 +16,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Timing
 from ..mechanics.status import FAILURES
 from ..results.impulse_intervals import Runs, runs
+from ..simulation.arguments import STATED
 from ..simulation.lanes import Lanes
 from ..simulation.solve import solve
 from .checks import number_of
@@ -25,7 +26,7 @@ from .shooting_equations import Closing, Surface
 from .stroboscopic_map import damped_newton, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
-RESTITUTION = "e"
+OF_CONTACTS = tuple(STATED)  # parameters that are none of args
 ITERATIONS = 30  # for the speed of an impact, where restitution depends on it
 ROWS = 256  # of an orbit from which its contacts are told, where there are no steps
 
@@ -112,7 +113,7 @@ class Family:
 
     def args(self, p: float) -> Any:
         args = self.parameters
-        return args if self.parameter == RESTITUTION else args | {self.parameter: p}
+        return args if self.parameter in OF_CONTACTS else args | {self.parameter: p}
 
     def times(self, z: np.ndarray) -> np.ndarray:
         """Start and end of the orbit at the section."""
@@ -131,15 +132,15 @@ class Family:
         changes: dict[str, Any] = {"q0": y[None, : self.d], "v0": y[None, self.d : 2 * self.d], "t0": begin, "t1": end}
         changes["h"] = np.asarray((end - begin) / self.steps)
         number = np.asarray(self.value(z), self.dtype)
-        if self.parameter == RESTITUTION:
-            changes["e"] = number
+        if self.parameter in OF_CONTACTS:
+            changes[self.parameter] = number
         else:
             changes["args"] = self.lanes.motion.args | {self.parameter: number}
         return self.lanes.replace(**changes)
 
     def can_start(self, z: np.ndarray) -> np.ndarray:
-        # a little beyond the bounds, so that differences across them exist; restitution has none beyond
-        inside = np.ones(len(z), bool) if self.parameter != RESTITUTION else (z[:, -1] >= 0) & (z[:, -1] <= 1)
+        # a little beyond the bounds, so that differences across them exist; restitution and friction have none beyond
+        inside = np.ones(len(z), bool) if self.parameter not in OF_CONTACTS else (z[:, -1] >= 0) & (z[:, -1] <= 1)
         if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
             return np.zeros(len(z), bool)
         lanes = self.at(z[0])
@@ -148,7 +149,7 @@ class Family:
     def evaluate(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scaled residuals (n,) of the equations, their Jacobian (n, n + 1), and the status."""
         lanes = self.at(z)
-        own = "e" if self.parameter == RESTITUTION else "args"
+        own = self.parameter if self.parameter in OF_CONTACTS else "args"
         found = self.closing.evaluate(lanes, self.closing.unknowns(lanes), (own, "t0", "t1"))
         value, matrix, status, jacobian = found
         sound = not int(status[0]) & int(FAILURES)
@@ -157,9 +158,9 @@ class Family:
         def column(pick: Callable[[Any], Any]) -> np.ndarray:
             return np.concatenate([np.asarray(pick(jacobian[name]))[0] for name in ("q", "v")])
 
-        slope = column(lambda part: part["e"] if own == "e" else part["args"][self.parameter])
+        slope = column(lambda part: part["args"][self.parameter] if own == "args" else part[own])
         if self.closing.surface is not None:
-            slope = np.append(slope, 0.0 if own == "e" else self.closing.slope(lanes, self.parameter))
+            slope = np.append(slope, 0.0 if own != "args" else self.closing.slope(lanes, self.parameter))
         else:
             for name, rate in zip(("t0", "t1"), self.rates(self.value(z)), strict=True):
                 slope = slope + rate * column(itemgetter(name))
@@ -177,7 +178,7 @@ class Family:
     def rates(self, p: float) -> np.ndarray:
         """Derivatives of start and end of the orbit with respect to the parameter."""
         given = self.section["t0"], self.section["period"]
-        if self.parameter == RESTITUTION or not any(map(callable, given)):
+        if self.parameter in OF_CONTACTS or not any(map(callable, given)):
             return np.zeros(2)
         begin, length = (self.rate(time, p) for time in given)
         begin, length = (
@@ -228,7 +229,7 @@ class Family:
         program, data = self.program, self.at(z).take(0)
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
-            e=None if callable(program.problem.restitution) else np.asarray(data.e), scheme=program.scheme, projection=program.solver, sensitivity="none",
+            e=None if callable(program.problem.restitution) else np.asarray(data.e), friction=data.friction, scheme=program.scheme, projection=program.solver, sensitivity="none",
         )  # fmt: skip
         gap, diagonal = self.look(motion.t, motion.q, data.args)
         rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]

@@ -25,6 +25,8 @@ from ..simulation.solve import solve
 from .default_scheme import ORBIT
 from .forced_motions import admit
 
+ACCUMULATED = ("impulse", "joint_impulse", "friction_impulse")  # since the start
+
 
 def run_between(
     problem: Problem,
@@ -36,9 +38,10 @@ def run_between(
     args: Any,
     args_axes: Any,
     e: Any,
+    friction: Any = None,
     **options: Any,
 ) -> Solution:
-    """Runs from rows (n,) of the lanes (n,) of a batch, whose ``rows`` are t, q and v, to times t1 (n,); e is (n, m) or None, ``options`` are those of `ensemble`."""
+    """Runs from rows (n,) of the lanes (n,) of a batch, whose ``rows`` are t, q and v, to times t1 (n,); e and friction are (n, m) or None, ``options`` are those of `ensemble`."""
     n = len(lane)
     size = 1 << max(n - 1, 0).bit_length()  # few sizes, few compilations
     some = np.concatenate([np.arange(n), np.zeros(size - n, int)])
@@ -54,7 +57,7 @@ def run_between(
     with without_remarks():
         found = ensemble(
             problem, q, v, t0=t, t1=t1[some], steps=1, args=args,
-            args_axes=jax.tree.map(lambda axis: None if axis < 0 else 0, axes), e=None if e is None else e[some], scheme=scheme, progress=False,
+            args_axes=jax.tree.map(lambda axis: None if axis < 0 else 0, axes), e=None if e is None else e[some], friction=None if friction is None else friction[some], scheme=scheme, progress=False,
             **options,
         )  # fmt: skip
     return jax.tree.map(lambda x: x[:n], found)
@@ -68,6 +71,7 @@ def recomputed(
     args: Any = None,
     args_axes: Any = None,
     e: Any = None,
+    friction: Any = None,
     scheme: Scheme | None = None,
 ) -> Solution:
     """The motion at other times, each run from the row before it: see `Solution.at`."""
@@ -78,8 +82,8 @@ def recomputed(
         raise ValueError(
             f"solution.at(t, problem) goes on from a row, whose state is all that EventDriven and EventCorrected need: this solution is of {made_by}"
         )
-    if is_traced(solution, t, args, e):
-        return _recomputed_one(problem, scheme, solution, t, args, e)
+    if is_traced(solution, t, args, e, friction):
+        return _recomputed_one(problem, scheme, solution, t, args, e, friction)
     times, rows = checked_times(solution, t)
     lead, k = rows.shape[:-1], len(times)
     number = math.prod(lead)  # said, since a problem without constraints has impulses of size 0
@@ -91,16 +95,19 @@ def recomputed(
     # a time that is a row's is that row: what is run in its place is not looked at
     begin = np.where(at_row, 0, np.minimum(row, last - 1))
     end = np.where(at_row, batch.t[lane, 1], times[which])
-    of_lane = None if e is None else _by_lane(e, lanes, batch.impulse.shape[-1], bool(lead))[lane]
-    run = run_between(problem, scheme, (batch.t, batch.q, batch.v), lane, begin, end, args, args_axes, of_lane)
+    of_lane = [
+        None if x is None else _by_lane(x, lanes, batch.impulse.shape[-1], bool(lead))[lane] for x in (e, friction)
+    ]
+    run = run_between(problem, scheme, (batch.t, batch.q, batch.v), lane, begin, end, args, args_axes, *of_lane)
     pick = lambda name: np.where(
         at_row[:, None], getattr(batch, name)[lane, row], np.asarray(getattr(run, name))[:, -1]
     )
     state: dict[str, Any] = {name: pick(name) for name in ("q", "v", "z")}
-    for name in ("impulse", "joint_impulse"):
+    for name in ACCUMULATED:
         if getattr(batch, name) is not None:
             gained = np.asarray(getattr(run, name))[:, -1]
-            state[name] = np.where(at_row[:, None], 0, gained) + getattr(batch, name)[lane, row]
+            before = getattr(batch, name)[lane, row]
+            state[name] = before + np.where(at_row.reshape(-1, *[1] * (before.ndim - 1)), 0, gained)
     state = {name: x.reshape(*lead, k, *x.shape[1:]) for name, x in state.items()}
     status = np.bitwise_or.reduce(np.where(at_row, 0, np.asarray(run.status)).reshape(lanes, k), axis=1)
     status = (batch.status | status).reshape(lead).astype(batch.status.dtype)
@@ -110,12 +117,14 @@ def recomputed(
 
 
 def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
-    """Restitution by lane and contact (B, m), read as `solve` does of one motion and `ensemble` of many."""
+    """Restitution or friction by lane and contact (B, m), read as `solve` does of one motion and `ensemble` of many."""
     e = np.asarray(e)
     return np.broadcast_to(e[:, None] if batch and e.ndim == 1 else e, (lanes, m))
 
 
-def _recomputed_one(problem: Problem, scheme: Scheme, solution: Solution, t: Any, args: Any, e: Any) -> Solution:
+def _recomputed_one(
+    problem: Problem, scheme: Scheme, solution: Solution, t: Any, args: Any, e: Any, friction: Any
+) -> Solution:
     """The same under a transformation of jax, of one motion."""
     check_rows(solution)
     if jnp.ndim(solution.q) != 2:
@@ -125,12 +134,11 @@ def _recomputed_one(problem: Problem, scheme: Scheme, solution: Solution, t: Any
 
     def one(t: Any, row: Any) -> Any:
         run = solve(
-            problem, solution.q[row], solution.v[row], t0=solution.t[row], t1=t, steps=1, args=args, e=e, scheme=scheme, save="final"
+            problem, solution.q[row], solution.v[row], t0=solution.t[row], t1=t, steps=1, args=args, e=e, friction=friction, scheme=scheme, save="final"
         )  # fmt: skip
-        before = solution.joint_impulse
-        held = None if before is None or run.joint_impulse is None else run.joint_impulse[-1] + before[row]
-        return run.q[-1], run.v[-1], run.z[-1], run.impulse[-1] + solution.impulse[row], held
+        state = {name: getattr(run, name)[-1] for name in ("q", "v", "z")}
+        both = {name: (getattr(run, name), getattr(solution, name)) for name in ACCUMULATED}
+        return state | {name: None if x is None or y is None else x[-1] + y[row] for name, (x, y) in both.items()}
 
-    q, v, z, impulse, held = jax.vmap(one)(times, row)
     origin = replace(solution.origin, every_step=False)
-    return replace(solution, t=times, q=q, v=v, z=z, impulse=impulse, joint_impulse=held, energy=None, origin=origin)
+    return replace(solution, t=times, energy=None, origin=origin, **jax.vmap(one)(times, row))

@@ -24,7 +24,7 @@ from ..mechanics.linearisation import span
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
-from ..simulation.arguments import for_lanes, is_shared, is_single, restitution_of_one
+from ..simulation.arguments import for_lanes, is_shared, is_single, numbers_of_one
 from ..simulation.canonical_arrays import full_axes
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
@@ -61,19 +61,34 @@ def prepare_strobe(
         )
     check_problem(problem)
     options, steps = choose_scheme(problem, options, steps, tolerance)
-    scheme, args, args_axes, e = (options[name] for name in ("scheme", "args", "args_axes", "e"))
+    scheme, args, args_axes, e, friction = (options[name] for name in ("scheme", "args", "args_axes", "e", "friction"))
     check_counts(cycles=cycles)
     check_steps(steps, cycles, "cycles")
     full_axes(args, args_axes)
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0))
-    e = restitution_of_one(problem, q0, args, e, scheme) if single else e
-    single = single and is_shared(e)
+    if single:
+        e = numbers_of_one("e", problem, q0, args, e, scheme)
+        friction = numbers_of_one("friction", problem, q0, args, friction, scheme)
+        single = is_shared(e) and is_shared(friction)
     begin, length = number_of("t0", t0, args, args_axes), positive_time(name, period, args, args_axes)
     q0 = np.asarray(real_array("q0", q0))[None] if single else q0
     end = begin + cycles * length
     h = (end - begin) / (steps * cycles)
     program, lanes = for_lanes(
-        problem, q0, v0, begin, end, h, e, args, args_axes, scheme, options["projection"], "final", None
+        problem,
+        q0,
+        v0,
+        begin,
+        end,
+        h,
+        e,
+        args,
+        args_axes,
+        scheme,
+        options["projection"],
+        "final",
+        None,
+        friction=friction,
     )
     # round-off in h must not make a step more
     lanes = lanes.with_steps(steps * cycles)

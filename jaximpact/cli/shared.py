@@ -47,6 +47,9 @@ def add_shared(command: argparse.ArgumentParser) -> None:
     command.add_argument("--t1", type=float, metavar="T", help="final time [s] (default: that of the case)")
     command.add_argument("--e", type=float, metavar="E", help="restitution in [0, 1] (default: that of the case)")
     command.add_argument(
+        "--friction", type=float, metavar="MU", help="coefficient of friction >= 0 (default: the problem's)"
+    )
+    command.add_argument(
         "--scheme",
         metavar="NAME",
         help=f"{', '.join(SCHEMES)} (default: the first, with joints moreau-jean), or one of your own, module:Scheme",
@@ -86,7 +89,7 @@ def motion_of(entry: Entry, options: argparse.Namespace) -> MotionChoice:
     case = entry.cases[name]
     t1 = case.t1 if options.t1 is None else options.t1
     e = case.restitution if options.e is None else options.e
-    known = e == case.restitution and t1 <= case.t1
+    known = e == case.restitution and options.friction is None and t1 <= case.t1
     return MotionChoice(
         name, case, t1, e, case.exact if known else None, case.impulse if known and t1 == case.t1 else None
     )

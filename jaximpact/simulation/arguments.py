@@ -46,11 +46,13 @@ from .backends import native_or
 from .canonical_arrays import (
     canonical_state,
     cast_numbers,
+    check_coefficients,
     check_finite,
     check_restitution,
     check_times,
     count_steps,
     leaf_axes,
+    split_friction,
     split_restitution,
 )
 from .chunked_runs import FEWER_ROWS, largest
@@ -60,6 +62,7 @@ from .program import Program
 from .validation import StartReport, check_functions, check_problem, is_fine, raise_or_warn, start_report
 
 NODES = 1000  # of a Gauss-Legendre rule
+STATED = {"e": "restitution", "friction": "friction"}  # numbers of contacts that calls give in place of the problem's
 
 
 def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
@@ -121,7 +124,17 @@ def _check_options(method: Any) -> None:
 
 
 def canonical(
-    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, steps: int | None, e: Any, args: Any, scheme: Scheme
+    problem: Problem,
+    q0: Any,
+    v0: Any,
+    t0: Any,
+    t1: Any,
+    h: Any,
+    steps: int | None,
+    e: Any,
+    args: Any,
+    scheme: Scheme,
+    friction: Any = None,
 ) -> tuple[Problem, Motion]:
     """Arguments of one motion as checked arrays of one dtype; with ``steps`` given, h is (t1 - t0)/steps."""
     check_problem(problem)
@@ -139,11 +152,14 @@ def canonical(
             raise ValueError(f"{name} must be one number, got shape {value.shape}; for a sweep use ensemble")
     args = cast_numbers("args", args, dtype)
     problem, e = split_restitution(problem, e, dtype)
+    problem, friction = split_friction(problem, friction, dtype)
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)
     check_restitution(e)
-    check_functions(problem, scheme, q0, v0, t0, e, args)
-    return problem, Motion(q0, v0, t0, t1, h, steps, e, args)
+    check_coefficients(friction)
+    motion = Motion(q0, v0, t0, t1, h, steps, e, args, friction)
+    check_functions(motion.stated_in(problem), scheme, q0, v0, t0, e, args)
+    return problem, motion
 
 
 def _check_step(h: Any, steps: Any) -> None:
@@ -173,7 +189,7 @@ def choose_grid(scheme: Scheme, save: Save, h: Any, steps: Any, t0: Any, t1: Any
 
 @PersistentJit
 def _report(problem: Problem, motion: Motion) -> StartReport:
-    return start_report(problem, motion.q0, motion.v0, motion.t0, motion.args, motion.h)
+    return start_report(motion.stated_in(problem), motion.q0, motion.v0, motion.t0, motion.args, motion.h)
 
 
 @partial(PersistentJit, static=("axes",))
@@ -186,7 +202,7 @@ def _reports(problem: Problem, motion: Motion, axes: tuple) -> StartReport:
 
 def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
     """Start reports of all lanes (leading axis), for steps h."""
-    starts = lanes.only("q0", "v0", "t0", "args", h=h)
+    starts = lanes.only("q0", "v0", "t0", "args", "friction", h=h)
     through_xla = partial(_reports, axes=starts.axes)
     # native code has no search for near pairs
     call = through_xla if problem.listed else native_or(_report, (None, starts.in_axes), through_xla)
@@ -196,7 +212,7 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
 def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
     """Raises for an inadmissible start; returns a remark if v0 is not admissible, and the problem with capacity for its near pairs."""
     one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
-    if is_traced(problem, one.only("q0", "v0", "t0", "args").motion):
+    if is_traced(problem, one.only("q0", "v0", "t0", "args", "friction").motion):
         return problem, None
     # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
     with nullcontext() if is_concrete() else jax.ensure_compile_time_eval(), differentiable():
@@ -247,17 +263,18 @@ def for_lanes(
     chunk: int | None,
     steps: int | None = None,
     until: Any = None,
+    friction: Any = None,
 ) -> tuple[Program, Lanes]:
     """Checked `Program` and `Lanes` of many motions."""
     refuse_fork()
-    refuse_traced((problem, q0, v0, t0, t1, h, e, args))
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction))
     save = Save.of(save)
     scheme, projection = choose_methods(scheme, projection, problem)
     steps = choose_grid(scheme, save, h, steps, t0, t1)
     _check_step(h, steps)
     if steps is not None:
         h = (np.asarray(real_array("t1", t1)) - np.asarray(real_array("t0", t0))) / steps
-    problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme)
+    problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, friction)
     # round-off in h must not make a step more
     lanes = lanes if steps is None else lanes.with_steps(steps)
     problem = _check_lanes(problem, lanes)
@@ -296,47 +313,47 @@ def is_single(args_axes: Any, *ranked: tuple[Any, int]) -> bool:
         return False
 
 
-def restitution_of_lanes(e: Any, m: int | None, lanes: int | None) -> Any:
-    """Restitution ``e`` of a batched call, in one of its valid shapes: (N,) or (N, m) by lane, or (1, m) for all lanes.
+def numbers_of_lanes(name: str, e: Any, m: int | None, lanes: int | None) -> Any:
+    """Restitution ``e`` or coefficients of friction of a batched call, in one of their valid shapes: (N,) or (N, m) by lane, or (1, m) for all lanes.
 
-    ``m``: number of contacts if the scheme takes one e for each, else None; ``lanes``: number of lanes of the other arguments. A
+    ``m``: number of contacts if there may be one number for each, else None; ``lanes``: number of lanes of the other arguments. A
     one-dimensional e is by lane, or by contact as in `solve` if its length differs from the number of lanes.
 
     Raises:
         ValueError: e could be by lane or by contact; (1, m) and (N, 1) are unambiguous.
     """
-    e = real_array("restitution", e)
+    e = real_array(STATED[name], e)
     if e.ndim == 2 and e.shape[1] == 1:
         return e[:, 0] if len(e) != 1 else e[0, 0]
     if e.ndim != 1 or m is None or m < 2 or len(e) != m:
         return e
     if lanes is None or lanes == m:
         raise ValueError(
-            f"e has shape ({m},), which may be one number for each of {m} motions or for each of {m} contacts: give shape (1, {m}), "
-            f"e=[[...]], for contacts, ({m}, 1) for motions"
+            f"{name} has shape ({m},), which may be one number for each of {m} motions or for each of {m} contacts: give shape (1, {m}), "
+            f"{name}=[[...]], for contacts, ({m}, 1) for motions"
         )
     return e[None]
 
 
-def restitution_of_one(problem: Problem, q0: Any, args: Any, e: Any, scheme: Scheme | None) -> Any:
-    """Restitution ``e`` of a call whose other arguments have no lanes: shape (m,) is by contact, as in `solve`."""
+def numbers_of_one(name: str, problem: Problem, q0: Any, args: Any, e: Any, scheme: Scheme | None) -> Any:
+    """Restitution ``e`` or coefficients of friction of a call whose other arguments have no lanes: shape (m,) is by contact, as in `solve`."""
     if e is None or callable(e) or np.ndim(e) != 1 or len(e) < 2:
         return e
     check_problem(problem)
-    q0, e, scheme = real_array("q0", q0), real_array("restitution", e), choose_methods(scheme, None, problem)[0]
+    q0, e, scheme = real_array("q0", q0), real_array(STATED[name], e), choose_methods(scheme, None, problem)[0]
     args = cast_numbers("args", args, q0.dtype)
     axes = (None,) * len(jax.tree.leaves(args))
-    return e[None] if len(e) == contacts_of(problem, q0, args, axes, scheme) else e
+    return e[None] if len(e) == contacts_of(name, problem, q0, args, axes, scheme) else e
 
 
 def is_shared(e: Any) -> bool:
-    """Whether restitution is the same for all lanes: one number, or (1, m)."""
+    """Whether restitution or friction is the same for all lanes: one number, or (1, m)."""
     return e is None or np.ndim(e) == 0 or (np.ndim(e) == 2 and np.shape(e)[0] == 1)
 
 
-def contacts_of(problem: Problem, q0: Any, args: Any, args_axes: tuple, scheme: Scheme) -> int | None:
-    """Number m of contacts if the scheme takes one restitution for each; None if it does not, or m is unknown."""
-    if scheme.traits.restitution != "each" or problem.listed:
+def contacts_of(name: str, problem: Problem, q0: Any, args: Any, args_axes: tuple, scheme: Scheme) -> int | None:
+    """Number m of contacts if the scheme takes one restitution e or friction for each; None if it does not, or m is unknown."""
+    if problem.listed or (name == "e" and scheme.traits.restitution != "each"):
         return None
     leaves, structure = jax.tree.flatten(args)
     some = [x if axis is None else x[0] for x, axis in zip(leaves, args_axes, strict=True) if axis is None or len(x)]
@@ -349,7 +366,17 @@ def contacts_of(problem: Problem, q0: Any, args: Any, args_axes: tuple, scheme: 
 
 
 def _canonical_lanes(
-    problem: Problem, q0: Any, v0: Any, t0: Any, t1: Any, h: Any, e: Any, args: Any, args_axes: Any, scheme: Scheme
+    problem: Problem,
+    q0: Any,
+    v0: Any,
+    t0: Any,
+    t1: Any,
+    h: Any,
+    e: Any,
+    args: Any,
+    args_axes: Any,
+    scheme: Scheme,
+    friction: Any,
 ) -> tuple[Problem, Lanes]:
     """Arguments of many motions as arrays of one dtype, and which of them carry a lane axis."""
     check_problem(problem)
@@ -373,36 +400,39 @@ def _canonical_lanes(
         "t1": (t1, t1.ndim),
         "h": (h, h.ndim),
     }
-    own = e is None  # the problem's restitution has no lane axis
-    if not own:
-        others = [value for value, carried in named.values() if carried]
-        others += [x for x, axis in zip(leaves, args_axes, strict=True) if axis == 0]
-        e = restitution_of_lanes(
-            e, contacts_of(problem, q0, args, args_axes, scheme), others[0].shape[0] if others else None
-        )
-    shared = own or is_shared(e)
-    problem, e = split_restitution(problem, e, dtype)
-    e = e[0] if not own and e.ndim == 2 and e.shape[0] == 1 else e
-    e_axis = None if shared else 0
-    named["e"] = (e, e_axis == 0)
+    for name, given, split in (("e", e, split_restitution), ("friction", friction, split_friction)):
+        own = given is None  # the problem's numbers have no lane axis
+        if not own:
+            others = [value for value, carried in named.values() if carried]
+            others += [x for x, axis in zip(leaves, args_axes, strict=True) if axis == 0]
+            m = contacts_of(name, problem, q0, args, args_axes, scheme)
+            given = numbers_of_lanes(name, given, m, others[0].shape[0] if others else None)
+        shared = own or is_shared(given)
+        problem, number = split(problem, given, dtype)
+        number = number[0] if not own and number.ndim == 2 and number.shape[0] == 1 else number
+        if number is not None:
+            named[name] = (number, not shared)
+    e, of_lane = named["e"]
+    friction, *_ = named.get("friction", (None,))
     count = _common_length(named, leaves, args_axes)
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)
     check_restitution(e)
+    check_coefficients(friction)
     eps = float(jnp.finfo(dtype).eps)
     begin, end, step = (np.asarray(x, np.float64) for x in (t0, t1, h))
     steps = np.asarray(count_steps(begin, end, step, eps), np.int32)
     if steps.ndim and (steps == steps[0]).all():
         steps = steps[0]
     axes = [0 if carried else None for _, carried in named.values()]
-    axes = [*axes[:5], 0 if steps.ndim else None, axes[5], *args_axes]
-    lanes = Lanes(Motion(q0, v0, t0, t1, h, steps, e, args), tuple(axes), count)
+    axes = [*axes[:5], 0 if steps.ndim else None, axes[5], *args_axes, *axes[6:]]
+    lanes = Lanes(Motion(q0, v0, t0, t1, h, steps, e, args, friction), tuple(axes), count)
     one = lanes.first
     try:
-        check_functions(problem, scheme, one.q0, one.v0, one.t0, one.e, one.args)
+        check_functions(one.stated_in(problem), scheme, one.q0, one.v0, one.t0, one.e, one.args)
     except (ValueError, TypeError) as error:
         raise type(error)(f"{error}{_lane_like(args, args_axes, count)}") from error
-    if e_axis == 0:
+    if of_lane:
         for value in np.unique(np.asarray(e), axis=0)[[0, -1]]:
             scheme.check(problem, value, e.shape[-1] if e.ndim == 2 else 0)
     return problem, lanes
@@ -418,7 +448,7 @@ def _common_length(named: dict[str, tuple[Any, Any]], leaves: list, args_axes: t
                 break
     if not sizes:
         raise ValueError(
-            "no argument carries a lane axis: give q0, v0, t0, t1, h, e or (with args_axes) args one, or call solve"
+            "no argument carries a lane axis: give q0, v0, t0, t1, h, e, friction or (with args_axes) args one, or call solve"
         )
     if len(set(sizes.values())) > 1:
         raise ValueError(f"lane axes must have one length, got {sizes}")

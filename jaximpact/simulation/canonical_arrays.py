@@ -111,20 +111,39 @@ def check_restitution(e: Any) -> None:
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
 
 
+def check_coefficients(friction: Any) -> None:
+    """Raises unless the coefficients of friction, None where there are none, are finite and not negative."""
+    if friction is not None and not is_traced(friction):
+        mu = np.asarray(friction)
+        if not np.all((mu >= 0) & np.isfinite(mu)):
+            raise ValueError(f"friction must be finite and >= 0, got {_excerpt(mu)}")
+
+
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
-    """The problem without its restitution, which becomes a number of the lane, and with numeric mass and friction cast to ``dtype``.
+    """The problem without its restitution, which becomes a number of the lane, and with a numeric mass cast to ``dtype``.
 
     A restitution that is a function stays with the problem, unless e takes its place, and its number is 1.
     """
     if callable(problem.restitution):
         problem, e = (problem, 1.0) if e is None else (problem.replace(restitution=0.0), e)
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
-    given = {"mass": problem.mass, "friction": problem.friction}
-    mass, friction = (
-        None if value is None or callable(value) else real_array(name, value).astype(dtype)
-        for name, value in given.items()
-    )
+    numeric = problem.mass is not None and not callable(problem.mass)
+    mass = real_array("mass", problem.mass).astype(dtype) if numeric else None
+    friction = None if callable(problem.friction) else problem.friction
     return Problem.tree_unflatten(problem.tree_flatten_with_keys()[1], (0.0, mass, friction)), e
+
+
+def split_friction(problem: Problem, friction: Any, dtype: Any) -> tuple[Problem, Any]:
+    """The problem without its coefficients of friction, which become numbers of the lane; None where it has none, or a function of args."""
+    if friction is None and (problem.friction is None or callable(problem.friction)):
+        return problem, None
+    if problem.slip is None:
+        raise ValueError(
+            "friction=...: the problem says nothing of slip; state it with slip=lambda t, q, v, args: (m,), or (m, 2) in space"
+        )
+    mu = real_array("friction", problem.friction if friction is None else friction).astype(dtype)
+    # a number that no motion is computed with
+    return problem.replace(friction=np.nan), mu
 
 
 def _excerpt(value: np.ndarray) -> str:

@@ -40,7 +40,7 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
 
     Paoli 2010, initial data (P4).
     """
-    q0, v0, t0, _, h, _, e, args = motion
+    q0, v0, t0, _, h, _, e, args = motion[:8]
     metric = Metric.at(problem, q0, args, t0)
     contacts = linearise(problem, metric, t0, q0, args)
     v0, joints, held = start_on_joints(metric, q0, v0, h)
@@ -83,7 +83,7 @@ class MotionLoop:
     """A motion under way: its constants, its step, and the two loops over steps."""
 
     def __init__(self, program: Program, motion: Motion) -> None:
-        self.program, self.problem, traits = program, program.problem, program.scheme.traits
+        self.program, self.problem, traits = program, motion.stated_in(program.problem), program.scheme.traits
         # without restitution coupled impulses are the projection of the theory
         self.law = Solved(program.solver, couples=traits.restitution != "none")
         self.locates = traits.locates  # impacts, and makes part steps

@@ -22,7 +22,7 @@ from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import Status
 from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
-from .arguments import for_lanes, is_shared, is_single, refuse_traced, restitution_of_one, start_reports
+from .arguments import for_lanes, is_shared, is_single, numbers_of_one, refuse_traced, start_reports
 from .backends import batch_backend, one_lane, through_xla
 from .chunked_runs import devices, in_chunks
 from .lanes import Lanes
@@ -31,7 +31,7 @@ from .program import Program
 from .trajectory import trajectory
 from .validation import refused_lanes
 
-NAMES = ("q0", "v0", "e", "args", "t0", "t1")
+NAMES = ("q0", "v0", "e", "friction", "args", "t0", "t1")
 
 
 def state(solution: Solution) -> dict:
@@ -61,6 +61,7 @@ def sensitivities(
     args: Any = None,
     args_axes: Any = None,
     e: ArrayLike | None = None,
+    friction: ArrayLike | None = None,
     save: Any = "final",
     until: Any = None,
     sensitivity: str = "corrected",
@@ -72,10 +73,10 @@ def sensitivities(
     """Jacobians of the outputs of one motion, or of each motion of a batch, with respect to its inputs.
 
     Args:
-        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, save, chunk, progress, execution:
+        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, friction, save, chunk, progress, execution:
             as in `ensemble`, native in forward mode, of saved rows with the default output; where nothing carries a lane axis it is one motion, and results
             have no lane axis.
-        wrt: names among "q0", "v0", "e", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
+        wrt: names among "q0", "v0", "e", "friction", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
         output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
             (d,) at t1, or (k, d) with saved rows, and with ``until`` the time "t" too. Keep the function: another one compiles anew.
@@ -100,19 +101,28 @@ def sensitivities(
     check_choice("mode", mode, ("forward", "reverse", None))
     if not callable(output):
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
-    refuse_traced((problem, q0, v0, t0, t1, h, e, args))
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction))
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0))
-    e = restitution_of_one(problem, q0, args, e, scheme) if single else e
-    single = single and is_shared(e)
+    if single:
+        e = numbers_of_one("e", problem, q0, args, e, scheme)
+        friction = numbers_of_one("friction", problem, q0, args, friction, scheme)
+        single = is_shared(e) and is_shared(friction)
     q0 = np.asarray(q0)[None] if single else q0
     output = end_of_motion if until is not None and output is state else output
     program, lanes = for_lanes(
-        problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps, until
+        problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps, until, friction
     )
     if "e" in wrt and callable(program.problem.restitution):
         raise ValueError(
             "wrt names 'e', but restitution is a function: name 'args', and let it take its numbers from there"
         )
+    if "friction" in wrt and lanes.motion.friction is None:
+        why = (
+            "is a function of args: name 'args'"
+            if callable(problem.friction)
+            else "is not stated: give slip and friction to the problem"
+        )
+        raise ValueError(f"wrt names 'friction', but friction {why}")
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
@@ -164,16 +174,19 @@ class Again:
         new = lambda old, x: old if x is None else x
         args = jax.tree.map(new, self.one.args, kept)
         marks = jax.tree.map(lambda _, x: -1 if x is None else 0, self.one.args, kept)
-        for name in ("q0", "v0", "t0", "t1", "e"):
+        contacts = ("e",) if self.one.friction is None else ("e", "friction")
+        for name in ("q0", "v0", "t0", "t1", *contacts):
             own = getattr(self.one, name)
             values[name] = np.asarray(values[name] if name in inputs else np.broadcast_to(own, (count, *np.shape(own))))
         h = self.one.h * (values["t1"] - values["t0"]) / (self.one.t1 - self.one.t0)  # as many steps
 
         e = values["e"].reshape(count, -1)
         within = np.all((e >= 0) & (e <= 1), axis=1) & (values["t1"] > values["t0"])
+        mu = values["friction"]
+        within = within if mu is None else within & np.all(mu.reshape(count, -1) >= 0, axis=1)
         unused: Any = dict.fromkeys(("t1", "h", "steps", "e"))
-        starts = Motion(values["q0"], values["v0"], values["t0"], args=args, **unused)
-        axes = Motion(0, 0, 0, args=marks, **unused)
+        starts = Motion(values["q0"], values["v0"], values["t0"], args=args, friction=mu, **unused)
+        axes = Motion(0, 0, 0, args=marks, friction=None if mu is None else 0, **unused)
         report = jax.tree.map(np.asarray, start_reports(self.problem, Lanes.of(starts, axes, count)))
         status = np.where(refused_lanes(report), int(Status.START_NOT_ADMISSIBLE), 0)
         status |= np.where(within, 0, int(Status.INPUT_OUT_OF_RANGE))
@@ -183,6 +196,8 @@ class Again:
         times = {name: values[name][started] for name in ("t0", "t1")} | {"e": e[started], "h": np.asarray(h)[started]}
         if callable(self.problem.restitution):
             del times["e"]
+        if mu is not None:
+            times["friction"] = mu.reshape(count, -1)[started]
         with without_remarks():
             found = sensitivities(
                 self.problem,

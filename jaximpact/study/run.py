@@ -83,6 +83,7 @@ class Run:
         projection: ContactSolver | None = None,
         args: Any = None,
         e: Any = None,
+        friction: Any = None,
         save: Any = 1,
         block: int | None = None,
     ) -> None:
@@ -90,7 +91,7 @@ class Run:
         if kept.every is None or kept.function is not None:
             raise ValueError("save: a run keeps every k-th step, a whole number k, or 'all'")
         scheme, projection = choose_methods(scheme, projection, problem)
-        stated, motion = canonical(problem, q0, v0, t0, t1, h, None, e, args, scheme)
+        stated, motion = canonical(problem, q0, v0, t0, t1, h, None, e, args, scheme, friction)
         fitted, _ = check_start(stated, motion)
         eps = float(np.finfo(motion.q0.dtype).eps)
         steps = int(count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps))
@@ -195,8 +196,8 @@ class Run:
         found = {name: of(call, given) for name, (call, given) in calls.items() if callable(call)}
         for name in ("q0", "v0", "t0", "t1", "h", "e", "args"):
             found[name] = _hash(getattr(motion, name))
-        if problem.friction is not None and not callable(problem.friction):
-            found["friction"] = _hash(problem.friction)
+        if motion.friction is not None:
+            found["friction"] = _hash(motion.friction)
         words = {"scheme": repr(self._program.scheme), "projection": repr(self._program.solver)}
         shape = {"every": self._every, "block": self.blocks.shape[0]}
         return {

@@ -81,9 +81,12 @@ class Schema(NamedTuple):
         """The values of each quantity, and the times of the rows."""
         for i, (key, name) in enumerate(self.design.names.items()):
             column, root = self.design.values[key], key.partition("[")[0]
-            inner = {"q0": ("coordinate",), "v0": ("coordinate",), "e": ("constraint",)}.get(
-                root, tuple(f"{name}_{k}" for k in range(column.ndim - 1))
-            )
+            inner = {
+                "q0": ("coordinate",),
+                "v0": ("coordinate",),
+                "e": ("constraint",),
+                "friction": ("constraint",),
+            }.get(root, tuple(f"{name}_{k}" for k in range(column.ndim - 1)))
             units = {"units": UNITS[root]} if root in UNITS else {}
             own = self.design.dims[i if self.design.kind == "grid" else 0]
             yield Coordinate(name, (own, *inner[: column.ndim - 1]), column, {"quantity": key} | units)
@@ -91,7 +94,7 @@ class Schema(NamedTuple):
             yield Coordinate("time", ("time",), self.times, {"long_name": "time", "units": SECOND})
 
 
-UNITS = {"e": PURE, "h": SECOND, "t0": SECOND, "t1": SECOND}
+UNITS = {"e": PURE, "friction": PURE, "h": SECOND, "t0": SECOND, "t1": SECOND}
 
 
 def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
@@ -117,7 +120,17 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
     save, roots = system.save, {key.root for key in design.keys}
     one["h"] = np.max(design.values.get("h", one["h"]))  # the one that limits how close saved times may be
     problem, motion = canonical(
-        system.problem, one["q0"], one["v0"], one["t0"], one["t1"], one["h"], None, one["e"], one["args"], system.scheme
+        system.problem,
+        one["q0"],
+        one["v0"],
+        one["t0"],
+        one["t1"],
+        one["h"],
+        None,
+        one["e"],
+        one["args"],
+        system.scheme,
+        one["friction"],
     )
     eps = float(jnp.finfo(motion.q0.dtype).eps)
     number = count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps)

@@ -17,7 +17,7 @@ from ..mechanics.schemes.stops import Until
 from ..results.safe_reading import wrong
 from ..results.save import Save
 from ..simulation.arguments import choose_grid, choose_methods
-from .design import ROOTS, Design
+from .design import OF_CONTACTS, ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
 from .plain import encode, names_in
 
@@ -41,7 +41,7 @@ kind = "grid"                           # or "latin-hypercube" with count, seed 
 e = { from = 0.2, to = 0.9, count = 15 }
 args.frequency = { from = 1.8, to = 3.0, count = 20 }   # spacing = "log" for a geometric sequence
 """
-BASE = ("q0", "v0", "t0", "t1", "h", "e", "args")
+BASE = ("q0", "v0", "t0", "t1", "h", "e", "args", "friction")
 MAX_FLOAT = float(np.finfo(np.float64).max)
 MAX_VALUES = 10**8  # values of one quantity, which all processes hold
 KINDS = ("grid", "latin-hypercube", "points")
@@ -56,7 +56,7 @@ class Spec:
     Attributes:
         problem: catalogue name or "module:name".
         design: the quantities that vary.
-        base: q0, v0, t0, t1, h, e and args where the design does not replace them, encoded as JSON.
+        base: q0, v0, t0, t1, h, e, args and friction, which is left out where it is not given, where the design does not replace them, encoded as JSON.
         scheme, projection, save, until: encoded as JSON.
         folder: last folder searched for the problem's module.
     """
@@ -107,6 +107,8 @@ class Spec:
         scheme, projection = choose_methods(scheme, projection, stated)
         save = Save.of(save)
         values = _canonical(values, design, scheme, save)
+        if values["friction"] is None:
+            del values["friction"]
         if save.impacts:
             raise ValueError(
                 "save: a study keeps rows, and no events; save=Events(...) is for solve, ensemble and sensitivities"
@@ -184,7 +186,7 @@ def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save)
         found["h"] = _grid(found, design, scheme, save)
     for name in ROOTS:
         if found[name] is None:
-            if name != "e" and name not in varied:
+            if name not in OF_CONTACTS and name not in varied:
                 needless = "; EventDriven() needs none" if name == "h" else ""
                 raise ValueError(f"{name} is missing: give it to the study or, as a whole, to its design{needless}")
         elif name in ("q0", "v0"):
@@ -195,7 +197,7 @@ def _canonical(base: dict[str, Any], design: Design, scheme: Scheme, save: Save)
                 )
         else:
             number = np.asarray(real_array(name, found[name]), np.float64)
-            if number.ndim > (name == "e"):
+            if number.ndim > (name in OF_CONTACTS):
                 raise ValueError(
                     f"{name} must be one number, got shape {number.shape}; what varies goes into the design"
                 )

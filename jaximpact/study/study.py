@@ -86,6 +86,7 @@ class Study(Reading):
         t0: Any = 0.0,
         args: Any = None,
         e: Any = None,
+        friction: Any = None,
         case: str | None = None,
         scheme: Scheme | None = None,
         projection: ContactSolver | None = None,
@@ -101,7 +102,7 @@ class Study(Reading):
             projection=projection,
             save=save,
             until=until,
-            **{"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, "e": e, "args": args},
+            **{"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, "e": e, "args": args, "friction": friction},
         )
         self._make(as_store(store), spec, chunk)
 

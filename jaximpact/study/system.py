@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..analysis.checks import one_restitution
+from ..analysis.checks import of_one_lane
 from ..jaxtools.argument_checks import named_leaves, with_leaves
 from ..mechanics.method_names import suggestion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.stops import Until
 from ..results.save import Save
-from ..simulation.canonical_arrays import check_restitution, check_times
-from .design import ROOTS, Design, Key
+from ..simulation.canonical_arrays import check_coefficients, check_restitution, check_times
+from .design import OF_CONTACTS, ROOTS, Design, Key
 from .importing import load_problem
 from .plain import decode
 from .spec import Spec
@@ -39,7 +39,9 @@ class StudySystem:
         """Makes a `StudySystem` from plain data, importing the problem by its name."""
         problem = load_problem(spec.problem, spec.folder)
         parts = (spec.scheme, spec.projection, spec.save, {"$dict": spec.base}, spec.until)
-        return cls(problem, *(decode(part, spec.problem, spec.folder) for part in parts))
+        methods = [decode(part, spec.problem, spec.folder) for part in parts]
+        methods[3] = {"friction": None} | methods[3]
+        return cls(problem, *methods)
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
         """Arguments of `ensemble` for some lanes, and which leaves of args vary; q0 always has a lane axis."""
@@ -56,9 +58,10 @@ class StudySystem:
             varied.add(name)
         if np.ndim(values["q0"]) == 1:
             values["q0"] = np.broadcast_to(values["q0"], (count, *np.shape(values["q0"])))
-        if np.ndim(values["e"]) == 1:
-            # one number for each lane, or the same row for each contact: what one axis alone does not tell
-            values["e"] = values["e"][:, None] if "e" in varied else values["e"][None]
+        for name in OF_CONTACTS:
+            if np.ndim(values[name]) == 1:
+                # one number for each lane, or the same row for each contact: what one axis alone does not tell
+                values[name] = values[name][:, None] if name in varied else values[name][None]
         varies = with_leaves(values["args"], (None if x is None else name in varied for name, x in args.items()))
         return values | {"args": with_leaves(values["args"], args.values())}, varies
 
@@ -67,19 +70,21 @@ class StudySystem:
         columns, varies = self.columns({key: np.asarray(value)[None] for key, value in values.items()})
         swept = {Key.of(key).root for key in values} | {"q0"}
         chosen = {name: columns[name][0] if name in swept else columns[name] for name in ROOTS}
-        chosen["e"] = one_restitution(columns["e"])
+        chosen |= {name: of_one_lane(columns[name]) for name in OF_CONTACTS}
         return chosen | {"args": jax.tree.map(lambda some, x: x[0] if some else x, varies, columns["args"])}
 
     def check(self, design: Design) -> None:
         """Raises unless every quantity of a design exists here with its shape, and restitution and times are valid."""
         for key in design.keys:
             self._check_shape(key, design.values[key.text].shape[1:])
-            if key.root == "e":
-                values = design.values[key.text]
+            values = design.values[key.text]
+            checks = {"e": check_restitution, "friction": check_coefficients}
+            if key.root in checks:
                 try:
-                    check_restitution(values)
+                    checks[key.root](values)
                 except ValueError as error:
                     raise ValueError(f"design: {key.text}: {error}") from None
+            if key.root == "e":
                 for extreme in np.unique(values, axis=0)[[0, -1]]:
                     self.scheme.check(self.problem, extreme, values.shape[1] if values.ndim == 2 else 0)
 
@@ -110,7 +115,7 @@ class StudySystem:
                 raise ValueError(
                     f"design: {key.text!r}: {key.text.partition('[')[0]} has shape {np.shape(value)}"
                 ) from None
-        if shape != np.shape(value) and not (key.root == "e" and len(shape) <= 1):
+        if shape != np.shape(value) and not (key.root in OF_CONTACTS and len(shape) <= 1):
             raise ValueError(
                 f"design: {key.text!r} must hold values of shape {np.shape(value)}, one a lane, got shape {shape}"
                 + ("; a component is written q0[0]" if not shape else "")

@@ -51,7 +51,7 @@ class Maury(Scheme):
         return Traits(steps=2, phase=lambda e: 0.0, lag=lag, restitution="none", lists=True, joints=True)
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
-        q0, v0, t0, _, h, _, e, args = motion
+        q0, v0, t0, _, h, _, e, args = motion[:8]
         if self.half_kick:
             back = 0.5 * h * acceleration(problem, Metric.at(problem, q0, args, t0), t0, q0, v0, args)
             motion = motion._replace(v0=v0 - back)

@@ -1,0 +1,171 @@
+"""``friction=`` of a call takes the problem's place, in every call and in every shape that ``e=`` has."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from study_systems import rough_block
+
+import jaximpact as ji
+from jaximpact import analysis, bodies
+from jaximpact.cli import main
+from jaximpact.study import MemoryStore
+
+G, V0, T1 = 9.81, 2.0, 0.3
+MU = np.array([0.1, 0.2, 0.5])
+# the block slides all the time: v(t1) = v0 - mu g t1 to rounding
+CALL = {"t1": T1, "h": 1e-2, "scheme": ji.MoreauJean()}
+START = ([0.0, 0.0], [V0, 0.0])
+
+
+def speed(mu):
+    return V0 - np.asarray(mu) * G * T1
+
+
+# two feet of a block that share its weight evenly, whose frictions add up
+FEET = ji.Problem(
+    lambda t, q, v, args: jnp.array([0.0, -G, 0.0]),
+    lambda t, q, args: jnp.stack([q[1] - q[2], q[1] + q[2]]),
+    slip=lambda t, q, v, args: jnp.stack([v[0], v[0]]),
+    friction=0.3,
+)
+ON_FEET = ([0.0] * 3, [V0, 0.0, 0.0])
+
+
+def test_a_call_s_friction_takes_the_place_of_the_problem_s():
+    by_args = rough_block.replace(friction=lambda args: args["mu"])
+    expected = ji.solve(rough_block.replace(friction=0.2), *START, **CALL)
+    for problem in (rough_block, by_args):
+        found = ji.solve(problem, *START, friction=0.2, **CALL)
+        assert np.array_equal(found.q, expected.q) and np.array_equal(found.friction_impulse, expected.friction_impulse)
+
+
+@pytest.mark.parametrize("shape", ["lanes", "column", "contacts", "row", "both"])
+def test_shapes_are_those_of_restitution(shape):
+    pair = np.array([0.1, 0.3])
+    given = {
+        "lanes": MU,
+        "column": MU[:, None],
+        "contacts": pair,
+        "row": pair[None],
+        "both": np.stack([MU, MU + 0.1], 1),
+    }
+    per_foot = {"lanes": MU, "column": MU, "contacts": np.full(3, 0.2), "row": np.full(3, 0.2), "both": MU + 0.05}
+    lanes = {} if shape in ("lanes", "column", "both") else {"e": np.zeros((3, 1))}
+    for execution in ("native", "xla")[: 1 + (shape == "both")]:
+        found = ji.ensemble(FEET, *ON_FEET, friction=given[shape], execution=execution, **lanes, **CALL)
+        np.testing.assert_allclose(found.v[:, -1, 0], speed(per_foot[shape]), rtol=1e-12)
+
+
+def test_derivatives_by_friction():
+    exact = {"q": [[-G * T1**2 / 2, 0.0]] * 3, "v": [[-G * T1, 0.0]] * 3}
+    # each step's velocity is exact, its position the sum of them: an error of h t g / 2
+    close = {"q": {"atol": G * T1 * CALL["h"]}, "v": {"rtol": 1e-12}}
+    found = ji.sensitivities(rough_block, *START, friction=MU, wrt="friction", **CALL)
+    for name, expected in exact.items():
+        np.testing.assert_allclose(found.jacobian[name]["friction"], expected, **close[name])
+    status = jax.jit(
+        lambda mu: ji.solve(rough_block, *START, friction=mu, save="final", sensitivity="none", **CALL).status
+    )
+    for wrong in (-0.1, jnp.nan):
+        assert int(status(wrong)) & ji.Status.INPUT_OUT_OF_RANGE
+
+
+@pytest.mark.slow
+def test_derivatives_of_one_motion_by_friction():
+    own = ji.sensitivities(rough_block, *START, wrt="friction", **CALL)
+    assert own.trusted and own.inputs["friction"] == 0.3
+    # at other inputs, one of them no coefficient
+    again, status = own.again({"friction": np.array([0.2, -0.1])})
+    assert status[1] & ji.Status.INPUT_OUT_OF_RANGE and not status[0]
+    np.testing.assert_allclose(again.value["v"][:, 0], [speed(0.2)], rtol=1e-12)
+    final = lambda mu: ji.solve(rough_block, *START, friction=mu, save="final", **CALL).v[-1, 0]
+    np.testing.assert_allclose(jax.jit(jax.vmap(jax.grad(final)))(MU), [-G * T1] * 3, rtol=1e-12)
+
+
+def test_float32_and_a_lane_that_fails():
+    start = [np.asarray(x, np.float32) for x in START]
+    found = ji.ensemble(rough_block, *start, friction=MU, **CALL)
+    assert found.q.dtype == np.float32
+    np.testing.assert_allclose(found.v[:, -1, 0], speed(MU), rtol=1e-5)
+    gusts = ji.Problem(
+        lambda t, q, v, args: jnp.stack([jnp.where(t > args["until"], jnp.nan, 0.0), -G]),
+        lambda t, q, args: q[1:],
+        slip=lambda t, q, v, args: v[:1],
+        friction=0.3,
+    )
+    until = {"until": np.array([1.0, 0.1, 1.0])}
+    found = ji.ensemble(gusts, *START, friction=MU, args=until, args_axes=0, **CALL)
+    assert np.array_equal(found.failed, [False, True, False])
+    np.testing.assert_allclose(found.v[[0, 2], -1, 0], speed(MU[[0, 2]]), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        ({"friction": -0.1}, ValueError, "friction must be finite and >= 0, got -0.1"),
+        ({"friction": [0.1, np.inf, 0.2]}, ValueError, "friction must be finite and >= 0"),
+        ({"friction": np.zeros((3, 2))}, ValueError, r"one per contact, shape \(1,\)"),
+        ({"friction": "rough"}, TypeError, "friction must be real numbers"),
+        ({"friction": [0.1, 0.2], "v0": np.zeros((3, 2))}, ValueError, "one length.*'friction': 2"),
+        ({"problem": FEET, "q0": [0.0] * 3, "v0": [0.0] * 3, "friction": [0.1, 0.2]}, ValueError, "give shape .1, 2., friction="),
+        ({"problem": ji.Problem(lambda t, q, v, args: 0 * q), "friction": MU}, ValueError, "the problem says nothing of slip"),
+    ],
+)  # fmt: skip
+def test_what_is_no_friction_is_refused_by_name(change, error, words):
+    given = {"problem": rough_block, "q0": START[0], "v0": [START[1]] * 3, **CALL} | change
+    with pytest.raises(error, match=words):
+        ji.ensemble(given.pop("problem"), given.pop("q0"), given.pop("v0"), **given)
+
+
+def test_derivatives_by_a_friction_that_is_a_function_are_refused():
+    by_args = rough_block.replace(friction=lambda args: args["mu"])
+    with pytest.raises(ValueError, match="a function of args: name 'args'"):
+        ji.sensitivities(by_args, *START, args={"mu": 0.2}, wrt="friction", **CALL)
+    with pytest.raises(ValueError, match="not stated: give slip and friction"):
+        ji.sensitivities(ji.Problem(lambda t, q, v, args: 0 * q), *START, wrt="friction", **CALL)
+
+
+def test_bodies_in_lists_have_none():
+    disks = bodies.disks([0.1, 0.1])
+    with pytest.raises(ValueError, match="the problem says nothing of slip"):
+        ji.solve(disks, [0.0, 0.0, 1.0, 0.0], [0.0] * 4, t1=0.1, h=0.01, friction=0.3)
+
+
+def test_analyses_hand_it_on():
+    call = {"period": T1, "steps": 10, "cycles": 2, "scheme": ji.MoreauJean()}
+    other = rough_block.replace(friction=0.2)
+    found = analysis.stroboscopic(rough_block, *START, friction=0.2, **call)
+    assert np.array_equal(found.q, analysis.stroboscopic(other, *START, **call).q)
+    diagram = analysis.bifurcation(rough_block, *START, parameter="friction", values=MU, skip=0, **call)
+    np.testing.assert_allclose(
+        diagram.section.v[:, 0, 0], speed(MU), atol=5e-2
+    )  # lifted to a start, it falls for a step
+    options = {"t1": T1, "steps": (11, 21, 41), "scheme": ji.MoreauJean()}
+    both = [ji.convergence(p, *START, **options | own) for p, own in ((rough_block, {"friction": 0.2}), (other, {}))]
+    assert np.array_equal(both[0].position, both[1].position)
+    with pytest.raises(ValueError, match=r"choose one of \['e', 'friction'\]"):
+        analysis.continue_orbit(rough_block, *START, parameter="mu", bounds=(0.1, 0.3), period=T1, steps=10)
+
+
+def test_studies_and_the_command_line(tmp_path, capsys):
+    base = {"q0": START[0], "v0": START[1], "t1": T1, "h": 1e-2, "scheme": ji.MoreauJean()}
+    study = ji.Study(MemoryStore(), "study_systems:rough_block", ji.Design.grid(friction=MU), **base)
+    study.run()
+    np.testing.assert_allclose(study.solution().v[:, -1, 0], speed(MU), rtol=1e-12)
+    data = study.dataset()
+    assert data.friction.attrs["units"] == "1" and data.v.dims[0] == "friction"
+    np.testing.assert_allclose(study.lane(1).v[-1, 0], speed(0.2), rtol=1e-12)
+    assert study.arguments()["friction"].shape == (3, 1)
+    with pytest.raises(ValueError, match="design: friction: friction must be finite and >= 0"):
+        ji.Study(MemoryStore(), "study_systems:rough_block", ji.Design.grid(friction=[-0.1, 0.2]), **base).run()
+    table = tmp_path / "study.toml"
+    table.write_text(
+        f'store = "{tmp_path}/rough"\nproblem = "study_systems:rough_block"\nq0 = [0.0, 0.0]\nv0 = [2.0, 0.0]\nt1 = {T1}\nh = 0.01\n'
+        'scheme = "moreau-jean"\nfriction = 0.2\n[design]\n"v0[0]" = [1.0, 2.0]\n'
+    )
+    read = ji.Study.from_file(table)
+    read.run()
+    np.testing.assert_allclose(read.solution().v[:, -1, 0], speed(0.2) - [1.0, 0.0], rtol=1e-12)
+    assert main(["run", "bouncing-ball", "--friction", "0.3", "--out", str(tmp_path)]) != 0
+    assert "says nothing of slip" in capsys.readouterr().err
