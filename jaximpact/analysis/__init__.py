@@ -17,6 +17,7 @@ from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
 from .restarts import recomputed as recomputed  # for `Solution.at`
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
+from .slips import ContactMode, Slips, slips
 from .statistics import Statistics, statistics
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "BifurcationCurve",
     "Branch",
     "BranchEvent",
+    "ContactMode",
     "Convergence",
     "Crossings",
     "Hypotheses",
@@ -38,6 +40,7 @@ __all__ = [
     "PeriodicOrbit",
     "Runs",
     "Section",
+    "Slips",
     "Statistics",
     "balance",
     "basins",
@@ -56,6 +59,7 @@ __all__ = [
     "prime_steps",
     "recognise",
     "runs",
+    "slips",
     "statistics",
     "stroboscopic",
     "two_parameter_map",

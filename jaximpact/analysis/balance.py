@@ -109,6 +109,10 @@ def balance(problem: Problem, solution: Solution, *, args: Any = None, e: Any = 
         raise ValueError(
             "balance: what a reset adds to momentum and energy is not known; there is none of a problem with a reset"
         )
+    if problem.slip is not None:
+        raise ValueError(
+            "balance: what friction does to momentum and energy is left out; solution.slips(problem).work is its work"
+        )
     check_solution(problem, solution, args)
     problem, e = split_restitution(problem, None if e is None else cast_numbers("e", e, q.dtype), q.dtype)
     m = impulse.shape[1]

@@ -24,6 +24,7 @@ from ..analysis import (
     ParameterMap,
     PeriodicOrbit,
     Section,
+    Slips,
     Statistics,
 )
 from ..conformance import Report
@@ -32,7 +33,15 @@ from ..results.result import UPPER
 from .animation import animate, disks, linkage, particles
 from .conformance import draw_report
 from .ensembles import ROUND_OFF, draw_convergence, draw_ensemble, draw_fan, draw_statistics
-from .motions import draw_balance, draw_energies, draw_impacts, draw_motion, draw_positions, plot_derivatives
+from .motions import (
+    draw_balance,
+    draw_energies,
+    draw_impacts,
+    draw_motion,
+    draw_positions,
+    draw_slips,
+    plot_derivatives,
+)
 from .orbits import draw_branch, draw_curve, draw_lyapunov, draw_multipliers, draw_states
 from .parameters import draw_covariance, draw_indices, draw_linearity, draw_ranking, draw_sensitivities
 from .sections import (
@@ -93,6 +102,7 @@ PICTURES = {
     Report: Picture(draw_report, (9.0, 7.0)),
     Section: Picture(draw_section, (6.0, 4.6)),
     Sensitivities: Picture(draw_sensitivities, (6.8, 4.2)),
+    Slips: Picture(draw_slips, (8.0, 3.6)),
     Statistics: Picture(draw_statistics, (8.0, 4.2)),
 }
 SOLUTIONS = {
@@ -115,6 +125,7 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
                         in a panel of its own. For a batch quantiles and impacts over time, and final positions;
                         ``swept``: quantities that differ between lanes, arrays (B,) by label, drawn for d = 1
     `Impacts`           speeds over time; for several motions the times of impacts, lane by lane
+    `Slips`             slip at each contact over time, thick where it sticks; for several motions stops, breaks and reversals, lane by lane
     `Balance`           energies, and the residuals
     `Convergence`       errors over h, with observed orders and lines of slope 1 and 2
     `Statistics`        quantile bands of ``component`` of ``name``, over time or groups (``label``)

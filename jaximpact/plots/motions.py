@@ -10,6 +10,7 @@ import numpy as np
 
 from ..analysis.balance import Balance
 from ..analysis.impacts import Impacts
+from ..analysis.slips import BREAK, REVERSAL, STOP, ContactMode, Slips
 from ..mechanics.schemes.base import Timing
 from ..results import Solution
 from ..results.impulse_intervals import runs
@@ -221,6 +222,40 @@ def draw_impacts(found: Impacts, ax: Axes) -> str:
     if not one:
         ax.yaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
     if len(lanes):
+        ax.legend(**OUTSIDE)
+    return ""
+
+
+def draw_slips(found: Slips, ax: Axes) -> str:
+    """Draws the slip of each contact of one motion over time, thick where it sticks, or the times of events of several motions, lane by lane.
+
+    In space speeds are drawn. Where a contact is open its curve has a gap.
+    """
+    marks = {STOP: "s", BREAK: "^", REVERSAL: "o"}
+    one = found.modes.ndim == 2
+    contacts = range(found.modes.shape[-1])
+    for k, colour in zip(contacts, COLOURS * 20, strict=False):
+        name = found.naming.contact(k)
+        if one:
+            slip = found.velocity[:, k]
+            slip = slip[:, 0] if slip.shape[1] == 1 else np.linalg.norm(slip, axis=1)
+            mode = found.modes[:, k]
+            ax.plot(found.times, np.where(mode == ContactMode.OPEN, np.nan, slip), color=colour, lw=1.3, label=name)
+            ax.plot(found.times, np.where(mode == ContactMode.STICK, slip, np.nan), color=colour, lw=5, alpha=0.5)
+        for kind, mark in marks.items():
+            which = (found.contact == k) & (found.kind == kind)
+            height = np.zeros(np.sum(which)) if one else found.lane[which]
+            ax.plot(found.t[which], height, mark, color=colour, ms=4, mfc="none" if one else colour)
+    for kind, mark in marks.items():
+        if np.any(found.kind == kind):
+            ax.plot([], [], mark, color=GREY, ms=4, label=kind)
+    if one and np.any(found.modes == ContactMode.STICK):
+        ax.plot([], [], color=GREY, lw=5, alpha=0.5, label="sticks")
+    planar = found.velocity.shape[-1] == 1
+    ax.set_xlabel("time t [s]")
+    ax.set_ylabel(("slip" if planar else "speed of slip") + " [m/s]" if one else "motion")
+    tidy(ax)
+    if ax.get_legend_handles_labels()[0]:
         ax.legend(**OUTSIDE)
     return ""
 

@@ -221,6 +221,10 @@ class Solution(Drawable):
         """Times, velocities and impulses of all impacts: `jaximpact.analysis.impacts` of this solution, with the same options (args included)."""
         return analysis().impacts(problem, self, **options)
 
+    def slips(self, problem: Any, **options: Any) -> Any:
+        """Where each contact sticks or slips, the work of friction, stops, breaks and reversals: `jaximpact.analysis.slips` of this solution, with its options."""
+        return analysis().slips(problem, self, **options)
+
     # other forms
 
     def to_xarray(self) -> xarray.Dataset:

@@ -1,0 +1,215 @@
+"""What the contacts of a motion with friction do: open, stick or slip in every step, the work of friction, and when slip stops, begins or turns round.
+
+A step's contact slips or sticks by its slip velocity at the end, where `MoreauJean` has it: at (t+, q + h v, v+).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..mechanics.contact.cones import OPEN, SLIP, STICK
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.problem import Problem
+from ..results import Arrays, Drawable, Solution, with_names
+from ..simulation.canonical_arrays import cast_numbers, full_axes, split_friction
+from .checks import check_result, check_solution, one_lane, takes_study
+
+STOP, BREAK, REVERSAL = "stop", "break", "reversal"
+
+
+class ContactMode(enum.IntEnum):
+    """What a contact with friction does in a step: it has no impulse, or one with which its bodies stick to each other, or slip."""
+
+    OPEN = OPEN
+    STICK = STICK
+    SLIP = SLIP
+
+
+@dataclass(frozen=True, repr=False)
+class Slips(Drawable):
+    """Slip and stick at the contacts of one or many motions, and the events between, sorted by lane, contact and time.
+
+    Attributes:
+        lane, contact: which motion and which constraint (n,).
+        t: times (n,) [s].
+        kind: "stop" (slip comes to rest), "break" (a contact that sticks begins to slip) or "reversal" (planar slip turns round without a rest).
+        before, after: slip velocities (n, k) at the rows around [m/s], k = 1 in the plane and 2 in space; zero where a contact sticks.
+        row: the solution's row at or after the event (n,).
+        times: times of the rows (rows,), or (B, rows) [s].
+        modes: what each contact did in the step that ends at a row, (rows, m) or (B, rows, m), as `ContactMode`: 0 open, 1 sticks, 2 slips. In the
+            first row, at which no step ends, contacts are open.
+        velocity: slip velocity at the end of that step (..., rows, m, k) [m/s], with the contact open too.
+        work: work of friction at each contact since the start (..., rows, m) [J]: impulses times the mean of the slips before and after a step;
+            negative where friction dissipates.
+        naming: names and units of the problem.
+    """
+
+    lane: np.ndarray
+    contact: np.ndarray
+    t: np.ndarray
+    kind: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+    row: np.ndarray
+    times: np.ndarray
+    modes: np.ndarray
+    velocity: np.ndarray
+    work: np.ndarray
+    naming: Labels = UNNAMED
+
+    def _arrays(self) -> Arrays:
+        lanes = "motion " * (self.modes.ndim - 2)
+        events = self._along("slip", "lane", "contact", "t", "kind", "row")
+        rows = self._along(f"{lanes}time", "times") | self._along(f"{lanes}time constraint", "modes", "work")
+        rows |= self._along(f"{lanes}time constraint tangent", "velocity")
+        return events | self._along("slip tangent", "before", "after") | rows
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        columns = self._table("lane", "contact", "t", "kind", "before", "after", "row")
+        names = self.naming.contacts
+        return columns | ({"contact": np.array(names)[self.contact]} if names else {})
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @property
+    def lost(self) -> Any:
+        """Energy that friction has taken from each motion, () or (B,) [J]."""
+        return -np.sum(self.work[..., -1, :], axis=-1)
+
+
+@takes_study
+@with_names
+def slips(
+    problem: Problem, solution: Solution, *, args: Any = None, args_axes: Any = None, friction: Any = None
+) -> Slips:
+    """Finds what the contacts of a solution with friction do, step by step, and the events between.
+
+    A stop is where the slip of the steps before vanishes, continued; a break where the force of friction, continued, reaches mu times the normal force; a
+    reversal where the slip between two rows does: all to O(h), as the motion of `MoreauJean` is. A contact that opens or closes has no event here: see
+    `impacts`.
+
+    Args:
+        problem: the mechanical system, with friction.
+        solution: one motion or a batch that holds every step, from `solve` with save="all" or `ensemble` with save=1.
+        args, args_axes, friction: as they were given to `ensemble` (or `solve`).
+
+    Returns:
+        `Slips`.
+
+    Raises:
+        ValueError: the problem has no friction, or the solution does not hold every step or is not one of the problem.
+    """
+    check_result("solution", solution, Solution, "solve or ensemble")
+    if problem.slip is None or solution.friction_impulse is None:
+        raise ValueError("slips: the problem has no friction; state it with slip= and friction=")
+    t, q, v, impulse, along = (
+        np.asarray(getattr(solution, name)) for name in ("t", "q", "v", "impulse", "friction_impulse")
+    )
+    if solution.values is not None or t.shape[-1] < 2 or solution.origin.every_step is False:
+        raise ValueError(
+            "slips need every step of a motion: solve with save='all' (ensemble: save=1), without a function"
+        )
+    check_solution(problem, solution, one_lane(args, args_axes))
+    single = q.ndim == 2
+    if single:
+        t, q, v, impulse, along = (x[None] for x in (t, q, v, impulse, along))
+    args, axes = cast_numbers("args", args, q.dtype), full_axes(args, args_axes)
+    problem, mu = split_friction(problem, friction, q.dtype)
+    m = impulse.shape[2]
+    by_lane = mu is not None and (np.ndim(mu) == 2 or (np.ndim(mu) == 1 and not single and len(mu) == len(t) != m))
+    mu = mu[:, None] if by_lane and np.ndim(mu) == 1 else mu
+    by_lane = by_lane and len(mu) == len(t)
+    mu = mu[0] if np.ndim(mu) == 2 and not by_lane else mu
+    lanes = (0, 0, 0, jax.tree.map(lambda axis: None if axis < 0 else 0, axes), 0 if by_lane else None)
+    before, after, size, limit = (np.asarray(x) for x in _look(problem, lanes, t, q, v, args, mu))
+
+    given = np.diff(along, axis=1)  # of each step, as all that follows
+    pushed = np.diff(impulse, axis=1)
+    power = np.sum(given * 0.5 * (before + after), axis=-1)
+    # the friction of a contact that slips is at its bound, to the rounding of what is accumulated
+    limit = limit * pushed
+    load = np.where(limit > 0, np.linalg.norm(given, axis=-1) / np.where(limit > 0, limit, 1), 1)
+    eps = np.finfo(q.dtype).eps
+    bound = load >= 1 - 8 * eps * (1 + impulse[:, 1:] / np.where(pushed > 0, pushed, np.inf))
+    noise = eps * np.max(size, axis=1, keepdims=True)
+    speed = np.linalg.norm(after, axis=-1)
+    still = (speed <= 1e2 * noise) | (~bound & (speed <= noise / np.sqrt(eps)))
+    modes = np.where(pushed > 0, np.where(still, STICK, SLIP), OPEN)
+    events = _events(t, modes, after, load)
+    first = lambda x: np.concatenate([np.zeros_like(x[:, :1]), x], axis=1)
+    start = np.asarray(before[:, :1])
+    rows = (t, first(modes), np.concatenate([start, after], axis=1), first(np.cumsum(power, axis=1)))
+    times, modes, velocity, work = (x[0] if single else x for x in rows)
+    of_events: Any = dict(zip(("lane", "contact", "t", "kind", "before", "after", "row"), events, strict=True))
+    return Slips(**of_events, times=times, modes=modes, velocity=velocity, work=work)
+
+
+def _look(problem: Problem, lanes: Any, t: Any, q: Any, v: Any, args: Any, mu: Any) -> tuple[Array, ...]:
+    """Of every step of every lane: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), and mu (B, 1, m)."""
+
+    def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
+        own = problem if mu is None else problem.replace(friction=mu)
+
+        def one(t: Array, end: Array, q: Array, v: Array, w: Array) -> tuple[Array, ...]:
+            place = q + (end - t) * v
+            slip = lambda v: own.slip_velocity(end, place, v, args)
+            drift = slip(jnp.zeros_like(v))
+            terms = jnp.abs(jax.jacfwd(slip)(v)) @ jnp.abs(w) + jnp.abs(drift)
+            return slip(v), slip(w), jnp.max(terms, axis=1)
+
+        found = jax.vmap(one)(t[:-1], t[1:], q[:-1], v[:-1], v[1:])
+        return *found, own.friction_coefficients(found[2].shape[1], q.dtype, args)[None]
+
+    return jax.jit(jax.vmap(steps, in_axes=lanes))(t, q, v, args, mu)
+
+
+def _events(t: np.ndarray, modes: np.ndarray, slip: np.ndarray, load: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Lane, contact, time, kind, slips before and after, and row of the events between the steps (B, n, m) of motions with rows t (B, n + 1).
+
+    ``slip`` (B, n, m, k) at the ends of steps; ``load`` (B, n, m), impulses of friction over their bounds.
+    """
+    # of a contact at rest rounding may open the gap for a step
+    missed = (modes[:, 1:-1] == OPEN) & (modes[:, :-2] != OPEN) & (modes[:, 2:] != OPEN)
+    modes = modes.copy()
+    modes[:, 1:-1] = np.where(missed, modes[:, :-2], modes[:, 1:-1])
+    old, new = modes[:, :-1], modes[:, 1:]
+    turned = np.sum(slip[:, :-1] * slip[:, 1:], axis=-1) < 0
+    of_kind = {
+        STOP: (old == SLIP) & (new == STICK),
+        BREAK: (old == STICK) & (new == SLIP),
+        REVERSAL: (old == SLIP) & (new == SLIP) & turned & (slip.shape[-1] == 1),
+    }
+    parts = []
+    for kind, mask in of_kind.items():
+        lane, step, contact = np.nonzero(mask)
+        begin, h = t[lane, step + 1], t[lane, step + 2] - t[lane, step + 1]
+        # steps `step` and `step + 1` end and begin at row step + 1
+        earlier = np.maximum(step - 1, 0)
+        at = lambda x, where, lane=lane, contact=contact: x[lane, where, contact]
+        if kind == BREAK:
+            now, then = at(load, step), at(load, earlier)
+            lasted = at(modes, earlier) == STICK
+            # forces are those of the middle of a step
+            share = np.where(lasted & (now > then), (1 - now) / np.where(now > then, now - then, 1) - 0.5, 0.0)
+            share = np.clip(share, -1, 1)
+        else:
+            sign = at(slip, step)
+            size, was = np.linalg.norm(sign, axis=-1), np.linalg.norm(at(slip, earlier), axis=-1)
+            lasted = (at(modes, earlier) == SLIP) & (was > size)
+            share = np.clip(np.where(lasted, size / np.where(lasted, was - size, 1), 1.0), 0, 1)
+            if kind == REVERSAL:
+                following = np.linalg.norm(at(slip, step + 1), axis=-1)
+                share = np.where(lasted, share, size / (size + following))
+        before, after = at(slip, step) * (kind != BREAK), at(slip, step + 1) * (kind != STOP)
+        parts.append((lane, contact, begin + share * h, np.full(len(lane), kind), before, after, step + 2))
+    found = [np.concatenate(x) for x in zip(*parts, strict=True)]
+    order = np.lexsort((found[2], found[1], found[0]))
+    return tuple(x[order] for x in found)
