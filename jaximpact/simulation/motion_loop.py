@@ -255,16 +255,16 @@ class MotionLoop:
         """Status bit of a step that leads through an obstacle; none where a scheme located impacts, at which its way turns."""
         acting = impulse > 0
 
-        def status(way: Way, acting: Array) -> Array:
+        def status(problem: Problem, way: Way, acting: Array) -> Array:
             one = ~jnp.any(acting) if self.locates else True
-            return as_status(loses_the_gap(self.problem, way, acting) & one, Status.GAP_UNRESOLVED)
+            return as_status(loses_the_gap(problem, way, acting) & one, Status.GAP_UNRESOLVED)
 
         if self.program.branch_free or self.program.per_lane_branches:
-            return status(way, acting)
+            return status(self.problem, way, acting)
         # a batch of XLA computes it only if one of its lanes may have it
         pending = may_tunnel(self.problem, way) | jnp.any(acting)
         work = lambda _, none, given: status(*given)
-        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (way, acting))
+        return run_where_pending(work, pending, jnp.zeros((), jnp.int32), (self.problem, way, acting))
 
     def with_jump_status(self, before: tuple[Any, Row], after: tuple[Any, Row], account: Account) -> Account:
         """Adds DERIVATIVE_JUMP to the account if a force, mass or gap velocity jumped in the step."""

@@ -154,7 +154,7 @@ class MoreauJean(Scheme):
             # what a kink of a gap leaves is no drift along a curved surface
             curved = gap_switches(problem, t, q, args) is None
             later = v if metric.joints is None else w
-            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved, later)
+            status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved, later, free - v)
         if theta > 0 and self.newton > 1:
             status |= self.convergence_status(problem, metric, motion, state, (earlier, last, w), free)
         if metric.joints is not None:
@@ -226,11 +226,13 @@ class MoreauJean(Scheme):
         acts: Array,
         curved: bool,
         later: Array,
+        kick: Array,
     ) -> Array:
         """Status bit of penetrations at the start of a step that spoil the motion.
 
         They lead past an opposing contact, or lie on a ``curved`` surface. ``rate`` (m,) are the gap velocities, ``acts`` (m,) the contacts
         with an impulse. Joints leave of the gap velocity what belongs to the velocity within the step: where it turns, to that ``later`` (d,).
+        A body at rest has the rounding of velocities that change by ``kick`` (d,) and are taken back.
         """
         h, eps = motion.h, jnp.finfo(rate.dtype).eps
         norm, e = contacts.norms(), jnp.broadcast_to(motion.e, rate.shape)
@@ -254,7 +256,8 @@ class MoreauJean(Scheme):
             square = state.v @ metric.times(state.v)
             square = square if later is state.v else jnp.maximum(square, later @ metric.times(later))
             moves = (h * depth > 0) & (h**2 * square > eps * depth**2)
-            sinks = depth * jnp.abs(speed) > CURVED * h * square
+            noise = 1e2 * eps * contacts.velocity_terms(jnp.abs(kick)) / norm
+            sinks = (depth * jnp.abs(speed) > CURVED * h * square) & (jnp.abs(speed) > noise)
             deep |= jnp.any(state.lasting & acts & (e <= 0) & moves & sinks)
         return as_status(deep, Status.PENETRATION_DEEP)
 
