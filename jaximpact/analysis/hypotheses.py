@@ -7,6 +7,9 @@
   impact law of the limit is not Moreau's and depends on the discretisation.
 - M must be positive definite, and gradients bounded away from zero near the boundary.
 
+With friction: Painlevé's bound of each contact, mu |A_nt| < A_nn, A being its block of the Delassus matrix, within which one contact in the plane has exactly one
+solution of a step; and what is proved of the motion, and what is not.
+
 And whether h is small enough for penetrations, which add up along chains of contacts, to be small against the motion.
 """
 
@@ -24,10 +27,11 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.warnings import JaximpactWarning
+from ..mechanics.friction import Slip
 from ..mechanics.linearisation import Metric, linearise
 from ..mechanics.problem import Problem
 from ..results import Arrays, Result, Solution
-from ..simulation.canonical_arrays import cast_numbers, split_restitution
+from ..simulation.canonical_arrays import cast_numbers, split_friction, split_restitution
 from .checks import check_gaps, check_result, check_solution, distance, takes_study
 from .listed_pairs import Chosen, is_listed, rows_of
 from .listed_pairs import corners as listed_corners
@@ -50,6 +54,8 @@ class Hypotheses(Result):
             two active constraints.
         worst: rows, pairs of constraints and cosines of the corners that fail, worst first: (row, a, b, cosine).
         failures: the hypotheses that fail, in words; empty where all hold.
+        painleve: with friction, the largest mu |A_nt| / A_nn of each contact over the rows where it is active (m,), NaN where it never is; else None.
+        notes: with friction, what is proved of such a motion and what is not, in words.
         pairs: with listed bodies, the bodies of each of the m constraints (m, 2), as in `Solution.pairs`: every pair that was on the list.
             Cosines are then of contacts that share a body, and a cluster of more than 1000 contacts has its rank bounded by its coordinates.
     """
@@ -60,28 +66,36 @@ class Hypotheses(Result):
     worst: tuple[tuple[int, int, int, float], ...]
     failures: tuple[str, ...]
     pairs: np.ndarray | None = None
+    painleve: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
 
     def _arrays(self) -> Arrays:
-        of_pairs = {"pairs": (("constraint", "end"), self.pairs)}
+        of_pairs = {"pairs": (("constraint", "end"), self.pairs), "painleve": (("constraint",), self.painleve)}
         return self._along("row constraint", "active") | self._along("row", "rank_deficit") | of_pairs
 
     def _columns(self) -> dict[str, np.ndarray]:
         return {name: np.array([x[i] for x in self.worst]) for i, name in enumerate(("row", "a", "b", "cosine"))}
 
     def __str__(self) -> str:
-        return "\n".join(self.failures) if self.failures else "no hypothesis fails along this motion"
+        return "\n".join((*(self.failures or ("no hypothesis fails along this motion",)), *self.notes))
 
 
 @takes_study
 def check_hypotheses(
-    problem: Problem, solution: Solution, *, args: Any = None, e: Any = None, tolerance: float | None = None
+    problem: Problem,
+    solution: Solution,
+    *,
+    args: Any = None,
+    e: Any = None,
+    friction: Any = None,
+    tolerance: float | None = None,
 ) -> Hypotheses:
     """Checks the hypotheses of the convergence theorems along one motion, and warns where one fails.
 
     Args:
         problem: the mechanical system.
         solution: one motion of it (no lane axis), saved often enough to see its corners.
-        args, e: as they were given to `solve`.
+        args, e, friction: as they were given to `solve`.
         tolerance: a gap below it counts as active [unit of f]; by default twice the largest distance a gap moves
             between rows, so that a corner passed between two rows is seen.
 
@@ -139,10 +153,54 @@ def check_hypotheses(
             f"h is too large: the motion penetrates by {sunk:.3g}, and no gap opens wider than {widest:.3g} (penetrations of order "
             "h add up along chains of contacts): take a smaller h, or a scheme whose z is admissible"
         )
+    bound: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
+    if problem.slip is not None:
+        problem, mu = split_friction(problem, friction, z.dtype)
+        problem = problem if mu is None else problem.replace(friction=mu)
+        bound = _painleve(problem, t, z, args, active)
+        jammed = [int(a) for a in np.flatnonzero(bound >= 1)]
+        if jammed:
+            named = ", ".join(f"{problem.naming.constraint(a)} ({bound[a]:.3g})" for a in jammed[:MANY])
+            failures.append(
+                f"friction beyond Painleve's bound, mu |A_nt| >= A_nn, at {named}: sliding may have no solution or two, and contact may jam without a "
+                "collision"
+            )
+        notes = _of_friction(problem, bound, e)
     for failure in failures:
         warnings.warn(failure, JaximpactWarning, stacklevel=2)
     worst = tuple(sorted(skew if e > 0 else obtuse, key=lambda corner: -abs(corner[3])))
-    return Hypotheses(active, deficit, cosine, worst, tuple(failures), ends)
+    return Hypotheses(active, deficit, cosine, worst, tuple(failures), ends, bound, notes)
+
+
+def _painleve(problem: Problem, t: Array, z: Array, args: Any, active: np.ndarray) -> np.ndarray:
+    """Largest mu |A_nt| / A_nn of each contact (m,) over the rows where it is active (k, m), NaN where it never is."""
+
+    @jax.jit
+    @jax.vmap
+    def look(t: Array, q: Array) -> Array:
+        metric = Metric.at(problem, q, args, t)
+        contacts, slip = linearise(problem, metric, t, q, args), Slip.at(problem, metric, t, q, args)
+        normal = contacts.diagonal()
+        coupling = jnp.einsum("mkd,dm->mk", slip.jacobian, contacts.response)
+        return slip.friction * jnp.linalg.norm(coupling, axis=1) / jnp.where(normal > 0, normal, jnp.inf)
+
+    ratio = np.where(active, np.asarray(look(t, z)), -np.inf).max(axis=0, initial=-np.inf)
+    return np.where(np.isfinite(ratio), ratio, np.nan)
+
+
+def _of_friction(problem: Problem, bound: np.ndarray, e: float) -> tuple[str, ...]:
+    """What is proved with friction, and what is not, in words; ``bound`` (m,) are the contacts' ratios of Painlevé."""
+    met = [a for a in range(len(bound)) if np.isfinite(bound[a])]
+    ratios = ", ".join(f"{problem.naming.constraint(a)} {bound[a]:.3g}" for a in met[:MANY])
+    found = [
+        f"Painleve's ratio mu |A_nt| / A_nn, below 1 of a contact that has one solution: {ratios or 'no contact is active'}"
+    ]
+    if e == 0:
+        text = "proved with friction and e = 0: limits of steps solve the problem (Stewart 1998), of one contact steps converge (Monteiro Marques 1993)"
+    else:
+        text = "friction with e > 0: no theorem of convergence"
+    return (*found, f"{text}; not proved: orders, and derivatives (measured: the manual's page on friction)")
 
 
 def _measure_row(problem: Problem, t: Array, q: Array, z: Array, args: Any) -> tuple[np.ndarray, ...]:

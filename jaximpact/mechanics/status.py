@@ -43,6 +43,7 @@ class Status(enum.IntFlag):
     DERIVATIVE_FRICTION = 1 << 27
     FRICTION_JAMMED = 1 << 28
     ENERGY_GAINED = 1 << 29
+    IMPULSES_NOT_UNIQUE = 1 << 30
 
     def __str__(self) -> str:
         return "|".join(bit.name or "" for bit in Status if bit & self) or "OK"
@@ -106,6 +107,8 @@ CAUSES = {
     "a contact may jam without a collision; the motion is one of those that the law allows",
     Status.ENERGY_GAINED: "an impact with friction and restitution gained energy, as Newton's law allows where normal and tangential velocities are coupled: "
     "a smaller restitution, or none, does not",
+    Status.IMPULSES_NOT_UNIQUE: "(remark) contacts with friction held a body in more ways than it has, as two feet that stick side by side: many impulses give the "
+    "same motion, and those told are the smallest or one choice among them; read sums over these contacts, not each",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), a coefficient of friction below 0, or t1 not later than t0 "

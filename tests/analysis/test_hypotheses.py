@@ -145,3 +145,24 @@ def test_a_body_at_rest_has_no_step_that_is_too_large(place):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert ji.check_hypotheses(body, sunk, args=place).failures == ()
+
+
+def test_friction_is_told_by_its_bound_and_its_theorems():
+    """A rod's end on a floor: mu |A_nt| / A_nn = mu 3 |cos sin| / (1 + 3 cos^2), at an angle of 1 above 1 from mu = 1.375 on."""
+    rod = ji.Problem(
+        lambda t, q, v, args: jnp.stack([0 * q[0], 0 * q[0] - 9.81, 0 * q[0]]),
+        lambda t, q, args: (q[1] - jnp.sin(q[2]))[None],
+        jnp.array([1.0, 1.0, 1 / 3]),
+        slip=lambda t, q, v, args: (v[0] + jnp.sin(q[2]) * v[2])[None],
+        friction=1.0,
+    )
+    start = [0.0, np.sin(1.0), 1.0], [-3.0, 0.5 * np.cos(1.0), 0.5]
+    run = lambda mu: ji.solve(rod, *start, t1=0.002, h=1e-3, friction=mu, scheme=ji.MoreauJean())
+    report = ji.check_hypotheses(rod, run(1.0), friction=1.0)
+    ratio = 3 * np.cos(1) * np.sin(1) / (1 + 3 * np.cos(1) ** 2)
+    assert report.failures == () and np.allclose(report.painleve, ratio, rtol=2e-3)  # the angle moves by 1e-3
+    assert "constraint 0 0.7" in str(report) and "Stewart 1998" in str(report) and "not proved: orders" in str(report)
+    with pytest.warns(ji.JaximpactWarning, match="beyond Painleve's bound"):
+        jammed = ji.check_hypotheses(rod, run(1.5), friction=1.5)
+    assert jammed.painleve > 1
+    assert "e > 0: no theorem" in str(ji.check_hypotheses(rod, run(1.0), friction=1.0, e=0.5))

@@ -117,8 +117,7 @@ def ladder_angle(start, t1):
 
 def test_two_contacts_that_slide():
     angle, w, t1 = 1.0, -0.3, 0.3
-    q0 = np.array([np.cos(angle), np.sin(angle), angle])
-    v0 = np.array([-np.sin(angle) * w, np.cos(angle) * w, w])
+    q0, v0 = leaning(angle, w)
     expected = ladder_angle((angle, w), t1)
     found = [ji.solve(ladder(), q0, v0, t1=t1, steps=n, scheme=SCHEME, save="final") for n in (200, 800)]
     apart = [abs(float(one.q[-1, 2]) - expected[0]) for one in found]
@@ -186,6 +185,39 @@ def test_gains_of_energy_are_told():
         friction=3.0,
     )
     assert int(ji.solve(belt, [0.0, 0.0], [0.5, 0.0], t1=1.0, h=0.01, scheme=SCHEME, save="final").status) == 0
+
+
+# a rod on both its ends, pulled along with a force F
+FEET = ji.Problem(
+    lambda t, q, v, args: jnp.stack([args["F"], -G, 0.0]),
+    lambda t, q, args: jnp.stack([q[1] - jnp.sin(q[2]), q[1] + jnp.sin(q[2])]),
+    np.array([1.0, 1.0, 1 / 3]),
+    slip=lambda t, q, v, args: jnp.stack([v[0], v[0]]),
+    friction=0.3,
+)
+
+
+@pytest.mark.parametrize(
+    "dtype, execution", [(np.float64, "native"), (np.float64, "xla"), (np.float32, "native")], ids=str
+)
+def test_shares_of_feet_that_stick_are_one_choice_among_many(dtype, execution):
+    """Two feet side by side stick up to F = mu G = 2.943; sliding feet each have mu times their normal impulse."""
+    start, args = np.zeros(3, dtype), {"F": np.array([0.0, 2.0, 4.0])}
+    options = {"t1": 0.1, "h": 1e-2, "args": args, "args_axes": 0, "scheme": SCHEME}
+    found = ji.ensemble(FEET, start, start, execution=execution, **options)
+    unique = [0, 0, 0]
+    unique[:2] = [int(ji.Status.IMPULSES_NOT_UNIQUE)] * 2
+    assert found.status.tolist() == unique and not found.failed.any()
+    rubbed = found.friction_impulse[:, -1, :, 0]
+    eps = np.finfo(dtype).eps
+    assert np.allclose(rubbed.sum(axis=1), [0, -0.2, -0.3 * G * 0.1], rtol=0, atol=64 * eps)
+    assert np.allclose(rubbed[:, 0], rubbed[:, 1], rtol=0, atol=64 * eps)  # the least ones
+    assert "sums over these contacts" in found.describe_status()
+
+
+def leaning(angle, w):
+    q0 = np.array([np.cos(angle), np.sin(angle), angle])
+    return q0, np.array([-np.sin(angle) * w, np.cos(angle) * w, w])
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from ...jaxtools.semidefinite import factorise_semidefinite, kept_rows
 from ..linearisation import Contacts
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
@@ -101,6 +102,23 @@ def jams(delassus: Array, mu: Array) -> Array:
     """Whether friction exceeds Painleve's bound at each contact (m,), mu |A_nt| >= A_nn > 0: then sliding may have no solution, or two."""
     normal = blocks(delassus, mu.shape[0])[:, 0]
     return (mu * length(normal[:, 1:])[:, 0] >= normal[:, 0]) & (normal[:, 0] > 0)
+
+
+def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
+    """Whether rows of the contacts that act depend on each other, (): then many impulses give the same velocities.
+
+    Rows are the normals of all that act and the tangents of those that stick; where a contact slips friction follows from the normal impulse.
+    """
+    m = len(mode)
+    if m < 2:
+        return jnp.zeros((), bool)  # one contact's rows are independent, which is checked at the start
+    size = len(delassus) // m
+    counts = jnp.where(
+        jnp.arange(size) == 0, mode[:, None] != OPEN, (mode == STICK)[:, None] & (mu > 0)[:, None]
+    ).ravel()
+    matrix = jnp.where(counts[:, None] & counts[None, :], delassus, jnp.eye(m * size, dtype=delassus.dtype))
+    factor = factorise_semidefinite(matrix, 256 * float(jnp.finfo(delassus.dtype).eps))
+    return jnp.any(counts & ~kept_rows(factor))
 
 
 class ConeProblem(NamedTuple):

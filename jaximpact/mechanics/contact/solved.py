@@ -20,7 +20,7 @@ from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
-from .cones import OPEN, SLIP, ConeProblem, direction, jams, modes_of
+from .cones import OPEN, SLIP, ConeProblem, dependent, direction, jams, modes_of
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
@@ -71,6 +71,9 @@ class Solved(ContactLaw):
         slipping = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
         status = as_status(~(residual <= allowed), Status.PROJECTION_NOT_CONVERGED)
         status |= as_status(jnp.any(acts & jams(matrix, cones.friction)), Status.FRICTION_JAMMED)
+        sharp = jnp.where(acts, modes_of(w, scale * fixed, cones.friction), OPEN)
+        redundant = dependent(*lax.stop_gradient((matrix, sharp, cones.friction)))
+        status |= as_status(redundant, Status.IMPULSES_NOT_UNIQUE)
         friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping)
         return Reaction(cones.response @ x.ravel(), x[:, 0], acts, residual, iterations, status, friction)
 
