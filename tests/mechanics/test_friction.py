@@ -313,7 +313,7 @@ def test_random_rods_are_those_of_small_steps():
     run = lambda n, q0, v0: ji.ensemble(rod, q0, v0, steps=n, **known)
     some, fine = run(16001, q0, v0), run(64007, q0, v0)
     apart = np.max(np.abs(some.q - fine.q), axis=(1, 2))
-    clean = some.status == 0
+    clean = some.status & ~int(ji.Status.IMPULSES_NOT_UNIQUE) == 0  # of rods that lie flat
     assert (
         clean.sum() > 0.6 * lanes and np.max(apart[clean]) < 0.02
     )  # h = 6e-5, at 10 m/s and eight impacts that each enlarge it

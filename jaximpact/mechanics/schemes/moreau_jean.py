@@ -89,7 +89,7 @@ class MoreauJean(Scheme):
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         m = problem.count(t0, q0, args)
-        steady = is_steady(problem, t0, q0, args) and problem.joints is None
+        steady = needs_no_memory(problem, t0, q0, args)
         none = (
             None
             if problem.slip is None
@@ -199,10 +199,10 @@ class MoreauJean(Scheme):
         """Contacts (m,) that the next step includes whatever their gaps.
 
         These are contacts that acted, whose gaps may have turned away within the step, and both sides of a joint. If no gradient turns, joints are
-        those of the start.
+        those of the start. Of contacts that rub rounding may open the gap, without which slip would go on for a step as if there were no friction.
         """
         before = state.lasting
-        if before is None or (is_steady(problem, t, state.q, args) and problem.joints is None):
+        if before is None or needs_no_memory(problem, t, state.q, args):
             return before
         if not law.solves:
             return jnp.zeros_like(before)
@@ -267,6 +267,11 @@ class MoreauJean(Scheme):
         if problem.is_local:
             return metric, w
         return Metric.from_iteration_matrix(jax.jacfwd(defect)(w), metric.joints), w
+
+
+def needs_no_memory(problem: Problem, t: Array, q: Array, args: Any) -> bool:
+    """Whether gaps alone tell which contacts a step includes: no gradient turns, nothing is joined, nothing rubs."""
+    return is_steady(problem, t, q, args) and problem.joints is None and problem.slip is None
 
 
 def energy_status(
