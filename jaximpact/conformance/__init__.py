@@ -5,7 +5,7 @@
 An adapter is a file with two functions; see `jaximpact.conformance.worker`, which runs it, and needs nothing of this package.
 """
 
-from .cases import Case, cases, get
+from .cases import Case, cases, frictional_cases, get
 from .jax_motions import JaxMotions
 from .report import COARSE, FINE, Cell, Column, Report
 from .runner import Adapter, adapters_of_jaximpact, run
@@ -21,6 +21,7 @@ __all__ = [
     "Report",
     "adapters_of_jaximpact",
     "cases",
+    "frictional_cases",
     "get",
     "run",
 ]

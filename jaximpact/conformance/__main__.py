@@ -2,6 +2,7 @@
 
 python -m jaximpact.conformance --adapter mine.py
 python -m jaximpact.conformance --own --cases zeno corner
+python -m jaximpact.conformance --own --friction
 python -m jaximpact.conformance --list
 """
 
@@ -11,7 +12,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .cases import cases, get
+from .cases import cases, frictional_cases, get
 from .runner import Adapter, adapters_of_jaximpact, run
 
 
@@ -29,7 +30,8 @@ def parser() -> argparse.ArgumentParser:
         help="files with final_state and jacobian; FILE:VARIANT for one of several",
     )
     made.add_argument("--own", action="store_true", help="the schemes of this library")
-    made.add_argument("--cases", nargs="+", metavar="NAME", help="all by default")
+    made.add_argument("--cases", nargs="+", metavar="NAME", help="all without friction by default")
+    made.add_argument("--friction", action="store_true", help="the cases with friction")
     made.add_argument(
         "--python", default=sys.executable, help="the interpreter that the adapters run in; it needs no jaximpact"
     )
@@ -50,13 +52,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
+    known = cases() | frictional_cases()
     unknown = [
-        name for name in [*(options.cases or ()), *([options.show] if options.show else [])] if name not in cases()
+        name for name in [*(options.cases or ()), *([options.show] if options.show else [])] if name not in known
     ]
     if unknown:
-        parser().error(f"no case {unknown[0]!r}; there are {', '.join(cases())}")
+        parser().error(f"no case {unknown[0]!r}; there are {', '.join(known)}")
     if options.list:
-        print("\n".join(f"{case.name:15} {case.title}" for case in cases().values()))
+        print("\n".join(f"{case.name:15} {case.title}" for case in known.values()))
         return 0
     if options.show:
         print(describe(options.show))
@@ -70,7 +73,8 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     if missing:
         parser().error(f"there is no file {missing[0]}")
-    report = run(adapters, options.cases, limit=options.limit, jobs=options.jobs, progress=True)
+    names = options.cases or (list(frictional_cases()) if options.friction else None)
+    report = run(adapters, names, limit=options.limit, jobs=options.jobs, progress=True)
     print(report.markdown())
     print(f"written: {report.save(options.out)}", file=sys.stderr)
     return 0 if any(column.cells for column in report.columns) else 1
@@ -86,6 +90,7 @@ def describe(name: str) -> str:
     ]
     lines += [
         f"gaps >= 0: {list(case.gaps)}",
+        *([f"slip = {[list(x) for x in case.slip]}, friction mu = {list(case.friction)}"] if case.slip else []),
         f"q(0) = {list(case.position)}, v(0) = {list(case.velocity)}, t1 = {case.t1:g}",
     ]
     lines += ["parameters: " + ", ".join(f"{key} = {x:g}" for key, x in case.parameters.items()), ""]

@@ -40,6 +40,8 @@ class Case:
         t1: the end, at no impact [s].
         impacts: how many there are before t1; None where they are infinitely many.
         exact: final state (q, v) and its derivative by the parameters.
+        slip: with friction, formulas of the slip velocities of every contact, (m, 1) in the plane and (m, 2) in space; else ().
+        friction: formulas of the coefficients of friction (m,), of parameters.
     """
 
     name: str
@@ -55,6 +57,8 @@ class Case:
     t1: float
     impacts: int | None
     exact: Exact
+    slip: tuple[tuple[str, ...], ...] = ()
+    friction: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Case:
@@ -123,7 +127,17 @@ class Case:
             assert mass is not None
             return jnp.stack([vector(row, q, {"q": q, **args}) for row in mass])
 
-        return Problem(forces, constraints, matrix if mass else None)
+        if not self.slip:
+            return Problem(forces, constraints, matrix if mass else None)
+        slip, friction = [list(map(parse, row)) for row in self.slip], list(map(parse, self.friction))
+
+        def slips(t: Any, q: Any, v: Any, args: Any) -> Any:
+            return jnp.stack([vector(row, q, {"t": t, "q": q, "v": v, **args}) for row in slip])
+
+        def coefficients(args: Any) -> Any:
+            return vector(friction, list(args.values()), args)
+
+        return Problem(forces, constraints, matrix if mass else None, slip=slips, friction=coefficients)
 
     def steps(self, h: float) -> tuple[int, ...]:
         """Several step counts near t1/h, so that impacts fall into different phases of their steps."""
@@ -146,8 +160,18 @@ def relative_error(found: Any, exact: Any) -> float:
 
 @cache
 def cases() -> dict[str, Case]:
-    """All cases by name."""
-    data = json.loads(files(__package__).joinpath("cases.json").read_text())
+    """All cases without friction, by name."""
+    return _of_file("cases.json")
+
+
+@cache
+def frictional_cases() -> dict[str, Case]:
+    """The cases with friction, by name."""
+    return _of_file("friction.json")
+
+
+def _of_file(name: str) -> dict[str, Case]:
+    data = json.loads(files(__package__).joinpath(name).read_text())
     return {entry["name"]: Case.of(entry) for entry in data["cases"]}
 
 
@@ -157,6 +181,7 @@ def get(name: str) -> Case:
     Raises:
         KeyError: there is no such case.
     """
-    if name not in cases():
-        raise KeyError(f"no case {name!r}; there are {', '.join(cases())}")
-    return cases()[name]
+    known = cases() | frictional_cases()
+    if name not in known:
+        raise KeyError(f"no case {name!r}; there are {', '.join(known)}")
+    return known[name]

@@ -20,6 +20,7 @@ class Own:
     """One scheme of this library, through `jaximpact.sensitivities` of the problem that the formulas state."""
 
     PACKAGES = ("jaximpact", "jax")
+    FRICTION = True
 
     def __init__(self, scheme: str, sensitivity: str) -> None:
         jax.config.update("jax_enable_x64", True)
@@ -43,7 +44,7 @@ class Own:
 
     def _compute(self, name: str, theta: tuple[float, ...], steps: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         case = get(name)
-        if self.plastic and case.e:
+        if (self.plastic and case.e) or (case.slip and not self.scheme.traits.friction):
             raise NotImplementedError(name)
 
         def start(x: Any) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def run(
 
     Args:
         adapters: `Adapter`, or paths of files.
-        names: names of the cases, by default all.
+        names: names of the cases, by default all without friction; those with friction are `frictional_cases`.
         limit: seconds that an adapter may take to load, and for one case at one step size. An adapter that takes longer is stopped,
             and restarted with the next case.
         jobs: number of adapters run at a time.
@@ -121,7 +121,10 @@ def measure(adapter: Adapter, chosen: Sequence[Case], limit: float) -> Column:
 
 
 def _job(case: Case, h: float) -> dict[str, Any]:
-    names = ("name", "title", "tags", "mass", "force", "gaps", "parameters", "position", "velocity", "t1", "impacts")
+    names: tuple[str, ...] = (
+        "name", "title", "tags", "mass", "force", "gaps", "parameters", "position", "velocity", "t1", "impacts"
+    )  # fmt: skip
+    names = (*names, "slip", "friction") if case.slip else names
     return {"case": {name: getattr(case, name) for name in names}, "h": h, "steps": case.steps(h)}
 
 

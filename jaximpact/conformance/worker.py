@@ -10,7 +10,8 @@ ADAPTER is a file or the name of a module. It holds two functions,
 or a function ``adapter(variant)`` that returns an object with them. ``case`` has the attributes of
 `jaximpact.conformance.Case` that are data; ``theta`` (p,) are the parameters in the order of ``case.parameters``, ``steps`` a
 number of steps. A case that cannot be stated raises NotImplementedError. Without ``jacobian`` the states alone are held against
-the exact ones. Optional: STEPS = False where there is no step, PACKAGES, whose versions are printed, HOW, a sentence on
+the exact ones. Cases with friction have ``case.slip`` and ``case.friction``, formulas too, and are given to adapters with FRICTION = True alone.
+Optional: STEPS = False where there is no step, PACKAGES, whose versions are printed, HOW, a sentence on
 what was done.
 
 This file needs nothing but Python: the simulator may live in an environment of its own.
@@ -60,6 +61,8 @@ def first_line(error: Exception) -> str:
 
 def compute_states(adapter: Any, case: Any, theta: list, steps: list) -> dict:
     """States and Jacobians for every step count; a single result for simulators without steps."""
+    if getattr(case, "slip", ()) and not getattr(adapter, "FRICTION", False):
+        raise NotImplementedError
     counts = steps if getattr(adapter, "STEPS", True) else steps[:1]
     found = {"states": [plain(adapter.final_state(case, theta, n)) for n in counts]}
     if hasattr(adapter, "jacobian"):
