@@ -45,6 +45,11 @@ def samples(problem=BALL.problem):
         "motion": motion,
         "batch": batch,
         "impacts": analysis.impacts(problem, motion, args=CASE.args),
+        "slips": analysis.Slips(
+            np.zeros(2, int), np.zeros(2, int), np.array([0.4, 0.8]), np.array(["stop", "break"]), np.array([[0.1], [0.0]]),
+            np.array([[0.0], [0.2]]), np.array([3, 5]), np.linspace(0, 1, 6), np.array([[0, 2, 2, 1, 1, 2]]).T,
+            np.array([0.3, 0.2, 0.1, 0.0, 0.0, 0.2])[:, None, None], np.linspace(0, -1, 6)[:, None],
+        ),
         "balance": analysis.balance(problem, motion, args=CASE.args, e=0.5),
         "statistics": analysis.statistics(batch),
         "section": section,

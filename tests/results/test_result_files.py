@@ -51,7 +51,7 @@ def alike(one, other):
 
 SUFFIXES = [".npz", ".nc", ".zarr"]
 OTHERS = [
-    "sensitivities", "ranking", "covariance", "linearity", "indices", "impacts", "balance", "statistics", "section", "crossings",
+    "sensitivities", "ranking", "covariance", "linearity", "indices", "impacts", "slips", "balance", "statistics", "section", "crossings",
     "impact section", "bifurcation", "map", "orbit", "convergence", "basins", "exponents", "branch", "curve", "hypotheses", "runs", "intervals",
     "attractor", "event", "located impacts",
 ]  # fmt: skip
@@ -222,6 +222,7 @@ DIMENSIONS = {
     "ranking": {"derivative": ("place",)},
     "indices": {"index_ST": ("output", "input"), "variance": ("output",)},
     "impacts": {"before": ("impact",)},
+    "slips": {"t": ("slip",), "modes": ("time", "constraint"), "velocity": ("time", "constraint", "tangent")},
     "balance": {"energy": ("time",), "momentum": ("time", "coordinate")},
     "statistics": {"mean_q": ("time", "coordinate"), "quantile_impulse": ("level", "time", "constraint"), "count": ()},
     "section": {"q": ("lane", "row", "coordinate"), "status": ("lane",)},
