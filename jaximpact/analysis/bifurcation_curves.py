@@ -42,7 +42,7 @@ from .checks import number_of, positive_time
 from .continuation import EASY, LONGEST, SHORTEST, TURN, check_bounds, value_of
 from .default_scheme import ORBIT, ROWS, choose_scheme
 from .options import MotionOptions, with_options
-from .orbit_family import CORRECTIONS, OF_CONTACTS
+from .orbit_family import BOUNDS, CORRECTIONS, OF_CONTACTS
 from .stroboscopic_map import blocks, damped_newton, eigenvalues
 
 KINDS = ("fold", "period doubling", "grazing")
@@ -219,8 +219,7 @@ class ForcedSystem:
         """All numbers at parameters (B, 2)."""
         own = dict(zip(self.names, values.T, strict=True))
         # restitution and friction have none beyond their bounds, across which differences would be
-        most = {"e": 1.0, "friction": np.inf}
-        varied = {name: np.clip(own.pop(name), 0, top)[:, None] for name, top in most.items() if name in own}
+        varied = {name: np.clip(own.pop(name), *bounds)[:, None] for name, bounds in BOUNDS.items() if name in own}
         args = self.args if not own else self.args | own
         axes = {key: 0 if key in own else None for key in args} if own else None
         period = self.cycles * positive_time("period", self.period, args, axes)

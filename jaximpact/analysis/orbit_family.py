@@ -27,6 +27,7 @@ from .stroboscopic_map import damped_newton, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 OF_CONTACTS = tuple(STATED)  # parameters that are none of args
+BOUNDS = {"e": (0.0, 1.0), "friction": (0.0, np.inf)}  # beyond which there is no motion
 ITERATIONS = 30  # for the speed of an impact, where restitution depends on it
 ROWS = 256  # of an orbit from which its contacts are told, where there are no steps
 
@@ -140,7 +141,8 @@ class Family:
 
     def can_start(self, z: np.ndarray) -> np.ndarray:
         # a little beyond the bounds, so that differences across them exist; restitution and friction have none beyond
-        inside = np.ones(len(z), bool) if self.parameter not in OF_CONTACTS else (z[:, -1] >= 0) & (z[:, -1] <= 1)
+        low, high = BOUNDS.get(self.parameter, (-np.inf, np.inf))
+        inside = (z[:, -1] >= low) & (z[:, -1] <= high)
         if not (inside.all() and np.isfinite(z).all() and np.diff(self.times(z[0]))[0] > 0):
             return np.zeros(len(z), bool)
         lanes = self.at(z[0])

@@ -158,7 +158,11 @@ def test_names_go_into_messages():
         ({"coordinates": ("x", "x")}, ValueError, "'x' is the name of two of them"),
         ({"coordinates": ("x", "y"), "contacts": ("x",)}, ValueError, "'x' is the name of two of them"),
         ({"units": 3}, TypeError, "units must be a text such as 'm', or a dict"),
-        ({"units": {"x": "m"}}, ValueError, "units: 'x' is the name of no coordinate, contact or joint; give them names"),
+        (
+            {"units": {"x": "m"}},
+            ValueError,
+            "units: 'x' is the name of no coordinate, contact or joint; give them names",
+        ),
         ({"coordinates": ("x", "y"), "units": {"z": "m"}}, ValueError, "'z' is the name of no .* the names are x, y"),
     ],
 )
