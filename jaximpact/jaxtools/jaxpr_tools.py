@@ -154,14 +154,58 @@ def _inline_cached(closed: ClosedJaxpr) -> ClosedJaxpr:
     return _inline_cache[closed]
 
 
+def remember_by_jaxpr(function: Callable) -> Callable:
+    """A function of a jaxpr, open or closed, and hashable arguments, which remembers its results as long as the jaxpr lives.
+
+    Emission asks the same of a nested jaxpr at each level around it: without this, deep programs take the square of their depth.
+    """
+    known: WeakKeyDictionary[Jaxpr, dict] = WeakKeyDictionary()
+
+    @wraps(function)
+    def remembered(jaxpr: Any, *args: Any) -> Any:
+        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+        results = known.setdefault(jaxpr, {})
+        if args not in results:
+            results[args] = function(jaxpr, *args)
+        return results[args]
+
+    return remembered
+
+
 def needed_equations(jaxpr: Any) -> list:
-    """Equations of a jaxpr that are not dead code: some output depends on them."""
+    """Equations of a jaxpr that are not dead code: some output, or its derivative, depends on them."""
+    return _live_equations(jaxpr, lambda eqn: eqn.invars)[0]
+
+
+def value_equations(jaxpr: Any) -> list:
+    """Equations of a jaxpr on which the values of its outputs depend: without those of a surrogate that has their derivative alone."""
+    return _value_equations(jaxpr)[0]
+
+
+@remember_by_jaxpr
+def _value_equations(jaxpr: Jaxpr) -> tuple[list, set]:
+    """These, and all variables that the values depend on."""
+
+    def operands(eqn: Any) -> Sequence:
+        if eqn.primitive.name == "guard":
+            return eqn.invars[:1]
+        if eqn.primitive.name != "custom_jvp_call":
+            return eqn.invars
+        (called,) = nested_jaxprs(eqn)
+        used = _value_equations(called)[1]
+        return [v for v, inside in zip(eqn.invars, called.invars, strict=True) if inside in used]
+
+    return _live_equations(jaxpr, operands)
+
+
+def _live_equations(jaxpr: Any, operands: Callable) -> tuple[list, set]:
+    """Equations on which outputs depend, an equation depending on its ``operands(eqn)``; and all variables that they depend on."""
     live, equations = {v for v in jaxpr.outvars if not is_literal(v)}, []
     for eqn in reversed(jaxpr.eqns):
         if not live.isdisjoint(eqn.outvars):
             equations.append(eqn)
-            live.update(v for v in eqn.invars if not is_literal(v))
-    return equations[::-1]
+            live.update(v for v in operands(eqn) if not is_literal(v))
+    return equations[::-1], live
 
 
 def _inline_nested(params: dict) -> dict:
@@ -208,24 +252,6 @@ def _fixed_point(body_mask: Any, start: Sequence[bool]) -> list[bool]:
         if new == flags:
             return [*flags, *found[len(flags) :]]
         flags = new
-
-
-def remember_by_jaxpr(function: Callable) -> Callable:
-    """A function of a jaxpr, open or closed, and hashable arguments, which remembers its results as long as the jaxpr lives.
-
-    Emission asks the same of a nested jaxpr at each level around it: without this, deep programs take the square of their depth.
-    """
-    known: WeakKeyDictionary[Jaxpr, dict] = WeakKeyDictionary()
-
-    @wraps(function)
-    def remembered(jaxpr: Any, *args: Any) -> Any:
-        jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-        results = known.setdefault(jaxpr, {})
-        if args not in results:
-            results[args] = function(jaxpr, *args)
-        return results[args]
-
-    return remembered
 
 
 def varying_outputs(jaxpr: Any, given: Sequence[bool], constants: Sequence[bool] = ()) -> list[bool]:

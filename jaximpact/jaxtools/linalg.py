@@ -99,6 +99,23 @@ def solve_jvp(solve: Callable, unrolled: int, primals: tuple, tangents: tuple) -
     return x, solve(a, factor, jnp.eye(a.shape[0], dtype=a.dtype)) @ change
 
 
+@jax.custom_jvp
+def solve_by_inverse(a: Array, inverse: Array, b: Array) -> Array:
+    """Solves a x = b for b (n,) or (n, k), with the ``inverse`` (n, n) of a, or of those of its rows that count; x is 0 in the others.
+
+    The derivative is dx = S (db - da x), S the inverse, which is a constant in it: products with vectors, where that of S itself has matrices.
+    """
+    return inverse @ b
+
+
+@solve_by_inverse.defjvp
+def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    a, inverse, b = primals
+    da, _, db = tangents
+    x = solve_by_inverse(a, inverse, b)
+    return x, solve_by_inverse(a, inverse, db - da @ x)
+
+
 def eliminate(a: list[list], b: list) -> tuple[list, Array | bool]:
     """Solves a x = b by Gaussian elimination without pivoting, for nested lists of scalars.
 

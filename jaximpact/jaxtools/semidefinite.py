@@ -1,6 +1,7 @@
 """Symmetric semidefinite matrices whose rows may depend on earlier ones: those are left out, and a solve gives them 0.
 
-As in `linalg`, small matrices are straight-line arithmetic; here up to more unknowns, since a library's factorisation has no test of rows.
+The inverse is one primitive, so that a program that asks for many of them is short to trace and to differentiate: with substitutions written out,
+a step of a four-bar linkage with its derivative (8 rows) had twice the equations.
 """
 
 from __future__ import annotations
@@ -8,11 +9,66 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.scipy.linalg import solve_triangular
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
-from .linalg import factorise_unrolled, solve_jvp, substitute
+from .linalg import factorise_unrolled
 
 MAX_UNROLLED = 12  # unknowns; twelve rows take a fifth of the instructions of a loop over rows (native code of a four-bar linkage, 8 rows)
+
+# (n, n) -> inverse (n, n) of the rows that are kept, with 0 in the others, and pivots (n,), 0 for the others; for leading axes too
+inverse_p = Primitive("semidefinite_inverse")
+inverse_p.multiple_results = True
+
+
+def invert_semidefinite(a: Array, cut: float) -> tuple[Array, Array]:
+    """Inverse (n, n) of a symmetric matrix in the rows that do not depend on earlier ones, 0 in the others; and pivots (n,), 0 for the others.
+
+    Rows that depend on others are those whose pivot is at most the part ``cut`` of their diagonal entry. It has no derivative: see `linalg.solve_by_inverse`.
+    """
+    if a.shape[0] <= MAX_UNROLLED:
+        inverse, pivots = inverse_p.bind(a, cut=cut)
+        return inverse, pivots
+    limits, places = cut * jnp.diagonal(a), jnp.arange(a.shape[0])
+    take = lambda k, now: _sweep(now[0], now[1], places == k, now[0][:, k], limits)
+    swept, pivots = lax.fori_loop(0, a.shape[0], take, (a, jnp.zeros_like(limits)))
+    return -swept, pivots
+
+
+def _sweep(a: Array, pivots: Array, here: Array, column: Array, limits: Array) -> tuple[Array, Array]:
+    """One step of Gauss and Jordan on a symmetric matrix, by the row that is ``here`` (n,): a sweep of Dempster.
+
+    Goodnight, The American Statistician 33 (1979).
+    """
+    pick = lambda x: jnp.sum(jnp.where(here, x, 0))
+    pivot = pick(column)
+    kept = pivot > pick(limits)
+    factor = jnp.where(kept, 1 / jnp.where(kept, pivot, 1), 0)
+    column = jnp.where(here, -1, column)
+    rest = jnp.where(here[:, None] | here[None, :], 0, a)
+    return rest - (factor * column)[:, None] * column[None, :], jnp.where(here & kept, pivot, pivots)
+
+
+def _inverse(a: Array, *, cut: float) -> list[Array]:
+    n = a.shape[-1]
+    if a.ndim > 2:
+        return list(jax.vmap(lambda x: _inverse(x, cut=cut))(a))
+    limits, places = cut * jnp.diagonal(a), jnp.arange(n)
+    pivots = jnp.zeros_like(limits)
+    for k in range(n):
+        a, pivots = _sweep(a, pivots, places == k, a[:, k], limits)
+    return [-a, pivots]
+
+
+def _inverse_batched(operands: tuple, axes: tuple, **params: float) -> tuple[list[Array], list[int]]:
+    found = inverse_p.bind(jnp.moveaxis(operands[0], axes[0], 0), **params)
+    return found, [0, 0]
+
+
+inverse_p.def_impl(jax.jit(_inverse, static_argnames="cut"))
+inverse_p.def_abstract_eval(lambda a, *, cut: [a, a.update(shape=a.shape[:-1])])
+batching.primitive_batchers[inverse_p] = _inverse_batched
+mlir.register_lowering(inverse_p, mlir.lower_fun(_inverse, multiple_results=True))
 
 
 def factorise_semidefinite(a: Array, cut: float) -> Array:
@@ -48,30 +104,3 @@ def _factorise_by_loop(a: Array, cut: float) -> Array:
 def kept_rows(factor: Array) -> Array:
     """Mask (n,) of the rows that ``factor = factorise_semidefinite(a, cut)`` has kept."""
     return jnp.diagonal(factor) > 0
-
-
-def pivots(factor: Array) -> Array:
-    """Pivots (n,) of a factor; 1 for rows that are left out."""
-    diagonal = jnp.diagonal(factor)
-    return 1 / jnp.where(diagonal > 0, diagonal, 1)
-
-
-@jax.custom_jvp
-def semidefinite_solve(a: Array, factor: Array, b: Array) -> Array:
-    """The x with a x = b in the rows that are kept and x = 0 in the others, for b (n,) or (n, k), with ``factor = factorise_semidefinite(a, cut)``.
-
-    The derivative is S (db - da x), S the inverse of the rows that are kept; ``factor`` is a constant in it.
-    """
-    n = factor.shape[0]
-    if n <= MAX_UNROLLED:
-        return substitute(factor, b)
-    unit, inverse = jnp.tril(factor, -1) + jnp.eye(n, dtype=factor.dtype), jnp.diagonal(factor)
-    kept = jnp.where(inverse > 0, 1, 0).astype(b.dtype)
-    rows = lambda x: x.reshape(n, *[1] * (b.ndim - 1))
-    y = solve_triangular(unit, rows(kept) * b, lower=True, unit_diagonal=True)
-    return solve_triangular(unit, rows(inverse) * y, lower=True, trans=1, unit_diagonal=True)
-
-
-@semidefinite_solve.defjvp
-def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    return solve_jvp(semidefinite_solve, MAX_UNROLLED, primals, tangents)

@@ -17,8 +17,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from ..jaxtools import semidefinite
 from ..jaxtools.jacobians import value_and_jacobian
+from ..jaxtools.linalg import solve_by_inverse
+from ..jaxtools.semidefinite import invert_semidefinite
 from .problem import Problem
 
 DEPENDENT = 1e-8  # square of the sine of the angle to the earlier rows, below which a row counts as dependent on them
@@ -28,8 +29,8 @@ GAUSS = 0.5 - 12**-0.5, 0.5 + 12**-0.5  # points of the rule of two points on [0
 class Joints(NamedTuple):
     """Joints linearised at one configuration.
 
-    ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j) and its ``factor``, in
-    which dependent rows are left out.
+    ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j), its ``inverse``, in which
+    dependent rows are left out, and its ``pivots`` (j,), 0 for these.
     """
 
     value: Array
@@ -37,7 +38,8 @@ class Joints(NamedTuple):
     rate: Array
     response: Array
     gram: Array
-    factor: Array
+    inverse: Array
+    pivots: Array
 
     @classmethod
     def at(cls, problem: Problem, solve: Callable[[Array], Array], t: ArrayLike, q: Array, args: Any) -> Joints:
@@ -68,13 +70,11 @@ class Joints(NamedTuple):
         response = solve(matrix.T)
         gram = matrix @ response
         cut = max(DEPENDENT, 64 * float(jnp.finfo(q.dtype).eps))
-        return cls(
-            value, matrix, rate, response, gram, semidefinite.factorise_semidefinite(lax.stop_gradient(gram), cut)
-        )
+        return cls(value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut))
 
     def forces(self, rates: Array) -> Array:
         """(J M^-1 J')^+ x for x (j,) or (j, k): what changes joint velocities by x; 0 for dependent rows."""
-        return semidefinite.semidefinite_solve(self.gram, self.factor, rates)
+        return solve_by_inverse(self.gram, self.inverse, rates)
 
     def project(self, x: Array) -> Array:
         """Part of velocities x, (d,) or (d, k), that the joints allow."""
@@ -98,11 +98,11 @@ class Joints(NamedTuple):
 
     def independent(self) -> Array:
         """Mask (j,) of the rows that do not depend on earlier ones."""
-        return semidefinite.kept_rows(self.factor)
+        return self.pivots > 0
 
     def margins(self) -> Array:
         """Lengths (j,) in the metric M^-1 of what rows have beside the earlier ones: 0 in a singular position, and for dependent rows."""
-        return jnp.sqrt(jnp.where(self.independent(), semidefinite.pivots(self.factor), 0))
+        return jnp.sqrt(self.pivots)
 
 
 def joint_turning(problem: Problem, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:

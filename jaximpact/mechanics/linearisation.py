@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
 from ..jaxtools.jacobians import value_and_jacobian
+from ..jaxtools.linalg import solve_by_inverse
 from .friction import Slip
 from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
@@ -27,15 +28,16 @@ ORTHOGONAL = 0.02  # largest cosine between gradients that counts as orthogonal 
 
 
 class Restoring(NamedTuple):
-    """What restores joint velocities under an iteration matrix W: independent ``rows`` of J (j, d), W^-1 J' (d, j), (J W^-1 J')^-1 (j, j)."""
+    """What restores joint velocities under an iteration matrix W: independent ``rows`` of J (j, d), W^-1 J' (d, j), J W^-1 J' (j, j), its inverse."""
 
     rows: Array
     response: Array
+    gram: Array
     inverse: Array
 
     def of(self, rates: Array) -> Array:
         """The velocity (d,) or (d, k) that changes joint velocities by ``rates`` (j,) or (j, k)."""
-        return self.response @ (self.inverse @ rates)
+        return self.response @ solve_by_inverse(self.gram, self.inverse, rates)
 
 
 class Metric(NamedTuple):
@@ -59,8 +61,10 @@ class Metric(NamedTuple):
     def solve(self, x: Array) -> Array:
         """M^-1 x for x of shape (d,) or (d, k), or P x where there are joints (`mechanics.joints`)."""
         if self.inverse is not None:
-            free = self.inverse @ x
-            return free if self.restoring is None else free - self.restoring.of(self.restoring.rows @ free)
+            if self.restoring is None or self.matrix is None:
+                return self.inverse @ x
+            free = solve_by_inverse(self.matrix, self.inverse, x)
+            return free - self.restoring.of(self.restoring.rows @ free)
         return self._unjointed(x) if self.joints is None else self.joints.project(self._unjointed(x))
 
     def _unjointed(self, x: Array) -> Array:
@@ -103,10 +107,13 @@ class Metric(NamedTuple):
             return metric
         return metric._replace(joints=Joints.at(problem, metric.solve, t, q, args))
 
-    def over_chord(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
-        """Copy with joints in their mean over the chord from (t, q) with velocity u (d,) for a time h, whose end is first put onto them."""
+    def to_joints(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Array:
+        """The velocity (d,) beside u with which a chord from (t, q) ends on the joints, after a time h."""
         # without that, energy drifts as without the mean: a double pendulum's by 1.5e-6 a second at h = 1e-3, rather than by 3e-10
-        u = u - self.restore(problem.joint_values(t + h, q + h * u, args)) / h
+        return u - self.restore(problem.joint_values(t + h, q + h * u, args)) / h
+
+    def over_chord(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
+        """Copy with joints in their mean over the chord from (t, q) with velocity u (d,) for a time h."""
         return self._replace(joints=Joints.over_chord(problem, self._unjointed, t, q, h, u, args))
 
     @classmethod
@@ -124,12 +131,13 @@ class Metric(NamedTuple):
         """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..., which keeps the joints."""
         if joints is None:
             return cls(matrix, inverse=linalg.inverse(matrix))
-        kept, inverse = joints.independent(), linalg.inverse(matrix)
+        kept, inverse = joints.independent(), linalg.inverse(lax.stop_gradient(matrix))
         rows = jnp.where(kept[:, None], joints.jacobian, 0)
-        response = inverse @ rows.T
+        response = solve_by_inverse(matrix, inverse, rows.T)
         # a dependent row has a multiplier of its own, which is zero
         gram = rows @ response + jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
-        return cls(matrix, inverse=inverse, joints=joints, restoring=Restoring(rows, response, linalg.inverse(gram)))
+        of_gram = linalg.inverse(lax.stop_gradient(gram))
+        return cls(matrix, inverse=inverse, joints=joints, restoring=Restoring(rows, response, gram, of_gram))
 
 
 def _diagonals(matrix: Array) -> Array:

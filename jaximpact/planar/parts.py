@@ -36,7 +36,7 @@ class Part:
                 object.__setattr__(self, "ends", tuple(point_of("ends", x) for x in value))
 
     def joints(self, pose: Pose, t: Any, args: Any) -> list:
-        """Values () that the part keeps at zero."""
+        """Values, () or (k,), that the part keeps at zero."""
         return []
 
     def gaps(self, pose: Pose, t: Any, args: Any) -> list:
@@ -81,8 +81,7 @@ class Pin(Part):
     at: Point
 
     def joints(self, pose: Pose, t: Any, args: Any) -> list:
-        apart = pose.point(self.a, self.at) - pose.point(self.b, self.at)
-        return [apart[0], apart[1]]
+        return [pose.point(self.a, self.at) - pose.point(self.b, self.at)]
 
 
 @dataclass(frozen=True, kw_only=True)

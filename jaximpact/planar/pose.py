@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,21 +11,23 @@ from jax import Array
 from .quantities import GROUND, Point
 
 
-@dataclass(frozen=True)
 class Pose:
     """Where bodies are: points and directions that are fixed in them, at coordinates q (d,).
 
-    Attributes:
+    Args:
         centres: number of each body and its centre of mass at the start, by name.
         q: the coordinates.
     """
 
-    centres: Mapping[str, tuple[int, Point]]
-    q: Array
+    def __init__(self, centres: Mapping[str, tuple[int, Point]], q: Array) -> None:
+        self.centres, self.q = centres, q
+        # once for all parts: a linkage's functions are traced dozens of times
+        self.angles = q[2::3]
+        self.cosines, self.sines = jnp.cos(self.angles), jnp.sin(self.angles)
 
     def angle(self, body: str) -> Any:
         """By how much a body has turned, ()."""
-        return 0.0 if body == GROUND else self.q[3 * self.centres[body][0] + 2]
+        return 0.0 if body == GROUND else self.angles[self.centres[body][0]]
 
     def point(self, body: str, p: Point) -> Any:
         """Where a point of a body is, (2,), that was at p at the start."""
@@ -39,5 +40,6 @@ class Pose:
         """A vector (2,) fixed in a body, that was u at the start."""
         if body == GROUND:
             return jnp.asarray(u, self.q.dtype)
-        c, s = jnp.cos(self.angle(body)), jnp.sin(self.angle(body))
-        return jnp.stack([c * u[0] - s * u[1], s * u[0] + c * u[1]])
+        i = self.centres[body][0]
+        along, across = jnp.asarray(u, self.q.dtype), jnp.asarray((-u[1], u[0]), self.q.dtype)
+        return self.cosines[i] * along + self.sines[i] * across

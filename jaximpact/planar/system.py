@@ -142,7 +142,8 @@ class System:
 
     def _stack(self, kind: str, t: Any, q: Array, args: Any) -> Array:
         pose = self.pose(q)
-        return jnp.stack([jnp.asarray(x, q.dtype) for part in self.parts for x in getattr(part, kind)(pose, t, args)])
+        found = [jnp.asarray(x, q.dtype) for part in self.parts for x in getattr(part, kind)(pose, t, args)]
+        return jnp.concatenate([jnp.atleast_1d(x) for x in found])
 
     def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Generalised force (d,)."""

@@ -15,7 +15,8 @@ from numpy.typing import ArrayLike
 from ..jaxtools import linalg
 from ..jaxtools.argument_checks import is_traced, real_array
 from ..jaxtools.derivative_rules import implicit_root
-from ..jaxtools.semidefinite import factorise_semidefinite, kept_rows, semidefinite_solve
+from ..jaxtools.linalg import solve_by_inverse
+from ..jaxtools.semidefinite import invert_semidefinite
 from ..mechanics.joints import DEPENDENT
 from ..mechanics.linearisation import Metric
 from ..mechanics.problem import Problem
@@ -113,22 +114,22 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, plac
     metric, start = mass(q0), q0[some]
     cut = max(DEPENDENT, 64 * float(jnp.finfo(q0.dtype).eps))
 
-    def response(matrix: Array, metric: Array) -> tuple[Array, Array, Array]:
-        """M^-1 J', J M^-1 J' and the factor of the latter, for J (j, k)."""
+    def response(matrix: Array, metric: Array) -> tuple[Array, Array, Array, Array]:
+        """M^-1 J', J M^-1 J', the inverse of the latter and its pivots, for J (j, k)."""
         found = linalg.solve(metric, matrix.T)
-        return found, matrix @ found, factorise_semidefinite(frozen(matrix @ found), cut)
+        return found, matrix @ found, *invert_semidefinite(frozen(matrix @ found), cut)
 
     # near the joints first, with the metric alone: the second derivatives of joints lead astray from afar
     def near(_: Any, x: Array) -> Array:
         matrix = jax.jacfwd(joints)(x)
-        answer, gram, factor = response(matrix, metric)
-        return x - answer @ semidefinite_solve(gram, factor, joints(x))
+        answer, gram, inverse, _ = response(matrix, metric)
+        return x - answer @ solve_by_inverse(gram, inverse, joints(x))
 
     x = frozen(lax.fori_loop(0, NEWTON, near, start))
     matrix = frozen(jax.jacfwd(joints)(x))
-    answer, gram, factor = frozen(response(matrix, metric))
-    kept = kept_rows(factor)
-    force = semidefinite_solve(gram, factor, matrix @ frozen(x - start))
+    answer, gram, inverse, pivots = frozen(response(matrix, metric))
+    kept = pivots > 0
+    force = solve_by_inverse(gram, inverse, matrix @ frozen(x - start))
 
     def residual(z: Array) -> Array:
         x, force = z[:k], z[k:]
@@ -145,8 +146,8 @@ def _assemble(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, plac
     q = place(z[:k])
     matrix = jax.jacfwd(lambda x: problem.joint_values(t0, x, args))(q)
     rate = jax.jvp(lambda s: problem.joint_values(s, q, args), (t0,), (jnp.ones_like(t0),))[1]
-    answer, gram, factor = response(matrix[:, some], mass(q))
-    v = v0.at[some].add(-answer @ semidefinite_solve(gram, factor, matrix @ v0 + rate))
+    answer, gram, inverse, _ = response(matrix[:, some], mass(q))
+    v = v0.at[some].add(-answer @ solve_by_inverse(gram, inverse, matrix @ v0 + rate))
     size = jnp.abs(matrix)
     # of velocities the largest: rows of bodies that rest have round-off of those that move
     scale = size @ (jnp.abs(q) + 1), jnp.max(size @ (jnp.abs(v) + jnp.abs(v0)) + jnp.abs(rate))

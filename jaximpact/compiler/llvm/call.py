@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import jax
 import numpy as np
 
+from ...jaxtools.jaxpr_tools import contains_primitive
 from ...jaxtools.progress import current_watch
 from ...jaxtools.shapes import operand_type
 from ...jaxtools.trace_context import trace_settings, without_collection
@@ -257,7 +258,9 @@ def _carried_leaves(prefix: Any, marks: tuple, structure: Any) -> tuple[bool, ..
 def _compile(closed: Any, carried: Sequence[bool], many: bool) -> NativeProgram:
     """Emits and compiles a closed jaxpr, or loads it from the cache; ``many``: for vectors of lanes."""
     max_scalars = MAX_SCALARS
-    if (count := cost(closed)) > LONG_PROGRAM_OPS:
+    # matrices of joints are mostly zeros, which scalars leave out
+    sparse = contains_primitive(closed, "semidefinite_inverse")
+    if (count := cost(closed)) > (MAX_OPS_LLVM if sparse else LONG_PROGRAM_OPS):
         max_scalars, count = MAX_SCALARS_IN_LONG_PROGRAMS, cost(closed, MAX_SCALARS_IN_LONG_PROGRAMS)
     if count > MAX_OPS_LLVM:
         raise Unsupported(f"a program of some {count} operations, more than {MAX_OPS_LLVM}")

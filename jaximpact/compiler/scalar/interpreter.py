@@ -15,8 +15,8 @@ from ...jaxtools.jaxpr_tools import (
     as_closed,
     closed_over_values,
     is_literal,
-    needed_equations,
     reader,
+    value_equations,
 )
 from ..limits import MAX_SELECTED_ENTRIES
 from . import control_flow, indexing, linear_algebra, reductions
@@ -40,7 +40,6 @@ class ScalarInterpreter:
     def __init__(self, emitter: Emitter) -> None:
         self.emitter = emitter
         self.input_values: dict[Any, Value] = {}
-        self._equations: dict[int, tuple[Any, list]] = {}
 
     def __call__(self, name: str, *x: Any, params: Any = None, structural: bool = True) -> Any:
         """Applies an elementwise primitive to scalars: folded, simplified, or emitted.
@@ -78,16 +77,11 @@ class ScalarInterpreter:
         """Outputs of an open jaxpr for given values of its constants and inputs."""
         env: dict = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *values], strict=True))
         read = reader(env, lambda v: split_constant(np.asarray(v.val, v.aval.dtype)))
-        for eqn in self.needed_equations(jaxpr):
-            env.update(zip(eqn.outvars, self.apply_equation(eqn, [read(v) for v in eqn.invars]), strict=True))
+        for eqn in value_equations(jaxpr):
+            # no value: of what only a derivative depends on
+            values = [read(v) if is_literal(v) or v in env else None for v in eqn.invars]
+            env.update(zip(eqn.outvars, self.apply_equation(eqn, values), strict=True))
         return [read(v) for v in jaxpr.outvars]
-
-    def needed_equations(self, jaxpr: Any) -> list:
-        """Equations of a jaxpr that are not dead code; cached, as loop bodies are evaluated several times."""
-        if id(jaxpr) not in self._equations:
-            # the jaxpr is stored too, so that its id is not given to another object
-            self._equations[id(jaxpr)] = jaxpr, needed_equations(jaxpr)
-        return self._equations[id(jaxpr)][1]
 
     def prefers_memory(self, name: str, inputs: list[Value]) -> bool:
         """Whether an entry at a variable index is better looked up in memory than selected among all entries."""

@@ -91,6 +91,26 @@ def _lu(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
     return [a, object_array((len(pivots),), pivots), order]
 
 
+def _semidefinite_inverse(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
+    """As `jaxtools.semidefinite`, on half of the symmetric matrix."""
+    (a,), dtype, cut = inputs, eqn.outvars[0].aval.dtype, eqn.params["cut"]
+    n, zero, one = len(a), dtype.type(0), dtype.type(1)
+    low, pivots = a.copy(), object_array((n,), [zero] * n)
+    for k in range(n):
+        pivot = low[k, k]
+        kept = m("gt", pivot, m("mul", dtype.type(cut), a[k, k]))
+        pivots[k] = m("select_n", kept, zero, pivot)
+        factor = m("select_n", kept, zero, m("div", one, m("select_n", kept, one, pivot)))
+        column = [low[max(i, k), min(i, k)] for i in range(n)]
+        scaled = [m("mul", factor, x) for x in column]
+        for i in range(n):
+            for j in range(i + 1):
+                rest = m("sub", low[i, j], m("mul", scaled[i], column[j]))
+                low[i, j] = m("neg", factor) if i == j == k else scaled[j] if i == k else scaled[i] if j == k else rest
+    inverse = object_array((n, n), (m("neg", low[max(i, j), min(i, j)]) for i, j in np.ndindex(n, n)))
+    return [inverse, pivots]
+
+
 def rule_from_jax(function: Callable[[Any], Callable]) -> Callable:
     """Rule that traces the jax function ``function(params)`` on the operands' avals, and interprets its jaxpr."""
 
@@ -143,4 +163,5 @@ RULES: dict[str, Callable] = {
     "triangular_solve": batch_rule(_triangular_solve),
     "lu": batch_rule(_lu),
     "eigh": batch_rule(rule_from_jax(_eigh)),
+    "semidefinite_inverse": batch_rule(_semidefinite_inverse),
 }

@@ -200,6 +200,10 @@ class Scheme(abc.ABC):
         """Properties of the scheme."""
         return Traits()
 
+    def beside(self, velocity: Array) -> Scheme:
+        """The same for a step of which the new ``velocity`` (d,) is known, which may spare iterations."""
+        return self
+
     def resolution(self, motion: Motion) -> Array:
         """By what time () impacts may be off, where they are located: a derivative is not to be trusted at t1 as near to one."""
         return motion.h

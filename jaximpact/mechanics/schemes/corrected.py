@@ -149,7 +149,9 @@ class Corrected(Wrapping):
         # an impulse that contains a percussion is no force of lasting contact; restitution plays no part in that either
         known = lax.stop_gradient(jnp.where(closed & ~crossed & ~jnp.any(rebound), info.impulse, 0))
         law = Held(jnp.where(crossed, salted.closed, closed), known, lax.stop_gradient(info.z))
-        surrogate, surrogate_info = self.tangent.step(problem, law, motion._replace(e=jnp.zeros_like(e)), back)
+        surrogate, surrogate_info = self.tangent.beside(new.v).step(
+            problem, law, motion._replace(e=jnp.zeros_like(e)), back
+        )
         surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + salted.impulse)
         of_joints = surrogate_info.joints
         if of_joints is not None:
@@ -212,7 +214,9 @@ class Corrected(Wrapping):
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Free step with the scheme's own derivative; a lasting contact counts as acting, even if it opens, and so does a near miss."""
         new, info = self.scheme.free_step(problem, *lax.stop_gradient((motion, state.state)))
-        surrogate = self.tangent.free_step(problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state)
+        surrogate = self.tangent.beside(new.v).free_step(
+            problem, motion._replace(e=jnp.zeros_like(motion.e)), state.state
+        )
         new, info = graft_tree((new, info), surrogate)
         missed, gap, change = near_misses(problem, self.traits, motion, state)
         acts = info.acts | jnp.any(state.last == LASTING) | jnp.any(missed)

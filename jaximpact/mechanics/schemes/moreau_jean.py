@@ -16,7 +16,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -129,11 +129,12 @@ class MoreauJean(Scheme):
             force = problem.generalised_force(t_new, q + h * (theta * w + (1 - theta) * v), w, args)
             return metric.times(w - v) - h * (theta * force + (1 - theta) * old_force)
 
-        w = free = last = earlier = v
-        for k in range(1 if theta == 0 else self.newton):
+        w, iterations = self.iteration_start(problem, v)
+        free = last = earlier = w
+        for _ in range(iterations):
             # the midpoint of v is near enough to the mean over a chord for a first iteration, the place of another theta is not
-            if metric.joints is not None and theta > 0 and (k or theta != 0.5):
-                metric = metric.over_chord(problem, t, q, h, theta * w + (1 - theta) * v, args)
+            if metric.joints is not None and theta > 0 and (w is not v or theta != 0.5):
+                metric = self.over_chord(problem, metric, t, q, h, theta * w + (1 - theta) * v, args)
             if theta == 0:
                 operator, free = metric, v + h * metric.solve(old_force)
                 free = free if metric.joints is None else free - metric.restore(2 * metric.joints.velocity(v))
@@ -159,7 +160,7 @@ class MoreauJean(Scheme):
             curved = gap_switches(problem, t, q, args) is None
             later = v if metric.joints is None else w
             status |= self.depth_status(metric, contacts, motion, state, before, found.acts, curved, later, free - v)
-        if theta > 0 and self.newton > 1:
+        if theta > 0 and iterations > 1:
             status |= self.convergence_status(problem, metric, motion, state, (earlier, last, w), free)
         if metric.joints is not None:
             response = momentum_defect(w) - contacts.jacobian.T @ found.impulse
@@ -169,6 +170,15 @@ class MoreauJean(Scheme):
             new, joints, bits = land(problem, t_new, new, h * chord, metric.joints, held, jnp.any(found.acts), args)
             info, status = info._replace(z=new.q, joints=joints), status | bits
         return new, info._replace(status=info.status | status)
+
+    def iteration_start(self, problem: Problem, v: Array) -> tuple[Array, int]:
+        """The velocity (d,) from which Newton's method starts, and the number of its iterations."""
+        return v, 1 if self.theta == 0 else self.newton
+
+    @staticmethod
+    def over_chord(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
+        """The metric with joints in their mean over the chord with velocity u (d,), whose end is first put onto them."""
+        return metric.over_chord(problem, t, q, h, metric.to_joints(problem, t, q, h, u, args), args)
 
     def convergence_status(
         self, problem: Problem, metric: Metric, motion: Motion, state: State, iterates: tuple, free: Array
@@ -311,8 +321,24 @@ class Converged(MoreauJean):
     """`MoreauJean` step differentiated through the equations that Newton's method solves, rather than through its iterations.
 
     Its last iteration has it, with constants in place of the earlier ones and of the force's part of the matrix: what that leaves out is
-    of the order of what the iteration changes, h^3, times h. It spares the force's second derivatives.
+    of the order of what the iteration changes, h^3, times h. It spares the force's second derivatives. With joints it is the only one, from the
+    velocity that the scheme has ``found`` (d,), which halves the program.
     """
+
+    found: Any = None
+
+    def beside(self, velocity: Array) -> Converged:
+        return replace(self, found=velocity)
+
+    def iteration_start(self, problem: Problem, v: Array) -> tuple[Array, int]:
+        if self.found is None or problem.joints is None:
+            return super().iteration_start(problem, v)
+        # the chord's end varies as with the old velocity, but for O(h) of that, and keeps the joints
+        return graft(lax.stop_gradient(self.found), v), 1
+
+    @staticmethod
+    def over_chord(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
+        return metric.over_chord(problem, t, q, h, lax.stop_gradient(metric).to_joints(problem, t, q, h, u, args), args)
 
     def linearise_defect(self, problem: Problem, metric: Metric, defect: Callable, w: Array) -> tuple[Metric, Array]:
         if problem.is_local:
