@@ -33,9 +33,19 @@ class Landed(NamedTuple):
 
 
 def put_on_joints(
-    problem: Problem, t: Array, q: Array, low: Array | None, shift: Array, before: Joints | None, args: Any
+    problem: Problem,
+    t: Array,
+    q: Array,
+    low: Array | None,
+    shift: Array,
+    before: Joints | None,
+    args: Any,
+    steep: float = STEEP,
 ) -> Landed:
-    """The nearest position on the joints to q (d,) in the metric, behind a ``shift`` (d,) from a place where they were as ``before``."""
+    """The nearest position on the joints to q (d,) in the metric, behind a ``shift`` (d,) from a place where they were as ``before``.
+
+    ``steep``: as of `singular_status`.
+    """
     joints: Any = Metric.at(problem, q, args, t).joints
     q, low = add_compensated(q, -joints.restore(joints.value), low)
     # once more, by the same gradients: what is left of a distance x off is of the order of x^3
@@ -43,7 +53,7 @@ def put_on_joints(
     left = jnp.abs(lax.stop_gradient(problem.joint_values(t, q, args)))
     status = as_status(~jnp.all(left <= tolerated(joints, q, shift)), Status.JOINTS_NOT_MET)
     if before is not None:
-        status |= singular_status(before, joints)
+        status |= singular_status(before, joints, steep)
     return Landed(q, low, joints, jnp.max(left), status)
 
 
@@ -53,10 +63,10 @@ def tolerated(joints: Joints, q: Array, shift: Array) -> Array:
     return lax.stop_gradient(joints.terms(LEFT * jnp.abs(shift) + rounding))
 
 
-def singular_status(before: Joints, after: Joints) -> Array:
-    """Status bit of a position between or near two, half a step apart or a step, in which the joints are singular."""
+def singular_status(before: Joints, after: Joints, steep: float) -> Array:
+    """Status bit of a position between two, half a step apart or a step, or within ``steep`` such parts, in which the joints are singular."""
     one, other = lax.stop_gradient((before.margins(), after.margins()))
-    return as_status(jnp.any(STEEP * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_SINGULAR)
+    return as_status(jnp.any(steep * jnp.abs(one - other) > jnp.minimum(one, other)), Status.JOINTS_SINGULAR)
 
 
 def land(

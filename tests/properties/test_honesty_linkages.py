@@ -1,0 +1,67 @@
+"""A clean status means that the result is right: random linkages in the plane, trees and loops, with stops."""
+
+import jax
+import numpy as np
+import pytest
+import random_linkages as linkages
+from random_linkages import Linkage, Motion
+
+import jaximpact as ji
+
+T1, STEPS, E = 1.0, 2000, 0.6
+H = T1 / STEPS
+LOOP = Linkage(3, ((0, -1), (1, 0), (2, 1)), (2,))  # a four-bar
+SHAKE = 1e-7  # of a start, to see how far motions part
+
+SCHEMES = {
+    "MoreauJean": (ji.MoreauJean(), {"steps": STEPS}, 20 * H),
+    "EventCorrected": (ji.EventCorrected(), {"steps": STEPS}, 1000 * H**2),
+    "EventDriven": (ji.EventDriven(rtol=1e-10, atol=1e-10), {"steps": 8}, 1e-9),
+}
+
+
+def right_ends(linkage: Linkage, starts: list) -> tuple[list, np.ndarray]:
+    """Of each start the right end, and by how much more motions part that start beside each other; inf where that tells nothing."""
+    ends, growths = [], []
+    for args, q, v in starts:
+        motion, by = Motion(linkage, args), SHAKE * np.random.default_rng(5).normal(size=v.shape)
+        end, beside = motion.end(q, v, T1, E), motion.end(*motion.on_joints(q, v + by), T1, E)
+        same = end.impacts == beside.impacts and min(end.softest, beside.softest) > 0
+        apart = max(np.max(np.abs(end.q - beside.q)), np.max(np.abs(end.v - beside.v)))
+        ends.append(end)
+        growths.append(1 + apart / SHAKE if same else np.inf)
+    return ends, np.array(growths)
+
+
+def distances(linkage: Linkage, starts: list, ends: list, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """How far positions of a scheme are off at the end, and whether its status says anything, (B,) each."""
+    scheme, options, _ = SCHEMES[name]
+    args, q, v = jax.tree.map(lambda *x: np.stack(x), *starts)
+    options = {"t1": T1, "e": E, **options, "scheme": scheme, "progress": False}
+    found = ji.ensemble(linkage.problem(), q, v, args=args, args_axes=0, **options)
+    off = np.max(np.abs(found.q.reshape(q.shape) - [end.q for end in ends]), axis=1)
+    return off, found.status != 0
+
+
+def check(linkage: Linkage, seeds: range, names: list[str]) -> int:
+    """Number of motions with a clean status, which are right."""
+    starts = [linkages.start(linkage, seed) for seed in seeds]
+    ends, growths = right_ends(linkage, starts)
+    clean = 0
+    for name in names:
+        off, told = distances(linkage, starts, ends, name)
+        wrong = ~told & ~(off <= SCHEMES[name][2] * growths)
+        assert not np.any(wrong), (name, linkage, np.array(seeds)[wrong], off[wrong], growths[wrong])
+        clean += int(np.sum(~told & np.isfinite(growths)))
+    return clean
+
+
+def test_four_bars_with_stops_are_right():
+    assert check(LOOP, range(3), ["MoreauJean"]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(17))
+def test_random_linkages_with_stops_are_right_if_they_are_clean(seed):
+    """Six motions of each linkage; at least half of them are claimed to be right, and seen to be."""
+    assert check(linkages.draw(seed), range(1000 * seed, 1000 * seed + 6), list(SCHEMES)) >= 9
