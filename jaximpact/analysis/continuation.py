@@ -88,7 +88,7 @@ class Branch(Drawable):
         parameter: its values (n,).
         q, v: states at the section (n, d).
         period: (n,) [s].
-        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface.
+        multipliers: Floquet multipliers (n, 2d), complex, by decreasing modulus; (n, 2d - 1) through a surface; fewer with joints, as of `PeriodicOrbit`.
         stable: whether all lie inside the unit circle (n,).
         impacts: impacts in one period (n,), without those that accumulate.
         accumulations: how often in one period infinitely many impacts end in lasting contact (n,).

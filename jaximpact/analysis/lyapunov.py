@@ -32,7 +32,7 @@ from ..simulation.trajectory import trajectory
 from .checks import takes_study
 from .default_scheme import SECTION
 from .options import LaneOptions, with_options
-from .stroboscopic_map import lost_derivatives, prepare_strobe
+from .stroboscopic_map import allowed_directions, directions, lost_derivatives, prepare_strobe
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,10 +40,10 @@ class Lyapunov(Drawable):
     """Lyapunov exponents; a batch adds a leading axis B to each array.
 
     Attributes:
-        exponents: per unit time, decreasing where all is well resolved (2d,) [1/s]; NaN where the motion failed or has no finite
+        exponents: per unit time, decreasing where all is well resolved (2d,), or with j independent joints (2 (d - j),) [1/s]; NaN where the motion failed or has no finite
             derivative (a warning says so), -inf
             where a direction is lost altogether (an inelastic contact that stays).
-        error: standard error of each from the scatter of block means (2d,) [1/s].
+        error: standard error of each from the scatter of block means, of their shape [1/s].
         blocks: the block means themselves (blocks, 2d) [1/s].
         q, v: state at the end (d,).
         t: time at the end, () [s].
@@ -126,7 +126,8 @@ def lyapunov(
         problem, q0, v0, options, period=interval, steps=steps, cycles=1, t0=t0, name="interval", tolerance=SECTION
     )
     many, shares = jnp.asarray([skip, *blocks * [intervals // blocks]], jnp.int32), devices(lanes.count)
-    call = lambda motion, _: _average(program, motion, many, lanes.axes, shares)
+    size = directions(problem, lanes)
+    call = lambda motion, _: _average(program, motion, many, lanes.axes, shares, size)
     total, q, v, status = in_chunks(program, lanes, call)
     total = total[:, 1:]
     begin, end = np.asarray(lanes.motion.t0, np.float64), np.asarray(lanes.motion.t1, np.float64)
@@ -141,9 +142,9 @@ def lyapunov(
     return Lyapunov(*(x[0] for x in found)) if single else Lyapunov(*found)
 
 
-@partial(jax.jit, static_argnames=("axes", "shares"), compiler_options=COMPILE)
-def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares: int) -> tuple[Array, ...]:
-    """Sums of log R over blocks of intervals (lanes, blocks, 2d), and the final state."""
+@partial(jax.jit, static_argnames=("axes", "shares", "size"), compiler_options=COMPILE)
+def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares: int, size: int) -> tuple[Array, ...]:
+    """Sums of log R over blocks of intervals (lanes, blocks, size), of ``size`` directions, and the final state."""
 
     def one(motion: Motion) -> tuple[Array, ...]:
         length = motion.t1 - motion.t0
@@ -168,14 +169,15 @@ def _average(program: Program, motion: Motion, many: Array, axes: tuple, shares:
             carry: tuple[Array, Array, Array, Array], count: Array
         ) -> tuple[tuple[Array, Array, Array, Array], Array]:
             number, x, frame, status = carry
-            zero = jnp.zeros_like(x)
+            zero = jnp.zeros(size, x.dtype)
             number, x, frame, total, status = lax.fori_loop(0, count, advance, (number, x, frame, zero, status))
             return (number, x, frame, status), total
 
         x = jnp.concatenate([motion.q0, motion.v0])
         none = jnp.zeros((), jnp.int32)
         # what is skipped is a block too: the step is compiled once
-        (_, x, _, status), total = lax.scan(block, (none, x, jnp.eye(2 * d, dtype=x.dtype), none), many)
+        frame = allowed_directions(program.problem, motion, size)
+        (_, x, _, status), total = lax.scan(block, (none, x, frame, none), many)
         return total, x[:d], x[d:], status
 
     return vmap_lanes(one, motion, axes, shares)

@@ -42,8 +42,9 @@ class PeriodicOrbit(Drawable):
         t0: time of the section, () [s].
         period: time after which the orbit closes, () [s]: cycles times the forcing period, or with a surface the period that was
             found.
-        multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,); of an orbit through a
-            surface (2d - 1,), as the multiplier 1 along the orbit of an autonomous system is left out.
+        multipliers: Floquet multipliers, complex, by decreasing modulus; NaN where Newton failed. (2d,), or with j independent joints
+            (2 (d - j),), of the variations that these allow; of an orbit through a surface one less, as the multiplier 1 along the orbit of an
+            autonomous system is left out.
         monodromy: Jacobian (2d, 2d), of (q, v), of the stroboscopic map at the orbit, or of the map from the surface back to it.
         residual: largest component of P(q, v) - (q, v), and of the distance from the surface, ().
         iterations: Newton iterations, damped ones included, ().
@@ -206,8 +207,9 @@ def _solve(closing: Closing, lanes: Lanes, tol: float, iterations: int) -> Perio
         tol,
         iterations,
     )
-    x, motion = y[:, : 2 * d], closing.at(lanes, y).motion
-    near = near_impact(problem, closing.at(lanes, y), x, closing.program.scheme.resolution(motion))
+    at = closing.at(lanes, y)  # on the joints
+    motion, x = at.motion, np.concatenate([at.motion.q0, at.motion.v0], axis=1)
+    near = near_impact(problem, at, x, closing.program.scheme.resolution(motion))
     status = status | np.where(near, int(Status.DERIVATIVE_AT_END), 0).astype(status.dtype)
     done = done & ((status & int(FAILURES)) == 0) & closing.crosses(matrix, y)
     t0, end = (np.broadcast_to(np.asarray(t), (count,)) for t in (motion.t0, motion.t1))

@@ -29,7 +29,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes.joints import put_on_joints
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
-from .stroboscopic_map import admissible, blocks, eigenvalues, jacobians
+from .stroboscopic_map import admissible, blocks, directions, eigenvalues, jacobians
 
 TIMES = np.array([0.137, 0.382, 0.618, 0.854, 1.271])  # in periods: where forces are compared with those at the start
 NEAR = 2.0  # factor by which an unknown period may differ from its guess; 0 closes every orbit
@@ -42,6 +42,7 @@ class Closing:
 
     program: Program
     surface: Surface | None = None
+    directions: int = 0  # in which states may vary: 2d, fewer with joints
 
     @classmethod
     def of(cls, program: Program, lanes: Lanes, surface: Any) -> Closing:
@@ -50,7 +51,7 @@ class Closing:
             one = lanes.take(0)
             check_surface(surface, jnp.asarray(one.t0, one.q0.dtype), one.q0, one.v0, one.args)
             check_autonomous(program.problem, lanes)
-        return cls(program, surface)
+        return cls(program, surface, directions(program.problem, lanes))
 
     def unknowns(self, lanes: Lanes) -> np.ndarray:
         """Unknowns of the given motions: states (B, 2d), or states and periods (B, 2d + 1)."""
@@ -135,7 +136,12 @@ class Closing:
         return moves & (np.abs(np.sum(normal * rate, axis=1)) > least * np.max(np.abs(rate), axis=1))
 
     def multipliers(self, monodromy: np.ndarray) -> np.ndarray:
-        """Floquet multipliers by decreasing modulus: (B, 2d), or (B, 2d - 1) with a surface."""
+        """Floquet multipliers by decreasing modulus: (B, 2d), with j joints (B, 2 (d - j)), and one less with a surface."""
+        if self.directions < monodromy.shape[1]:
+            # the states that the joints allow are the range of the map: elsewhere it has zeros
+            sound = np.all(np.isfinite(monodromy), axis=(1, 2))[:, None, None]
+            basis = np.linalg.svd(np.where(sound, monodromy, 0))[0][:, :, : self.directions]
+            monodromy = np.where(sound, np.swapaxes(basis, 1, 2) @ np.where(sound, monodromy, 0) @ basis, np.nan)
         found = eigenvalues(monodromy)
         return found if self.surface is None else found[:, :-1]
 

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import check_counts, real_array
 from ..jaxtools.warnings import JaximpactWarning
-from ..mechanics.linearisation import span
+from ..mechanics.linearisation import Metric, span
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
@@ -222,6 +222,32 @@ def lost_derivatives(what: str, status: np.ndarray, derivative: np.ndarray) -> n
             stacklevel=3,
         )
     return status | np.where(lost, int(Status.DERIVATIVE_NOT_FINITE), 0).astype(status.dtype)
+
+
+def directions(problem: Problem, lanes: Lanes) -> int:
+    """Number of directions in which states may vary: 2d, or 2 (d - j) on j independent joints, those of the first lane."""
+    one = lanes.take(0)
+    d = one.q0.shape[0]
+    if problem.joints is None:
+        return 2 * d
+    joints: Any = Metric.at(problem, jnp.asarray(one.q0), one.args, one.t0).joints
+    return 2 * (d - int(jnp.sum(joints.independent())))
+
+
+def allowed_directions(problem: Problem, motion: Motion, size: int) -> Array:
+    """Orthonormal directions (2d, size) in which the start (q0, v0) may vary: on joints, the null space of d(c, c')/d(q, v)."""
+    x = jnp.concatenate([motion.q0, motion.v0])
+    if size == len(x):
+        return jnp.eye(size, dtype=x.dtype)
+    d, t = len(motion.q0), jnp.asarray(motion.t0, x.dtype)
+
+    def equations(x: Array) -> Array:
+        joints = lambda t, q: problem.joint_values(t, q, motion.args)
+        return jnp.concatenate(jax.jvp(joints, (t, x[:d]), (jnp.ones_like(t), x[d:])))
+
+    matrix = jax.jacfwd(equations)(x)
+    matrix = matrix / jnp.maximum(jnp.linalg.norm(matrix, axis=1, keepdims=True), jnp.finfo(x.dtype).tiny)
+    return jnp.linalg.eigh(matrix.T @ matrix)[1][:, :size]
 
 
 def by_modulus(multipliers: np.ndarray) -> np.ndarray:
