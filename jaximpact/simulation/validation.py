@@ -213,14 +213,15 @@ def check_blocks(problem: Problem, shape: tuple[int, ...], d: int) -> None:
 
 
 class JointReport(NamedTuple):
-    """Values and velocities of the joints (j,) at a start; which of them do not hold, which velocities have to be projected, and which
-    cannot be."""
+    """Values and velocities of the joints (j,) at a start; which of them do not hold, which velocities have to be projected, which
+    cannot be, and which rows follow from others."""
 
     value: Array
     velocity: Array
     wrong: Array
     broken: Array
     stuck: Array
+    redundant: Array
 
     @classmethod
     def of(cls, joints: Joints, q0: Array, v0: Array, h: Array | None) -> JointReport:
@@ -235,7 +236,7 @@ class JointReport(NamedTuple):
         slack = DEPENDENT**0.5 * terms
         left = jnp.abs(joints.velocity(kept))
         stuck = left > jnp.where(joints.independent(), rounding, rounding + slack)
-        return cls(joints.value, velocity, wrong, broken, stuck)
+        return cls(joints.value, velocity, wrong, broken, stuck, ~joints.independent())
 
 
 class SwitchReport(NamedTuple):
@@ -410,7 +411,12 @@ def is_fine(report: StartReport) -> bool:
     at = report.closure
     right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
     if report.joints is not None:
-        right = right & ~(report.joints.wrong.any() | report.joints.broken.any() | report.joints.stuck.any())
+        right = right & ~(
+            report.joints.wrong.any()
+            | report.joints.broken.any()
+            | report.joints.stuck.any()
+            | report.joints.redundant.any()
+        )
     if report.switches is not None:
         right = right & report.switches.finite.all() & ~report.switches.flat.any()
     if report.friction is not None:
@@ -476,7 +482,8 @@ def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
 
 
 def judge_joints(joints: JointReport, naming: Labels, which: Callable[[int], str]) -> str | None:
-    """Raises for joints that do not hold at the starts of lanes, or contradict each other; returns a remark on velocities that are projected."""
+    """Raises for joints that do not hold at the starts of lanes, or contradict each other; returns a remark on velocities that are projected, or
+    rows that are not needed."""
 
     def first(mask: Any) -> tuple[int, int]:
         lane, row = np.unravel_index(np.argmax(mask), mask.shape)
@@ -501,5 +508,12 @@ def judge_joints(joints: JointReport, naming: Labels, which: Callable[[int], str
         return (
             f"v0{which(i)} breaks the joints: {naming.joint(a)} would change at {velocity[i, a]:.6g}; v0 is projected onto the velocities "
             "that keep them"
+        )
+    redundant = np.atleast_2d(joints.redundant)
+    if redundant.any():
+        i, a = first(redundant)
+        return (
+            f"{naming.joint(a)} follows from the joints before it at q0{which(i)}: the motion is the same without it, and its joint impulse is 0, "
+            "as those before it bear all; leave it out"
         )
     return None
