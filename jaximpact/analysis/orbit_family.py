@@ -23,7 +23,7 @@ from .checks import number_of
 from .options import MotionOptions
 from .orbits import PeriodicOrbit
 from .shooting_equations import Closing, Surface
-from .stroboscopic_map import damped_newton, prepare_strobe
+from .stroboscopic_map import damped_newton, directions, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
 OF_CONTACTS = tuple(STATED)  # parameters that are none of args
@@ -88,7 +88,7 @@ class Family:
         self.program, self.lanes, _ = prepare_strobe(
             problem, first.q, first.v, {**options, "args_axes": None}, **section
         )
-        self.closing = Closing(self.program, surface)
+        self.closing = Closing(self.program, surface, directions(problem, self.lanes))
         self.d = len(first.q)
         state = np.concatenate([first.q, first.v])
         self.start = state if surface is None else np.append(state, first.period)

@@ -41,8 +41,8 @@ class Closing:
     """The shooting equations: orbits of a program's motions that close after a known period, or on returning to ``surface``."""
 
     program: Program
-    surface: Surface | None = None
-    directions: int = 0  # in which states may vary: 2d, fewer with joints
+    surface: Surface | None
+    directions: int  # in which states may vary: 2d, fewer with joints
 
     @classmethod
     def of(cls, program: Program, lanes: Lanes, surface: Any) -> Closing:
