@@ -1,6 +1,6 @@
 """A four-bar linkage with a stop by joints, and by hand in its crank's angle: error, time of 1000 motions, first answers.
 
-python experiments/benchmarks/four_bar.py --out out/four_bar      two minutes on one core
+python experiments/benchmarks/four_bar.py --out out/four_bar      five minutes on one core
 
 Both ways of a scheme run in turn, in a process of their own each for the first answers; processor seconds, the least of the rounds.
 """
