@@ -513,7 +513,7 @@ def judge_joints(joints: JointReport, naming: Labels, which: Callable[[int], str
     if redundant.any():
         i, a = first(redundant)
         return (
-            f"{naming.joint(a)} follows from the joints before it at q0{which(i)}: the motion is the same without it, and its joint impulse is 0, "
-            "as those before it bear all; leave it out"
+            f"{naming.joint(a)} adds nothing to the joints before it at q0{which(i)}: if so everywhere, leave it out, as its joint impulse is 0 and those "
+            "before it bear all; if there alone, the position is singular, and a motion from it is not determined"
         )
     return None
