@@ -59,7 +59,8 @@ from .chunked_runs import FEWER_ROWS, largest
 from .lanes import Lanes
 from .limits import DEFAULT_ROWS, DEFAULT_STEPS
 from .program import Program
-from .validation import StartReport, check_functions, check_problem, is_fine, raise_or_warn, start_report
+from .start_report import StartReport, is_fine, raise_or_warn, start_report
+from .validation import check_functions, check_problem
 
 NODES = 1000  # of a Gauss-Legendre rule
 STATED = {"e": "restitution", "friction": "friction"}  # numbers of contacts that calls give in place of the problem's

@@ -28,8 +28,8 @@ from .chunked_runs import devices, in_chunks
 from .lanes import Lanes
 from .limits import MAX_FORWARD_DIRECTIONS, MAX_SMALL_SYSTEM
 from .program import Program
+from .start_report import refused_lanes
 from .trajectory import trajectory
-from .validation import refused_lanes
 
 NAMES = ("q0", "v0", "e", "friction", "args", "t0", "t1")
 

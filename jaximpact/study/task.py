@@ -19,7 +19,7 @@ from ..simulation.arguments import is_shared, start_reports
 from ..simulation.canonical_arrays import cast_numbers, count_steps, split_friction, split_restitution
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
-from ..simulation.validation import StartReport, raise_or_warn, refused_lanes
+from ..simulation.start_report import StartReport, raise_or_warn, refused_lanes
 from .fingerprint import fingerprint
 from .schema import named_arrays
 from .spec import Spec

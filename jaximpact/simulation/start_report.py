@@ -1,0 +1,330 @@
+"""Checks of numbers before a motion starts: finiteness, an admissible start, a positive definite mass, and what its problem states besides.
+
+Reports are computed by lanes; the host judges them. Under a jax transformation numbers are unknown, and there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ..jaxtools.jaxpr_tools import depends_on
+from ..mechanics.contact.cones import direction
+from ..mechanics.joints import DEPENDENT, Joints
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.linearisation import Closure, Metric, closure, linearise
+from ..mechanics.problem import Problem
+from ..mechanics.schemes.joints import start_errors
+
+
+class JointReport(NamedTuple):
+    """Values and velocities of the joints (j,) at a start; which of them do not hold, which velocities have to be projected, which
+    cannot be, and which rows follow from others."""
+
+    value: Array
+    velocity: Array
+    wrong: Array
+    broken: Array
+    stuck: Array
+    redundant: Array
+
+    @classmethod
+    def of(cls, joints: Joints, q0: Array, v0: Array, h: Array | None) -> JointReport:
+        velocity = joints.velocity(v0)
+        wrong, broken = start_errors(joints, q0, v0, h)
+        kept = v0 - joints.restore(velocity)
+        # what is taken back of other rows is rounded too, where a row has nothing of its own
+        taken = joints.terms(jnp.abs(joints.response) @ jnp.abs(joints.forces(velocity)))
+        terms = joints.terms(v0) + joints.terms(kept) + jnp.abs(joints.rate) + taken
+        rounding = 1e3 * jnp.finfo(q0.dtype).eps * terms
+        # a row that depends on others to the cut-off differs from them by that
+        slack = DEPENDENT**0.5 * terms
+        left = jnp.abs(joints.velocity(kept))
+        stuck = left > jnp.where(joints.independent(), rounding, rounding + slack)
+        return cls(joints.value, velocity, wrong, broken, stuck, ~joints.independent())
+
+    @property
+    def refused(self) -> Array:
+        return self.wrong | self.stuck
+
+    def judge(self, report: StartReport, which: Callable[[int], str]) -> str | None:
+        """Raises for joints that do not hold at the starts of lanes, or contradict each other; returns a remark on velocities that are projected, or
+        rows that are not needed."""
+
+        def first(mask: Any) -> tuple[int, int]:
+            lane, row = np.unravel_index(np.argmax(mask), mask.shape)
+            return int(lane), int(row)
+
+        wrong, broken, stuck = (np.atleast_2d(x) for x in (self.wrong, self.broken, self.stuck))
+        value, velocity = np.atleast_2d(self.value), np.atleast_2d(self.velocity)
+        if wrong.any():
+            i, a = first(wrong)
+            raise ValueError(
+                f"q0{which(i)} does not satisfy the joints: {report.naming.joint(a)} is {value[i, a]:.6g} in place of 0; start from the nearest "
+                "position that does, q0, v0 = jaximpact.assemble(problem, q0, v0)"
+            )
+        if stuck.any():
+            i, a = first(stuck)
+            raise ValueError(
+                f"joints contradict each other at q0{which(i)}: no velocity keeps them all, {report.naming.joint(a)} among them; leave out what "
+                "follows from other rows, and rows beyond the number of coordinates"
+            )
+        if broken.any():
+            i, a = first(broken)
+            return (
+                f"v0{which(i)} breaks the joints: {report.naming.joint(a)} would change at {velocity[i, a]:.6g}; v0 is projected onto the velocities "
+                "that keep them"
+            )
+        redundant = np.atleast_2d(self.redundant)
+        if redundant.any():
+            i, a = first(redundant)
+            return (
+                f"{report.naming.joint(a)} adds nothing to the joints before it at q0{which(i)}: if so everywhere, leave it out, as its joint impulse is 0 and those "
+                "before it bear all; if there alone, the position is singular, and a motion from it is not determined"
+            )
+        return None
+
+
+class SwitchReport(NamedTuple):
+    """Of the stated switches (k,): which are finite at a start, and which are zero there and at a point beside it."""
+
+    finite: Array
+    flat: Array
+
+    @classmethod
+    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> SwitchReport:
+        here = problem.switch_values(t, q, v, args)
+        there = problem.switch_values(t + 1, _beside(q), _beside(v), args)
+        return cls(jnp.isfinite(here), (here == 0) & (there == 0))
+
+    @property
+    def refused(self) -> Array:
+        return ~self.finite | self.flat
+
+    def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
+        """Raises ValueError, of lanes."""
+        for wrong, what in (
+            (~np.asarray(self.finite), "is not finite"),
+            (
+                np.asarray(self.flat),
+                "is zero at the start and beside it: no surface, where a function changes its sign",
+            ),
+        ):
+            if wrong.any():
+                i, k = np.unravel_index(np.argmax(wrong), wrong.shape)
+                raise ValueError(f"switches(t0, q0, v0, args)[{k}]{which(int(i))} {what}")
+
+
+class FrictionReport(NamedTuple):
+    """Of the contacts (m,) at a start: which have no coefficient of friction >= 0, and which one but no tangents to rub along."""
+
+    wrong: Array
+    tangentless: Array
+
+    @classmethod
+    def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
+        """With the gradients of the gaps (m, d): tangents are independent of them, and of each other."""
+        tangents = jax.jacfwd(lambda v: problem.slip_velocity(t, q, v, args))(v)
+        friction = problem.friction_coefficients(len(gradient), q.dtype, args)
+        found, left = [direction(gradient)], jnp.ones_like(friction, dtype=bool)
+        for k in range(tangents.shape[1]):
+            row = rest = direction(tangents[:, k])
+            for other in found:
+                rest = rest - jnp.sum(row * other, axis=1, keepdims=True) * other
+            left &= jnp.sum(rest**2, axis=1) > 16 * jnp.finfo(q.dtype).eps
+            found.append(direction(rest))
+        return cls(~(friction >= 0) | ~jnp.isfinite(friction), (friction > 0) & ~left)
+
+    @property
+    def refused(self) -> Array:
+        return self.wrong | self.tangentless
+
+    def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
+        """Raises ValueError, of lanes."""
+        for wrong, of, what in (
+            (self.wrong, "friction", "must be finite and >= 0"),
+            (
+                self.tangentless,
+                "slip",
+                "gives no tangential direction: it changes with v along the gap's gradient only, or not at all (where nothing rubs, friction is 0)",
+            ),
+        ):
+            if np.any(wrong):
+                i, a = np.unravel_index(np.argmax(wrong), np.shape(wrong))
+                raise ValueError(f"{of} of {report.naming.constraint(int(a))} at the start{which(int(i))} {what}")
+
+
+class RestitutionReport(NamedTuple):
+    """Of a restitution that is a function: its values (m,), and which of them are not in [0, 1] though the start's speeds reach them."""
+
+    value: Array
+    wrong: Array
+
+    @classmethod
+    def of(cls, problem: Problem, rates: Array, args: Any) -> RestitutionReport:
+        """At the gap velocities (m,) of a start; a function that does not depend on the speed has its value at any."""
+        value = problem.restitution_at(jnp.ones((), rates.dtype), rates, args)
+        constant = not depends_on(lambda rates: problem.restitution_at(1.0, rates, args), (rates,), on=(0,))
+        return cls(value, ((rates < 0) | constant) & ~((value >= 0) & (value <= 1)))
+
+    @property
+    def refused(self) -> Array:
+        return self.wrong
+
+    def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
+        """Raises ValueError, of lanes."""
+        if np.any(self.wrong):
+            i, a = np.unravel_index(np.argmax(self.wrong), np.shape(self.wrong))
+            speed = abs(min(float(np.asarray(report.gap_velocity)[i, a]), 0.0))
+            raise ValueError(
+                f"restitution(w, args) must lie in [0, 1], got {float(self.value[i, a]):g}{which(int(i))} at the speed {speed:g} of contact {a} at t0: "
+                "keep it within them, as by jnp.clip, at every speed"
+            )
+
+
+class StartReport(NamedTuple):
+    """Facts about a start: gaps, gap velocities, closed contacts, and properties of mass, Lagrangian and force."""
+
+    gap: Array
+    gap_velocity: Array
+    closure: Closure
+    positive: Array
+    symmetric: Array
+    lagrangian: Array
+    finite: Array
+    naming: Labels = UNNAMED
+    bodies: Any = None
+    joints: JointReport | None = None
+    switches: SwitchReport | None = None
+    friction: FrictionReport | None = None
+    restitution: RestitutionReport | None = None
+
+    @property
+    def parts(self) -> list:
+        """Reports on what the problem states besides: each has the mask ``refused`` (..., n) of what cannot be, and judges it."""
+        return [x for x in (self.switches, self.friction, self.restitution, self.joints) if x is not None]
+
+
+def start_report(problem: Problem, q0: Array, v0: Array, t0: Array, args: Any, h: Array | None = None) -> StartReport:
+    metric, bodies, neighbours = Metric.at(problem, q0, args, t0), None, problem.neighbours(t0, q0, args)
+    near = problem.near(neighbours)
+    if neighbours is not None:
+        bodies = near.constraints.facts(t0, q0, args)  # type: ignore[union-attr]
+    contacts = linearise(near, metric, t0, q0, args)
+    joints, given = metric.joints, v0
+    if joints is not None:
+        v0 = v0 - joints.restore(joints.velocity(v0))
+    gap_velocity = contacts.gap_velocity(v0)
+    force = problem.generalised_force(t0, q0, v0, args)
+    quadratic = jnp.array(True)
+    matrix = metric.matrix
+    if matrix is not None and matrix.ndim == 2:
+        inertia = getattr(problem.force, "inertia", None)
+        if inertia is not None and depends_on(inertia, (t0, q0, v0, args), on=(0, 2)):
+            quadratic = _is_quadratic(inertia, q0, v0, t0, args)
+    finite = jnp.all(jnp.isfinite(force))
+    at = closure(contacts, gap_velocity, q0, v0, h, metric.solve(force))
+    found = StartReport(
+        contacts.gap, gap_velocity, at, metric.positive(), metric.symmetric(), quadratic, finite, problem.naming, bodies
+    )
+    if callable(problem.restitution):
+        found = found._replace(restitution=RestitutionReport.of(problem, gap_velocity, args))
+    if problem.switches is not None:
+        found = found._replace(switches=SwitchReport.of(problem, t0, q0, v0, args))
+    if problem.slip is not None:
+        found = found._replace(friction=FrictionReport.of(problem, contacts.jacobian, t0, q0, v0, args))
+    return found if joints is None else found._replace(joints=JointReport.of(joints, q0, given, h))
+
+
+def _beside(x: Array) -> Array:
+    """A point beside x (d,), in no special direction."""
+    return x + (0.1 + 0.01 * jnp.arange(len(x), dtype=x.dtype)) * (1 + jnp.abs(x))
+
+
+def _is_quadratic(inertia: Callable, q: Array, v: Array, t: Array, args: Any) -> Array:
+    """Whether a Lagrangian is quadratic in v: d2L/dv2 does not change with time and velocity, at q (d,) and a point beside it, ().
+
+    Values that are not finite are ignored, since a Lagrangian need not be defined beside its start.
+    """
+    beside = _beside(q)
+    mass = jax.vmap(lambda t, q, v: inertia(t, q, v, args))
+    here, there = jnp.zeros_like(v), v + 1
+    found = mass(jnp.stack([0 * t, t + 1] * 2), jnp.stack([q, q, beside, beside]), jnp.stack([here, there] * 2))
+    known = jnp.where(jnp.isfinite(found), found, 0)
+    small = 1e4 * jnp.finfo(q.dtype).eps * jnp.max(jnp.abs(known), axis=(1, 2), keepdims=True)
+    return jnp.all(~(jnp.abs(found[1::2] - found[::2]) > small[::2]))
+
+
+def refused_lanes(report: StartReport) -> np.ndarray:
+    """Mask of lanes whose start is not admissible or not finite, or has no positive definite mass."""
+    bad = ~(report.positive & report.symmetric & report.finite)
+    for part in report.parts:
+        bad = bad | np.any(part.refused, axis=1)
+    return np.asarray(bad | np.any(report.closure.violated | ~np.isfinite(report.gap), axis=1))
+
+
+def is_fine(report: StartReport) -> bool:
+    """Whether no lane needs an error or a remark."""
+    at = report.closure
+    right = report.positive.all() & report.symmetric.all() & report.lagrangian.all() & report.finite.all()
+    for part in report.parts:
+        right = right & ~part.refused.any()
+    if report.joints is not None:
+        right = right & ~(report.joints.broken | report.joints.redundant).any()
+    return bool(right & np.isfinite(report.gap).all() & ~at.violated.any() & ~at.outward.any())
+
+
+def raise_or_warn(report: StartReport, *, lanes: bool) -> str | None:
+    """Raises errors and issues remarks for a batch of start reports (leading axis: lanes)."""
+
+    def worst(mask: Any, value: Any) -> tuple[int, int]:
+        lane, constraint = np.unravel_index(np.argmin(np.where(mask, value, np.inf)), mask.shape)
+        return int(lane), int(constraint)
+
+    def which(i: int) -> str:
+        return f" of trajectory {i}" if lanes else ""
+
+    if not report.positive.all():
+        i = int(np.argmin(report.positive))
+        raise ValueError(
+            f"mass is not positive definite (or not finite) at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2"
+        )
+    if not report.symmetric.all():
+        i = int(np.argmin(report.symmetric))
+        raise ValueError(f"mass is not symmetric at q0{which(i)}: check mass(q0, args), of a Lagrangian d2L/dv2")
+    if not report.lagrangian.all():
+        raise ValueError(
+            "lagrangian must be quadratic in v with a mass matrix independent of time: d2L/dv2 changes with t or v"
+        )
+    if not report.finite.all():
+        i = int(np.argmin(report.finite))
+        raise ValueError(f"force is not finite at t0, q0, v0{which(i)}: check force(t0, q0, v0, args)")
+    remark = None
+    for part in report.parts:
+        remark = part.judge(report, which) or remark
+    if report.gap.size == 0:
+        return remark
+    if report.bodies is not None:
+        report.bodies.judge(np.asarray(report.closure.violated), np.asarray(report.gap), which)
+    if not np.isfinite(report.gap).all():
+        i = int(np.argmin(np.all(np.isfinite(report.gap), axis=1)))
+        raise ValueError(f"constraints are not finite at q0{which(i)}: check constraints(t0, q0, args)")
+    if report.closure.violated.any():
+        i, a = worst(report.closure.violated, report.gap)
+        raise ValueError(
+            f"q0{which(i)} is not admissible: {report.naming.constraint(a)} has gap {report.gap[i, a]:.6g} < 0 at t0; move q0 by at least "
+            "that much into the admissible set (every gap >= 0)"
+        )
+    if report.closure.outward.any():
+        i, a = worst(report.closure.outward, report.gap_velocity)
+        where = report.naming.constraint(a) if report.bodies is None else report.bodies.contact(i, a)
+        return (
+            f"v0{which(i)} points out of the admissible set: {where} is active and its gap would change at "
+            f"{report.gap_velocity[i, a]:.6g}; v0 is projected onto the admissible velocities (an inelastic impact at t0)"
+        )
+    return remark
