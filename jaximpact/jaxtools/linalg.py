@@ -27,12 +27,6 @@ def factorise(a: Array) -> Array:
     n = a.shape[0]
     if n > MAX_UNROLLED:
         return jnp.linalg.cholesky(a)
-    return factorise_unrolled(a, lambda pivot, _: 1 / jnp.where(pivot > 0, pivot, jnp.nan))
-
-
-def factorise_unrolled(a: Array, reciprocal: Callable[[Array, int], Array]) -> Array:
-    """L (n, n) of a = L D L' with 1/D in place of its unit diagonal: ``reciprocal(pivot, i)`` of the pivot of row i."""
-    n = a.shape[0]
     rows: list[list] = []
     for i in range(n):
         scaled: list = []  # L D
@@ -40,7 +34,7 @@ def factorise_unrolled(a: Array, reciprocal: Callable[[Array, int], Array]) -> A
             scaled.append(a[i, j] - sum(scaled[k] * rows[j][k] for k in range(j)))
         row = [x * rows[j][j] for j, x in enumerate(scaled)]
         pivot = a[i, i] - sum(x * y for x, y in zip(scaled, row, strict=True))
-        rows.append([*row, reciprocal(pivot, i)])
+        rows.append([*row, 1 / jnp.where(pivot > 0, pivot, jnp.nan)])
     zero = jnp.zeros((), a.dtype)
     return jnp.stack([jnp.stack(row + [zero] * (n - len(row))) for row in rows])
 
@@ -84,19 +78,14 @@ def spd_solve(a: Array, factor: Array, b: Array) -> Array:
 
 @spd_solve.defjvp
 def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    return solve_jvp(spd_solve, MAX_UNROLLED, primals, tangents)
-
-
-def solve_jvp(solve: Callable, unrolled: int, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    """Rule of ``x = solve(a, factor, b)``, dx = a^-1 (db - da x), which is straight-line code up to ``unrolled`` unknowns."""
     a, factor, b = primals
     da, _, db = tangents
-    x = solve(a, factor, b)
+    x = spd_solve(a, factor, b)
     change = db - da @ x
-    if a.shape[0] > unrolled:
-        return x, solve(a, factor, change)
+    if a.shape[0] > MAX_UNROLLED:
+        return x, spd_solve(a, factor, change)
     # a^-1 as a matrix: reverse mode transposes a product, where it would transpose the substitutions entry by entry
-    return x, solve(a, factor, jnp.eye(a.shape[0], dtype=a.dtype)) @ change
+    return x, spd_solve(a, factor, jnp.eye(a.shape[0], dtype=a.dtype)) @ change
 
 
 @jax.custom_jvp

@@ -12,8 +12,6 @@ from jax import Array, lax
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
-from .linalg import factorise_unrolled
-
 MAX_UNROLLED = 12  # unknowns; twelve rows take a fifth of the instructions of a loop over rows (native code of a four-bar linkage, 8 rows)
 
 # (n, n) -> inverse (n, n) of the rows that are kept, with 0 in the others, and pivots (n,), 0 for the others; for leading axes too
@@ -69,38 +67,3 @@ inverse_p.def_impl(jax.jit(_inverse, static_argnames="cut"))
 inverse_p.def_abstract_eval(lambda a, *, cut: [a, a.update(shape=a.shape[:-1])])
 batching.primitive_batchers[inverse_p] = _inverse_batched
 mlir.register_lowering(inverse_p, mlir.lower_fun(_inverse, multiple_results=True))
-
-
-def factorise_semidefinite(a: Array, cut: float) -> Array:
-    """L (n, n) of a = L D L' with 1/D in place of its unit diagonal; 0 there for rows that depend on earlier ones.
-
-    Those are the rows whose pivot is at most the part ``cut`` of their diagonal entry.
-    """
-    if a.shape[0] > MAX_UNROLLED:
-        return _factorise_by_loop(a, cut)
-    return factorise_unrolled(a, lambda pivot, i: _reciprocal(pivot, cut * a[i, i]))
-
-
-def _reciprocal(pivot: Array, least: Array) -> Array:
-    kept = pivot > least
-    return jnp.where(kept, 1 / jnp.where(kept, pivot, 1), 0)
-
-
-def _factorise_by_loop(a: Array, cut: float) -> Array:
-    n = a.shape[0]
-    places = jnp.arange(n)
-
-    def take(k: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-        rest, factor = now
-        column = rest[:, k]
-        inverse = _reciprocal(column[k], cut * a[k, k])
-        below = jnp.where(places > k, column * inverse, 0)
-        rest = rest - below[:, None] * column[None, :]
-        return rest, factor.at[:, k].set(jnp.where(places == k, inverse, below))
-
-    return lax.fori_loop(0, n, take, (a, jnp.zeros_like(a)))[1]
-
-
-def kept_rows(factor: Array) -> Array:
-    """Mask (n,) of the rows that ``factor = factorise_semidefinite(a, cut)`` has kept."""
-    return jnp.diagonal(factor) > 0

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from ...jaxtools.semidefinite import factorise_semidefinite, kept_rows
+from ...jaxtools.semidefinite import invert_semidefinite
 from ..linearisation import Contacts
 
 OPEN, STICK, SLIP = 0, 1, 2  # modes of a contact
@@ -117,8 +117,8 @@ def dependent(delassus: Array, mode: Array, mu: Array) -> Array:
         jnp.arange(size) == 0, mode[:, None] != OPEN, (mode == STICK)[:, None] & (mu > 0)[:, None]
     ).ravel()
     matrix = jnp.where(counts[:, None] & counts[None, :], delassus, jnp.eye(m * size, dtype=delassus.dtype))
-    factor = factorise_semidefinite(matrix, 256 * float(jnp.finfo(delassus.dtype).eps))
-    return jnp.any(counts & ~kept_rows(factor))
+    _, pivots = invert_semidefinite(matrix, 256 * float(jnp.finfo(delassus.dtype).eps))
+    return jnp.any(counts & ~(pivots > 0))
 
 
 class ConeProblem(NamedTuple):
