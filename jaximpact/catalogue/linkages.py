@@ -12,8 +12,6 @@ from scipy.special import ellipj, ellipk, ellipkinc
 from ..mechanics.problem import Problem
 from .base import Case, Entry
 
-MAX_IMPACTS = 1000
-
 
 def _phased(t, times, phase: Callable[[int, np.ndarray], tuple]) -> tuple[np.ndarray, np.ndarray]:
     """Coordinate and its rate, each (k,), at times t (k,), by the ``phase(n, t)`` after n of the impact ``times``."""
@@ -122,7 +120,7 @@ def _linkage_energy(t, q, v, args):
     return 0.5 * jnp.sum(args["inertias"] * v**2) + args["gravity"] * jnp.sum(args["arms"] * jnp.sin(q))
 
 
-def assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _assembled(crank: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Angles (..., 3) of crank, coupler and rocker by the crank's (...,), and their first and second derivatives by it."""
     x, y = _RODS[0] * np.cos(crank) - _BASE, _RODS[0] * np.sin(crank)
     square = x * x + y * y
@@ -147,7 +145,7 @@ def _four_bar(e: float, t1: float, note: str) -> Case:
     gravity, arms, inertias, stop = 9.81, np.array([0.5, 1.3, 0.7]), np.array([1.0, 2.0, 1.5]), 0.9
 
     def rates(t, x):
-        q, one, two = assembled(x[0])
+        q, one, two = _assembled(x[0])
         half = np.sum(inertias * one * two)  # I' / 2
         pull = gravity * np.sum(arms * np.cos(q) * one)
         return x[1], -(half * x[1] ** 2 + pull) / np.sum(inertias * one**2)
@@ -157,20 +155,20 @@ def _four_bar(e: float, t1: float, note: str) -> Case:
 
     hit.terminal, hit.direction = True, -1  # type: ignore[attr-defined]
     time, x, flights, times, impulse = 0.0, np.array([0.5, 1.0]), [], [], 0.0
-    for _ in range(MAX_IMPACTS):
+    while True:
         found = solve_ivp(rates, (time, t1), x, "DOP853", events=hit, rtol=1e-13, atol=1e-14, dense_output=True)
         flights.append(found.sol)
         if not found.t_events[0].size:
             break
         time, speed = found.t_events[0][0], found.y_events[0][0][1]
-        impulse += (1 + e) * speed * np.sum(inertias * assembled(np.array(stop))[1] ** 2)
+        impulse += (1 + e) * speed * np.sum(inertias * _assembled(np.array(stop))[1] ** 2)
         x = np.array([stop, -e * speed])
         times.append(time)
     impacts = np.array(times)
 
     def exact(t):
         crank, rate = _phased(t, impacts, lambda n, t: flights[n](t))
-        q, one, _ = assembled(crank)
+        q, one, _ = _assembled(crank)
         return q, one * rate[:, None]
 
     q0, v0 = (x[0] for x in exact(np.zeros(1)))

@@ -11,9 +11,8 @@ import numpy as np
 from ..analysis.balance import Balance
 from ..analysis.impacts import Impacts
 from ..analysis.slips import BREAK, REVERSAL, STOP, ContactMode, Slips
-from ..mechanics.schemes.base import Timing
 from ..results import Solution
-from ..results.impulse_intervals import runs
+from ..results.impulse_intervals import Runs, runs
 from .style import COLOURS, DARK, GREY, OUTSIDE, SHOWN, evenly, limits, new_figure, new_grid, set_heading, tidy
 
 if TYPE_CHECKING:
@@ -45,7 +44,8 @@ def draw_motion(
     panels = [name for name in ("position", "gap", "velocity", "impulse", "joints", "energy") if given.get(name, True)]
     figure = new_figure(8.0, 0.7 + 1.9 * len(panels))
     axes = dict(zip(panels, figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0], strict=True))
-    impacts, within = _impacts(t, impulse, solution.timing)
+    found = runs(impulse[None], solution.timing)
+    impacts, within = _times(t, found), found.inside[0]
 
     draw_positions(solution, axes["position"], exact=exact)
     axes["position"].set_xlabel("")
@@ -66,8 +66,7 @@ def draw_motion(
         axes["impulse"].set_ylabel(labels.axis("accumulated\nimpulse Λ", "impulse"))
     if "joints" in axes:
         force = np.array(solution.joint_force)[: len(t) - 1]
-        struck = runs(impulse[None], solution.timing).struck[0]
-        force[struck] = np.nan
+        force[found.struck[0]] = np.nan
         largest = np.nanmax(np.abs(force), axis=0, initial=0.0)
         # a value holds between two rows
         force = np.concatenate([force[:1], force])
@@ -103,7 +102,7 @@ def draw_positions(
     """Draws the positions of one motion over time, with impacts as grey lines."""
     t, q, _, impulse = _sound(solution)
     failed_at = float(solution.failed_at)
-    impacts, _ = _impacts(t, impulse, solution.timing)
+    impacts = _times(t, runs(impulse[None], solution.timing))
     fine = np.linspace(t[0], t[-1], 2001)
     names = solution.naming.coordinates
     known = None if exact is None else exact(fine)[0]
@@ -346,10 +345,9 @@ def _curves(
     limits(ax.set_ylim, values[:, shown], np.max(np.abs(values)))
 
 
-def _impacts(t: np.ndarray, impulse: np.ndarray, timing: Timing | None) -> tuple[np.ndarray, np.ndarray]:
-    """Times of impacts, at the end of their first step, and the mask (k,) of rows within an impact."""
-    found = runs(impulse[None], timing)
-    return np.unique(t[found.first[found.impact] + 1]), found.inside[0]
+def _times(t: np.ndarray, found: Runs) -> np.ndarray:
+    """Times of impacts, at the end of their first step, of one motion with rows t (k,)."""
+    return np.unique(t[found.first[found.impact] + 1])
 
 
 def _mark(ax: Axes, impacts: np.ndarray) -> None:

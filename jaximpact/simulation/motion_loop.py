@@ -40,7 +40,7 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
 
     Paoli 2010, initial data (P4).
     """
-    q0, v0, t0, _, h, _, e, args = motion[:8]
+    q0, v0, t0, h, e, args = motion.q0, motion.v0, motion.t0, motion.h, motion.e, motion.args
     metric = Metric.at(problem, q0, args, t0)
     contacts = linearise(problem, metric, t0, q0, args)
     v0, joints, held = start_on_joints(metric, q0, v0, h)
