@@ -2,7 +2,7 @@
 
     q, v = reference.event_located(work.problem, q0, v0, times, e, args)     # (lanes, k, d) each
 
-DOP853 runs from impact to impact at a tolerance of 1e-12; Newton's law there is in the kinetic metric. For isolated
+DOP853 runs from impact to impact, by default at a tolerance of 1e-12; Newton's law there is in the kinetic metric. For isolated
 impacts of one contact at a time: a lane that meets anything else becomes NaN.
 """
 
@@ -47,8 +47,11 @@ def programs(problem, e):
     return field, gaps, rates, rebound
 
 
-def event_located(problem, q0, v0, times, e, args) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and velocities (lanes, k, d) at increasing ``times`` (k,), from q0 and v0 (lanes, d) at t = 0."""
+def event_located(
+    problem, q0, v0, times, e, args, tolerance: float = 1e-12, longest: float = 0.05
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and velocities (lanes, k, d) at increasing ``times`` (k,), from q0 and v0 (lanes, d) at t = 0, by steps up to
+    ``longest``."""
 
     field, gaps, rates, rebound = programs(problem, e)
 
@@ -61,11 +64,12 @@ def event_located(problem, q0, v0, times, e, args) -> tuple[np.ndarray, np.ndarr
             return function
 
         t, found = 0.0, np.full((len(times), y.size), np.nan)
+        closing = max(TOUCHING, 10 * tolerance)
         events = [event(which) for which in range(gaps(t, y, args).shape[0])]
         for _ in range(IMPACTS):
             flight = solve_ivp(lambda t, y: np.asarray(field(t, y, args)), (t, times[-1]), y, "DOP853", events=events,
-                               dense_output=True, rtol=1e-12, atol=1e-12, max_step=0.05)  # fmt: skip
-            if any(np.min(gaps(t, y, args)) < -TOUCHING for t, y in zip(flight.t, flight.y.T, strict=True)):
+                               dense_output=True, rtol=tolerance, atol=tolerance, max_step=longest)  # fmt: skip
+            if any(np.min(gaps(t, y, args)) < -closing for t, y in zip(flight.t, flight.y.T, strict=True)):
                 break  # an impact was missed: it followed another too closely
             now = (times >= t) & (times <= flight.t[-1])
             if np.any(now):
@@ -73,7 +77,7 @@ def event_located(problem, q0, v0, times, e, args) -> tuple[np.ndarray, np.ndarr
             t, y = flight.t[-1], flight.y[:, -1]
             if flight.status == 0:
                 return found
-            closed = np.flatnonzero((np.asarray(gaps(t, y, args)) < TOUCHING) & (np.asarray(rates(t, y, args)) < 0))
+            closed = np.flatnonzero((np.asarray(gaps(t, y, args)) < closing) & (np.asarray(rates(t, y, args)) < 0))
             if closed.size != 1:
                 break
             y = np.asarray(rebound(t, y, args, closed[0]))

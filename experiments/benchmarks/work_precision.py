@@ -1,4 +1,5 @@
-"""Error against cost of a trajectory, and of its Jacobian: the schemes over their step sizes or tolerances, Siconos and diffrax on the same axes.
+"""Error against cost of a trajectory, and of its Jacobian: the schemes over their step sizes or tolerances, Siconos, diffrax and scipy on the
+same axes.
 
 The error is the median over lanes of the distance of the final position from the exact one; lanes differ in their data,
 so that impacts fall anywhere in a step. Exact positions come in closed form for the ball (B01 of the catalogue) and for
@@ -31,6 +32,7 @@ ALL_STEPS = (127, 251, 509, 1009, 2003, 4001, 8009, 16001)
 EVENT_STEPS = 2003  # what locates events needs no more ...
 TOLERANCES = (1e-3, 1e-5, 1e-7, 1e-9, 1e-11)
 REFERENCE = 1e-13
+SCIPY_LANES = 8  # a lane takes it seconds
 LONG_ENOUGH = 0.5  # seconds of rounds, of which the shortest counts
 OSCILLATOR = {"damping": 0.05, "amplitude": 1.0, "frequency": 2.2, "wall": -0.1}
 OSCILLATOR_E = 0.8
@@ -46,7 +48,9 @@ STEPPED: dict[str, Callable[[], Any]] = {
 
 DRIVEN = {"EventDriven, order 8": 8, "EventDriven, order 5": 5}  # by tolerances
 
-METHODS = (*STEPPED, *DRIVEN, peers.TITLES["siconos"], peers.TITLES["diffrax"])  # a colour each
+DIFFRAX = {f"diffrax, {solver}": solver for solver in ("Tsit5", "Dopri8")}
+SCIPY = "scipy, DOP853"  # lane after lane, the loop over steps in Python, functions compiled
+METHODS = (*STEPPED, *DRIVEN, peers.TITLES["siconos"], *DIFFRAX, SCIPY)  # a colour each
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Motion:
     per_lane: tuple[str, ...] = ()
     longest: float = 0.4
     schemes: tuple[str, ...] = ("PaoliSchatzman", "MoreauJean", "EventCorrected")
-    others: tuple[str, ...] = ("diffrax",)
+    others: tuple[str, ...] = (*DIFFRAX, SCIPY)
     jacobian: bool = False  # whether its Jacobian is measured too
 
 
@@ -86,7 +90,7 @@ def ball(lanes: int) -> Motion:
     heights, t1, e = np.linspace(0.8, 1.2, lanes), 8.0, 0.8
     exact = [bounces(height, 0.0, 1.0, 0.0, e, t1)[0](np.array([t1]))[0][0] for height in heights[checked(lanes)]]
     return Motion("bouncing ball", "ball", t1, e, heights[:, None], np.zeros((lanes, 1)), {"g": 1.0}, np.array(exact),
-                  others=("siconos", "diffrax"))  # fmt: skip
+                  others=(peers.TITLES["siconos"], *DIFFRAX, SCIPY))  # fmt: skip
 
 
 def oscillator(lanes: int) -> Motion:
@@ -109,7 +113,7 @@ def double_pendulum(lanes: int) -> Motion:
     some = checked(lanes)
     q, _ = reference.event_located(work.problem, q0[some], v0[some], np.array([work.t1]), work.restitution, work.args)
     return Motion("double pendulum", work.name, work.t1, work.restitution, q0, v0, work.args, q[:, 0], longest=0.02,
-                  others=("siconos", "diffrax"), jacobian=True)  # fmt: skip
+                  others=(peers.TITLES["siconos"], *DIFFRAX, SCIPY), jacobian=True)  # fmt: skip
 
 
 def inelastic_pendulum(lanes: int) -> Motion:
@@ -144,10 +148,11 @@ def measure(name: str, full: bool, python: dict[str, str], sizes=None) -> list[d
     with timing.one_core():
         exact = reference_of(motion, "position") if motion.exact is None else motion.exact
         points += own_points(motion, "position", exact, counts, tolerances, rounds)
-        for key in motion.others:
-            points += peer_points(motion, key, counts, tolerances, rounds, python.get(key))
+        points += other_points(motion, "position", exact, counts, tolerances, rounds, python)
         if motion.jacobian:
-            points += own_points(motion, "jacobian", reference_of(motion, "jacobian"), counts, tolerances, rounds)
+            exact = reference_of(motion, "jacobian")
+            points += own_points(motion, "jacobian", exact, counts, tolerances, rounds)
+            points += other_points(motion, "jacobian", exact, counts, tolerances, rounds, python)
     common = {"motion": name, "title": motion.title, "e": motion.e, "t1": motion.t1, "lanes": lanes}
     return [common | {"quantity": "position"} | p for p in points]
 
@@ -192,26 +197,67 @@ def reference_of(motion: Motion, quantity: str) -> np.ndarray:
     return compute(motion, quantity, ji.EventDriven(REFERENCE, REFERENCE), None, checked(len(motion.q0)))
 
 
-def peer_points(motion: Motion, key: str, counts, tolerances, rounds: int, python: str | None) -> list[dict]:
-    """Points of another simulator; Siconos, which makes lane after lane, is given those that are checked."""
+def other_points(
+    motion: Motion, quantity: str, exact: np.ndarray, counts, tolerances, rounds: int, python
+) -> list[dict]:
+    """Points of other simulators; Jacobians are diffrax's alone. Each has a line that says why it has no points, if so."""
+    points = []
+    for method in motion.others:
+        if method == SCIPY and quantity == "position":
+            points += scipy_points(motion, exact, tolerances)
+        elif method in DIFFRAX:
+            job = {"solver": DIFFRAX[method], "quantity": quantity}
+            changes = [job | {"tolerance": x} for x in tolerances]
+            points += peer_points(motion, method, "diffrax", changes, exact, rounds, python)
+        elif quantity == "position":
+            changes = [{"h": motion.t1 / count, "steps": count} for count in counts]
+            points += peer_points(motion, method, "siconos", changes, exact, rounds, python)
+    return points
+
+
+def scipy_points(motion: Motion, exact: np.ndarray, tolerances) -> list[dict]:
+    """Points of `reference.event_located` on a few of the lanes that are checked, one by one."""
+    some = slice(None, None, -(-len(exact) // SCIPY_LANES))
+    q0, v0 = (x[checked(len(motion.q0))][some] for x in (motion.q0, motion.v0))
+    shared = {name: x for name, x in motion.args.items() if name not in motion.per_lane}
+    lanes = [shared | {name: motion.args[name][checked(len(motion.q0))][some][i] for name in motion.per_lane}
+             for i in range(len(q0))]  # fmt: skip
+    problem, times = problem_of(motion.work), np.array([motion.t1])
+
+    def run(tolerance: float) -> np.ndarray:
+        return np.concatenate([
+            reference.event_located(problem, q0[i : i + 1], v0[i : i + 1], times, motion.e, args, tolerance, motion.longest)[0][:, 0]
+            for i, args in enumerate(lanes)
+        ])  # fmt: skip
+
+    run(tolerances[0])  # compiles
+    points = []
+    for tolerance in tolerances:
+        begin = time.process_time()
+        q = run(tolerance)
+        seconds = [time.process_time() - begin]
+        points.append({"method": SCIPY, "tolerance": tolerance} | point(exact[some], q, seconds, len(q0)))
+    return points
+
+
+def peer_points(motion: Motion, method: str, key: str, changes: list[dict], exact, rounds: int, python) -> list[dict]:
+    """Points of another simulator, one for each of the ``changes`` of its job; Siconos, which makes lane after lane, is given those
+    that are checked."""
     batch = key == "diffrax"
     lanes = slice(None) if batch else checked(len(motion.q0))
     args = {name: np.asarray(x)[lanes].tolist() if name in motion.per_lane else x for name, x in motion.args.items()}
     job = {"work": motion.work, "q0": motion.q0[lanes].tolist(), "v0": motion.v0[lanes].tolist(), "e": motion.e,
            "args": args, "h": motion.t1, "steps": 1, "rounds": rounds, "longest": motion.longest}  # fmt: skip
-    if batch:
-        changes = [{"tolerance": x} for x in tolerances]
-    else:
-        changes = [{"h": motion.t1 / count, "steps": count} for count in counts]
-    remark, answers = peers.ask(key, [job | change for change in changes], python)
+    remark, answers = peers.ask(key, [job | change for change in changes], python.get(key), limit=900.0)
     if not answers:
-        return [{"method": peers.TITLES[key], "remark": remark}]
+        return [{"method": method, "remark": remark}]
     found = []
     for change, answer in zip(changes, answers, strict=True):
-        setting = {"step": change["h"]} if "h" in change else change
-        q = np.array(answer["q"])
-        errors = point(motion.exact, q[checked(len(q))] if batch else q, answer["seconds"], len(q))
-        found.append({"method": peers.TITLES[key]} | setting | errors)
+        quantity = change.get("quantity", "position")
+        setting = {"step": change["h"]} if "h" in change else {"tolerance": change["tolerance"]}
+        values = np.array(answer["q" if quantity == "position" else quantity])
+        errors = point(exact, values[checked(len(values))] if batch else values, answer["seconds"], len(values))
+        found.append({"method": method, "quantity": quantity} | setting | errors)
     return found
 
 
@@ -241,7 +287,7 @@ def draw(points: list[dict], path) -> None:
 
     first = points[0]
     figure, axes = plt.subplots(figsize=(6.4, 4.6), layout="constrained")
-    for method, colour, marker in zip(METHODS, (*COLOURS, GREY, DARK), "osDvX*^P", strict=True):
+    for method, colour, marker in zip(METHODS, (*COLOURS, GREY, DARK, DARK, GREY), "osDvX*^P<>", strict=True):
         mine = [point for point in points if point["method"] == method and "error" in point]
         if mine:
             cost, error = [p["us_per_trajectory"] for p in mine], [p["error"] for p in mine]

@@ -4,7 +4,7 @@
 
 MJX and brax are set up as in experiments/conformance: MJX with the spring and damper of its contact that give the wanted
 bounce over sqrt(h) seconds, brax's spring pipeline with its elasticity. diffrax locates impacts by its events; it takes
-tolerances in place of a step.
+tolerances in place of a step, a "solver" of its own, and "quantity": "jacobian" for derivatives of the final state.
 """
 
 import importlib.metadata
@@ -70,7 +70,9 @@ def diffrax(job):
         response = mass_solve(q, normal, args)
         return jnp.concatenate([q, v - (1 + e) * (normal @ v) / (normal @ response) * response])
 
-    term, solver = diffrax.ODETerm(field), diffrax.Tsit5()
+    term, solver = diffrax.ODETerm(field), getattr(diffrax, job.get("solver", "Tsit5"))()
+    # forward mode, for Jacobians: a loop of as many flights as there are impacts has no other
+    adjoint = diffrax.ForwardMode()
     controller = diffrax.PIDController(rtol=job["tolerance"], atol=job["tolerance"], dtmax=job["longest"])
     event = diffrax.Event(gap, optimistix.Newton(0.1 * job["tolerance"], 0.1 * job["tolerance"]), direction=False)
 
@@ -78,7 +80,7 @@ def diffrax(job):
         def fly(carry):
             count, t, y = carry
             found = diffrax.diffeqsolve(term, solver, t, t1, None, y, args, stepsize_controller=controller,
-                                        event=event, max_steps=100_000, throw=False)  # fmt: skip
+                                        event=event, adjoint=adjoint, max_steps=100_000, throw=False)  # fmt: skip
             t, y = found.ts[-1], found.ys[-1]
             return count + 1, t, jnp.where(t < t1, strike(t, y, args), y)
 
@@ -92,18 +94,34 @@ def diffrax(job):
 PEERS = {"mjx": (mjx, "mujoco-mjx"), "brax": (brax, "brax"), "diffrax": (diffrax, "diffrax")}
 
 
+def jacobian(one):
+    """Derivatives of final q and v by q0, then v0, each flat and one behind the other: one array (n,)."""
+
+    def of(q, v, args):
+        blocks = jax.jacfwd(one, argnums=(0, 1))(q, v, args)
+        return (jnp.concatenate([jnp.ravel(block) for row in blocks for block in row]),)
+
+    return of
+
+
 def answer(peer, job) -> dict:
     q0, v0 = np.array(job["q0"]), np.array(job["v0"])
     args = {name: jnp.broadcast_to(jnp.asarray(x, float), len(q0)) for name, x in job["args"].items()}
+    one, names = peer(job), ("q", "v")
+    if job.get("quantity") == "jacobian":
+        one, names = jacobian(one), ("jacobian",)
     begin = time.perf_counter()
-    run = jax.jit(jax.vmap(peer(job))).lower(q0, v0, args).compile()
+    run = jax.jit(jax.vmap(one)).lower(q0, v0, args).compile()
     compiled = time.perf_counter() - begin
     seconds = []
     for _ in range(job["rounds"] + 1):  # the first one warms up
         begin = time.process_time()
-        q, v = map(np.asarray, run(q0, v0, args))
+        found = [np.asarray(x) for x in run(q0, v0, args)]
         seconds.append(time.process_time() - begin)
-    return {"q": q.tolist(), "v": v.tolist(), "seconds": seconds[1:], "compile_s": compiled}
+    return {name: x.tolist() for name, x in zip(names, found, strict=True)} | {
+        "seconds": seconds[1:],
+        "compile_s": compiled,
+    }
 
 
 def main() -> None:
