@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo fit test test-slow honesty lint docs docs-fresh figures gallery conformance bench bench-full bench-record clean
+.PHONY: setup demo fit test test-slow honesty lint docs docs-fresh figures gallery conformance release-check bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -37,6 +37,10 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy jaximpact
+
+# one version everywhere, a valid citation, packages that install on each Python that is here, extras that resolve
+release-check: setup
+	$(BIN)/python .ci/release_check.py
 
 # the manual, docs/_build/html/index.html; pages whose code or package has not changed keep their outputs; -a writes all
 # of it, as a partial search index forgets the entries of the pages that it was not given
