@@ -84,7 +84,7 @@ def main() -> None:
         folder = Path(name)
         tools = environment(folder / "tools", sys.executable)
         run(tools, "-m", "pip", "install", "--quiet", "build", "cffconvert")
-        run(tools, "-m", "cffconvert", "--validate", "-i", ROOT / "CITATION.cff")
+        run(tools.with_name("cffconvert"), "--validate", "-i", ROOT / "CITATION.cff")
         print("CITATION.cff is valid")
         source = folder / "source"
         run("git", "clone", "--quiet", ROOT, source)
