@@ -15,6 +15,7 @@ from .hypotheses import Hypotheses, check_hypotheses
 from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
 from .orbits import PeriodicOrbit, periodic_orbit
+from .packing import Packing, packing
 from .restarts import recomputed as recomputed  # for `Solution.at`
 from .sections import ImpactSection, Section, impact_section, period_of, stroboscopic
 from .slips import ContactMode, Slips, slips
@@ -36,6 +37,7 @@ __all__ = [
     "Impacts",
     "Intervals",
     "Lyapunov",
+    "Packing",
     "ParameterMap",
     "PeriodicOrbit",
     "Runs",
@@ -53,6 +55,7 @@ __all__ = [
     "impact_section",
     "impacts",
     "lyapunov",
+    "packing",
     "period_of",
     "periodic_orbit",
     "poincare_section",

@@ -37,7 +37,7 @@ class Facts(NamedTuple):
         bodies = near.bodies
         own, each = bodies._own(t, args), q.reshape(bodies.number, -1)
         present, i, j = near._slots()
-        of = jax.vmap(bodies._pair)
+        of = jax.vmap(bodies.pair_gap)
         one, two = bodies._given(own, i, j)
         gap, exchanged = of(each[i], each[j], one, two), of(each[j], each[i], two, one)
         period = jnp.asarray(min((x for x in bodies.box or () if x is not None), default=np.inf), q.dtype)
@@ -99,7 +99,7 @@ def at_reach(bodies: Any, t: Any, q: Array, args: Any) -> Array:
     apart = []
     for shift in np.concatenate([np.eye(space), -np.eye(space)]):
         away = each.at[:, :space].add(bodies.extent(t, args, q.dtype)[0] * jnp.asarray(shift, q.dtype))
-        apart.append(jax.vmap(bodies._pair)(each, away, alike, alike))
+        apart.append(jax.vmap(bodies.pair_gap)(each, away, alike, alike))
     return jnp.min(jnp.stack(apart), axis=0)
 
 

@@ -186,7 +186,7 @@ class Bodies(OfBodies):
         t = jnp.asarray(t, q.dtype)
         own = self._own(t, args)
         bodies = q.reshape(self.number, self.dimension(q))
-        of_pairs = jax.vmap(self._pair)(bodies[i], bodies[j], *self._given(own, i, j)).astype(q.dtype)
+        of_pairs = jax.vmap(self.pair_gap)(bodies[i], bodies[j], *self._given(own, i, j)).astype(q.dtype)
         return jnp.concatenate([of_pairs, self._walls(t, bodies, own).ravel()])
 
     def _own(self, t: ArrayLike, args: Any) -> Any:
@@ -200,7 +200,7 @@ class Bodies(OfBodies):
         taken = lambda k: jax.tree.map(lambda x: jnp.asarray(x)[k], own)
         return taken(i), taken(j)
 
-    def _pair(self, a: Array, b: Array, own_a: Any, own_b: Any) -> Array:
+    def pair_gap(self, a: Array, b: Array, own_a: Any, own_b: Any) -> Array:
         """Gap of two bodies, the second at its periodic image nearest to the first."""
         if self.box is not None:
             for axis, length in enumerate(self.box):
@@ -324,7 +324,7 @@ class NearBodies(OfBodies):
         own, each = bodies._own(t, args), q.reshape(n, D)
         present, i, j = self._slots()
         keep = lambda x, other: jnp.where(present.reshape(-1, *[1] * (x.ndim - 1)), x, other)
-        local = jax.value_and_grad(bodies._pair, argnums=(0, 1))
+        local = jax.value_and_grad(bodies.pair_gap, argnums=(0, 1))
         gap, (gi, gj) = jax.vmap(local)(each[i], each[j], *bodies._given(own, i, j))
         axis = None if bodies.each is None else 0
 

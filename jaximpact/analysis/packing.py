@@ -1,0 +1,187 @@
+"""The contact network of a packing of bodies: forces, coordination, rattlers, fabric and stress at one instant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..mechanics.labels import UNNAMED, Labels
+from ..mechanics.problem import Problem
+from ..results import Arrays, Solution, with_names
+from ..results.result import Result
+from ..simulation.canonical_arrays import cast_numbers
+from .checks import check_result
+from .listed_pairs import check_pairs, is_listed
+
+
+@dataclass(frozen=True, repr=False)
+class Packing(Result):
+    """Contacts that push at one instant: c of them between N bodies in a space of 1, 2 or 3 directions.
+
+    Attributes:
+        t: the time [s].
+        ends: the two bodies of each contact (c, 2); obstacle a as -1 - a.
+        force: normal force of each, the mean over the step (c,) [N].
+        push: the force on the first body (c, space) [N].
+        branch: from the second body to the first one, by its nearest periodic image (c, space) [length]; NaN of an obstacle.
+        rattles: whether a body is held by less than ``needed`` contacts, those of other rattlers not counted (N,).
+        coordination: mean number of contacts of the bodies that do not rattle, obstacles counted; NaN if all rattle.
+        fabric: mean of n n' over contacts between bodies, n the direction of the force (space, space).
+        stress: sum of push branch' over contacts between bodies by the volume, positive where they press (space, space) [N/area]
+            (Christoffersen, Mehrabadi, Nemat-Nasser 1981); NaN without a volume.
+        naming: names and units of the problem.
+    """
+
+    t: float
+    ends: np.ndarray
+    force: np.ndarray
+    push: np.ndarray
+    branch: np.ndarray
+    rattles: np.ndarray
+    coordination: float
+    fabric: np.ndarray
+    stress: np.ndarray
+    naming: Labels = UNNAMED
+
+    @property
+    def pressure(self) -> float:
+        """Mean of the normal stresses [N/area]."""
+        return float(np.trace(self.stress)) / len(self.stress)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {"first": self.ends[:, 0], "second": self.ends[:, 1]} | self._table("force", "push", "branch")
+
+    def _arrays(self) -> Arrays:
+        contacts = self._along("contact", "force") | self._along("contact end", "ends")
+        contacts |= self._along("contact direction", "push", "branch") | self._along("body", "rattles")
+        return contacts | self._along("direction other", "fabric", "stress")
+
+    def __len__(self) -> int:
+        return len(self.force)
+
+
+@with_names
+def packing(
+    problem: Problem,
+    solution: Solution,
+    *,
+    h: float,
+    row: int = -1,
+    args: Any = None,
+    volume: float | None = None,
+    needed: int | None = None,
+    least: float = 1e-3,
+) -> Packing:
+    """The contacts of listed bodies that push in one row of a motion, and what a packing is described by.
+
+    Args:
+        problem: bodies with neighbour lists (`jaximpact.bodies`).
+        solution: one motion of them, from `solve` or `study.Run`.
+        h: the step of the motion [s]: rows hold the impulses of one step, and a force is an impulse by h.
+        row: which row; by default the last.
+        args: as they were given to `solve`.
+        volume: that the stress refers to (area in the plane); by default the periodic box's, if all its directions are periodic.
+        needed: contacts that hold a body, by default one more than there are directions; where gravity presses bodies down, as many
+            as there are directions.
+        least: contacts count whose force is more than this part of the mean one; a solver leaves smaller ones open.
+
+    Returns:
+        A `Packing`; ``to_pandas()`` is the table of its contacts.
+
+    Raises:
+        ValueError, TypeError: the problem lists no pairs, the solution is a batch or of another problem, h or volume is not positive, there is no such row.
+
+    Example:
+        >>> found = analysis.packing(problem, motion, h=1e-3)
+        >>> np.histogram(found.force / found.force.mean(), bins=30, density=True)  # the distribution of forces P(f)
+    """
+    check_result("solution", solution, Solution, "solve")
+    if not is_listed(problem):
+        raise ValueError(
+            "packing needs bodies whose near pairs are listed: state them by jaximpact.bodies, with lists=True if they are few"
+        )
+    check_pairs(problem, solution)
+    if np.ndim(solution.t) != 1:
+        raise ValueError("packing is of one motion: give a lane, solution[3]")
+    if not h > 0 or not (volume is None or volume > 0):
+        raise ValueError(f"h and volume must be positive, got h={h!r}, volume={volume!r}")
+    if not -len(solution.t) <= row < len(solution.t):
+        raise ValueError(f"row={row}: the solution has {len(solution.t)} rows")
+    bodies: Any = problem.constraints
+    q = np.asarray(solution.z[row])
+    ends, impulse = np.asarray(solution.pairs[row]), np.asarray(solution.impulse[row])
+    pushes = impulse > (least * np.mean(impulse[impulse > 0]) if np.any(impulse > 0) else 0)
+    pushes &= ends[:, 0] < bodies.number
+    args = cast_numbers("args", args, q.dtype)
+    gradient, branch = _geometry(bodies, solution.t[row], q, args, ends[pushes])
+    ends, force = ends[pushes], impulse[pushes] / h
+    push = force[:, None] * gradient
+    space = branch.shape[1]
+    rattles = _rattlers(ends, bodies.number, space + 1 if needed is None else needed)
+    holds = _counted(ends, ~rattles)
+    degree = _degrees(ends[holds], bodies.number)[~rattles]
+    between = ends[:, 1] >= 0
+    unit = push[between] / np.linalg.norm(push[between], axis=1, keepdims=True)
+    volume = _box_volume(bodies, space) if volume is None else volume
+    return Packing(
+        t=float(solution.t[row]),
+        ends=ends,
+        force=force,
+        push=push,
+        branch=branch,
+        rattles=rattles,
+        coordination=float(np.mean(degree)) if degree.size else np.nan,
+        fabric=unit.T @ unit / max(1, len(unit)),
+        stress=push[between].T @ branch[between] / volume,
+    )
+
+
+def _geometry(bodies: Any, t: Any, q: np.ndarray, args: Any, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients of gaps by the first body's position, and branches, (c, space) each."""
+    points = np.asarray(bodies.positions(q))
+    space = points.shape[1]
+    i, j = ends[:, 0], np.maximum(ends[:, 1], 0)
+    own_i, own_j = bodies._given(bodies._own(jnp.asarray(t), args), jnp.asarray(i), jnp.asarray(j))
+    each = jnp.asarray(q).reshape(bodies.number, -1)
+    gradient = np.array(jax.vmap(jax.grad(bodies.pair_gap))(each[i], each[j], own_i, own_j))[:, :space]
+    branch = points[i] - points[j]
+    for axis, length in enumerate(bodies.box or ()):
+        if length is not None:
+            branch[:, axis] -= length * np.round(branch[:, axis] / length)
+    walls = np.flatnonzero(ends[:, 1] < 0)
+    if walls.size:
+        of_walls = jax.tree.map(lambda x: x[walls], own_i)
+        normals = jax.vmap(jax.jacfwd(lambda x, a: bodies.obstacles(jnp.asarray(t), x, a)))(each[i[walls]], of_walls)
+        gradient[walls] = np.asarray(normals)[np.arange(walls.size), -1 - ends[walls, 1], :space]
+        branch[walls] = np.nan
+    return gradient, branch
+
+
+def _counted(ends: np.ndarray, holds: np.ndarray) -> np.ndarray:
+    """Whether a contact is one between bodies that hold, or of such a body and an obstacle (c,)."""
+    return holds[ends[:, 0]] & ((ends[:, 1] < 0) | holds[ends[:, 1]])
+
+
+def _degrees(ends: np.ndarray, number: int) -> np.ndarray:
+    """Contacts of every body (N,)."""
+    return np.bincount(ends[ends >= 0], minlength=number)
+
+
+def _rattlers(ends: np.ndarray, number: int, needed: int) -> np.ndarray:
+    """Bodies held by less than ``needed`` contacts with others that are held, (N,): taken away one after the other."""
+    holds = np.ones(number, bool)
+    while True:
+        few = holds & (_degrees(ends[_counted(ends, holds)], number) < needed)
+        if not few.any():
+            return ~holds
+        holds &= ~few
+
+
+def _box_volume(bodies: Any, space: int) -> float:
+    """Volume of the periodic box; NaN if a direction is not periodic."""
+    box = bodies.box
+    return float(np.prod(box)) if box is not None and len(box) == space and None not in box else np.nan
