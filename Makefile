@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 DATA ?=
 OUT ?= out
 
-.PHONY: setup demo fit test test-slow honesty lint docs docs-fresh figures gallery conformance release-check bench bench-full bench-record clean
+.PHONY: setup demo fit test test-slow honesty lint docs docs-fresh figures gallery outside conformance release-check bench bench-full bench-record clean
 
 setup: $(VENV)/.ready
 
@@ -66,6 +66,10 @@ figures: setup
 
 gallery: setup
 	$(BIN)/python experiments/gallery/draw.py
+
+# numbers that others published, beside ours
+outside: setup
+	$(BIN)/python experiments/outside/siconos_examples.py --out $(OUT)/outside
 
 conformance: setup
 	$(BIN)/python -m pip install --quiet '.[peers]'

@@ -77,7 +77,9 @@ def try_package(python: Path, package: str, folder: Path, jax: str | None) -> No
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", nargs="+", help="interpreters to try; by default those of 3.11 to 3.14 that are here")
+    parser.add_argument(
+        "--python", nargs="+", help="interpreters to try; by default those of 3.11 to 3.14 that are here"
+    )
     options = parser.parse_args()
     version = versions()
     with tempfile.TemporaryDirectory() as name:
