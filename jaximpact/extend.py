@@ -4,10 +4,12 @@ A scheme is a dataclass that derives from `Scheme` and defines `init` and `step`
 `ContactSolver` and defines `impulses`. Either is registered as a pytree (`jax.tree_util.register_dataclass`) and given as
 ``scheme=`` or ``projection=``: ensembles, derivatives across impacts, analyses and the command line take it like the others.
 
-A step asks its `ContactLaw` for a `Reaction`; to make steps by hand, give them ``Solved(ActiveSet())``.
+A step asks its `ContactLaw` for a `Reaction`; to make steps by hand, give them ``Solved(ActiveSet())``. `solve_contact` is the contact problem by
+itself, a function of arrays.
 """
 
 from .mechanics.contact import ContactLaw, ContactSolver, Held, Impulses, Open, Reaction, Solved, Target
+from .mechanics.contact.contact_problem import ContactSolution, solve_contact
 from .mechanics.linearisation import Contacts, Metric, acceleration, linearise
 from .mechanics.motion import Motion
 from .mechanics.schemes.base import Info, Scheme, State, Traits
@@ -15,6 +17,7 @@ from .mechanics.status import as_status
 
 __all__ = [
     "ContactLaw",
+    "ContactSolution",
     "ContactSolver",
     "Contacts",
     "Held",
@@ -32,4 +35,5 @@ __all__ = [
     "acceleration",
     "as_status",
     "linearise",
+    "solve_contact",
 ]

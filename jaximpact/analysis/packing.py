@@ -113,7 +113,7 @@ def packing(
         raise ValueError(f"row={row}: the solution has {len(solution.t)} rows")
     bodies: Any = problem.constraints
     q = np.asarray(solution.z[row])
-    ends, impulse = np.asarray(solution.pairs[row]), np.asarray(solution.impulse[row])
+    ends, impulse = np.asarray(solution.pairs)[row], np.asarray(solution.impulse[row])
     pushes = impulse > (least * np.mean(impulse[impulse > 0]) if np.any(impulse > 0) else 0)
     pushes &= ends[:, 0] < bodies.number
     args = cast_numbers("args", args, q.dtype)

@@ -1,0 +1,131 @@
+"""The contact problem of given matrices, apart from any mechanical system: a function of arrays that differentiates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from ...jaxtools import linalg
+from ...jaxtools.argument_checks import check_kind, is_traced
+from ...jaxtools.derivative_rules import implicit_root
+from ..linearisation import Contacts
+from ..status import Status, as_status
+from .active_set import ActiveSet
+from .solver import ContactSolver, closing_speed, complementarity
+
+
+class ContactSolution(NamedTuple):
+    """Solution of one contact problem of m contacts.
+
+    ``impulse`` (m,), or (m, 1 + k) with friction; ``velocity`` of the contacts behind it, A x + b, of the same shape; ``residual`` (), of the
+    natural map [velocity]; ``iterations`` (); ``status`` (), bits of `Status`: INFEASIBLE where no impulse opens the contacts,
+    PROJECTION_NOT_CONVERGED where the residual is above the solver's tolerance.
+    """
+
+    impulse: Array
+    velocity: Array
+    residual: Array
+    iterations: Array
+    status: Array
+
+
+def solve_contact(
+    delassus: ArrayLike,
+    velocity: ArrayLike,
+    friction: ArrayLike | None = None,
+    *,
+    solver: ContactSolver | None = None,
+    guess: ArrayLike | None = None,
+) -> ContactSolution:
+    """Solves 0 <= x _|_ A x + b >= 0, a quadratic program on the half-lines x >= 0; with friction the same on Coulomb's cones.
+
+    Forward and reverse mode give the derivative by A, b and mu with the active set (the modes) held at the solution. For a batch
+    map it by `jax.vmap`; all solvers are made for lanes.
+
+    Args:
+        delassus: A (m, m), symmetric and positive semidefinite, G M^-1 G' of a mechanical system; with friction (m (1 + k), m (1 + k)), contact by
+            contact: normal, then the k = 1 or 2 tangents.
+        velocity: b (m,), gap velocities without impulses, restitution included: b = u + e u_before; with friction (m, 1 + k).
+        friction: mu >= 0, () or (m,).
+        solver: by default `ActiveSet`, exact; without friction, `ADMM` and `ProjectedGradient` too.
+        guess: impulses to begin with, those of a step before; by default zeros.
+
+    Returns:
+        A `ContactSolution`.
+
+    Raises:
+        ValueError, TypeError: a shape that does not fit, a negative coefficient of friction.
+    """
+    solver = ActiveSet() if solver is None else solver
+    check_kind("solver", solver, ContactSolver, "a contact solver such as ActiveSet()")
+    b = jnp.asarray(velocity)
+    b = b if jnp.issubdtype(b.dtype, jnp.floating) else b.astype(jnp.result_type(float))
+    a = jnp.asarray(delassus, b.dtype)
+    if b.ndim not in (1, 2) or (b.ndim == 2) != (friction is not None) or (b.ndim == 2 and b.shape[1] not in (2, 3)):
+        raise ValueError(f"velocity must have shape (m,), and (m, 2) or (m, 3) with friction; got {b.shape}" + (", without friction" if friction is None else ""))  # fmt: skip
+    if a.shape != (b.size, b.size):
+        raise ValueError(
+            f"delassus must have shape ({b.size}, {b.size}) for a velocity of shape {b.shape}, got {a.shape}"
+        )
+    start = jnp.zeros_like(b) if guess is None else jnp.asarray(guess, b.dtype)
+    if start.shape != b.shape:
+        raise ValueError(f"guess must have the shape of velocity, {b.shape}, got {start.shape}")
+    if friction is None:
+        return _on_half_lines(a, b, solver, start)
+    if not is_traced(friction) and not np.all(np.asarray(friction) >= 0):
+        raise ValueError(f"friction must be >= 0, got {friction!r}")
+    if np.shape(friction) not in ((), b.shape[:1]):
+        raise ValueError(f"friction must be a number or have shape {b.shape[:1]}, got {np.shape(friction)}")
+    speed = jnp.max(jnp.abs(lax.stop_gradient(b)), initial=0.0)
+    allowed = solver.allowed(speed)
+    candidates = jnp.ones(b.shape[0], bool)
+    x, iterations, residual = solver.frictional_impulses(
+        a, b, jnp.asarray(friction, b.dtype), start, candidates, allowed
+    )
+    w = (a @ x.ravel()).reshape(b.shape) + b
+    return ContactSolution(
+        x, w, residual, iterations, as_status(~(residual <= _resolved(a, x, allowed)), Status.PROJECTION_NOT_CONVERGED)
+    )
+
+
+def _resolved(a: Array, x: Array, allowed: Array) -> Array:
+    """The residual that is asked for, or the round-off of A x if that is larger."""
+    size = jnp.max(jnp.abs(a) @ jnp.abs(x.ravel()), initial=0.0)
+    return lax.stop_gradient(jnp.maximum(2 * allowed, 64 * jnp.finfo(x.dtype).eps * size))
+
+
+def _on_half_lines(a: Array, b: Array, solver: ContactSolver, start: Array) -> ContactSolution:
+    diagonal = jnp.diagonal(a)
+
+    def solve(_: Callable, start: Array) -> tuple[Array, Array]:
+        known, offset = lax.stop_gradient((a, b))
+        # unit masses that are pushed by G = 1: the response is the matrix
+        contacts = Contacts(jnp.zeros_like(offset), jnp.eye(offset.size, dtype=offset.dtype), known)
+        found = solver.impulses(contacts, offset, solver.allowed(closing_speed(offset)), start)
+        counts = jnp.stack([found.iterations, found.status]).astype(offset.dtype)  # carried as real numbers
+        return found.impulse, counts
+
+    def equations(x: Array) -> Array:
+        return jnp.where(lax.stop_gradient(x) > 0, a @ x + b, x)
+
+    def tangent(linear: Callable, y: Array) -> Array:
+        matrix: Any = jax.jacfwd(linear)(jnp.zeros_like(y))
+        # dependent contacts: a shift by round-off, and one step of refinement
+        shift = 64 * jnp.finfo(y.dtype).eps * jnp.max(jnp.abs(matrix), initial=0.0)
+        inverse = linalg.inverse(matrix + shift * jnp.eye(y.size, dtype=y.dtype))
+        x = inverse @ y
+        return x + inverse @ (y - matrix @ x)
+
+    x, counts = implicit_root(equations, start, solve, tangent)
+    iterations, status = lax.stop_gradient(counts).astype(jnp.int32)
+    w = a @ x + b
+    residual = lax.stop_gradient(jnp.max(complementarity(w, x, diagonal), initial=0.0))
+    allowed = _resolved(a, x, solver.allowed(closing_speed(lax.stop_gradient(b))))
+    failed = as_status(~(residual <= allowed), Status.PROJECTION_NOT_CONVERGED)
+    return ContactSolution(x, w, residual, iterations, status | failed)
