@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
+from ..jaxtools.argument_checks import real_number
 from .pose import Pose
 from .quantities import GROUND, Number, Point, distance_of, point_of, unit_vector, value_at
 
@@ -55,10 +56,19 @@ class Part:
         """Potential energy (), at its coordinates s."""
         return 0.0
 
+    def slips(self, pose: Pose, v: Array, args: Any) -> list:
+        """Velocities () along its contacts, at coordinate velocities v (d,): one for each gap."""
+        return [jnp.zeros((), v.dtype) for _ in self.gap_names]
+
     @property
     def gap_names(self) -> list[tuple[str, str]]:
         """Names of its gaps, and their units."""
         return []
+
+    @property
+    def rough(self) -> list[float]:
+        """Coefficient of friction of each gap."""
+        return [0.0 for _ in self.gap_names]
 
     @property
     def joint_names(self) -> list[tuple[str, str]]:
@@ -235,6 +245,7 @@ class Wall(Part):
     Attributes:
         at, normal: a point of the wall, and the direction to the side that is free.
         radius: of the round end of the body about that point [m].
+        friction: Coulomb's coefficient of the contact, which ``friction=`` of the calls goes before.
         name: of the contact.
     """
 
@@ -242,19 +253,32 @@ class Wall(Part):
     at: Point
     normal: Point
     radius: Number = 0.0
+    friction: float = 0.0
     name: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "normal", unit_vector("normal", self.normal))
+        if real_number("friction", self.friction) < 0:
+            raise ValueError(f"friction must be >= 0, got {self.friction!r}")
 
     def gaps(self, pose: Pose, t: Any, args: Any) -> list:
         apart = pose.point(self.a, self.point) - pose.point(self.b, self.at)
         return [pose.direction(self.b, self.normal) @ apart - value_at(self.radius, args)]
 
+    def slips(self, pose: Pose, v: Array, args: Any) -> list:
+        normal = pose.direction(self.b, self.normal)
+        touch = pose.point(self.a, self.point) - value_at(self.radius, args) * normal
+        along = pose.velocity(self.a, touch, v) - pose.velocity(self.b, touch, v)
+        return [normal[1] * along[0] - normal[0] * along[1]]
+
     @property
     def gap_names(self) -> list[tuple[str, str]]:
         return [(self.name or f"{self.a} on {self.b}", "m")]
+
+    @property
+    def rough(self) -> list[float]:
+        return [self.friction]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,3 +43,11 @@ class Pose:
         i = self.centres[body][0]
         along, across = jnp.asarray(u, self.q.dtype), jnp.asarray((-u[1], u[0]), self.q.dtype)
         return self.cosines[i] * along + self.sines[i] * across
+
+    def velocity(self, body: str, place: Array, v: Array) -> Array:
+        """Velocity (2,) of what a body has at a ``place`` (2,), at coordinate velocities v (d,)."""
+        if body == GROUND:
+            return jnp.zeros(2, self.q.dtype)
+        i = self.centres[body][0]
+        arm = place - self.q[3 * i : 3 * i + 2]
+        return v[3 * i : 3 * i + 2] + v[3 * i + 2] * jnp.stack([-arm[1], arm[0]])

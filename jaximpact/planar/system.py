@@ -81,6 +81,8 @@ class System:
         coordinates = [f"{name}.{x}" for name, _ in self.bodies for x in ("x", "y", "angle")]
         units = {x: "rad" if x.endswith(".angle") else "m" for x in coordinates}
         units |= dict(zip(numbered, (unit for _, unit in gaps + joints), strict=True))
+        rough = [mu for part in self.parts for mu in part.rough]
+        given: dict[str, Any] = {"slip": same.slip, "friction": np.array(rough)} if any(rough) else {}
         return Problem(
             same.force,
             same.gaps if gaps else None,
@@ -92,6 +94,7 @@ class System:
             joint_names=numbered[len(gaps) :] or None,
             units=units,
             joints=same.joints if joints else None,
+            **given,
         )
 
     def _is_jointed(self) -> bool:
@@ -139,6 +142,11 @@ class System:
     def gaps(self, t: Any, q: Array, args: Any) -> Array:
         """Gaps (m,)."""
         return self._stack("gaps", t, q, args)
+
+    def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
+        """Velocities (m,) along the contacts; zero of those that have no friction but walls'."""
+        pose = self.pose(q)
+        return jnp.stack([jnp.asarray(x, q.dtype) for part in self.parts for x in part.slips(pose, v, args)])
 
     def _stack(self, kind: str, t: Any, q: Array, args: Any) -> Array:
         pose = self.pose(q)

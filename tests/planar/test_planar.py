@@ -194,3 +194,63 @@ def test_equal_systems_have_the_same_functions():
 def test_what_cannot_be_is_said(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+def test_a_disk_thrown_along_a_rough_floor_rolls_at_two_thirds_of_its_speed():
+    """Angular momentum about a point of the floor is kept: v = 2/3 v0 (m r^2/2 of inertia), once slip has ended at v0/(3 mu g)."""
+    radius, speed, mu = 0.2, 3.0, 0.4
+    parts = [
+        planar.Wall("disk", point=(0, radius), at=(0, 0), normal=(0, 1), radius=radius, friction=mu, name="floor"),
+        planar.AngleStop("disk", low=-1e3),  # without friction
+    ]
+    problem = planar.System({"disk": planar.disk((0, radius), radius, mass=2.0)}, parts, gravity=G).problem()
+    ends = speed / (3 * mu * G)
+    motion = ji.solve(problem, [0.0, radius, 0.0], [speed, 0.0, 0.0], t1=2 * ends, steps=500, save="all")
+    slides = int(np.searchsorted(motion.t, 0.9 * ends))
+    # constant forces, which the steps take exactly
+    np.testing.assert_allclose(motion.v[slides, 0], speed - mu * G * motion.t[slides], rtol=1e-9)
+    np.testing.assert_allclose(motion.v[-1], [2 * speed / 3, 0, -2 * speed / (3 * radius)], atol=1e-9)
+    assert motion.status == 0
+    (stop,) = [t for t, kind in zip(motion.slips(problem).t, motion.slips(problem).kind, strict=True) if kind == "stop"]
+    np.testing.assert_allclose(stop, ends, atol=2 * ends / 500 * 2)  # to the order of the scheme
+
+
+def test_a_rocking_block_loses_what_housner_says():
+    """Of its angular velocity 1 - 3/2 sin^2 of its slenderness is left behind each impact (Housner 1963)."""
+    floor = {"at": (0, 0), "normal": (0, 1), "friction": 0.6}
+    corners = [planar.Wall("block", point=(side * 0.2, 0), **floor) for side in (-1, 1)]
+    system = planar.System({"block": planar.block((0, 0.5), 0.4, 1.0, mass=10.0)}, corners)
+    problem = system.problem()
+    motion = ji.solve(problem, system.q0, [-0.5, 0.2, 1.0], t1=1.2, h=1e-3, save="all")
+    struck = motion.impacts(problem)
+    speeds = np.abs(struck.before[np.argsort(struck.t)])
+    left = 1 - 1.5 * 0.2**2 / (0.2**2 + 0.5**2)
+    # speeds are known to g h
+    np.testing.assert_allclose(speeds[1:] / speeds[:-1], left, atol=2 * G * 1e-3 / np.min(speeds))
+    assert len(speeds) == 3 and motion.status & ~int(ji.Status.IMPULSES_NOT_UNIQUE) == 0
+
+
+def test_slip_is_the_velocity_of_points_that_touch():
+    """Between two bodies that both move: the gap's gradient turns with the wall, and slip is along it."""
+    wall = planar.Wall("one", "two", point=(0.5, 0.2), at=(0.8, 0.3), normal=(-1, 0.4), radius=0.05, friction=0.1)
+    system = planar.System(FREE, [wall])
+    q, v = random_state(3)
+    q, v = jnp.asarray(system.q0 + 0.3 * q), jnp.asarray(v)
+    pose = system.pose(q)
+    normal = pose.direction("two", wall.normal)
+    touch = pose.point("one", wall.point) - wall.radius * normal
+
+    def rides(body, q0):  # a point of a body, by its coordinates in it
+        i = 3 * list(FREE).index(body)
+        turn = lambda angle: jnp.array([[jnp.cos(angle), -jnp.sin(angle)], [jnp.sin(angle), jnp.cos(angle)]])
+        inside = turn(-q[i + 2]) @ (touch - q[i : i + 2])
+        return q0[i : i + 2] + turn(q0[i + 2]) @ inside
+
+    apart = jax.jvp(lambda x: rides("one", x) - rides("two", x), (q,), (v,))[1]
+    across = jnp.array([normal[1], -normal[0]])
+    np.testing.assert_allclose(system.slip(0.0, q, v, None), [across @ apart], atol=1e-14)
+
+
+def test_a_wall_does_not_pull_along():
+    with pytest.raises(ValueError, match="friction must be >= 0"):
+        planar.Wall("one", point=(0, 0), at=(0, 0), normal=(0, 1), friction=-0.1)
