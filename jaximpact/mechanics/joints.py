@@ -4,12 +4,14 @@
     P = M^-1 - M^-1 J' (J M^-1 J')^+ J M^-1
 
 P takes the place of M^-1 in whatever answers a force or an impulse: contacts, their Delassus matrix, the impact law and the saltation
-then keep the joints of themselves. Rows that depend on earlier ones are left out, which changes no motion.
+then keep the joints of themselves. Rows that depend on earlier ones are left out, which changes no motion; the impulses that are told are the
+least of those that make it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -26,11 +28,27 @@ DEPENDENT = 1e-8  # square of the sine of the angle to the earlier rows, below w
 GAUSS = 0.5 - 12**-0.5, 0.5 + 12**-0.5  # points of the rule of two points on [0, 1]
 
 
+@dataclass(frozen=True)
+class MayDepend:
+    """The function of a problem's joints, of which some rows depend on others, or may: of these the least impulses are told, which costs an inverse."""
+
+    joints: Callable
+
+    def __call__(self, t: Any, q: Array, args: Any) -> Array:
+        return self.joints(t, q, args)
+
+    @classmethod
+    def of(cls, problem: Problem) -> Problem:
+        """The problem with its joints as such."""
+        known = problem.joints is None or isinstance(problem.joints, cls)
+        return problem if known else problem.replace(joints=cls(problem.joints))
+
+
 class Joints(NamedTuple):
     """Joints linearised at one configuration.
 
     ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j), its ``inverse``, in which
-    dependent rows are left out, and its ``pivots`` (j,), 0 for these.
+    dependent rows are left out, and its ``pivots`` (j,), 0 for these; ``spread``, the inverse of J' J (d, d), where rows may depend on others.
     """
 
     value: Array
@@ -40,12 +58,13 @@ class Joints(NamedTuple):
     gram: Array
     inverse: Array
     pivots: Array
+    spread: Array | None = None
 
     @classmethod
     def at(cls, problem: Problem, solve: Callable[[Array], Array], t: ArrayLike, q: Array, args: Any) -> Joints:
         """The joints of a problem at (t, q); ``solve(x)`` is M^-1 x."""
         t = jnp.asarray(t, q.dtype)
-        return cls._of(lambda s, x: problem.joint_values(s, x, args), problem.joint_count(t, q, args), solve, t, q)
+        return cls._of(problem, lambda s, x: problem.joint_values(s, x, args), solve, t, q, args)
 
     @classmethod
     def over_chord(
@@ -61,20 +80,30 @@ class Joints(NamedTuple):
             near, far = (problem.joint_values(s + part * h, x + part * h * u, args) for part in GAUSS)
             return (near + far) / 2
 
-        return cls._of(mean, problem.joint_count(t, q, args), solve, t, q)
+        return cls._of(problem, mean, solve, t, q, args)
 
     @classmethod
-    def _of(cls, values: Callable, count: int, solve: Callable[[Array], Array], t: Array, q: Array) -> Joints:
-        value, matrix = value_and_jacobian(lambda x: values(t, x), q, count)
+    def _of(cls, problem: Problem, values: Callable, solve: Callable, t: Array, q: Array, args: Any) -> Joints:
+        value, matrix = value_and_jacobian(lambda x: values(t, x), q, problem.joint_count(t, q, args))
         rate = jax.jvp(lambda s: values(s, q), (t,), (jnp.ones_like(t),))[1]
         response = solve(matrix.T)
         gram = matrix @ response
         cut = max(DEPENDENT, 64 * float(jnp.finfo(q.dtype).eps))
-        return cls(value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut))
+        found = cls(value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut))
+        if not isinstance(problem.joints, MayDepend):
+            return found
+        return found._replace(spread=invert_semidefinite(lax.stop_gradient(matrix.T @ matrix), cut)[0])
 
     def forces(self, rates: Array) -> Array:
         """(J M^-1 J')^+ x for x (j,) or (j, k): what changes joint velocities by x; 0 for dependent rows."""
         return solve_by_inverse(self.gram, self.inverse, rates)
+
+    def least(self, impulse: Array) -> Array:
+        """The least impulses (j,) that make the motion of ``impulse`` (j,): J y with J' J y = J' l."""
+        if self.spread is None:
+            return impulse
+        j = self.jacobian
+        return j @ solve_by_inverse(j.T @ j, self.spread, j.T @ impulse)
 
     def project(self, x: Array) -> Array:
         """Part of velocities x, (d,) or (d, k), that the joints allow."""
@@ -86,7 +115,7 @@ class Joints(NamedTuple):
 
     def reaction(self, momentum: Array) -> Array:
         """Impulses (j,) of the joints that answer an impulse (d,) on the system."""
-        return -self.forces(self.response.T @ momentum)
+        return -self.least(self.forces(self.response.T @ momentum))
 
     def velocity(self, v: Array) -> Array:
         """Joint velocities J v + c_t, (j,)."""

@@ -414,4 +414,6 @@ def joint_acceleration(
     if metric.joints is None:
         raise ValueError("the metric of an acceleration with joints is Metric.at(problem, q, args, t)")
     turning = joint_turning(problem, t, q, v, args)
-    return free - metric.restore(turning), metric.joints.reaction(force) - metric.joints.forces(turning)
+    joints = metric.joints
+    answer = -joints.forces(joints.response.T @ force + turning)
+    return free - metric.restore(turning), joints.least(answer)

@@ -32,6 +32,7 @@ from ..jaxtools.warnings import remark
 from ..mechanics.contact.active_set import ActiveSet
 from ..mechanics.contact.conjugate_gradients import ConjugateGradients
 from ..mechanics.contact.solver import ContactSolver
+from ..mechanics.joints import MayDepend
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme
@@ -211,19 +212,21 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
 
 
 def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
-    """Raises for an inadmissible start; returns a remark if v0 is not admissible, and the problem with capacity for its near pairs."""
+    """Raises for an inadmissible start; returns a remark if v0 is not admissible, and the problem as `fit_room` and `fit_joints` give it."""
     one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
     if is_traced(problem, one.only("q0", "v0", "t0", "args", "friction").motion):
-        return problem, None
+        return MayDepend.of(problem), None
     # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
     with nullcontext() if is_concrete() else jax.ensure_compile_time_eval(), differentiable():
         report = start_reports(problem, one, None if is_traced(motion.h) else motion.h)
     if is_traced(report):
         # numbers that the problem's functions close over are not known
-        return problem, None
+        return MayDepend.of(problem), None
     report = jax.tree.map(np.asarray, report)
     fitting = fit_room(problem, report)
-    return (problem, raise_or_warn(report, lanes=False)) if fitting is problem else check_start(fitting, motion)
+    if fitting is not problem:
+        return check_start(fitting, motion)
+    return fit_joints(problem, report), raise_or_warn(report, lanes=False)
 
 
 def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
@@ -237,6 +240,12 @@ def check_until(until: Any, problem: Problem, one: Motion) -> Until | None:
                 f"until(t, q, v, args) must return one real number, got {shape.dtype} of shape {shape.shape}"
             )
     return found
+
+
+def fit_joints(problem: Problem, report: StartReport) -> Problem:
+    """The problem whose least joint impulses are told, if rows of its joints depend on others at the starts."""
+    dependent = report.joints is not None and np.any(report.joints.redundant)
+    return MayDepend.of(problem) if dependent else problem
 
 
 def fit_room(problem: Problem, report: StartReport) -> Problem:
@@ -472,7 +481,7 @@ def _lane_like(args: Any, args_axes: tuple, lanes: int) -> str:
 
 
 def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
-    """Raises unless every lane has an admissible start and a positive mass; returns the problem with capacity for its near pairs."""
+    """Raises unless every lane has an admissible start and a positive mass; returns the problem as `fit_room` and `fit_joints` give it."""
     shortest = lanes.motion.h.min()
 
     def part(begin: int) -> tuple[StartReport, bool]:
@@ -496,4 +505,4 @@ def _check_lanes(problem: Problem, lanes: Lanes) -> Problem:
     outward = raise_or_warn(report, lanes=True)
     if outward:
         remark(outward, stacklevel=4)
-    return problem
+    return fit_joints(problem, report)

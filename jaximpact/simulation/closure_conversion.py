@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from ..jaxtools.argument_checks import is_traced
 from ..jaxtools.derivative_rules import hoist_constants
+from ..mechanics.joints import MayDepend
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from .program import Program
@@ -59,6 +60,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
     t, q, v = motion.t0, motion.q0, motion.v0
     mass = open_one(problem.mass, q) if callable(problem.mass) else None
     law = problem.restitution if callable(problem.restitution) else None
+    joints: Any = open_one(problem.joints, t, q)
     speeds = None if law is None else jnp.zeros(problem.count(t, q, motion.args), q.dtype)
     functions = (
         open_one(problem.force, t, q, v),
@@ -66,7 +68,7 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         mass,
         open_one(problem.energy, t, q, v),
         problem.naming,
-        open_one(problem.joints, t, q),
+        MayDepend(joints) if isinstance(problem.joints, MayDepend) else joints,
         open_one(problem.switches, t, q, v),
         None if problem.reset is None else HoistedReset(open_one(problem.states_behind, t, q, v)),
         open_one(problem.slip, t, q, v),

@@ -79,7 +79,7 @@ def land(
     found = put_on_joints(problem, t, new.q, new.low, shift, before, args)
     more = jnp.where(acts, -found.joints.forces(found.joints.velocity(new.v)), 0)
     new = new._replace(q=found.q, low=found.low, v=new.v + found.joints.response @ more)
-    return new, JointInfo(impulse + more, found.residual), found.status
+    return new, JointInfo(impulse + found.joints.least(more), found.residual), found.status
 
 
 def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Array, args: Any) -> tuple[Array, Array]:
@@ -92,7 +92,7 @@ def shake(problem: Problem, metric: Metric, t: Array, q: Array, h: Array, u: Arr
     for _ in range(SHAKEN):
         more = -joints.forces(problem.joint_values(t, q + h * u, args)) / h
         u, total = u + joints.response @ more, total + more
-    return u, total
+    return u, joints.least(total)
 
 
 def land_chord(
@@ -113,8 +113,10 @@ def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array
     impulse = -joints.forces(joints.velocity(v))
     status = as_status(jnp.any(wrong), Status.JOINTS_NOT_MET)
     status |= as_status(jnp.any(broken), Status.START_VELOCITY_PROJECTED)
+    if joints.spread is not None:
+        status |= as_status(jnp.any(~joints.independent()), Status.IMPULSES_NOT_UNIQUE)
     residual = jnp.max(jnp.abs(lax.stop_gradient(joints.value)))
-    return v + joints.response @ impulse, JointInfo(impulse, residual), status
+    return v + joints.response @ impulse, JointInfo(joints.least(impulse), residual), status
 
 
 def start_errors(joints: Joints, q: Array, v: Array, h: Array | None) -> tuple[Array, Array]:
