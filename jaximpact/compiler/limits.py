@@ -22,6 +22,7 @@ MAX_SCALARS_IN_LONG_PROGRAMS = 32  # entries
 # keep the processor busy, and processors with 32 bytes have too few registers.
 REGISTERS_PER_VECTOR = 2
 OPS_WITH_WIDE_VECTORS = range(2_000, 8_000)
+MIN_FUNCTION_OPS = 300  # operations of a function that is called from several places, from which on it is emitted once
 MAX_SPECULATED_OPS = 40  # operations of a branch that always runs, whether any lane selects it or not
 PARALLEL_SUMS = 8  # independent sums of one loop over memory, which hide the latency of additions
 

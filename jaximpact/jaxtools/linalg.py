@@ -10,8 +10,11 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.scipy.linalg import cho_solve, solve_triangular
+
+from .semidefinite import MAX_UNROLLED as MAX_SWEPT
 
 MAX_UNROLLED = 6  # unknowns
 
@@ -165,6 +168,23 @@ def solve(a: Array, b: Array) -> Array:
 def inverse(a: Array) -> Array:
     """Inverse of a general (n, n) matrix."""
     return solve(a, jnp.eye(a.shape[0], dtype=a.dtype))
+
+
+def inverse_in_order(a: Array) -> Array:
+    """Inverse of a matrix (n, n) with a positive definite symmetric part, which needs no exchange of rows; by that a fourth of the instructions.
+
+    Rounding grows with the square of the ratio of the other part to that one (Golub, Van Loan, Matrix Computations (2013), 4.2). Not finite
+    where a pivot is zero.
+    """
+    n = a.shape[0]
+    if n > MAX_SWEPT:
+        return inverse(a)
+    for k in range(n):
+        here = np.arange(n) == k
+        column, row = jnp.where(here, -1, a[:, k]), jnp.where(here, 1, a[k])
+        rest = jnp.where(here[:, None] | here[None, :], 0, a)
+        a = rest - ((1 / a[k, k]) * column)[:, None] * row[None, :]
+    return a
 
 
 def solve_matrix_free(product: Callable[[Array], Array], b: Array) -> Array:

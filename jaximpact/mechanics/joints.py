@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from ..jaxtools.jacobians import value_and_jacobian
 from ..jaxtools.linalg import solve_by_inverse
+from ..jaxtools.outlined import outlined
 from ..jaxtools.semidefinite import invert_semidefinite
 from .problem import Problem
 
@@ -61,32 +62,27 @@ class Joints(NamedTuple):
     spread: Array | None = None
 
     @classmethod
-    def at(cls, problem: Problem, solve: Callable[[Array], Array], t: ArrayLike, q: Array, args: Any) -> Joints:
-        """The joints of a problem at (t, q); ``solve(x)`` is M^-1 x."""
-        t = jnp.asarray(t, q.dtype)
-        return cls._of(problem, lambda s, x: problem.joint_values(s, x, args), solve, t, q, args)
+    def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Joints:
+        """The joints of a problem at (t, q), in a `Metric` that may be without them."""
+        return _at(problem, metric, jnp.asarray(t, q.dtype), q, args)
 
     @classmethod
     def over_chord(
-        cls, problem: Problem, solve: Callable[[Array], Array], t: Array, q: Array, h: Array, u: Array, args: Any
+        cls, problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: Array, args: Any
     ) -> Joints:
         """Their mean over the chord from (t, q) with velocity u (d,) for a time h, by Gauss's rule of two points.
 
         h (J u + c_t) is then the change of c along the chord, but for O(h^5): a discrete gradient, by which joints that keep the chord's end do
         no work. Gonzalez, J. Nonlinear Sci. 6 (1996); McLachlan, Quispel, Robidoux, Phil. Trans. R. Soc. A 357 (1999).
         """
-
-        def mean(s: Array, x: Array) -> Array:
-            near, far = (problem.joint_values(s + part * h, x + part * h * u, args) for part in GAUSS)
-            return (near + far) / 2
-
-        return cls._of(problem, mean, solve, t, q, args)
+        return _over_chord(problem, metric, t, q, h, u, args)
 
     @classmethod
-    def _of(cls, problem: Problem, values: Callable, solve: Callable, t: Array, q: Array, args: Any) -> Joints:
+    def of(cls, problem: Problem, values: Callable, metric: Any, t: Array, q: Array, args: Any) -> Joints:
+        """Those whose equations are ``values(t, q)`` (j,)."""
         value, matrix = value_and_jacobian(lambda x: values(t, x), q, problem.joint_count(t, q, args))
         rate = jax.jvp(lambda s: values(s, q), (t,), (jnp.ones_like(t),))[1]
-        response = solve(matrix.T)
+        response = metric.solve_without_joints(matrix.T)
         gram = matrix @ response
         cut = max(DEPENDENT, 64 * float(jnp.finfo(q.dtype).eps))
         found = cls(value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut))
@@ -134,9 +130,27 @@ class Joints(NamedTuple):
         return jnp.sqrt(self.pivots)
 
 
+@outlined
+def _at(problem: Problem, metric: Any, t: Array, q: Array, args: Any) -> Joints:
+    return Joints.of(problem, lambda s, x: problem.joint_values(s, x, args), metric, t, q, args)
+
+
+@outlined
+def _over_chord(problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: Array, args: Any) -> Joints:
+    def mean(s: Array, x: Array) -> Array:
+        near, far = (problem.joint_values(s + part * h, x + part * h * u, args) for part in GAUSS)
+        return (near + far) / 2
+
+    return Joints.of(problem, mean, metric, t, q, args)
+
+
 def joint_turning(problem: Problem, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
     """Rate (j,) of the joint velocities J v + c_t of the motion with constant velocity v."""
-    t = jnp.asarray(t, q.dtype)
+    return _turning(problem, jnp.asarray(t, q.dtype), q, v, args)
+
+
+@outlined
+def _turning(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Array:
     zero, one = jnp.zeros_like(t), jnp.ones_like(t)
 
     def velocity(s: Array) -> Array:

@@ -18,6 +18,7 @@ from jax.typing import ArrayLike
 from ..jaxtools import linalg
 from ..jaxtools.jacobians import value_and_jacobian
 from ..jaxtools.linalg import solve_by_inverse
+from ..jaxtools.outlined import outlined
 from .friction import Slip
 from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
@@ -65,9 +66,11 @@ class Metric(NamedTuple):
                 return self.inverse @ x
             free = solve_by_inverse(self.matrix, self.inverse, x)
             return free - self.restoring.of(self.restoring.rows @ free)
-        return self._unjointed(x) if self.joints is None else self.joints.project(self._unjointed(x))
+        free = self.solve_without_joints(x)
+        return free if self.joints is None else self.joints.project(free)
 
-    def _unjointed(self, x: Array) -> Array:
+    def solve_without_joints(self, x: Array) -> Array:
+        """M^-1 x for x of shape (d,) or (d, k)."""
         if self.matrix is None:
             return x
         if self.factor is not None and self.matrix.ndim == 3:
@@ -105,7 +108,7 @@ class Metric(NamedTuple):
         metric = cls._of_mass(problem, q, args)
         if problem.joints is None or t is None:
             return metric
-        return metric._replace(joints=Joints.at(problem, metric.solve, t, q, args))
+        return metric._replace(joints=Joints.at(problem, metric, t, q, args))
 
     def to_joints(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Array:
         """The velocity (d,) beside u with which a chord from (t, q) ends on the joints, after a time h."""
@@ -114,7 +117,7 @@ class Metric(NamedTuple):
 
     def over_chord(self, problem: Problem, t: Array, q: Array, h: Array, u: Array, args: Any) -> Metric:
         """Copy with joints in their mean over the chord from (t, q) with velocity u (d,) for a time h."""
-        return self._replace(joints=Joints.over_chord(problem, self._unjointed, t, q, h, u, args))
+        return self._replace(joints=Joints.over_chord(problem, self._replace(joints=None), t, q, h, u, args))
 
     @classmethod
     def _of_mass(cls, problem: Problem, q: Array, args: Any) -> Metric:
@@ -131,13 +134,19 @@ class Metric(NamedTuple):
         """The operator of a general, possibly unsymmetric, iteration matrix W = M - h theta dg/dv - ..., which keeps the joints."""
         if joints is None:
             return cls(matrix, inverse=linalg.inverse(matrix))
-        kept, inverse = joints.independent(), linalg.inverse(lax.stop_gradient(matrix))
-        rows = jnp.where(kept[:, None], joints.jacobian, 0)
-        response = solve_by_inverse(matrix, inverse, rows.T)
-        # a dependent row has a multiplier of its own, which is zero
-        gram = rows @ response + jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
-        of_gram = linalg.inverse(lax.stop_gradient(gram))
-        return cls(matrix, inverse=inverse, joints=joints, restoring=Restoring(rows, response, gram, of_gram))
+        inverse, restoring = _restoring(matrix, joints)
+        return cls(matrix, inverse=inverse, joints=joints, restoring=restoring)
+
+
+@outlined
+def _restoring(matrix: Array, joints: Joints) -> tuple[Array, Restoring]:
+    """Inverse of an iteration matrix W (d, d), and what restores joint velocities under it."""
+    kept, inverse = joints.independent(), linalg.inverse_in_order(lax.stop_gradient(matrix))
+    rows = jnp.where(kept[:, None], joints.jacobian, 0)
+    response = solve_by_inverse(matrix, inverse, rows.T)
+    # a dependent row has a multiplier of its own, which is zero
+    gram = rows @ response + jnp.diag(jnp.where(kept, 0, 1).astype(matrix.dtype))
+    return inverse, Restoring(rows, response, gram, linalg.inverse_in_order(lax.stop_gradient(gram)))
 
 
 def _diagonals(matrix: Array) -> Array:

@@ -9,6 +9,7 @@ Every gradient, Jacobian and Coriolis term is derived by automatic differentiati
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -43,6 +44,12 @@ FIELDS = (
     "friction",
 )
 OPTIONAL = (*NAMING, "joints", "switches", "reset", "slip", "friction")  # that are not spoken of where there are none
+
+
+@partial(jax.jit, static_argnums=0)
+def _joint_values(joints: Equations, t: Array, q: Array, args: Any) -> Array:
+    # asked for many times in a step: traced once
+    return jnp.asarray(joints(t, q, args), q.dtype)
 
 
 class OfBodies:
@@ -248,7 +255,7 @@ class Problem:
 
     def joint_values(self, t: ArrayLike, q: Array, args: Any) -> Array:
         """c(t, q), shape (j,), in the dtype of q; zero where the joints hold."""
-        return jnp.asarray(self.joints(t, q, args), q.dtype)  # type: ignore[misc]
+        return _joint_values(self.joints, jnp.asarray(t, q.dtype), q, args)
 
     def joint_count(self, t: ArrayLike, q: Array, args: Any) -> int:
         """Number of joint equations j."""

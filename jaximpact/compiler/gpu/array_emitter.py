@@ -24,7 +24,7 @@ class ArrayEmitter:
     that are not computed by jax's own operation, by name.
     """
 
-    has_memory, max_scalars = False, MAX_SCALARS
+    has_memory, max_scalars, sparse = False, MAX_SCALARS, False
 
     def __init__(self, lanes: int, rules: Mapping[str, Callable]) -> None:
         self.lanes, self.rules = lanes, rules
@@ -89,6 +89,9 @@ class ArrayEmitter:
 
     def constant(self, x: np.ndarray) -> Value:
         raise Unsupported(f"an array of shape {x.shape}")
+
+    def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+        return machine.run(eqn.params["jaxpr"], inputs)
 
     def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         raise Unsupported("scan over arrays")

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...jaxtools.jaxpr_tools import scan_counts, varying_outvars
+from ...jaxtools.jaxpr_tools import contains_primitive, scan_counts, varying_outvars
 from ..limits import MAX_SCALARS, MAX_SPECULATED_OPS
 from ..scalar import ScalarInterpreter, Unsupported, Value, is_constant, object_array
 from . import array_rules, arrays, predicates
 from .arrays import LargeArray
 from .elementwise import RULES
+from .functions import Functions
 from .ir_writer import BOOL, INT, LONG, SELDOM, LaneValue, Writer, constant, join_lines
 
 FUNCTION_NAME = "motion"
@@ -74,6 +75,7 @@ class LLVMEmitter:
     def __init__(self, width: int, register: int, fused: bool, max_scalars: int) -> None:
         self.w, self.register = Writer(width, fused), register  # lanes of a vector, and of one register
         self.max_scalars = max_scalars
+        self.functions, self.sparse = Functions(self), False
         self.live: LaneValue | None = None  # mask of the lanes that are no padding; None: a vector is one register
         self.empty_rows: list[Value] = []  # rows of streams without entries, which no `StreamEntry` marks as rows
         # a single motion counts the iterations of its outermost loop in memory, for a progress bar in another thread
@@ -98,10 +100,14 @@ class LLVMEmitter:
 
     def array_primitive(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits a primitive on arrays in memory, or reuses the result of an equal earlier one."""
+        self.functions.refuse()
         key = eqn.primitive, (str(eqn.params), *map(value_key, inputs))
         if (found := self.w.lookup(key)) is None:
             found = self.w.available[-1][key] = array_rules.apply_rule(self, machine, eqn, inputs)
         return found
+
+    def call(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+        return self.functions.call(machine, eqn, inputs)
 
     def constant(self, x: np.ndarray) -> LargeArray:
         return arrays.embed_constant(self, x)
@@ -133,6 +139,7 @@ class LLVMEmitter:
             arrays.copy_array(self, x, y, where)
 
     def loop(self, start: list[Value], varies: Sequence[bool], continues: Callable, body: Callable) -> list[Value]:
+        self.functions.refuse()
         w = self.w
         start = [
             arrays.copy_to_new(self, x, v) if isinstance(x, LargeArray) else x
@@ -181,6 +188,7 @@ class LLVMEmitter:
         avals: Sequence,
         varies: Sequence[bool],
     ) -> list[Value]:
+        self.functions.refuse()
         w, last = self.w, len(branches) - 1
         order = sorted(range(len(branches)), key=lambda i: sizes[i])
         results: list[Value] = []  # zeros for small results, memory for large ones
@@ -264,6 +272,7 @@ class LLVMEmitter:
         return [w.load(place, x.dtype, True) for place, x in zip(results, now, strict=True)]
 
     def scan(self, machine: ScalarInterpreter, eqn: Any, inputs: list[Value]) -> list[Value]:
+        self.functions.refuse()
         p = eqn.params
         a, count = scan_counts(p)
         constants, start = inputs[:a], inputs[a : a + count]
@@ -346,6 +355,8 @@ def emit(
     """
     e = LLVMEmitter(width, register or width, fused, max_scalars)
     w, jaxpr, machine = e.w, closed.jaxpr, ScalarInterpreter(e)
+    e.functions.read(closed)
+    e.sparse = contains_primitive(closed, "semidefinite_inverse")  # of joints
     w.emit(f"%above = add i64 %lanes, {width - 1}")
     w.emit(f"%blocks = udiv i64 %above, {width}")
     w.emit(f"%row = mul i64 %blocks, {width}")

@@ -20,6 +20,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from ...jaxtools.argument_checks import is_traced
 from ...jaxtools.jaxpr_tools import is_literal
+from ...jaxtools.outlined import is_outlined
 
 # parameters of primitives that do not affect what is computed: rules for derivatives and batching, placement, names
 IGNORED_PARAMS = {
@@ -35,7 +36,7 @@ IGNORED_PARAMS["pjit"] = IGNORED_PARAMS["jit"]
 IGNORED_ELSEWHERE = {"sharding", "out_sharding"}
 PLAIN_TYPES = {type(None), bool, int, float, complex, str, bytes}
 SOURCES = ("compiler/llvm", "compiler/scalar")  # code is kept under a key of what wrote it
-SOURCE_FILES = ("compiler/limits.py", "jaxtools/jaxpr_tools.py")
+SOURCE_FILES = ("compiler/limits.py", "jaxtools/jaxpr_tools.py", "jaxtools/outlined.py")
 log = logging.getLogger(__name__)
 
 
@@ -145,7 +146,7 @@ class _ProgramHasher:
         self.number_variables([*jaxpr.constvars, *jaxpr.invars])
         for eqn in jaxpr.eqns:
             name = eqn.primitive.name
-            self.text(name)
+            self.text(f"{name} {is_outlined(eqn)}")
             self.operands(eqn.invars)
             apart = IGNORED_PARAMS.get(name, IGNORED_ELSEWHERE)
             for key, x in sorted(eqn.params.items()):

@@ -18,6 +18,7 @@ from ...jaxtools.jaxpr_tools import (
     reader,
     value_equations,
 )
+from ...jaxtools.outlined import is_outlined
 from ..limits import MAX_SELECTED_ENTRIES
 from . import control_flow, indexing, linear_algebra, reductions
 from .constant_folding import SIMPLIFIED, fold
@@ -88,6 +89,14 @@ class ScalarInterpreter:
         places = inputs[1:] if name in ("gather", "dynamic_slice") else inputs[2:] if "slice" in name else inputs[1:2]
         return self.emitter.has_memory and inputs[0].size > MAX_SELECTED_ENTRIES and not all(map(all_constant, places))
 
+    def is_sparse(self, eqn: Any, inputs: list[Value]) -> bool:
+        """Whether a product of small matrices has few terms, zeros left out."""
+        most = self.emitter.max_scalars
+        known = self.emitter.sparse and eqn.primitive.name == "dot_general"
+        if not known or any(not isinstance(x, np.ndarray) or x.size > most for x in inputs) or eqn.outvars[0].aval.size > most:
+            return False
+        return reductions.count_products(eqn, inputs) <= most
+
     def apply_equation(self, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Results of an equation by the rule of its primitive; a primitive without a rule is taken to be elementwise.
 
@@ -97,11 +106,14 @@ class ScalarInterpreter:
         name = eqn.primitive.name
         if name in IDENTITIES:
             return inputs[: len(eqn.outvars)]
+        if name in CALLS and is_outlined(eqn):
+            return self.emitter.call(self, eqn, inputs)
         if name in CALLS:
             return self.run(eqn.params[CALLS[name]], inputs)
         if name in CONTROL:
             return CONTROL[name](self, eqn, inputs)
-        if is_large(eqn, self.emitter.max_scalars) or (name in INDEXED and self.prefers_memory(name, inputs)):
+        large = is_large(eqn, self.emitter.max_scalars) and not self.is_sparse(eqn, inputs)
+        if large or (name in INDEXED and self.prefers_memory(name, inputs)):
             return self.emitter.array_primitive(self, eqn, inputs)
         if name in RULES:
             return RULES[name](self, eqn, inputs)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .values import Unsupported, Value, object_array
+from .values import Unsupported, Value, is_constant, object_array
 
 
 def sum_entries(m: Any, entries: Iterable[Any], dtype: Any) -> Any:
@@ -45,6 +45,18 @@ def _dot_general(m: Any, eqn: Any, inputs: Sequence[Value]) -> list[Value]:
         for l in range(y.shape[2])  # noqa: E741
     )
     return [object_array((*batch, *rows, *columns), sums)]
+
+
+def count_products(eqn: Any, inputs: Sequence[Value]) -> int:
+    """Number of products in a dot_general whose factors are not constant zeros."""
+    (contract_a, contract_b), (batch_a, batch_b) = eqn.params["dimension_numbers"]
+    counts = []
+    for x, contract, batch, last in ((inputs[0], contract_a, batch_a, True), (inputs[1], contract_b, batch_b, False)):
+        order, _ = arrange_axes(x, batch, contract, last)
+        filled = np.array([not (is_constant(y) and y == 0) for y in x.flat]).reshape(x.shape).transpose(order)
+        free = range(len(batch), x.ndim - len(contract)) if last else range(len(batch) + len(contract), x.ndim)
+        counts.append(filled.sum(axis=tuple(free)))
+    return int(np.sum(counts[0] * counts[1]))
 
 
 def _reduce_rule(name: str, start: Any) -> Callable:

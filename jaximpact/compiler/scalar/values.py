@@ -20,6 +20,7 @@ class Emitter(Protocol):
 
     has_memory: bool  # whether it can hold large arrays in memory
     max_scalars: int  # entries of the largest array that is taken apart into scalars
+    sparse: bool  # whether matrices are mostly zeros, so that products are counted without them
 
     def op(self, name: str, params: Any, *values: Any) -> Any:
         """Emits an elementwise primitive of scalars, by its name in jax; ``params`` are the equation's, or None."""
@@ -61,6 +62,9 @@ class Emitter(Protocol):
 
     def stream(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits the loop primitive of `compiler.stream`."""
+
+    def call(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Emits a call of an outlined function (`jaxtools.outlined`), or runs it in place."""
 
     def scan(self, machine: Any, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Emits a scan with xs or ys."""
