@@ -6,6 +6,7 @@ form, by Jacobians written out here, without jax and jaximpact.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -169,8 +170,8 @@ class Motion:
         # just open, so that the next event is another one
         return -gradient @ v, q + answer * max(0.0, 1e-13 - gaps[contact]), v - (1 + e) * (gradient @ v) * answer
 
-    def end(self, q, v, t1: float, e: float) -> End:
-        """From a start on the joints to time t1, with restitution e."""
+    def end(self, q, v, t1: float, e: float, delay: Callable[[], float] = float) -> End:
+        """From a start on the joints to time t1, with restitution e, and impacts that come late by what ``delay()`` says each time."""
         d, t, impacts, softest = len(q), 0.0, 0, np.inf
         events = [lambda t, y, k=k: self.gaps(y[:d])[0][k] for k in range(len(self.linkage.striking))]
         for event in events:
@@ -178,7 +179,11 @@ class Motion:
         while True:
             tolerance = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-12, "max_step": 0.05}
             found = solve_ivp(self.rate, (t, t1), np.concatenate([q, v]), events=events, **tolerance)
-            t, (q, v) = found.t[-1], self.on_joints(*np.split(found.y[:, -1], 2))
+            t, y = found.t[-1], found.y[:, -1]
+            late = min(t + delay(), t1) if found.status == 1 else t
+            if late > t:
+                t, y = late, solve_ivp(self.rate, (t, late), y, **tolerance).y[:, -1]
+            q, v = self.on_joints(*np.split(y, 2))
             if found.status != 1:
                 return End(q, v, impacts, softest)
             contact = next(k for k, times in enumerate(found.t_events) if len(times))

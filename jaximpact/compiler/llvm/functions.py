@@ -79,6 +79,8 @@ class Functions:
         w = self.emitter.w
         captured = [v for v in closed_over_values(jaxpr) if v in machine.input_values]
         values = [x for x in inputs if x is not None] + [machine.input_values[v] for v in captured]
+        if not all(isinstance(x, np.ndarray) for x in values):
+            return machine.run(jaxpr, inputs)
         scalars = [y for x in values for y in x.flat]
         given = [x is not None for x in inputs]
         kinds = [(y.dtype, y.tobytes()) if is_constant(y) else (y.dtype, y.is_vector) for y in scalars]
