@@ -108,7 +108,8 @@ CAUSES = {
     Status.ENERGY_GAINED: "an impact with friction and restitution gained energy, as Newton's law allows where normal and tangential velocities are coupled: "
     "a smaller restitution, or none, does not",
     Status.IMPULSES_NOT_UNIQUE: "(remark) contacts with friction held a body in more ways than it has, as two feet that stick side by side: many impulses give the "
-    "same motion, and those told are the smallest or one choice among them; read sums over these contacts, not each",
+    "same motion, and those told are the smallest or one choice among them; read sums over these contacts, not each. Or equations of joints follow from others: their "
+    "impulses are the smallest of those that make the motion",
     Status.START_NOT_ADMISSIBLE: "q0 violates a constraint at t0 (traced data cannot raise): move q0 into the admissible set, "
     "every gap >= 0",
     Status.INPUT_OUT_OF_RANGE: "restitution outside [0, 1] (for Maury: other than 0), a coefficient of friction below 0, or t1 not later than t0 "

@@ -75,8 +75,8 @@ class Solution(Drawable):
             body i and obstacle a as (i, -1 - a); (N, N) where there is none. ``impulse`` is then that of the row's last step
             alone. Else None.
         events: the first impacts (`LocatedImpacts`), with ``save=Events(impacts=k)``; else None.
-        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); of dependent ones the first
-            have it all. Else None.
+        joint_impulse: with joints, the impulse of each of their equations accumulated since the start (k, j); where some follow from others,
+            the least in each step of those that make the motion. Else None.
         friction_impulse: with friction, the impulse of each contact along its tangents accumulated since the start, (k, m, 1) in the plane, (k, m, 2) in
             space. Else None.
         joint_residual: with joints, the largest of their values |c| over all steps, (). Else None.

@@ -84,8 +84,8 @@ class JointReport(NamedTuple):
         if redundant.any():
             i, a = first(redundant)
             return (
-                f"{report.naming.joint(a)} adds nothing to the joints before it at q0{which(i)}: if so everywhere, leave it out, as its joint impulse is 0 and those "
-                "before it bear all; if there alone, the position is singular, and a motion from it is not determined"
+                f"{report.naming.joint(a)} adds nothing to the joints before it at q0{which(i)}: if so everywhere, many joint impulses make the same "
+                "motion, of which the least are told; if there alone, the position is singular, and a motion from it is not determined"
             )
         return None
 

@@ -7,6 +7,8 @@ import pytest
 from symplectic_euler import SymplecticEuler
 
 import jaximpact as ji
+from jaximpact.mechanics.joints import MayDepend
+from jaximpact.mechanics.linearisation import Metric
 
 G, WALL = 9.81, 0.3
 FINE = ji.EventDriven(rtol=1e-13, atol=1e-13)
@@ -345,18 +347,55 @@ def test_a_four_bar_with_a_stop_is_one_in_its_cranks_angle(scheme, crank_end):
     np.testing.assert_allclose(found.q[-1], crank_end, atol=bound)
     assert found.status == 0 and found.joint_residual < 1e-14
 
-    def dependent(t, q, args):
-        c = loop(t, q, args)
-        # the last row depends on the others only where they hold
-        return jnp.stack([*c, c[0] - c[1] * jnp.cos(q[0]), c[0] * (1 + c[1]) + 3 * c[1] ** 2])
-
     with pytest.warns(
         ji.JaximpactWarning, match=r"joints\(t0, q0, args\)\[2\] adds nothing to the joints before it at q0"
     ):
-        again = ji.solve(FOUR_BAR.replace(joints=dependent), *start, t1=1.0, steps=1000, scheme=scheme, save="final")
+        again = ji.solve(
+            FOUR_BAR.replace(joints=dependent_loop), *start, t1=1.0, steps=1000, scheme=scheme, save="final"
+        )
     np.testing.assert_allclose(again.q, found.q, atol=1e-13)
-    np.testing.assert_allclose(again.joint_impulse[0, :2], found.joint_impulse[0], rtol=1e-8)
-    assert again.status == 0 and np.all(again.joint_impulse[0, 2:] == 0)
+    assert again.status == ji.Status.IMPULSES_NOT_UNIQUE
+
+
+def dependent_loop(t, q, args):
+    """Twice as many rows as are needed; the last one depends on the others only where they hold."""
+    c = loop(t, q, args)
+    return jnp.stack([*c, c[0] - c[1] * jnp.cos(q[0]), c[0] * (1 + c[1]) + 3 * c[1] ** 2])
+
+
+def test_impulses_of_dependent_rows_are_the_least_with_their_derivative():
+    """Those of the two rows that are needed, by numpy's pseudo-inverse; and its differences along the linkage's motion."""
+    momentum = np.array([0.3, -1.0, 2.0])
+
+    def impulse(crank, joints):
+        problem, q = FOUR_BAR.replace(joints=joints), closed(crank)
+        return Metric.at(problem, q, None, 0.0).joints.reaction(momentum)
+
+    def least(crank):
+        rows = jax.jacfwd(lambda q: dependent_loop(0.0, q, None))(closed(crank))
+        pull = jax.jacfwd(lambda q: loop(0.0, q, None))(closed(crank)).T @ impulse(crank, loop)
+        return np.linalg.pinv(rows.T, rcond=1e-6) @ pull
+
+    found, slope = jax.jvp(lambda crank: impulse(crank, MayDepend(dependent_loop)), (1.2,), (1.0,))
+    np.testing.assert_allclose(found, least(1.2), atol=1e-13)
+    # differences of the second order
+    np.testing.assert_allclose(slope, (least(1.2 + 1e-5) - least(1.2 - 1e-5)) / 2e-5, atol=1e-8)
+
+
+def test_least_impulses_of_a_rod_stated_twice_are_told_alike_everywhere():
+    """By native code, XLA, for lanes, and for numbers that are traced: (1, a) / (1 + a^2) of those of one rod, whose first row has them else."""
+    twice = FREE.replace(joints=lambda t, q, args: jnp.concatenate([rod(t, q, args), 2 * rod(t, q, args)]))
+    options = {"args": {"L": 1.0}, "t1": 0.1, "h": 0.01, "scheme": ji.MoreauJean(), "save": "final"}
+    start = [np.asarray(x) for x in in_plane(1.2, 0.0, 1.0)]
+    one = ji.solve(FREE, *start, **options).joint_impulse[-1, 0]
+    with pytest.warns(ji.JaximpactWarning, match="adds nothing"):
+        native, xla = (ji.solve(twice, *start, **options, execution=x) for x in ("native", "xla"))
+    with pytest.warns(ji.JaximpactWarning, match="adds nothing"):
+        lanes = ji.ensemble(twice, np.stack([start[0]] * 2), np.zeros((2, 2)), progress=False, **options)
+    traced = jax.jit(lambda q: ji.solve(twice, q, start[1], **options).joint_impulse)(start[0])
+    np.testing.assert_array_equal(lanes[1].joint_impulse, native.joint_impulse)
+    for found in (native.joint_impulse, xla.joint_impulse, traced):
+        np.testing.assert_allclose(found[-1], one * np.array([1.0, 2.0]) / 5, rtol=1e-12)
 
 
 @pytest.mark.slow
