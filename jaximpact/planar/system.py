@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -137,21 +137,16 @@ class System:
 
     def joints(self, t: Any, q: Array, args: Any) -> Array:
         """Joint equations (j,), zero where they hold."""
-        return self._stack("joints", t, q, args)
+        return _stacked(self, "joints", t, q, args)
 
     def gaps(self, t: Any, q: Array, args: Any) -> Array:
         """Gaps (m,)."""
-        return self._stack("gaps", t, q, args)
+        return _stacked(self, "gaps", t, q, args)
 
     def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Velocities (m,) along the contacts; zero of those that have no friction but walls'."""
         pose = self.pose(q)
         return jnp.stack([jnp.asarray(x, q.dtype) for part in self.parts for x in part.slips(pose, v, args)])
-
-    def _stack(self, kind: str, t: Any, q: Array, args: Any) -> Array:
-        pose = self.pose(q)
-        found = [jnp.asarray(x, q.dtype) for part in self.parts for x in getattr(part, kind)(pose, t, args)]
-        return jnp.concatenate([jnp.atleast_1d(x) for x in found])
 
     def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Generalised force (d,)."""
@@ -205,6 +200,14 @@ class System:
             elif isinstance(part, Rod | Spring):
                 ends = [place(part.a, part.ends[0]), place(part.b, part.ends[1])]
                 ax.plot(*np.array(ends).T, ":" if isinstance(part, Spring) else "-", lw=1.5, color=DARK)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _stacked(system: System, kind: str, t: Any, q: Array, args: Any) -> Array:
+    """The gaps or joints of all parts; asked for many times in a step, and traced once."""
+    pose = system.pose(q)
+    found = [jnp.asarray(x, q.dtype) for part in system.parts for x in getattr(part, kind)(pose, t, args)]
+    return jnp.concatenate([jnp.atleast_1d(x) for x in found])
 
 
 @lru_cache
