@@ -67,9 +67,7 @@ class Joints(NamedTuple):
         return _at(problem, metric, jnp.asarray(t, q.dtype), q, args)
 
     @classmethod
-    def over_chord(
-        cls, problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: Array, args: Any
-    ) -> Joints:
+    def over_chord(cls, problem: Problem, metric: Any, t: Array, q: Array, h: Array, u: Array, args: Any) -> Joints:
         """Their mean over the chord from (t, q) with velocity u (d,) for a time h, by Gauss's rule of two points.
 
         h (J u + c_t) is then the change of c along the chord, but for O(h^5): a discrete gradient, by which joints that keep the chord's end do

@@ -93,7 +93,11 @@ class ScalarInterpreter:
         """Whether a product of small matrices has few terms, zeros left out."""
         most = self.emitter.max_scalars
         known = self.emitter.sparse and eqn.primitive.name == "dot_general"
-        if not known or any(not isinstance(x, np.ndarray) or x.size > most for x in inputs) or eqn.outvars[0].aval.size > most:
+        if (
+            not known
+            or any(not isinstance(x, np.ndarray) or x.size > most for x in inputs)
+            or eqn.outvars[0].aval.size > most
+        ):
             return False
         return reductions.count_products(eqn, inputs) <= most
 
