@@ -33,7 +33,7 @@ def right_ends(linkage: Linkage, starts: list) -> tuple[list, np.ndarray, np.nda
             beside = motion.end(*motion.on_joints(q + by[0], v + by[1]), T1, E)
             same &= end.impacts == beside.impacts and min(end.softest, beside.softest) > 0
             apart = max(apart, np.max(np.abs(end.q - beside.q)), np.max(np.abs(end.v - beside.v)))
-            late = motion.end(q, v, T1, E, lambda: H * rng.random()) if end.impacts else end
+            late = motion.end(q, v, T1, E, lambda rng=rng: H * rng.random()) if end.impacts else end
             spread = max(spread, np.max(np.abs(end.q - late.q)))
         ends.append(end)
         growths.append(1 + apart / SHAKE if same else np.inf)
