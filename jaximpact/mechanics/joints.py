@@ -41,8 +41,9 @@ class MayDepend:
     @classmethod
     def of(cls, problem: Problem) -> Problem:
         """The problem with its joints as such."""
-        known = problem.joints is None or isinstance(problem.joints, cls)
-        return problem if known else problem.replace(joints=cls(problem.joints))
+        if problem.joints is None or isinstance(problem.joints, cls):
+            return problem
+        return problem.replace(joints=cls(problem.joints))
 
 
 class Joints(NamedTuple):

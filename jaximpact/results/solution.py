@@ -65,7 +65,7 @@ class Solution(Drawable):
         values: what ``Save(function=...)`` returned, leading axis k; q, v, z and impulse then hold the final row only.
         penetration: largest violation of a gap by U over all steps, ().
         residual: largest KKT residual of a projection [velocity], ().
-        iterations: projection iterations of all steps, ().
+        iterations: projection iterations of all steps, (). In native code and kernels of steps in which a contact may close alone.
         status: `Status` bits OR-ed over the steps, ().
         failed_at: time of the first failure, NaN where none, () [s].
         timing: the scheme, and the times to which its velocities and impulses belong (`Timing`); static. None in a solution

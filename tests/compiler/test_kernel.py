@@ -44,9 +44,9 @@ def lanes(dtype=float):
     return q0, v0, {"args": args, "args_axes": {"k": None, "until": 0, "slope": 0}, "t1": 0.6}
 
 
-def compare(kernel, xla, tolerance=1e-11):
+def compare(kernel, xla, tolerance=1e-11, leave_out=()):
     """The tolerance is that of two layouts: roundings grow with the motion."""
-    for name in FIELDS:
+    for name in set(FIELDS) - set(leave_out):
         x, y = getattr(kernel, name), getattr(xla, name)
         if x is not None or y is not None:
             assert x.dtype == y.dtype and x.shape == y.shape, name
@@ -71,7 +71,7 @@ def test_the_kernel_is_xla_for_a_ball():
     kernel, xla = (ji.ensemble(ball, 0.5 + at[:, None], 3 * at[::-1, None], execution=way, **given) for way in WAYS)
     assert np.flatnonzero(kernel.failed).tolist() == [3] and np.isnan(kernel.q[3]).any()
     assert np.sum(np.any(kernel.impulse[:, -1] > 0, axis=-1)) > LANES // 2
-    compare(kernel, xla)
+    compare(kernel, xla, leave_out=["iterations"])  # of flat walls XLA solves every step, the kernel those in which one may be met
 
 
 def pendulum_force(t, q, v, args):
