@@ -69,7 +69,7 @@ class Sensitivities(Drawable):
         value, jacobian, status, inputs = jax.tree.map(lambda x: x[which], arrays)
         return replace(self, value=value, jacobian=jacobian, status=status, inputs=inputs, again=None)
 
-    # what an output owes to each input
+    # sensitivity to each input
 
     def ranking(self, by: str = "relative", units: Mapping[str, str] | None = None) -> Ranking:
         """Ranks the inputs of each output: derivatives with units, and relative ones, d ln|y| / d ln|p|.
