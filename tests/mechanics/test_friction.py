@@ -215,6 +215,30 @@ def test_shares_of_feet_that_stick_are_one_choice_among_many(dtype, execution):
     assert "sums over these contacts" in found.describe_status()
 
 
+BLOCKS = ji.Problem(
+    lambda t, q, v, args: jnp.stack([args["F"], -G, args["F"], -G]),
+    lambda t, q, args: q[1::2],
+    slip=lambda t, q, v, args: v[::2],
+    friction=0.3,
+)
+
+
+@pytest.mark.parametrize("problem", [FEET, pytest.param(BLOCKS, marks=pytest.mark.slow)], ids=["feet", "blocks"])
+def test_slips_of_several_contacts_may_turn_round_at_once(problem):
+    """Feet of one sled that slides up an incline and down, and two blocks side by side: v = -(F/m - mu g)(T - v0/(F/m + mu g)), to O(h)."""
+    d, pull = 3 if problem is FEET else 4, 0.6 * G
+
+    def end(speed, pull):
+        v0 = speed * np.array([1.0, 0.0, float(d > 3), 0.0][:d])
+        args = {"F": -pull}
+        found = ji.solve(problem, jnp.zeros(d), v0, t1=1.0, steps=1001, args=args, scheme=SCHEME, save="final")
+        return found.v[-1, ::2][: d // 2]
+
+    right = lambda speed, pull: -(pull - 0.3 * G) * (1 - speed / (pull + 0.3 * G))
+    found, expected = (jax.jacfwd(f, (0, 1))(3.0, pull) for f in (end, right))
+    assert np.allclose(np.transpose(found), expected, rtol=1e-3)  # h
+
+
 def leaning(angle, w):
     q0 = np.array([np.cos(angle), np.sin(angle), angle])
     return q0, np.array([-np.sin(angle) * w, np.cos(angle) * w, w])

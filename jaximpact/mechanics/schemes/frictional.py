@@ -136,7 +136,7 @@ class FrictionCorrected(Corrected):
         past = past._replace(direction=jnp.where(held[:, None], past.direction, 0))
         salted = cross(problem, motion, (t_mid, q_mid, v_mid), here, impact, held, past.direction, (a, force))
         back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
-        turned, modes = reverse(problem, motion, before, begin, closed & ~crossed, past, did, (a, force))
+        turned, modes, unclear = reverse(problem, motion, before, begin, closed & ~crossed, past, did, force)
         back = before._replace(q=jnp.where(crossed, back_q, q), v=jnp.where(crossed, back_v, v + turned))
 
         keep = closed & ~crossed
@@ -152,7 +152,8 @@ class FrictionCorrected(Corrected):
         surrogate_info = surrogate_info._replace(impulse=surrogate_info.impulse + percussion[:, 0], friction=rubbed)
         new, info = graft_tree((new, info), (surrogate, surrogate_info))
 
-        info = info._replace(status=info.status | as_status(crossed & salted.doubtful, Status.DERIVATIVE_FRICTION))
+        doubtful = jnp.where(crossed, salted.doubtful, unclear)
+        info = info._replace(status=info.status | as_status(doubtful, Status.DERIVATIVE_FRICTION))
         rebound = jnp.zeros_like(impact)
         masks = Contact(active, impact, rebound, reacting, closed)
         turns = v_mid, salted.v
@@ -240,26 +241,42 @@ def reverse(
     closed: Array,
     past: FrictionInfo,
     did: FrictionInfo,
-    ahead: tuple[Array, Array],
-) -> tuple[Array, FrictionInfo]:
-    """Change of the velocity (d,) by the time at which a planar contact's slip turns round in the step, zero in value; and the modes to hold.
+    force: Array,
+) -> tuple[Array, FrictionInfo, Array]:
+    """Change of the velocity (d,) by the times at which planar contacts' slips turn round in the step, zero in value; the modes to hold; whether in doubt, ().
 
-    ``ahead`` are acceleration (d,) and forces (m, 1 + k) while all slip as before.
+    ``force`` (m, 1 + k) while all slip as before.
     """
-    none = jnp.zeros_like(before.v)
+    none, m = jnp.zeros_like(before.v), len(closed)
     if past.direction.shape[1] > 1:
-        return none, did
-    was = past.direction
+        return none, did, jnp.zeros((), bool)
+    was, cones = past.direction, begin.cones
     changed = closed & (past.mode == SLIP) & ((did.mode != SLIP) | (was * did.direction < 0)[:, 0]) & (did.mode != OPEN)
-    this = changed & (jnp.arange(len(changed)) == jnp.argmax(changed))
-    a_after, _, found = begin.solve(closed, jnp.where(this[:, None], 0, was))
-    turns = this & (found.mode == SLIP) & (found.direction * was < 0)[:, 0]
+    _, behind, found = begin.solve(closed, jnp.where(changed[:, None], 0, was))
+    turns = changed & (found.mode == SLIP) & (found.direction * was < 0)[:, 0]
+    if m > 1:
+        # where another comes to rest, holding it there has the change of its force
+        _, behind, _ = begin.solve(closed, jnp.where(turns[:, None], -was, was))
     slip = problem.slip_velocity(motion.time(before.n), before.q, before.v, motion.args)[:, 0]
-    a_before, force = ahead
-    rate = begin.cones.velocity(force)[:, 1]  # of the slip
+    rate = cones.velocity(force)[:, 1]  # of the slip
     delay = -(slip - lax.stop_gradient(slip)) / jnp.where(rate != 0, rate, 1)
-    late = jnp.sum(jnp.where(turns, delay, 0))
-    mode = jnp.where(turns, SLIP, did.mode)
-    return late * (a_before - a_after), did._replace(
-        mode=mode, direction=jnp.where(turns[:, None], -was, did.direction)
+    late = jnp.where(turns, delay, 0)
+    # others whose loads change by it do at the same time
+    late = jnp.where(turns, late, jnp.sum(late) / jnp.maximum(jnp.sum(turns, dtype=late.dtype), 1))
+    modes = did._replace(
+        mode=jnp.where(turns, SLIP, did.mode), direction=jnp.where(turns[:, None], -was, did.direction)
     )
+    apart = _apart(cones, changed, lax.stop_gradient(slip) / jnp.where(rate != 0, rate, 1), 1e-3 * motion.h)
+    return cones.response @ (late[:, None] * (force - behind)).ravel(), modes, jnp.any(turns) & apart
+
+
+def _apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Array:
+    """Whether contacts that ``changed`` (m,) in one step, at times ``late`` (m,), load each other but did not at one time, ()."""
+    m, size = cones.offset.shape
+    if m < 2:
+        return jnp.zeros((), bool)
+    scale = jnp.sqrt(cones.scales())
+    couples = jnp.max(jnp.abs(cones.delassus()).reshape(m, size, m, size), axis=(1, 3))
+    couples = (couples > 1e-6 * scale[:, None] * scale[None, :]) & ~jnp.eye(m, dtype=bool)
+    both = changed[:, None] & changed[None, :] & couples
+    return jnp.any(both & (jnp.abs(late[:, None] - late[None, :]) > little))
