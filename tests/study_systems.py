@@ -77,6 +77,10 @@ def weight(t, q, v, args):
     return jnp.array([0.0, -9.81])
 
 
+def pulled_ever_harder(t, q, v, args):
+    return jnp.stack([40.0 * t, 0 * t - 9.81])
+
+
 def height(t, q, args):
     return q[1:]
 
@@ -96,6 +100,7 @@ spring = ji.Problem(pull)
 fragile = ji.Problem(until_limit, above_floor)
 moody = ji.Problem(moody_force, moody_floor)
 rough_block = ji.Problem(weight, height, slip=along_floor, friction=0.3)
+pulled_block = ji.Problem(pulled_ever_harder, height, slip=along_floor, friction=0.3, static_friction=0.5)
 ARGS = {"gravity": 9.81, "floor": 0.0}
 
 

@@ -35,11 +35,19 @@ DISK = ji.Problem(
 )
 
 
+# a block that is pulled ever harder, and held by static friction
+PULLED = DISK.replace(
+    force=lambda t, q, v, args: disk(t, q, v, args | {"gx": t * args["gx"]}),
+    static_friction=lambda args: args["static"],
+)
+
+
 def end(p, n, t1, **options):
     """State (6,) at t1 from parameters p: start, velocity, restitution and args."""
-    args = {"gx": p["gx"], "gy": p["gy"], "mu": p["mu"], "R": p["R"], "I": p["I"]}
+    args = {name: p[name] for name in ("gx", "gy", "mu", "R", "I", "static") if name in p}
+    problem = PULLED if "static" in p else DISK
     found = ji.solve(
-        DISK, p["q0"], p["v0"], t1=t1, steps=n, args=args, e=p["e"], scheme=SCHEME, save="final", **options
+        problem, p["q0"], p["v0"], t1=t1, steps=n, args=args, e=p["e"], scheme=SCHEME, save="final", **options
     )
     return jnp.concatenate([found.q[-1], found.v[-1]])
 
@@ -76,10 +84,20 @@ def bouncing(p, t1, impacts=2):
     return jnp.stack([x + u * rest, y + w * rest - p["gy"] * rest**2 / 2, phi + s * rest, u, w - p["gy"] * rest, s])
 
 
+def pulled(p, t1):
+    """A block at rest that breaks away where gx t = static gy, and slips with mu: closed form."""
+    begin = p["static"] * p["gy"] / p["gx"]
+    rest, zero = t1 - begin, 0 * p["gx"]
+    v = p["gx"] * (t1**2 - begin**2) / 2 - p["mu"] * p["gy"] * rest
+    x = p["gx"] * ((t1**3 - begin**3) / 6 - begin**2 * rest / 2) - p["mu"] * p["gy"] * rest**2 / 2
+    return jnp.stack([p["q0"][0] + x, zero, p["q0"][2] + p["v0"][2] * t1, v, zero, p["v0"][2]])
+
+
 MOTIONS = {
     "slides to rest": (parameters(), sliding, 1.0),
     "up an incline and down": (parameters(gx=-5.5, gy=8.1, v0=[3.0, 0.0, 0.0]), sliding, 1.0),
     "up an incline, and stays": (parameters(gx=-2.0, gy=8.1, v0=[3.0, 0.0, 0.0]), sliding, 1.2),
+    "is pulled until it breaks away": (parameters(gx=8.0, static=0.5, v0=[0.0, 0.0, 0.0]), pulled, 1.0),
     "bounces, slips, sticks": (
         parameters(R=R, I=R**2 / 2, e=0.7, mu=0.1, q0=[0.0, 1.0, 0.0], v0=[1.0, 0.0, 6.0]), bouncing, 1.3,
     ),
@@ -87,7 +105,7 @@ MOTIONS = {
 
 
 # what the closed forms know; a block's height is held by the floor
-VARIED = {sliding: ("gx", "gy", "mu"), bouncing: ("gy", "mu", "I", "e")}
+VARIED = {sliding: ("gx", "gy", "mu"), pulled: ("gx", "gy", "mu", "static"), bouncing: ("gy", "mu", "I", "e")}
 
 
 def errors(name):

@@ -23,6 +23,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.status import Status
 from ..results import Arrays, Drawable, Result, with_names
+from ..simulation.arguments import OF_CONTACTS
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from ..simulation.validation import check_problem
 from .checks import StudyLike, check_result, distance, of_a_study, sweep_values
@@ -192,7 +193,7 @@ def basins(
         raise ValueError("every start of the grid violates a constraint: choose x, y, q0 with some gaps >= 0")
     found = section(
         surface, direction, problem, start["q"][allowed], start["v"][allowed], period=period, steps=steps, cycles=cycles, skip=skip, phase=phase,
-        progress=progress, **(options | {"e": one.lanes.motion.e, "friction": one.lanes.motion.friction}),
+        progress=progress, **(options | {name: getattr(one.lanes.motion, name) for name in OF_CONTACTS}),
     )  # fmt: skip
     own, attractors = recognise(found, tolerance=tolerance, radius=radius)
     labels = np.full(x.size * y.size, FORBIDDEN)

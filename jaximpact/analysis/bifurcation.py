@@ -15,6 +15,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes import EventCorrected
 from ..results import Arrays, Drawable, with_names
 from ..results.save import Save
+from ..simulation.arguments import OF_CONTACTS
 from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
 from .crossings import check_direction, passages, section
 from .default_scheme import PICTURE, ROWS, SECTION, choose_scheme
@@ -154,7 +155,7 @@ def bifurcation(
             being one of the quantities that it varies. Without ``steps`` or ``scheme=EventDriven()`` nothing is computed: the states are those of the rows that the study
             saved, which must hold one at every t = (phase + k) period of the last ``cycles`` periods (or of those behind ``skip``).
         q0, v0: one start (d,), or several (S, d).
-        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, or "friction".
+        parameter: a key of args, a sequence of keys into nested args, or "e", the restitution, "friction" or "static_friction".
         values: of the parameter (P,).
         period: forcing period [s], a number or a function of args; with a surface about the time between two passages.
         surface, direction: as in `poincare_section`; by default states are taken once a forcing period.
@@ -328,7 +329,7 @@ def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptio
     axes: dict[tuple[str, ...], int | None] = dict.fromkeys(leaves)
     for path, value in values.items():
         name, path = ".".join(map(str, path)), tuple(map(str, path))
-        if path in (("e",), ("friction",)):
+        if path in [(one,) for one in OF_CONTACTS]:
             # a number for each lane, however many contacts there are
             of_contacts[path[0]] = value[:, None] if np.ndim(value) else value
         elif path in leaves:
@@ -339,7 +340,7 @@ def _swept(options: MotionOptions, values: dict[tuple, np.ndarray]) -> LaneOptio
             raise ValueError(f"parameter {name} must be one number of args, and it has parts")
         else:
             raise KeyError(
-                f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use 'e' or 'friction'"
+                f"parameter {name}: args has no such number, but {['.'.join(one) for one in leaves]}; or use {', '.join(map(repr, OF_CONTACTS))}"
             )
     args, axes = with_leaves(args, leaves.values()), with_leaves(args, axes.values())
     return {**options, "args": args, "args_axes": axes, **of_contacts}

@@ -34,6 +34,7 @@ from ..mechanics.labels import UNNAMED, Labels
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, with_names
+from ..simulation.arguments import OF_FRICTION
 from ..simulation.canonical_arrays import canonical_state
 from ..simulation.ensemble import ensemble
 from ..simulation.sensitivities import sensitivities
@@ -122,7 +123,7 @@ def continue_curve(
         problem, period, t0, cycles, steps, scheme, projection, e: as in `periodic_orbit`.
         q0, v0: guess of the state at t0 (d,), for the parameters' values in args (and e).
         kind: "fold", "period doubling" or "grazing".
-        parameters: two, each a key of args whose value is one number, or "e", the restitution, or "friction".
+        parameters: two, each a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction".
         bounds: intervals of the two in which to stay.
         contact: which constraint is touched at a grazing.
         direction: 1 to start towards larger values of the second parameter, -1 towards smaller ones.
@@ -394,7 +395,8 @@ def _gap_and_rate(problem: Problem, t: Array, q: Array, v: Array, args: Any) -> 
 def _with_lift(problem: Problem) -> Problem:
     """The problem with args {"own", "lift"}, by the second of which (m,) its gaps are larger."""
     mass, switches, reset, e = problem.mass, problem.switches, problem.reset, problem.restitution
-    slip, friction = problem.slip, problem.friction
+    slip = problem.slip
+    rubs = {name: getattr(problem, name) for name in OF_FRICTION}
     return Problem(
         lambda t, q, v, args: problem.force(t, q, v, args["own"]),
         lambda t, q, args: problem.gaps(t, q, args["own"]) + args["lift"],
@@ -403,8 +405,13 @@ def _with_lift(problem: Problem) -> Problem:
         switches=switches and (lambda t, q, v, args: switches(t, q, v, args["own"])),
         reset=reset and (lambda t, q, v, k, args: reset(t, q, v, k, args["own"])),
         slip=slip and (lambda t, q, v, args: slip(t, q, v, args["own"])),
-        friction=(lambda args: friction(args["own"])) if callable(friction) else friction,
+        **{name: _of_own(mu) if callable(mu) else mu for name, mu in rubs.items()},
     )
+
+
+def _of_own(function: Any) -> Any:
+    """A function of args, of those with a lift."""
+    return lambda args: function(args["own"])
 
 
 def _follow(kind: str, equations: Equations, direction: int, step: float, most: int, tol: float) -> BifurcationCurve:

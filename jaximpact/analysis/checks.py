@@ -18,6 +18,7 @@ from ..jaxtools.trace_context import is_concrete
 from ..mechanics.problem import Problem
 from ..results import Solution
 from ..results.impulse_intervals import runs
+from ..simulation.arguments import OF_CONTACTS
 from ..simulation.canonical_arrays import cast_numbers, check_finite, full_axes, leaf_axes
 from ..simulation.validation import check_problem
 
@@ -204,8 +205,7 @@ STATED = (
     "t0",
     "args",
     "args_axes",
-    "e",
-    "friction",
+    *OF_CONTACTS,
     "scheme",
     "projection",
 )  # what a study knows of what an analysis asks
@@ -226,10 +226,10 @@ def takes_study(function: Callable[P, R]) -> Callable[P, R]:
             index = options.pop("lane")
             known = study.arguments([study.number(index)])
             found = {"args": one_lane(known["args"], known["args_axes"]), "solution": study.lane(index, save="all")}
-            found |= {name: of_one_lane(known[name]) for name in ("e", "friction") if name in names}
+            found |= {name: of_one_lane(known[name]) for name in OF_CONTACTS if name in names}
         else:
             known = study.arguments()
-            wanted = STATED if "solution" not in names else ("args", "args_axes", "e", "friction")
+            wanted = STATED if "solution" not in names else ("args", "args_axes", *OF_CONTACTS)
             found = {name: known[name] for name in wanted if name in names}
             if "solution" in names:
                 found["solution"] = study.solution()

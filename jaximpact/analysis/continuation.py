@@ -156,8 +156,8 @@ def continue_orbit(
     Args:
         problem, e, scheme, projection, tol: as in `periodic_orbit`.
         q0, v0: guess of the orbit's state at t0 (d,), for the parameter's value in args (or e).
-        parameter: a key of args whose value is one number, or "e", the restitution, or "friction".
-        bounds: interval of the parameter in which to stay; with "e" within [0, 1], with "friction" not below 0.
+        parameter: a key of args whose value is one number, or "e", the restitution, "friction" or "static_friction".
+        bounds: interval of the parameter in which to stay; with "e" within [0, 1], with "friction" not below 0, nor above "static_friction".
         period, t0: numbers or functions of args, as in `periodic_orbit`. Inside, the section moves away from impacts;
             states are reported at t0.
         steps, cycles: as in `periodic_orbit`.

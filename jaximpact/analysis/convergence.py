@@ -216,6 +216,7 @@ def convergence(
         args=options["args"],
         e=options["e"],
         friction=options["friction"],
+        static_friction=options["static_friction"],
     )
     runs: Iterator[Solution] = run([n for band in bands for n in band], scheme=scheme)
 
@@ -308,11 +309,12 @@ def sweep(
     e: Any,
     *,
     friction: Any = None,
+    static_friction: Any = None,
     remarks: bool = True,
 ) -> Iterator[Solution]:
     """Yields the motion with every step saved, for each number of steps; one trace serves all."""
     for n in counts:
-        known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme, friction)
+        known, motion = canonical(problem, q0, v0, t0, t1, None, n, e, args, scheme, friction, static_friction)
         motion = motion._replace(steps=np.asarray(n, np.int32))
         remark = check_start(known, motion)[1] if remarks and n == counts[0] else None
         if remark:

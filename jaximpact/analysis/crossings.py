@@ -19,6 +19,7 @@ from ..mechanics.schemes.stops import Until
 from ..mechanics.status import FAILURES
 from ..results import Arrays, Drawable, Solution, with_names
 from ..results.interpolation import curve
+from ..simulation.arguments import OF_FRICTION
 from ..simulation.canonical_arrays import cast_numbers, leaf_axes
 from .checks import check_result, check_steps, one_lane, takes_study
 from .default_scheme import ROWS, SECTION, choose_scheme
@@ -330,7 +331,7 @@ def _located(motions: Forced, window: Solution, found: Crossings, surface: Surfa
     row = np.clip(row, 0, times.shape[1] - 2)
     own = [
         None if x is None else np.broadcast_to(x, (len(motions), x.shape[1]))[found.lane]
-        for x in (motions.restitution(), motions.friction())
+        for x in (motions.restitution(), *map(motions.friction, OF_FRICTION))
     ]
     for side in np.unique(found.direction):
         which = np.flatnonzero(found.direction == side)

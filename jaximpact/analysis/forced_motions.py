@@ -20,7 +20,15 @@ from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Scheme, Timing
 from ..results import Solution
-from ..simulation.arguments import STATED, choose_methods, contacts_of, is_shared, numbers_of_lanes, numbers_of_one
+from ..simulation.arguments import (
+    OF_CONTACTS,
+    STATED,
+    choose_methods,
+    contacts_of,
+    is_shared,
+    numbers_of_lanes,
+    numbers_of_one,
+)
 from ..simulation.canonical_arrays import canonical_state, cast_numbers, full_axes
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
@@ -76,9 +84,9 @@ class Forced:
         e = np.asarray(self.problem.restitution if own is None else own, self.lanes.motion.q0.dtype)
         return e[:, None] if own is not None and e.ndim == 1 else np.atleast_2d(e)
 
-    def friction(self) -> np.ndarray | None:
+    def friction(self, name: str = "friction") -> np.ndarray | None:
         """Friction given in place of the problem's, by lane (B, 1), or by lane and contact (B, m) or (1, m); None for the problem's own."""
-        mu = self.lanes.motion.friction
+        mu = getattr(self.lanes.motion, name)
         return None if mu is None else mu[:, None] if mu.ndim == 1 else np.atleast_2d(mu)
 
     def some(self, which: np.ndarray) -> Forced:
@@ -103,7 +111,7 @@ class Forced:
         t0, t1, h = (x.astype(dtype) for x in times)
         return ensemble(
             self.problem, motion.q0, motion.v0, t0=t0, t1=t1, h=h, args=self.args, args_axes=self.args_axes,
-            e=motion.e, friction=motion.friction, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
+            e=motion.e, friction=motion.friction, static_friction=motion.static_friction, scheme=self.scheme, projection=self.projection, save=save, progress=progress,
         )  # fmt: skip
 
     def after(self, solution: Solution) -> Forced:
@@ -171,7 +179,7 @@ def gather(
         if axis == 0:
             sizes[f"args of shape {np.shape(leaf)}"] = len(leaf)
     numbers = {}
-    for name in ("e", "friction"):
+    for name in OF_CONTACTS:
         numbers[name] = of_contacts(name, problem, q0, args, axes, options[name], scheme, sizes)  # type: ignore[literal-required]
         if not is_shared(numbers[name]):
             sizes[name] = len(numbers[name])

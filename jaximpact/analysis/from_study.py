@@ -9,11 +9,12 @@ import numpy as np
 
 from ..jaxtools.argument_checks import check_counts
 from ..mechanics.schemes.base import Scheme
+from ..simulation.arguments import OF_CONTACTS
 from .checks import StudyLike, of_one_lane, one_lane, positive_time, share_of_period
 from .crossings import section
 from .sections import Section
 
-METHODS = ("e", "friction", "scheme", "projection")
+METHODS = (*OF_CONTACTS, "scheme", "projection")
 
 
 def computes_anew(options: dict[str, Any]) -> bool:
@@ -114,9 +115,7 @@ def saved_section(
 
 def map_arguments(study: StudyLike) -> dict[str, Any]:
     """Arguments of `two_parameter_map` from a study over a grid of two parameters."""
-    keys, values = _pair(
-        study, ("e", "friction", "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})"
-    )
+    keys, values = _pair(study, (*OF_CONTACTS, "args"), "two parameters, Design.grid(**{'e': ..., 'args.NAME': ...})")
     paths = tuple(key.path if key.root == "args" else (key.root,) for key in keys)
     if any(key.component is not None for key in keys):
         raise ValueError("study: a map is over parameters of one number each, not over components of one")
@@ -155,7 +154,7 @@ def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
     return (
         {"problem": study.problem, "args": one_lane(known["args"], known["args_axes"])}
         | numbers
-        | {name: of_one_lane(known[name]) for name in ("e", "friction")}
+        | {name: of_one_lane(known[name]) for name in OF_CONTACTS}
         | methods
     )
 
@@ -163,7 +162,9 @@ def motion_arguments(study: StudyLike, number: int) -> dict[str, Any]:
 def branch_arguments(study: StudyLike, parameter: str, lane: Any) -> dict[str, Any]:
     """Arguments of `continue_orbit` from one lane of a study; if the study varies the parameter, its range gives the bounds."""
     if not isinstance(parameter, str):
-        raise TypeError(f"parameter must be the name of one, 'args.NAME', 'e' or 'friction', got {parameter!r}")
+        raise TypeError(
+            f"parameter must be the name of one, 'args.NAME', 'e', 'friction' or 'static_friction', got {parameter!r}"
+        )
     if lane is None:
         raise TypeError(
             "a branch begins at one orbit: say which lane of the study it is near, lane=0 (its start, or q0=... and v0=..., is the guess)"

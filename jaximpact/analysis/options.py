@@ -16,11 +16,12 @@ R = TypeVar("R")
 
 
 class MotionOptions(TypedDict, total=False):
-    """Options of motions, as in `solve`: parameters, restitution, friction, scheme and contact solver; None where they are left out."""
+    """Options of motions, as in `solve`: parameters, restitution, friction, static friction, scheme and contact solver; None where they are left out."""
 
     args: Any
     e: Any
     friction: Any
+    static_friction: Any
     scheme: Scheme | None
     projection: ContactSolver | None
 

@@ -16,7 +16,7 @@ from ..mechanics.problem import Problem
 from ..mechanics.schemes.base import Timing
 from ..mechanics.status import FAILURES
 from ..results.impulse_intervals import Runs, runs
-from ..simulation.arguments import STATED
+from ..simulation.arguments import OF_CONTACTS, OF_FRICTION
 from ..simulation.lanes import Lanes
 from ..simulation.solve import solve
 from .checks import number_of
@@ -26,8 +26,7 @@ from .shooting_equations import Closing, Surface
 from .stroboscopic_map import damped_newton, directions, prepare_strobe
 
 CORRECTIONS = 8  # Newton iterations of a point; one that takes more has a step too long
-OF_CONTACTS = tuple(STATED)  # parameters that are none of args
-BOUNDS = {"e": (0.0, 1.0), "friction": (0.0, np.inf)}  # beyond which there is no motion
+BOUNDS = {"e": (0.0, 1.0)} | dict.fromkeys(OF_FRICTION, (0.0, np.inf))  # beyond which there is no motion
 ITERATIONS = 30  # for the speed of an impact, where restitution depends on it
 ROWS = 256  # of an orbit from which its contacts are told, where there are no steps
 
@@ -231,7 +230,7 @@ class Family:
         program, data = self.program, self.at(z).take(0)
         motion = solve(
             program.problem, data.q0, data.v0, t0=data.t0, t1=data.t1, steps=self.rows, args=data.args,
-            e=None if callable(program.problem.restitution) else np.asarray(data.e), friction=data.friction, scheme=program.scheme, projection=program.solver, sensitivity="none",
+            e=None if callable(program.problem.restitution) else np.asarray(data.e), friction=data.friction, static_friction=data.static_friction, scheme=program.scheme, projection=program.solver, sensitivity="none",
         )  # fmt: skip
         gap, diagonal = self.look(motion.t, motion.q, data.args)
         rows = np.concatenate([np.asarray(motion.q), np.asarray(motion.v)], axis=1)[:-1]

@@ -39,9 +39,10 @@ def run_between(
     args_axes: Any,
     e: Any,
     friction: Any = None,
+    static_friction: Any = None,
     **options: Any,
 ) -> Solution:
-    """Runs from rows (n,) of the lanes (n,) of a batch, whose ``rows`` are t, q and v, to times t1 (n,); e and friction are (n, m) or None, ``options`` are those of `ensemble`."""
+    """Runs from rows (n,) of the lanes (n,) of a batch, whose ``rows`` are t, q and v, to times t1 (n,); e, friction and static_friction are (n, m) or None, ``options`` are those of `ensemble`."""
     n = len(lane)
     size = 1 << max(n - 1, 0).bit_length()  # few sizes, few compilations
     some = np.concatenate([np.arange(n), np.zeros(size - n, int)])
@@ -54,11 +55,12 @@ def run_between(
         "q0", "v0", "args"
     )
     q = np.asarray(admit(problem, t, starts.motion, starts.axes))
+    of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
+    of_contacts = {name: None if x is None else x[some] for name, x in of_contacts.items()}
     with without_remarks():
         found = ensemble(
             problem, q, v, t0=t, t1=t1[some], steps=1, args=args,
-            args_axes=jax.tree.map(lambda axis: None if axis < 0 else 0, axes), e=None if e is None else e[some], friction=None if friction is None else friction[some], scheme=scheme, progress=False,
-            **options,
+            args_axes=jax.tree.map(lambda axis: None if axis < 0 else 0, axes), scheme=scheme, progress=False, **of_contacts, **options,
         )  # fmt: skip
     return jax.tree.map(lambda x: x[:n], found)
 
@@ -72,6 +74,7 @@ def recomputed(
     args_axes: Any = None,
     e: Any = None,
     friction: Any = None,
+    static_friction: Any = None,
     scheme: Scheme | None = None,
 ) -> Solution:
     """The motion at other times, each run from the row before it: see `Solution.at`."""
@@ -82,8 +85,9 @@ def recomputed(
         raise ValueError(
             f"solution.at(t, problem) goes on from a row, whose state is all that EventDriven and EventCorrected need: this solution is of {made_by}"
         )
-    if is_traced(solution, t, args, e, friction):
-        return _recomputed_one(problem, scheme, solution, t, args, e, friction)
+    of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
+    if is_traced(solution, t, args, of_contacts):
+        return _recomputed_one(problem, scheme, solution, t, args, of_contacts)
     times, rows = checked_times(solution, t)
     lead, k = rows.shape[:-1], len(times)
     number = math.prod(lead)  # said, since a problem without constraints has impulses of size 0
@@ -95,9 +99,8 @@ def recomputed(
     # a time that is a row's is that row: what is run in its place is not looked at
     begin = np.where(at_row, 0, np.minimum(row, last - 1))
     end = np.where(at_row, batch.t[lane, 1], times[which])
-    of_lane = [
-        None if x is None else _by_lane(x, lanes, batch.impulse.shape[-1], bool(lead))[lane] for x in (e, friction)
-    ]
+    m = batch.impulse.shape[-1]
+    of_lane = [None if x is None else _by_lane(x, lanes, m, bool(lead))[lane] for x in of_contacts.values()]
     run = run_between(problem, scheme, (batch.t, batch.q, batch.v), lane, begin, end, args, args_axes, *of_lane)
     pick = lambda name: np.where(
         at_row[:, None], getattr(batch, name)[lane, row], np.asarray(getattr(run, name))[:, -1]
@@ -123,7 +126,7 @@ def _by_lane(e: Any, lanes: int, m: int, batch: bool) -> np.ndarray:
 
 
 def _recomputed_one(
-    problem: Problem, scheme: Scheme, solution: Solution, t: Any, args: Any, e: Any, friction: Any
+    problem: Problem, scheme: Scheme, solution: Solution, t: Any, args: Any, of_contacts: dict[str, Any]
 ) -> Solution:
     """The same under a transformation of jax, of one motion."""
     check_rows(solution)
@@ -134,7 +137,7 @@ def _recomputed_one(
 
     def one(t: Any, row: Any) -> Any:
         run = solve(
-            problem, solution.q[row], solution.v[row], t0=solution.t[row], t1=t, steps=1, args=args, e=e, friction=friction, scheme=scheme, save="final"
+            problem, solution.q[row], solution.v[row], t0=solution.t[row], t1=t, steps=1, args=args, scheme=scheme, save="final", **of_contacts
         )  # fmt: skip
         state = {name: getattr(run, name)[-1] for name in ("q", "v", "z")}
         both = {name: (getattr(run, name), getattr(solution, name)) for name in ACCUMULATED}

@@ -88,18 +88,24 @@ class Slips(Drawable):
 @takes_study
 @with_names
 def slips(
-    problem: Problem, solution: Solution, *, args: Any = None, args_axes: Any = None, friction: Any = None
+    problem: Problem,
+    solution: Solution,
+    *,
+    args: Any = None,
+    args_axes: Any = None,
+    friction: Any = None,
+    static_friction: Any = None,
 ) -> Slips:
     """Finds what the contacts of a solution with friction do, step by step, and the events between.
 
-    A stop is where the slip of the steps before vanishes, continued; a break where the force of friction, continued, reaches mu times the normal force; a
-    reversal where the slip between two rows does: all to O(h), as the motion of `MoreauJean` is. A contact that opens or closes has no event here: see
+    A stop is where the slip of the steps before vanishes, continued; a break where the force of friction, continued, reaches mu (that of static friction) times the normal
+    force; a reversal where the slip between two rows does: all to O(h), as the motion of `MoreauJean` is. A contact that opens or closes has no event here: see
     `impacts`.
 
     Args:
         problem: the mechanical system, with friction.
         solution: one motion or a batch that holds every step, from `solve` with save="all" or `ensemble` with save=1.
-        args, args_axes, friction: as they were given to `ensemble` (or `solve`).
+        args, args_axes, friction, static_friction: as they were given to `ensemble` (or `solve`).
 
     Returns:
         `Slips`.
@@ -122,14 +128,14 @@ def slips(
     if single:
         t, q, v, impulse, along = (x[None] for x in (t, q, v, impulse, along))
     args, axes = cast_numbers("args", args, q.dtype), full_axes(args, args_axes)
-    problem, mu = split_friction(problem, friction, q.dtype)
-    m = impulse.shape[2]
-    by_lane = mu is not None and (np.ndim(mu) == 2 or (np.ndim(mu) == 1 and not single and len(mu) == len(t) != m))
-    mu = mu[:, None] if by_lane and np.ndim(mu) == 1 else mu
-    by_lane = by_lane and len(mu) == len(t)
-    mu = mu[0] if np.ndim(mu) == 2 and not by_lane else mu
-    lanes = (0, 0, 0, jax.tree.map(lambda axis: None if axis < 0 else 0, axes), 0 if by_lane else None)
-    before, after, size, limit = (np.asarray(x) for x in _look(problem, lanes, t, q, v, args, mu))
+    own: dict[str, Any] = {}
+    for name, mu in (("friction", friction), ("static_friction", static_friction)):
+        problem, mu = split_friction(problem, mu, q.dtype, name)
+        if mu is not None:
+            own[name] = _by_lane(mu, single, len(t), impulse.shape[2])
+    lanes = (0, 0, 0, jax.tree.map(lambda axis: None if axis < 0 else 0, axes), {x: mu[1] for x, mu in own.items()})
+    numbers = {name: mu[0] for name, mu in own.items()}
+    before, after, size, limit, static = (np.asarray(x) for x in _look(problem, lanes, t, q, v, args, numbers))
 
     given = np.diff(along, axis=1)  # of each step, as all that follows
     pushed = np.diff(impulse, axis=1)
@@ -138,12 +144,13 @@ def slips(
     limit = limit * pushed
     load = np.where(limit > 0, np.linalg.norm(given, axis=-1) / np.where(limit > 0, limit, 1), 1)
     eps = np.finfo(q.dtype).eps
-    bound = load >= 1 - 8 * eps * (1 + impulse[:, 1:] / np.where(pushed > 0, pushed, np.inf))
+    rounding = 8 * eps * (1 + impulse[:, 1:] / np.where(pushed > 0, pushed, np.inf))
+    bound = (load >= 1 - rounding) & ((load <= 1 + rounding) | (static <= 1))
     noise = eps * np.max(size, axis=1, keepdims=True)
     speed = np.linalg.norm(after, axis=-1)
     still = (speed <= 1e2 * noise) | (~bound & (speed <= noise / np.sqrt(eps)))
     modes = np.where(pushed > 0, np.where(still, STICK, SLIP), OPEN)
-    events = _events(t, modes, after, load)
+    events = _events(t, modes, after, load / static)
     first = lambda x: np.concatenate([np.zeros_like(x[:, :1]), x], axis=1)
     start = np.asarray(before[:, :1])
     rows = (t, first(modes), np.concatenate([start, after], axis=1), first(np.cumsum(power, axis=1)))
@@ -152,11 +159,19 @@ def slips(
     return Slips(**of_events, times=times, modes=modes, velocity=velocity, work=work)
 
 
+def _by_lane(mu: Any, single: bool, lanes: int, m: int) -> tuple[Any, int | None]:
+    """Coefficients as they were given to `solve` or `ensemble`, with the axis of lanes that they have then."""
+    by_lane = np.ndim(mu) == 2 or (np.ndim(mu) == 1 and not single and len(mu) == lanes != m)
+    mu = mu[:, None] if by_lane and np.ndim(mu) == 1 else mu
+    by_lane = by_lane and len(mu) == lanes
+    return (mu, 0) if by_lane else (mu[0] if np.ndim(mu) == 2 else mu, None)
+
+
 def _look(problem: Problem, lanes: Any, t: Any, q: Any, v: Any, args: Any, mu: Any) -> tuple[Array, ...]:
-    """Of every step of every lane: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), and mu (B, 1, m)."""
+    """Of every step of every lane: slips (B, n, m, k) before and after, the largest terms that they consist of (B, n, m), mu (B, 1, m) and static friction by it."""
 
     def steps(t: Array, q: Array, v: Array, args: Any, mu: Any) -> tuple[Array, ...]:
-        own = problem if mu is None else problem.replace(friction=mu)
+        own = problem.replace(**mu) if mu else problem
 
         def one(t: Array, end: Array, q: Array, v: Array, w: Array) -> tuple[Array, ...]:
             place = q + (end - t) * v
@@ -166,7 +181,10 @@ def _look(problem: Problem, lanes: Any, t: Any, q: Any, v: Any, args: Any, mu: A
             return slip(v), slip(w), jnp.max(terms, axis=1)
 
         found = jax.vmap(one)(t[:-1], t[1:], q[:-1], v[:-1], v[1:])
-        return *found, own.friction_coefficients(found[2].shape[1], q.dtype, args)[None]
+        sliding = own.friction_coefficients(found[2].shape[1], q.dtype, args)
+        static = own.static_coefficients(len(sliding), q.dtype, args)
+        excess = jnp.ones_like(sliding) if static is None else jnp.where(sliding > 0, static / sliding, 1)
+        return *found, sliding[None], excess[None]
 
     return jax.jit(jax.vmap(steps, in_axes=lanes))(t, q, v, args, mu)
 

@@ -24,7 +24,7 @@ from ..mechanics.linearisation import Metric, span
 from ..mechanics.motion import Motion
 from ..mechanics.problem import Problem
 from ..mechanics.status import FAILURES, Status
-from ..simulation.arguments import for_lanes, is_shared, is_single, numbers_of_one
+from ..simulation.arguments import OF_CONTACTS, for_lanes, is_shared, is_single, numbers_of_one
 from ..simulation.canonical_arrays import full_axes
 from ..simulation.lanes import Lanes
 from ..simulation.program import Program
@@ -61,15 +61,15 @@ def prepare_strobe(
         )
     check_problem(problem)
     options, steps = choose_scheme(problem, options, steps, tolerance)
-    scheme, args, args_axes, e, friction = (options[name] for name in ("scheme", "args", "args_axes", "e", "friction"))
+    scheme, args, args_axes = (options[name] for name in ("scheme", "args", "args_axes"))  # type: ignore[literal-required]
+    numbers: dict[str, Any] = {name: options[name] for name in OF_CONTACTS}  # type: ignore[literal-required]
     check_counts(cycles=cycles)
     check_steps(steps, cycles, "cycles")
     full_axes(args, args_axes)
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (period, 0))
     if single:
-        e = numbers_of_one("e", problem, q0, args, e, scheme)
-        friction = numbers_of_one("friction", problem, q0, args, friction, scheme)
-        single = is_shared(e) and is_shared(friction)
+        numbers = {name: numbers_of_one(name, problem, q0, args, x, scheme) for name, x in numbers.items()}
+        single = all(map(is_shared, numbers.values()))
     begin, length = number_of("t0", t0, args, args_axes), positive_time(name, period, args, args_axes)
     q0 = np.asarray(real_array("q0", q0))[None] if single else q0
     end = begin + cycles * length
@@ -81,14 +81,14 @@ def prepare_strobe(
         begin,
         end,
         h,
-        e,
+        numbers.pop("e"),
         args,
         args_axes,
         scheme,
         options["projection"],
         "final",
         None,
-        friction=friction,
+        **numbers,
     )
     # round-off in h must not make a step more
     lanes = lanes.with_steps(steps * cycles)

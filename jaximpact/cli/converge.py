@@ -49,7 +49,7 @@ def _converge(options: argparse.Namespace) -> int:
     try:
         result = convergence(
             entry.problem, case.q0, case.v0, t1=t1, steps=options.steps, exact=exact, impulse=impulse, scheme=scheme,
-            projection=projection, args=case.args, e=e, friction=options.friction,
+            projection=projection, args=case.args, e=e, **shared.given_friction(options),
         )  # fmt: skip
     except RuntimeError as error:
         print(f"jaximpact: {error}", file=sys.stderr)
@@ -57,14 +57,16 @@ def _converge(options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     heading = f"{shared.motion_name(entry, name, e)}: {chosen}"
     observed = result.orders()
-    unchanged = e == case.restitution and options.friction is None and t1 <= case.t1
+    unchanged = e == case.restitution and not shared.given_friction(options) and t1 <= case.t1
     expected = shared.expected_orders(case, chosen) if unchanged else dict.fromkeys(observed, "-")
     measured = ("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
     columns = {label: np.asarray(getattr(result, label)) for label in measured}
     files = [write_csv(out / "convergence.csv", columns)]
     files += shared.picture(lambda: draw(result, out / "convergence.png", title=heading))
     files.append(out / "convergence.json")
-    settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "friction": options.friction, "scheme": chosen}
+    settings = {"problem": entry.name, "case": name, "t1": t1, "e": e, "scheme": chosen} | shared.given_friction(
+        options
+    )
     content = {
         "settings": settings | {"projection": options.projection, "backend": jax.default_backend()},
         "reference": result.reference,

@@ -88,7 +88,7 @@ def _run(options: argparse.Namespace) -> int:
     h = _step(options, scheme, t1)
     steps = count_steps(0.0, t1, h, float(np.finfo(dtype).eps)) if 0 < h <= t1 < np.inf else 1
     common = {"t1": t1, "h": h, "scheme": scheme, "projection": projection, "args": case.args, "e": e}
-    common |= {"friction": options.friction}
+    common |= shared.given_friction(options)
     settings = {
         "problem": entry.name,
         "case": name,
@@ -98,9 +98,12 @@ def _run(options: argparse.Namespace) -> int:
         "h": h,
         "steps": steps,
         "e": e,
-        "friction": options.friction,
     }
-    settings |= {"scheme": chosen, "force": options.force, "projection": options.projection}
+    settings |= shared.given_friction(options) | {
+        "scheme": chosen,
+        "force": options.force,
+        "projection": options.projection,
+    }
     settings |= {"dtype": np.dtype(dtype).name, "backend": jax.default_backend()}
     out = shared.folder(options, entry)
     heading = f"{shared.motion_name(entry, name, e)}: {chosen}" + ("" if chooses_steps(scheme) else f", h = {h:g} s")

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..catalogue import Case, Entry, get
 from ..mechanics.method_names import PROJECTIONS, SCHEMES, suggestion
-from ..simulation.arguments import choose_methods
+from ..simulation.arguments import OF_FRICTION, choose_methods
 
 CHOICES = """\
 what to choose:
@@ -48,6 +48,9 @@ def add_shared(command: argparse.ArgumentParser) -> None:
     command.add_argument("--e", type=float, metavar="E", help="restitution in [0, 1] (default: that of the case)")
     command.add_argument(
         "--friction", type=float, metavar="MU", help="coefficient of friction >= 0 (default: the problem's)"
+    )
+    command.add_argument(
+        "--static-friction", type=float, metavar="MU", help="that of contacts at rest (default: the problem's)"
     )
     command.add_argument(
         "--scheme",
@@ -89,10 +92,15 @@ def motion_of(entry: Entry, options: argparse.Namespace) -> MotionChoice:
     case = entry.cases[name]
     t1 = case.t1 if options.t1 is None else options.t1
     e = case.restitution if options.e is None else options.e
-    known = e == case.restitution and options.friction is None and t1 <= case.t1
+    known = e == case.restitution and not given_friction(options) and t1 <= case.t1
     return MotionChoice(
         name, case, t1, e, case.exact if known else None, case.impulse if known and t1 == case.t1 else None
     )
+
+
+def given_friction(options: argparse.Namespace) -> dict[str, Any]:
+    """Coefficients of friction that the command line gives, by name."""
+    return {name: x for name in OF_FRICTION if (x := getattr(options, name)) is not None}
 
 
 def scheme_of(entry: Entry, options: argparse.Namespace) -> str:

@@ -20,25 +20,28 @@ class FrictionInfo(NamedTuple):
     """Friction at the contacts in one step.
 
     Tangential ``impulse`` (m, k); the ``mode`` (m,) of each contact, `contact.cones.OPEN`, `STICK` or `SLIP`; and the ``direction`` of slip (m, k),
-    a unit vector, zero where a contact does not slip.
+    a unit vector, zero where a contact does not slip. ``breaks`` (m,) are those that broke away from rest, before the loads of others changed by that;
+    None where static friction is that of slip.
     """
 
     impulse: Array
     mode: Array
     direction: Array
+    breaks: Array | None = None
 
     @classmethod
-    def none(cls, m: int, k: int, dtype: Any) -> FrictionInfo:
-        """Of open contacts."""
+    def none(cls, m: int, k: int, dtype: Any, static: bool = False) -> FrictionInfo:
+        """Of open contacts; ``static``: which have another coefficient at rest."""
         zero = jnp.zeros((m, k), dtype)
-        return cls(zero, jnp.zeros(m, jnp.int32), zero)
+        return cls(zero, jnp.zeros(m, jnp.int32), zero, jnp.zeros(m, bool) if static else None)
 
 
 class Slip(NamedTuple):
     """Tangential rows of all contacts at one configuration.
 
     ``jacobian`` T (m, k, d), ``response`` M^-1 T' (d, m, k), ``drift`` T_0 (m, k), ``friction`` mu (m,), and the slip ``velocity`` (m, k) without
-    contact impulses that a contact law starts from.
+    contact impulses that a contact law starts from. Where static friction is another one: its coefficients ``static`` (m,), and what the contacts did in
+    the step ``before``.
     """
 
     jacobian: Array
@@ -46,6 +49,8 @@ class Slip(NamedTuple):
     drift: Array
     friction: Array
     velocity: Array
+    static: Array | None = None
+    before: FrictionInfo | None = None
 
     @classmethod
     def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Slip:
@@ -55,7 +60,8 @@ class Slip(NamedTuple):
         drift = slip(none)
         jacobian = jax.jacfwd(slip)(none)
         friction = problem.friction_coefficients(len(drift), q.dtype, args)
-        return cls(jacobian, responses(metric, jacobian), drift, friction, drift)
+        static = problem.static_coefficients(len(drift), q.dtype, args)
+        return cls(jacobian, responses(metric, jacobian), drift, friction, drift, static)
 
     def of(self, v: Array) -> Array:
         """Slip velocities (m, k) at v."""
@@ -68,7 +74,7 @@ class Slip(NamedTuple):
     def still(self) -> FrictionInfo:
         """No friction at all."""
         m, k, _ = self.jacobian.shape
-        return FrictionInfo.none(m, k, self.jacobian.dtype)
+        return FrictionInfo.none(m, k, self.jacobian.dtype, self.static is not None)
 
     def rows(self, jacobian: Array) -> Array:
         """Rows (m (1 + k), d) of all contacts, each with its gap's gradient (m, d) first."""

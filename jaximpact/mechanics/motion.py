@@ -13,7 +13,7 @@ from .problem import Problem
 
 class Motion(NamedTuple):
     """Numbers of one motion: initial data q0, v0 (d,); times t0, t1 and step h [s], (); number of steps; restitution e, () or (m,), 1 where the problem
-    has a function for it; args; coefficients of friction, () or (m,), None where there are none or the problem has a function for them."""
+    has a function for it; args; coefficients of friction and of static friction, () or (m,), None where there are none or the problem has a function for them."""
 
     q0: Any
     v0: Any
@@ -24,6 +24,7 @@ class Motion(NamedTuple):
     e: Any
     args: Any = None
     friction: Any = None
+    static_friction: Any = None
 
     def time(self, n: ArrayLike) -> Array:
         """Time t0 + n h of step n, free of accumulated rounding."""
@@ -31,4 +32,6 @@ class Motion(NamedTuple):
 
     def stated_in(self, problem: Problem) -> Problem:
         """The problem with the motion's own coefficients of friction."""
-        return problem if self.friction is None else problem.replace(friction=self.friction)
+        own = {name: getattr(self, name) for name in ("friction", "static_friction")}
+        own = {name: x for name, x in own.items() if x is not None}
+        return problem.replace(**own) if own else problem

@@ -42,8 +42,18 @@ FIELDS = (
     "reset",
     "slip",
     "friction",
+    "static_friction",
 )
-OPTIONAL = (*NAMING, "joints", "switches", "reset", "slip", "friction")  # that are not spoken of where there are none
+NUMERIC = ("restitution", "mass", "friction", "static_friction")  # leaves, unless they are functions
+OPTIONAL = (
+    *NAMING,
+    "joints",
+    "switches",
+    "reset",
+    "slip",
+    "friction",
+    "static_friction",
+)  # that are not spoken of where there are none
 
 
 @partial(jax.jit, static_argnums=0)
@@ -98,6 +108,8 @@ class Problem:
             contact, affine in v [m/s]. It gives the direction of friction too, by virtual power.
         friction: Coulomb's coefficient mu >= 0 where ``slip`` is given: a number, one per contact ``(m,)``, or a function of args that returns
             either. `MoreauJean` takes it.
+        static_friction: the coefficient >= ``friction`` up to which a contact at rest sticks, where it is another one: likewise a number, one per
+            contact, or a function of args. A contact that breaks away slips with ``friction``.
 
     Numbers (restitution, a numeric mass) are pytree leaves: they may be swept and differentiated. Constructors that
     derive a force from the mass keep a numeric mass as a constant: to vary it, write it as a function of args.
@@ -120,6 +132,7 @@ class Problem:
         "reset",
         "slip",
         "friction",
+        "static_friction",
     )
     force: Force
     constraints: Constraints | None
@@ -132,6 +145,7 @@ class Problem:
     reset: Reset | None
     slip: Slips | None
     friction: Any
+    static_friction: Any
 
     def __init__(
         self,
@@ -150,6 +164,7 @@ class Problem:
         reset: Reset | None = None,
         slip: Slips | None = None,
         friction: Any = None,
+        static_friction: Any = None,
     ) -> None:
         _check_function(force, "force must be a function force(t, q, v, args) -> (d,)", optional=False)
         _check_function(constraints, "constraints must be a function constraints(t, q, args) -> (m,) or None")
@@ -164,9 +179,10 @@ class Problem:
                 "joints: bodies of jaximpact.bodies take none; state the same bodies by one dense function of gaps"
             )
         _check_switches(switches, reset)
-        _check_friction(slip, friction, constraints)
+        _check_friction(slip, friction, static_friction, constraints)
         labels = Labels.of(coordinates, contacts, units, joint_names)
-        self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, slip, friction)
+        rubbing = (slip, friction, static_friction)
+        self._set(force, constraints, mass, restitution, energy, labels, joints, switches, reset, *rubbing)
 
     def _set(self, *values: Any) -> None:
         for name, value in zip(self.__slots__, values, strict=True):
@@ -300,9 +316,12 @@ class Problem:
         return e * jnp.broadcast_to(jnp.asarray(self.restitution(speeds, args), rates.dtype), rates.shape)
 
     def friction_coefficients(self, m: int, dtype: Any, args: Any) -> Array:
-        """Coefficients of friction mu (m,)."""
-        found = self.friction(args) if callable(self.friction) else self.friction
-        return jnp.broadcast_to(jnp.asarray(found, dtype), (m,))
+        """Coefficients of friction mu (m,), of contacts that slip."""
+        return _of_contacts(self.friction, m, dtype, args)
+
+    def static_coefficients(self, m: int, dtype: Any, args: Any) -> Array | None:
+        """Coefficients of friction (m,) up to which contacts at rest stick; None where those are the same."""
+        return None if self.static_friction is None else _of_contacts(self.static_friction, m, dtype, args)
 
     def generalised_force(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
         """g(t, q, v), shape (d,), in the dtype of q."""
@@ -311,24 +330,19 @@ class Problem:
     # pytree protocol: numbers are leaves, functions are structure
     def tree_flatten_with_keys(self) -> tuple[tuple, tuple]:
         key = jax.tree_util.GetAttrKey
-        numeric = None if callable(self.mass) else self.mass
-        mass = self.mass if callable(self.mass) else None
+        values = {name: getattr(self, name) for name in NUMERIC}
+        functions = tuple(value if callable(value) else None for value in values.values())
+        leaves = tuple((key(name), None if callable(value) else value) for name, value in values.items())
         others = (self.joints, self.switches, self.reset, self.slip)
-        friction = self.friction if callable(self.friction) else None
-        coefficients = None if callable(self.friction) else self.friction
-        law, e = (self.restitution, None) if callable(self.restitution) else (None, self.restitution)
-        static = (self.force, self.constraints, mass, self.energy, self.naming, *others, friction, law)
-        leaves = {"restitution": e, "mass": numeric, "friction": coefficients}
-        return tuple((key(name), value) for name, value in leaves.items()), static
+        return leaves, (self.force, self.constraints, self.energy, self.naming, *others, functions)
 
     @classmethod
     def tree_unflatten(cls, static: tuple, leaves: tuple) -> Problem:
-        force, constraints, mass_function, energy, *others, friction, law = static
-        restitution, numeric, coefficients = leaves
+        force, constraints, energy, *others, functions = static
+        numbers = [x if function is None else function for x, function in zip(leaves, functions, strict=True)]
+        restitution, mass, friction, static_friction = numbers
         self = object.__new__(cls)
-        mass = numeric if mass_function is None else mass_function
-        friction = coefficients if friction is None else friction
-        self._set(force, constraints, mass, restitution if law is None else law, energy, *others, friction)
+        self._set(force, constraints, mass, restitution, energy, *others, friction, static_friction)
         return self
 
     # constructors
@@ -345,7 +359,7 @@ class Problem:
 
         The mass matrix is d2L/dv2 and g = dL/dq - d(dL/dv)/dt + M a: Coriolis, centrifugal and explicit time
         terms come from automatic differentiation. Energy is v . dL/dv - L. L must be quadratic in v, with a mass matrix
-        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip and friction.
+        that does not depend on time; both are checked when a motion starts. ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and static_friction.
         """
 
         recorded_lagrangian = replay_jaxpr(lagrangian)
@@ -387,7 +401,7 @@ class Problem:
         """Problem of a mass M(q) and a potential V(q, args) -> (), plus an optional non-conservative force.
 
         g = -grad V - (dM/dt v - 1/2 grad_q(v' M v)) + force(t, q, v, args). Energy is v' M v / 2 + V. ``naming``:
-        coordinates, contacts, units; joints, switches, reset, slip and friction.
+        coordinates, contacts, units; joints, switches, reset, slip, friction and static_friction.
         """
 
         given = mass
@@ -427,7 +441,7 @@ class Problem:
     ) -> Problem:
         """Problem of a force f(t, q, p, args) stated in the momentum p = M(q) v (Paoli-Schatzman 1999, (1.1)).
 
-        ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip and friction.
+        ``naming``: coordinates, contacts, units, joint_names; joints, switches, reset, slip, friction and static_friction.
         """
 
         given = mass
@@ -455,22 +469,29 @@ def _check_switches(switches: Any, reset: Any) -> None:
         raise ValueError("reset happens where a surface is crossed: state it, switches=lambda t, q, v, args: (k,)")
 
 
-def _check_friction(slip: Any, friction: Any, constraints: Any) -> None:
+def _check_friction(slip: Any, friction: Any, static_friction: Any, constraints: Any) -> None:
     """Raises TypeError or ValueError for friction that is no number, or is given without slip, or slip without friction."""
     _check_function(slip, "slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None")
-    if isinstance(friction, str):
-        raise TypeError("friction must be a number >= 0, one number per contact, or a function of args")
-    if slip is None and friction is not None:
-        raise ValueError(
-            "friction needs the tangential velocity at every contact: give slip=lambda t, q, v, args: (m,), or (m, 2) in space"
-        )
+    for name, given in (("friction", friction), ("static_friction", static_friction)):
+        if isinstance(given, str):
+            raise TypeError(f"{name} must be a number >= 0, one number per contact, or a function of args")
+        if slip is None and given is not None:
+            raise ValueError(
+                f"{name} needs the tangential velocity at every contact: give slip=lambda t, q, v, args: (m,), or (m, 2) in space"
+            )
     if slip is not None and friction is None:
-        raise ValueError("slip is the velocity at which contacts rub: give their coefficient too, friction=0.3")
+        also = "" if static_friction is None else ", that of contacts which slip besides static_friction"
+        raise ValueError(f"slip is the velocity at which contacts rub: give their coefficient too, friction=0.3{also}")
     if slip is not None and (constraints is None or isinstance(constraints, OfBodies)):
         what = "there are none" if constraints is None else "bodies of jaximpact.bodies take none"
         raise ValueError(
             f"friction acts at contacts that one function of gaps states, constraints(t, q, args) -> (m,): {what}"
         )
+
+
+def _of_contacts(given: Any, m: int, dtype: Any, args: Any) -> Array:
+    """Numbers (m,) of contacts, given as a number, one per contact, or a function of args."""
+    return jnp.broadcast_to(jnp.asarray(given(args) if callable(given) else given, dtype), (m,))
 
 
 def mass_times(mass: Any, v: Array) -> Array:

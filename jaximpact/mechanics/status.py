@@ -102,7 +102,8 @@ CAUSES = {
     Status.JOINTS_NOT_MET: "q0 does not satisfy the joints (traced data cannot raise), or no position near the end of a step does: joints that "
     "contradict each other, or too large an h; start from jaximpact.assemble(problem, q0, v0), take a smaller h",
     Status.DERIVATIVE_FRICTION: "(derivatives only) a contact changed between sticking and slipping in the step of an impact, or its slip was too slow "
-    "for h to tell which way it goes: the derivative there may be that of the other side; take a smaller h",
+    "for h to tell which way it goes; or, with static friction, it only just broke away, came to rest or stayed; or contacts that load each other did so one after "
+    "the other within a step: the derivative there may be that of the other side; take a smaller h",
     Status.FRICTION_JAMMED: "at a contact with an impulse friction exceeded Painleve's bound, mu |A_nt| >= A_nn: sliding may have no solution or two, and "
     "a contact may jam without a collision; the motion is one of those that the law allows",
     Status.ENERGY_GAINED: "an impact with friction and restitution gained energy, as Newton's law allows where normal and tangential velocities are coupled: "

@@ -21,7 +21,7 @@ COORDINATES = {
     "q0": "q",
     "v0": "v",
 }  # whose last axis is that of the coordinates, and their quantity
-UNITS = {"e": "1", "friction": "1", "h": "s", "t0": "s", "t1": "s"}
+UNITS = {"e": "1", "friction": "1", "static_friction": "1", "h": "s", "t0": "s", "t1": "s"}
 
 
 @dataclass(frozen=True, repr=False)

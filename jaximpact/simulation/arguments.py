@@ -64,7 +64,9 @@ from .start_report import StartReport, is_fine, raise_or_warn, start_report
 from .validation import check_functions, check_problem
 
 NODES = 1000  # of a Gauss-Legendre rule
-STATED = {"e": "restitution", "friction": "friction"}  # numbers of contacts that calls give in place of the problem's
+OF_FRICTION = ("friction", "static_friction")
+OF_CONTACTS = ("e", *OF_FRICTION)  # numbers of contacts that calls give in place of the problem's
+STATED = {"e": "restitution"} | {name: name for name in OF_FRICTION}  # what the problem calls them
 
 
 def choose_methods(scheme: Any, projection: Any, problem: Any = None) -> tuple[Any, Any]:
@@ -137,6 +139,7 @@ def canonical(
     args: Any,
     scheme: Scheme,
     friction: Any = None,
+    static_friction: Any = None,
 ) -> tuple[Problem, Motion]:
     """Arguments of one motion as checked arrays of one dtype; with ``steps`` given, h is (t1 - t0)/steps."""
     check_problem(problem)
@@ -155,11 +158,13 @@ def canonical(
     args = cast_numbers("args", args, dtype)
     problem, e = split_restitution(problem, e, dtype)
     problem, friction = split_friction(problem, friction, dtype)
+    problem, static_friction = split_friction(problem, static_friction, dtype, "static_friction")
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)
     check_restitution(e)
     check_coefficients(friction)
-    motion = Motion(q0, v0, t0, t1, h, steps, e, args, friction)
+    check_coefficients(static_friction, "static_friction")
+    motion = Motion(q0, v0, t0, t1, h, steps, e, args, friction, static_friction)
     check_functions(motion.stated_in(problem), scheme, q0, v0, t0, e, args)
     return problem, motion
 
@@ -204,7 +209,7 @@ def _reports(problem: Problem, motion: Motion, axes: tuple) -> StartReport:
 
 def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
     """Start reports of all lanes (leading axis), for steps h."""
-    starts = lanes.only("q0", "v0", "t0", "args", "friction", h=h)
+    starts = lanes.only("q0", "v0", "t0", "args", *OF_FRICTION, h=h)
     through_xla = partial(_reports, axes=starts.axes)
     # native code has no search for near pairs
     call = through_xla if problem.listed else native_or(_report, (None, starts.in_axes), through_xla)
@@ -214,7 +219,7 @@ def start_reports(problem: Problem, lanes: Lanes, h: Any = None) -> StartReport:
 def check_start(problem: Problem, motion: Motion) -> tuple[Problem, str | None]:
     """Raises for an inadmissible start; returns a remark if v0 is not admissible, and the problem as `fit_room` and `fit_joints` give it."""
     one = Lanes.of(motion, jax.tree.map(lambda _: -1, motion), 1)
-    if is_traced(problem, one.only("q0", "v0", "t0", "args", "friction").motion):
+    if is_traced(problem, one.only("q0", "v0", "t0", "args", *OF_FRICTION).motion):
         return MayDepend.of(problem), None
     # within another's jit operations are recorded, not done, unless told: one by one, each compiled, which takes longer
     with nullcontext() if is_concrete() else jax.ensure_compile_time_eval(), differentiable():
@@ -274,17 +279,19 @@ def for_lanes(
     steps: int | None = None,
     until: Any = None,
     friction: Any = None,
+    static_friction: Any = None,
 ) -> tuple[Program, Lanes]:
     """Checked `Program` and `Lanes` of many motions."""
     refuse_fork()
-    refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction))
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction, static_friction))
     save = Save.of(save)
     scheme, projection = choose_methods(scheme, projection, problem)
     steps = choose_grid(scheme, save, h, steps, t0, t1)
     _check_step(h, steps)
     if steps is not None:
         h = (np.asarray(real_array("t1", t1)) - np.asarray(real_array("t0", t0))) / steps
-    problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, friction)
+    of_contacts = {"e": e, "friction": friction, "static_friction": static_friction}
+    problem, lanes = _canonical_lanes(problem, q0, v0, t0, t1, h, args, args_axes, scheme, of_contacts)
     # round-off in h must not make a step more
     lanes = lanes if steps is None else lanes.with_steps(steps)
     problem = _check_lanes(problem, lanes)
@@ -382,11 +389,10 @@ def _canonical_lanes(
     t0: Any,
     t1: Any,
     h: Any,
-    e: Any,
     args: Any,
     args_axes: Any,
     scheme: Scheme,
-    friction: Any,
+    of_contacts: dict[str, Any],
 ) -> tuple[Problem, Lanes]:
     """Arguments of many motions as arrays of one dtype, and which of them carry a lane axis."""
     check_problem(problem)
@@ -410,7 +416,7 @@ def _canonical_lanes(
         "t1": (t1, t1.ndim),
         "h": (h, h.ndim),
     }
-    for name, given, split in (("e", e, split_restitution), ("friction", friction, split_friction)):
+    for name, given in of_contacts.items():
         own = given is None  # the problem's numbers have no lane axis
         if not own:
             others = [value for value, carried in named.values() if carried]
@@ -418,17 +424,19 @@ def _canonical_lanes(
             m = contacts_of(name, problem, q0, args, args_axes, scheme)
             given = numbers_of_lanes(name, given, m, others[0].shape[0] if others else None)
         shared = own or is_shared(given)
+        split: Any = split_restitution if name == "e" else partial(split_friction, name=name)
         problem, number = split(problem, given, dtype)
         number = number[0] if not own and number.ndim == 2 and number.shape[0] == 1 else number
         if number is not None:
             named[name] = (number, not shared)
     e, of_lane = named["e"]
-    friction, *_ = named.get("friction", (None,))
+    rubs = {name: named.get(name, (None,))[0] for name in OF_FRICTION}
     count = _common_length(named, leaves, args_axes)
     check_finite(q0=q0, v0=v0)
     check_times(t0, t1, h)
     check_restitution(e)
-    check_coefficients(friction)
+    for name, mu in rubs.items():
+        check_coefficients(mu, name)
     eps = float(jnp.finfo(dtype).eps)
     begin, end, step = (np.asarray(x, np.float64) for x in (t0, t1, h))
     steps = np.asarray(count_steps(begin, end, step, eps), np.int32)
@@ -436,7 +444,7 @@ def _canonical_lanes(
         steps = steps[0]
     axes = [0 if carried else None for _, carried in named.values()]
     axes = [*axes[:5], 0 if steps.ndim else None, axes[5], *args_axes, *axes[6:]]
-    lanes = Lanes(Motion(q0, v0, t0, t1, h, steps, e, args, friction), tuple(axes), count)
+    lanes = Lanes(Motion(q0, v0, t0, t1, h, steps, e, args, **rubs), tuple(axes), count)
     one = lanes.first
     try:
         check_functions(one.stated_in(problem), scheme, one.q0, one.v0, one.t0, one.e, one.args)
@@ -458,7 +466,7 @@ def _common_length(named: dict[str, tuple[Any, Any]], leaves: list, args_axes: t
                 break
     if not sizes:
         raise ValueError(
-            "no argument carries a lane axis: give q0, v0, t0, t1, h, e, friction or (with args_axes) args one, or call solve"
+            "no argument carries a lane axis: give q0, v0, t0, t1, h, e, friction, static_friction or (with args_axes) args one, or call solve"
         )
     if len(set(sizes.values())) > 1:
         raise ValueError(f"lane axes must have one length, got {sizes}")

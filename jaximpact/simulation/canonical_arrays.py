@@ -111,12 +111,12 @@ def check_restitution(e: Any) -> None:
         raise ValueError(f"restitution must lie in [0, 1], got {_excerpt(np.asarray(e))}")
 
 
-def check_coefficients(friction: Any) -> None:
-    """Raises unless the coefficients of friction, None where there are none, are finite and not negative."""
+def check_coefficients(friction: Any, name: str = "friction") -> None:
+    """Raises unless coefficients of friction, None where there are none, are finite and not negative."""
     if friction is not None and not is_traced(friction):
         mu = np.asarray(friction)
         if not np.all((mu >= 0) & np.isfinite(mu)):
-            raise ValueError(f"friction must be finite and >= 0, got {_excerpt(mu)}")
+            raise ValueError(f"{name} must be finite and >= 0, got {_excerpt(mu)}")
 
 
 def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, Any]:
@@ -129,21 +129,22 @@ def split_restitution(problem: Problem, e: Any, dtype: Any) -> tuple[Problem, An
     e = real_array("restitution", problem.restitution if e is None else e).astype(dtype)
     numeric = problem.mass is not None and not callable(problem.mass)
     mass = real_array("mass", problem.mass).astype(dtype) if numeric else None
-    friction = None if callable(problem.friction) else problem.friction
-    return Problem.tree_unflatten(problem.tree_flatten_with_keys()[1], (0.0, mass, friction)), e
+    leaves, functions = problem.tree_flatten_with_keys()
+    return Problem.tree_unflatten(functions, (0.0, mass, *(x for _, x in leaves[2:]))), e
 
 
-def split_friction(problem: Problem, friction: Any, dtype: Any) -> tuple[Problem, Any]:
-    """The problem without its coefficients of friction, which become numbers of the lane; None where it has none, or a function of args."""
-    if friction is None and (problem.friction is None or callable(problem.friction)):
+def split_friction(problem: Problem, given: Any, dtype: Any, name: str = "friction") -> tuple[Problem, Any]:
+    """The problem without its coefficients of friction of a ``name``, which become numbers of the lane; None where it has none, or a function of args."""
+    own = getattr(problem, name)
+    if given is None and (own is None or callable(own)):
         return problem, None
     if problem.slip is None:
         raise ValueError(
-            "friction=...: the problem says nothing of slip; state it with slip=lambda t, q, v, args: (m,), or (m, 2) in space"
+            f"{name}=...: the problem says nothing of slip; state it with slip=lambda t, q, v, args: (m,), or (m, 2) in space"
         )
-    mu = real_array("friction", problem.friction if friction is None else friction).astype(dtype)
+    mu = real_array(name, own if given is None else given).astype(dtype)
     # a number that no motion is computed with
-    return problem.replace(friction=np.nan), mu
+    return problem.replace(**{name: np.nan}), mu
 
 
 def _excerpt(value: np.ndarray) -> str:

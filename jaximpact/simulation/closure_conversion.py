@@ -58,22 +58,20 @@ def without_closures(program: Program, motion: Motion) -> tuple[Program, Motion]
         return HoistedFunction(pure, tuple(x.dtype for x in jax.tree.leaves(at)), len(constants) - 1)
 
     t, q, v = motion.t0, motion.q0, motion.v0
-    mass = open_one(problem.mass, q) if callable(problem.mass) else None
-    law = problem.restitution if callable(problem.restitution) else None
     joints: Any = open_one(problem.joints, t, q)
-    speeds = None if law is None else jnp.zeros(problem.count(t, q, motion.args), q.dtype)
+    speeds = jnp.zeros(problem.count(t, q, motion.args), q.dtype) if callable(problem.restitution) else None
+    operands = {"restitution": (speeds,), "mass": (q,), "friction": (), "static_friction": ()}
+    stated = ((getattr(problem, name), at) for name, at in operands.items())
     functions = (
         open_one(problem.force, t, q, v),
         open_one(problem.constraints, t, q),
-        mass,
         open_one(problem.energy, t, q, v),
         problem.naming,
         MayDepend(joints) if isinstance(problem.joints, MayDepend) else joints,
         open_one(problem.switches, t, q, v),
         None if problem.reset is None else HoistedReset(open_one(problem.states_behind, t, q, v)),
         open_one(problem.slip, t, q, v),
-        open_one(problem.friction) if callable(problem.friction) else None,
-        open_one(law, speeds),
+        tuple(open_one(of, *at) if callable(of) else None for of, at in stated),
     )
     kept = open_one(program.function, t, q, v)
     until = program.until

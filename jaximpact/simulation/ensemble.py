@@ -37,6 +37,7 @@ def ensemble(
     args_axes: Any = None,
     e: ArrayLike | None = None,
     friction: ArrayLike | None = None,
+    static_friction: ArrayLike | None = None,
     save: Any = "final",
     until: Any = None,
     chunk: int | None = None,
@@ -46,12 +47,12 @@ def ensemble(
     """Integrates B motions at once; B is the common length of the lane axes.
 
     Every argument may carry one leading axis of length B more than `solve` takes, and is shared by all lanes where it
-    does not: q0 and v0 (B, d), t0, t1, h, e and friction (B,) or (B, 1), e and friction per contact (B, m) or (1, m) if shared; an e of shape (m,)
+    does not: q0 and v0 (B, d), t0, t1, h, e, friction and static_friction (B,) or (B, 1), the last three per contact (B, m) or (1, m) if shared; an e of shape (m,)
     that could be lanes or contacts is refused. Lanes of different h
     over the same time make different numbers of steps; the total work stays within 1.3 times the sum of the steps.
 
     Args:
-        problem, q0, v0, t1, h, t0, scheme, projection, args, e, friction: as in `solve`, or with a lane axis.
+        problem, q0, v0, t1, h, t0, scheme, projection, args, e, friction, static_friction: as in `solve`, or with a lane axis.
         steps: in place of h, the number of steps of every lane; `EventDriven` needs neither.
         args_axes: which leaves of args carry a lane axis, as `in_axes` of `jax.vmap`: 0 for all, None for none, or a
             pytree prefix of args of 0 and None.
@@ -73,7 +74,23 @@ def ensemble(
         ValueError, TypeError: as `solve`, naming the trajectory where one is at fault.
     """
     program, lanes = for_lanes(
-        problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps, until, friction
+        problem,
+        q0,
+        v0,
+        t0,
+        t1,
+        h,
+        e,
+        args,
+        args_axes,
+        scheme,
+        projection,
+        save,
+        chunk,
+        steps,
+        until,
+        friction,
+        static_friction,
     )
     found = in_chunks(program, lanes, batch_backend(trajectory, program, lanes, execution), chunk, progress)
     while np.any(lost := found.status & int(Status.NEIGHBOURS_LOST) != 0):

@@ -49,7 +49,9 @@ def start(problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Motion, Ar
     found = law.velocity(contacts, gap_velocity, at.closed)
     inside = jnp.all((e >= 0) & (e <= 1)) & (h > 0)
     if problem.slip is not None:
-        inside &= jnp.all(problem.friction_coefficients(len(gap_velocity), q0.dtype, args) >= 0)
+        sliding = problem.friction_coefficients(len(gap_velocity), q0.dtype, args)
+        static = problem.static_coefficients(len(gap_velocity), q0.dtype, args)
+        inside &= jnp.all(sliding >= 0) & (True if static is None else jnp.all(static >= sliding))
     status = (
         (found.status & ~int(Status.IMPULSES_COUPLED))  # inelastic
         | as_status(jnp.any(at.outward), Status.START_VELOCITY_PROJECTED)

@@ -22,7 +22,16 @@ from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import Status
 from ..mechanics.user_functions import named_errors
 from ..results import Sensitivities, Solution
-from .arguments import for_lanes, is_shared, is_single, numbers_of_one, refuse_traced, start_reports
+from .arguments import (
+    OF_FRICTION,
+    STATED,
+    for_lanes,
+    is_shared,
+    is_single,
+    numbers_of_one,
+    refuse_traced,
+    start_reports,
+)
 from .backends import batch_backend, one_lane, through_xla
 from .chunked_runs import devices, in_chunks
 from .lanes import Lanes
@@ -31,7 +40,7 @@ from .program import Program
 from .start_report import refused_lanes
 from .trajectory import trajectory
 
-NAMES = ("q0", "v0", "e", "friction", "args", "t0", "t1")
+NAMES = ("q0", "v0", *STATED, "args", "t0", "t1")
 
 
 def state(solution: Solution) -> dict:
@@ -62,6 +71,7 @@ def sensitivities(
     args_axes: Any = None,
     e: ArrayLike | None = None,
     friction: ArrayLike | None = None,
+    static_friction: ArrayLike | None = None,
     save: Any = "final",
     until: Any = None,
     sensitivity: str = "corrected",
@@ -73,10 +83,10 @@ def sensitivities(
     """Jacobians of the outputs of one motion, or of each motion of a batch, with respect to its inputs.
 
     Args:
-        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, friction, save, chunk, progress, execution:
+        problem, q0, v0, t1, h, steps, t0, scheme, projection, args, args_axes, e, friction, static_friction, save, chunk, progress, execution:
             as in `ensemble`, native in forward mode, of saved rows with the default output; where nothing carries a lane axis it is one motion, and results
             have no lane axis.
-        wrt: names among "q0", "v0", "e", "friction", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
+        wrt: names among "q0", "v0", "e", "friction", "static_friction", "args" (all its real numbers), "t0", "t1"; a name or several. With "t0" or
             "t1" the number of steps is kept, h stretches with t1 - t0.
         output: ``output(solution) -> pytree`` of arrays, of the `Solution` of one motion; by default {"q": ..., "v": ...},
             (d,) at t1, or (k, d) with saved rows, and with ``until`` the time "t" too. Keep the function: another one compiles anew.
@@ -101,28 +111,46 @@ def sensitivities(
     check_choice("mode", mode, ("forward", "reverse", None))
     if not callable(output):
         raise TypeError("output must be a function output(solution) -> pytree of arrays")
-    refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction))
+    refuse_traced((problem, q0, v0, t0, t1, h, e, args, friction, static_friction))
     single = is_single(args_axes, (q0, 1), (v0, 1), (t0, 0), (t1, 0), (h, 0))
     if single:
         e = numbers_of_one("e", problem, q0, args, e, scheme)
         friction = numbers_of_one("friction", problem, q0, args, friction, scheme)
-        single = is_shared(e) and is_shared(friction)
+        static_friction = numbers_of_one("static_friction", problem, q0, args, static_friction, scheme)
+        single = is_shared(e) and is_shared(friction) and is_shared(static_friction)
     q0 = np.asarray(q0)[None] if single else q0
     output = end_of_motion if until is not None and output is state else output
     program, lanes = for_lanes(
-        problem, q0, v0, t0, t1, h, e, args, args_axes, scheme, projection, save, chunk, steps, until, friction
+        problem,
+        q0,
+        v0,
+        t0,
+        t1,
+        h,
+        e,
+        args,
+        args_axes,
+        scheme,
+        projection,
+        save,
+        chunk,
+        steps,
+        until,
+        friction,
+        static_friction,
     )
     if "e" in wrt and callable(program.problem.restitution):
         raise ValueError(
             "wrt names 'e', but restitution is a function: name 'args', and let it take its numbers from there"
         )
-    if "friction" in wrt and lanes.motion.friction is None:
-        why = (
-            "is a function of args: name 'args'"
-            if callable(problem.friction)
-            else "is not stated: give slip and friction to the problem"
-        )
-        raise ValueError(f"wrt names 'friction', but friction {why}")
+    for name in OF_FRICTION:
+        if name in wrt and getattr(lanes.motion, name) is None:
+            why = (
+                "is a function of args: name 'args'"
+                if callable(getattr(problem, name))
+                else f"is not stated: give slip and {name} to the problem"
+            )
+            raise ValueError(f"wrt names {name!r}, but {name} {why}")
     if "args" in wrt and not any(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(lanes.motion.args)):
         raise ValueError("wrt names 'args', but args holds no real number: hand the problem's numbers over in args")
     program = program.replace(sensitivity=sensitivity, clock=not {"t0", "t1"}.isdisjoint(wrt))
@@ -174,7 +202,8 @@ class Again:
         new = lambda old, x: old if x is None else x
         args = jax.tree.map(new, self.one.args, kept)
         marks = jax.tree.map(lambda _, x: -1 if x is None else 0, self.one.args, kept)
-        contacts = ("e",) if self.one.friction is None else ("e", "friction")
+        rubs = [name for name in OF_FRICTION if getattr(self.one, name) is not None]
+        contacts = ("e", *rubs)
         for name in ("q0", "v0", "t0", "t1", *contacts):
             own = getattr(self.one, name)
             values[name] = np.asarray(values[name] if name in inputs else np.broadcast_to(own, (count, *np.shape(own))))
@@ -182,11 +211,14 @@ class Again:
 
         e = values["e"].reshape(count, -1)
         within = np.all((e >= 0) & (e <= 1), axis=1) & (values["t1"] > values["t0"])
-        mu = values["friction"]
-        within = within if mu is None else within & np.all(mu.reshape(count, -1) >= 0, axis=1)
+        least = 0.0
+        for name in rubs:
+            # of static friction the coefficient of slip is the least
+            mu = values[name].reshape(count, -1)
+            within, least = within & np.all(mu >= least, axis=1), mu
         unused: Any = dict.fromkeys(("t1", "h", "steps", "e"))
-        starts = Motion(values["q0"], values["v0"], values["t0"], args=args, friction=mu, **unused)
-        axes = Motion(0, 0, 0, args=marks, friction=None if mu is None else 0, **unused)
+        starts = Motion(values["q0"], values["v0"], values["t0"], args=args, **unused, **{x: values[x] for x in rubs})
+        axes = Motion(0, 0, 0, args=marks, **unused, **dict.fromkeys(rubs, 0))
         report = jax.tree.map(np.asarray, start_reports(self.problem, Lanes.of(starts, axes, count)))
         status = np.where(refused_lanes(report), int(Status.START_NOT_ADMISSIBLE), 0)
         status |= np.where(within, 0, int(Status.INPUT_OUT_OF_RANGE))
@@ -196,8 +228,7 @@ class Again:
         times = {name: values[name][started] for name in ("t0", "t1")} | {"e": e[started], "h": np.asarray(h)[started]}
         if callable(self.problem.restitution):
             del times["e"]
-        if mu is not None:
-            times["friction"] = mu.reshape(count, -1)[started]
+        times |= {name: values[name].reshape(count, -1)[started] for name in rubs}
         with without_remarks():
             found = sensitivities(
                 self.problem,

@@ -51,6 +51,7 @@ def solve(
     args: Any = None,
     e: ArrayLike | None = None,
     friction: ArrayLike | None = None,
+    static_friction: ArrayLike | None = None,
     save: Any = "all",
     until: Any = None,
     sensitivity: str | None = None,
@@ -63,7 +64,7 @@ def solve(
     interpolated between the two steps around it where t1 - t0 is no multiple of h. One trace serves all numbers of the
     same shapes and the same count of steps.
 
-    Differentiable, in forward and reverse mode, and vmappable with respect to q0, v0, args, e, friction, numbers the problem's
+    Differentiable, in forward and reverse mode, and vmappable with respect to q0, v0, args, e, friction, static_friction, numbers the problem's
     functions close over and, with ``steps`` in place of h, t0 and t1; numbers that are traced are not checked. By
     default derivatives converge, as h -> 0, to those of the motion, across impacts too; the status says where they
     are not to be trusted (`Status`, DERIVATIVE_...).
@@ -80,6 +81,7 @@ def solve(
         args: parameters handed to the problem's functions, any pytree of numbers and arrays.
         e: restitution in [0, 1], in place of the problem's own.
         friction: coefficients of friction >= 0, a number or (m,), in place of the problem's own; of a problem that states ``slip``.
+        static_friction: coefficients >= friction up to which contacts at rest stick, likewise.
         save: "all" steps, "final", every k-th step (k), an array of times, or `Save`.
         until: with `EventDriven`, a function (t, q, v, args) -> () or `Until`: where it changes its sign the motion ends, at a time of the order of
             the scheme. ``solution.t[-1]`` and the state there have the derivative of the motion; ``solution.stopped`` says whether it did.
@@ -107,7 +109,7 @@ def solve(
     scheme, projection = choose_methods(scheme, projection, problem)
     save = Save.of(save)
     steps = choose_grid(scheme, save, h, steps, t0, t1)
-    problem, motion = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme, friction)
+    problem, motion = canonical(problem, q0, v0, t0, t1, h, steps, e, args, scheme, friction, static_friction)
     problem, outward = check_start(problem, motion)
     if outward:
         remark(outward, stacklevel=2)

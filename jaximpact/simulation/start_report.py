@@ -121,10 +121,11 @@ class SwitchReport(NamedTuple):
 
 
 class FrictionReport(NamedTuple):
-    """Of the contacts (m,) at a start: which have no coefficient of friction >= 0, and which one but no tangents to rub along."""
+    """Of the contacts (m,) at a start: which have no coefficient of friction >= 0, which one but no tangents to rub along, and which a static one below it."""
 
     wrong: Array
     tangentless: Array
+    weak: Array
 
     @classmethod
     def of(cls, problem: Problem, gradient: Array, t: Array, q: Array, v: Array, args: Any) -> FrictionReport:
@@ -138,16 +139,24 @@ class FrictionReport(NamedTuple):
                 rest = rest - jnp.sum(row * other, axis=1, keepdims=True) * other
             left &= jnp.sum(rest**2, axis=1) > 16 * jnp.finfo(q.dtype).eps
             found.append(direction(rest))
-        return cls(~(friction >= 0) | ~jnp.isfinite(friction), (friction > 0) & ~left)
+        wrong = ~(friction >= 0) | ~jnp.isfinite(friction)
+        static = problem.static_coefficients(len(gradient), q.dtype, args)
+        weak = jnp.zeros_like(wrong) if static is None else ~(static >= friction) | ~jnp.isfinite(static)
+        return cls(wrong, (friction > 0) & ~left, weak)
 
     @property
     def refused(self) -> Array:
-        return self.wrong | self.tangentless
+        return self.wrong | self.tangentless | self.weak
 
     def judge(self, report: StartReport, which: Callable[[int], str]) -> None:
         """Raises ValueError, of lanes."""
         for wrong, of, what in (
             (self.wrong, "friction", "must be finite and >= 0"),
+            (
+                self.weak,
+                "static_friction",
+                "must be finite and not below friction, the coefficient of contacts that slip: give both, or none",
+            ),
             (
                 self.tangentless,
                 "slip",

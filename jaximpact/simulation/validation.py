@@ -114,15 +114,21 @@ def check_friction(
         name = type(scheme).__name__
         why = "its theory has no friction" if scheme.traits.restitution == "one" else "it does not know friction"
         raise ValueError(f"{name} takes no friction, as {why}: use MoreauJean()")
-    friction = problem.friction
+    check_coefficients_of("friction", problem.friction, shape_of, m, args)
+    if problem.static_friction is not None:
+        check_coefficients_of("static_friction", problem.static_friction, shape_of, m, args)
+
+
+def check_coefficients_of(name: str, friction: Any, shape_of: Callable, m: int, args: Any) -> None:
+    """Raises if coefficients of friction, a number, numbers or a function of args, have a wrong shape or value."""
     if callable(friction):
-        shape = shape_of("friction(args)", friction, args)
+        shape = shape_of(f"{name}(args)", friction, args)
     else:
         shape = jnp.shape(friction)
         if not is_traced(friction) and not np.all((np.asarray(friction) >= 0) & np.isfinite(np.asarray(friction))):
-            raise ValueError(f"friction must be finite and >= 0, got {friction}")
+            raise ValueError(f"{name} must be finite and >= 0, got {friction}")
     if shape not in ((), (m,)):
-        raise ValueError(f"friction must be one number or one per contact, shape ({m},), got shape {shape}")
+        raise ValueError(f"{name} must be one number or one per contact, shape ({m},), got shape {shape}")
 
 
 def check_restitution_function(

@@ -13,9 +13,9 @@ from scipy.stats.qmc import LatinHypercube
 
 from ..jaxtools.argument_checks import check_whole
 from ..mechanics.method_names import suggestion
+from ..simulation.arguments import OF_FRICTION
 
-ROOTS = ("q0", "v0", "e", "h", "t0", "t1", "friction")
-OF_CONTACTS = ("e", "friction")  # which the problem may state
+ROOTS = ("q0", "v0", "e", "h", "t0", "t1", *OF_FRICTION)
 FORM = re.compile(r"(?P<root>[^.\[\]]+)(?P<path>(\.[^.\[\]]+)*)(?P<index>\[\d+(,\s*\d+)*\])?")
 
 
@@ -61,7 +61,7 @@ class Design:
         values: for each quantity its values (n,), or (n, ...) where the quantity is an array.
         note: how the values were chosen.
 
-    Quantities are "q0", "v0", "e", "friction", "h", "t0", "t1", parameters "args.NAME" (nested "args.a.b") and components
+    Quantities are "q0", "v0", "e", "friction", "static_friction", "h", "t0", "t1", parameters "args.NAME" (nested "args.a.b") and components
     "q0[0]", "args.NAME[1]". A dimension is named after its quantity: e, wall, q0_0.
     """
 

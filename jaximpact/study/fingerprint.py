@@ -25,6 +25,7 @@ from jax.extend.linear_util import WrappedFun
 
 from ..jaxtools.jaxpr_tools import is_literal
 from ..mechanics.problem import OPTIONAL, Problem
+from ..simulation.arguments import OF_FRICTION
 from ..simulation.canonical_arrays import canonical_state, cast_numbers
 from .importing import LIBRARY
 from .plain import encode
@@ -72,7 +73,7 @@ def calls_of(problem: Problem, t: Any, q: Any, v: Any, args: Any) -> dict[str, t
         "switches": (problem.switches, everything),
         "reset": (None if problem.reset is None else problem.states_behind, everything),
         "slip": (problem.slip, everything),
-        "friction": (problem.friction, (args,)),
+        **{name: (getattr(problem, name), (args,)) for name in OF_FRICTION},
         "restitution": (problem.restitution, (speeds_of(problem, t, q, args), args)),
     }
 

@@ -87,8 +87,7 @@ def problem_name(problem: Any) -> str:
         problem.switches,
         problem.reset,
         problem.slip,
-        problem.friction if callable(problem.friction) else None,
-        problem.restitution if callable(problem.restitution) else None,
+        *(x for x in (problem.friction, problem.static_friction, problem.restitution) if callable(x)),
     )
     for function in functions:
         module = getattr(function, "__module__", None)

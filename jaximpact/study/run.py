@@ -25,7 +25,7 @@ from ..results import Solution
 from ..results.provenance import now, provenance
 from ..results.save import Save
 from ..results.tables import MEANING
-from ..simulation.arguments import canonical, check_start, choose_methods
+from ..simulation.arguments import OF_FRICTION, canonical, check_start, choose_methods
 from ..simulation.backends import listed_lane
 from ..simulation.canonical_arrays import count_steps
 from ..simulation.program import Program
@@ -84,6 +84,7 @@ class Run:
         args: Any = None,
         e: Any = None,
         friction: Any = None,
+        static_friction: Any = None,
         save: Any = 1,
         block: int | None = None,
     ) -> None:
@@ -91,7 +92,7 @@ class Run:
         if kept.every is None or kept.function is not None:
             raise ValueError("save: a run keeps every k-th step, a whole number k, or 'all'")
         scheme, projection = choose_methods(scheme, projection, problem)
-        stated, motion = canonical(problem, q0, v0, t0, t1, h, None, e, args, scheme, friction)
+        stated, motion = canonical(problem, q0, v0, t0, t1, h, None, e, args, scheme, friction, static_friction)
         fitted, _ = check_start(stated, motion)
         eps = float(np.finfo(motion.q0.dtype).eps)
         steps = int(count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps))
@@ -196,8 +197,7 @@ class Run:
         found = {name: of(call, given) for name, (call, given) in calls.items() if callable(call)}
         for name in ("q0", "v0", "t0", "t1", "h", "e", "args"):
             found[name] = _hash(getattr(motion, name))
-        if motion.friction is not None:
-            found["friction"] = _hash(motion.friction)
+        found |= {name: _hash(x) for name in OF_FRICTION if (x := getattr(motion, name)) is not None}
         words = {"scheme": repr(self._program.scheme), "projection": repr(self._program.solver)}
         shape = {"every": self._every, "block": self.blocks.shape[0]}
         return {

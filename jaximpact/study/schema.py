@@ -13,7 +13,7 @@ from ..mechanics.labels import QUANTITIES, Labels
 from ..mechanics.status import Status
 from ..results import Solution
 from ..results.tables import MEANING, PURE, SECOND, STATE
-from ..simulation.arguments import canonical, check_until
+from ..simulation.arguments import OF_CONTACTS, OF_FRICTION, canonical, check_until
 from ..simulation.canonical_arrays import count_steps
 from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
@@ -81,12 +81,8 @@ class Schema(NamedTuple):
         """The values of each quantity, and the times of the rows."""
         for i, (key, name) in enumerate(self.design.names.items()):
             column, root = self.design.values[key], key.partition("[")[0]
-            inner = {
-                "q0": ("coordinate",),
-                "v0": ("coordinate",),
-                "e": ("constraint",),
-                "friction": ("constraint",),
-            }.get(root, tuple(f"{name}_{k}" for k in range(column.ndim - 1)))
+            known = dict.fromkeys(("q0", "v0"), ("coordinate",)) | dict.fromkeys(OF_CONTACTS, ("constraint",))
+            inner = known.get(root, tuple(f"{name}_{k}" for k in range(column.ndim - 1)))
             units = {"units": UNITS[root]} if root in UNITS else {}
             own = self.design.dims[i if self.design.kind == "grid" else 0]
             yield Coordinate(name, (own, *inner[: column.ndim - 1]), column, {"quantity": key} | units)
@@ -94,7 +90,7 @@ class Schema(NamedTuple):
             yield Coordinate("time", ("time",), self.times, {"long_name": "time", "units": SECOND})
 
 
-UNITS = {"e": PURE, "friction": PURE, "h": SECOND, "t0": SECOND, "t1": SECOND}
+UNITS = dict.fromkeys(OF_CONTACTS, PURE) | {"h": SECOND, "t0": SECOND, "t1": SECOND}
 
 
 def named_arrays(solution: Solution, function: bool, common_times: bool) -> dict[str, Any]:
@@ -130,7 +126,7 @@ def results(system: StudySystem, design: Design) -> tuple[tuple[Variable, ...], 
         one["e"],
         one["args"],
         system.scheme,
-        one["friction"],
+        *(one[name] for name in OF_FRICTION),
     )
     eps = float(jnp.finfo(motion.q0.dtype).eps)
     number = count_steps(float(motion.t0), float(motion.t1), float(motion.h), eps)

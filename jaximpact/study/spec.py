@@ -16,8 +16,8 @@ from ..mechanics.schemes.base import Scheme
 from ..mechanics.schemes.stops import Until
 from ..results.safe_reading import wrong
 from ..results.save import Save
-from ..simulation.arguments import choose_grid, choose_methods
-from .design import OF_CONTACTS, ROOTS, Design
+from ..simulation.arguments import OF_CONTACTS, OF_FRICTION, choose_grid, choose_methods
+from .design import ROOTS, Design
 from .importing import LIBRARY, folder_of, load, load_problem, problem_name
 from .plain import encode, names_in
 
@@ -41,7 +41,7 @@ kind = "grid"                           # or "latin-hypercube" with count, seed 
 e = { from = 0.2, to = 0.9, count = 15 }
 args.frequency = { from = 1.8, to = 3.0, count = 20 }   # spacing = "log" for a geometric sequence
 """
-BASE = ("q0", "v0", "t0", "t1", "h", "e", "args", "friction")
+BASE = ("q0", "v0", "t0", "t1", "h", "e", "args", *OF_FRICTION)
 MAX_FLOAT = float(np.finfo(np.float64).max)
 MAX_VALUES = 10**8  # values of one quantity, which all processes hold
 KINDS = ("grid", "latin-hypercube", "points")
@@ -56,7 +56,7 @@ class Spec:
     Attributes:
         problem: catalogue name or "module:name".
         design: the quantities that vary.
-        base: q0, v0, t0, t1, h, e, args and friction, which is left out where it is not given, where the design does not replace them, encoded as JSON.
+        base: q0, v0, t0, t1, h, e, args, friction and static_friction, of which the last two are left out where they are not given, where the design does not replace them, encoded as JSON.
         scheme, projection, save, until: encoded as JSON.
         folder: last folder searched for the problem's module.
     """
@@ -107,8 +107,7 @@ class Spec:
         scheme, projection = choose_methods(scheme, projection, stated)
         save = Save.of(save)
         values = _canonical(values, design, scheme, save)
-        if values["friction"] is None:
-            del values["friction"]
+        values = {name: x for name, x in values.items() if x is not None or name not in OF_FRICTION}
         if save.impacts:
             raise ValueError(
                 "save: a study keeps rows, and no events; save=Events(...) is for solve, ensemble and sensitivities"

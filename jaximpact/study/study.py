@@ -87,6 +87,7 @@ class Study(Reading):
         args: Any = None,
         e: Any = None,
         friction: Any = None,
+        static_friction: Any = None,
         case: str | None = None,
         scheme: Scheme | None = None,
         projection: ContactSolver | None = None,
@@ -102,7 +103,8 @@ class Study(Reading):
             projection=projection,
             save=save,
             until=until,
-            **{"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, "e": e, "args": args, "friction": friction},
+            **{"q0": q0, "v0": v0, "t0": t0, "t1": t1, "h": h, "e": e, "args": args},
+            **{"friction": friction, "static_friction": static_friction},
         )
         self._make(as_store(store), spec, chunk)
 

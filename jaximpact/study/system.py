@@ -16,8 +16,9 @@ from ..mechanics.method_names import suggestion
 from ..mechanics.problem import Problem
 from ..mechanics.schemes.stops import Until
 from ..results.save import Save
+from ..simulation.arguments import OF_CONTACTS, OF_FRICTION
 from ..simulation.canonical_arrays import check_coefficients, check_restitution, check_times
-from .design import OF_CONTACTS, ROOTS, Design, Key
+from .design import ROOTS, Design, Key
 from .importing import load_problem
 from .plain import decode
 from .spec import Spec
@@ -40,7 +41,7 @@ class StudySystem:
         problem = load_problem(spec.problem, spec.folder)
         parts = (spec.scheme, spec.projection, spec.save, {"$dict": spec.base}, spec.until)
         methods = [decode(part, spec.problem, spec.folder) for part in parts]
-        methods[3] = {"friction": None} | methods[3]
+        methods[3] = dict.fromkeys(OF_FRICTION) | methods[3]
         return cls(problem, *methods)
 
     def columns(self, lanes: Mapping[str, np.ndarray]) -> tuple[dict[str, Any], Any]:
@@ -78,10 +79,12 @@ class StudySystem:
         for key in design.keys:
             self._check_shape(key, design.values[key.text].shape[1:])
             values = design.values[key.text]
-            checks = {"e": check_restitution, "friction": check_coefficients}
-            if key.root in checks:
+            if key.root in OF_CONTACTS:
                 try:
-                    checks[key.root](values)
+                    if key.root == "e":
+                        check_restitution(values)
+                    else:
+                        check_coefficients(values, key.root)
                 except ValueError as error:
                     raise ValueError(f"design: {key.text}: {error}") from None
             if key.root == "e":

@@ -15,7 +15,7 @@ from ..bodies.growth import trim_room
 from ..jaxtools.warnings import without_remarks
 from ..mechanics.motion import Motion
 from ..results.provenance import TRACED, changes, provenance, settings_of
-from ..simulation.arguments import is_shared, start_reports
+from ..simulation.arguments import OF_FRICTION, is_shared, start_reports
 from ..simulation.canonical_arrays import cast_numbers, count_steps, split_friction, split_restitution
 from ..simulation.ensemble import ensemble
 from ..simulation.lanes import Lanes
@@ -38,14 +38,18 @@ def reports(system: StudySystem, lanes: Mapping[str, np.ndarray]) -> StartReport
     dtype = np.result_type(q0.dtype, np.asarray(columns["v0"]).dtype)
     dtype = jax.dtypes.canonicalize_dtype(dtype if dtype.kind == "f" else np.float64)
     problem, _ = split_restitution(system.problem, 0.0, dtype)
-    problem, mu = split_friction(problem, columns["friction"], dtype)
-    of_lane = mu is not None and columns["friction"] is not None and not is_shared(mu)
-    mu = mu[0] if np.ndim(mu) == 2 and not of_lane else mu
+    own: dict[str, Any] = {}
+    for name in OF_FRICTION:
+        problem, mu = split_friction(problem, columns[name], dtype, name)
+        of_lane = columns[name] is not None and not is_shared(mu)
+        if mu is not None:
+            own[name] = (mu[0] if np.ndim(mu) == 2 and not of_lane else mu), of_lane - 1
     v0, t0 = np.asarray(columns["v0"]).astype(dtype), np.asarray(columns["t0"]).astype(dtype)
     args, marks = cast_numbers("args", columns["args"], dtype), jax.tree.map(lambda some: some - 1, varies)
     unused: Any = dict.fromkeys(("t1", "h", "steps", "e"))
-    starts = Motion(q0.astype(dtype), v0, t0, args=args, friction=mu, **unused)
-    axes = Motion(0, v0.ndim - 2, t0.ndim - 1, args=marks, friction=None if mu is None else of_lane - 1, **unused)
+    starts = Motion(q0.astype(dtype), v0, t0, args=args, **unused, **{name: x for name, (x, _) in own.items()})
+    marked = {name: axis for name, (_, axis) in own.items()}
+    axes = Motion(0, v0.ndim - 2, t0.ndim - 1, args=marks, **unused, **marked)
     found = start_reports(problem, Lanes.of(starts, axes, len(q0)))
     return jax.tree.map(np.asarray, found)
 

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from study_systems import rough_block
+from study_systems import pulled_block, rough_block
 
 import jaximpact as ji
 from jaximpact import analysis, bodies
@@ -144,7 +144,7 @@ def test_analyses_hand_it_on():
     options = {"t1": T1, "steps": (11, 21, 41), "scheme": ji.MoreauJean()}
     both = [ji.convergence(p, *START, **options | own) for p, own in ((rough_block, {"friction": 0.2}), (other, {}))]
     assert np.array_equal(both[0].position, both[1].position)
-    with pytest.raises(ValueError, match=r"choose one of \['e', 'friction'\]"):
+    with pytest.raises(ValueError, match=r"choose one of \['e', 'friction', 'static_friction'\]"):
         analysis.continue_orbit(rough_block, *START, parameter="mu", bounds=(0.1, 0.3), period=T1, steps=10)
 
 
@@ -169,3 +169,65 @@ def test_studies_and_the_command_line(tmp_path, capsys):
     np.testing.assert_allclose(read.solution().v[:, -1, 0], speed(0.2) - [1.0, 0.0], rtol=1e-12)
     assert main(["run", "bouncing-ball", "--friction", "0.3", "--out", str(tmp_path)]) != 0
     assert "says nothing of slip" in capsys.readouterr().err
+
+
+STATIC = np.array([0.3, 0.4, 0.5])
+
+
+def pulled(static, mu=0.3):
+    """Speed at T1 of the block that breaks away where 40 t = static g, exact but for the step in which it does, h (static - mu) g."""
+    begin = np.asarray(static) * G / 40
+    return 20 * (T1**2 - begin**2) - mu * G * (T1 - begin)
+
+
+LATE = {"rtol": 0, "atol": 2e-2}
+
+
+def test_static_friction_is_taken_where_friction_is():
+    """By lane and by contact, as a number to differentiate by, and of files of a solution."""
+    rest = (START[0], [0.0, 0.0])
+    found = ji.ensemble(pulled_block, *rest, static_friction=STATIC, **CALL)
+    np.testing.assert_allclose(found.v[:, -1, 0], pulled(STATIC), **LATE)
+    other = ji.ensemble(pulled_block, *rest, static_friction=STATIC[:, None], friction=0.3, **CALL)
+    assert np.array_equal(found.q, other.q)
+    one = ji.solve(rough_block.replace(force=pulled_block.force), *rest, static_friction=0.4, **CALL)
+    assert np.array_equal(one.v[-1], found.v[1, -1])
+    slopes = ji.sensitivities(pulled_block, *rest, wrt=("static_friction", "friction"), **CALL)
+    begin = 0.5 * G / 40
+    assert slopes.jacobian["v"]["static_friction"][0] == pytest.approx(-(0.5 - 0.3) * G * G / 40, rel=0.05)  # h
+    assert slopes.jacobian["v"]["friction"][0] == pytest.approx(-G * (T1 - begin), rel=0.05)
+    again, status = slopes.again({"static_friction": np.array([0.4, 0.2])})
+    np.testing.assert_allclose(again.value["v"][:, 0], pulled([0.4]), **LATE)
+    assert status[1] & ji.Status.INPUT_OUT_OF_RANGE
+    events = ji.solve(pulled_block, *rest, **CALL).slips(pulled_block)
+    assert events.kind.tolist() == ["break"] and events.t[0] == pytest.approx(begin, abs=2e-3)
+
+
+def test_analyses_and_studies_take_static_friction(tmp_path, capsys):
+    rest = {"q0": START[0], "v0": [0.0, 0.0]}
+    call = {"period": T1, "steps": 30, "cycles": 2, "scheme": ji.MoreauJean()}
+    found = analysis.stroboscopic(pulled_block, **rest, static_friction=0.4, **call)
+    other = analysis.stroboscopic(pulled_block.replace(static_friction=0.4), **rest, **call)
+    assert np.array_equal(found.q, other.q)
+    diagram = analysis.bifurcation(pulled_block, **rest, parameter="static_friction", values=STATIC, skip=0, **call)
+    assert np.all(np.diff(diagram.section.v[:, 0, 0]) < 0)
+    base = rest | {"t1": T1, "h": 1e-2, "scheme": ji.MoreauJean()}
+    study = ji.Study(MemoryStore(), "study_systems:pulled_block", ji.Design.grid(static_friction=STATIC), **base)
+    study.run()
+    np.testing.assert_allclose(study.solution().v[:, -1, 0], pulled(STATIC), **LATE)
+    assert study.dataset().static_friction.attrs["units"] == "1"
+    with pytest.raises(ValueError, match="design: static_friction: static_friction must be finite and >= 0"):
+        ji.Study(MemoryStore(), "study_systems:pulled_block", ji.Design.grid(static_friction=[-0.1]), **base).run()
+    low = ji.Study(MemoryStore(), "study_systems:pulled_block", ji.Design.grid(static_friction=[0.2, 0.4]), **base)
+    low.run()
+    assert np.array_equal(low.solution().failed, [True, False])
+    table = tmp_path / "study.toml"
+    table.write_text(
+        f'store = "{tmp_path}/pulled"\nproblem = "study_systems:pulled_block"\nq0 = [0.0, 0.0]\nv0 = [0.0, 0.0]\nt1 = {T1}\nh = 0.01\n'
+        'scheme = "moreau-jean"\nstatic_friction = 0.4\n[design]\n"v0[0]" = [0.0]\n'
+    )
+    read = ji.Study.from_file(table)
+    read.run()
+    np.testing.assert_allclose(read.solution().v[:, -1, 0], pulled([0.4]), **LATE)
+    assert main(["run", "bouncing-ball", "--static-friction", "0.3", "--out", str(tmp_path)]) != 0
+    assert "static_friction=...: the problem says nothing of slip" in capsys.readouterr().err

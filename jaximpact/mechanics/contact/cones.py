@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ...jaxtools import linalg
 from ...jaxtools.semidefinite import invert_semidefinite
 from ..linearisation import Contacts
 
@@ -125,24 +127,46 @@ class ConeProblem(NamedTuple):
     """Contact problem w = A x + b of contacts that rub.
 
     ``rows`` H and ``response`` M^-1 H', (m (1 + k), d) and its transpose's shape; velocities ``offset`` b (m, 1 + k) without impulses, restitution
-    included; ``friction`` mu (m,).
+    included; ``friction`` mu (m,), and the ``static`` coefficients (m,) of contacts at rest, None where they are the same.
     """
 
     rows: Array
     response: Array
     offset: Array
     friction: Array
+    static: Array | None = None
 
     @classmethod
     def of(cls, contacts: Contacts, offset: Array) -> ConeProblem:
         """Of contacts with tangential rows, from normal velocities ``offset`` (m,)."""
         slip: Any = contacts.slip
         b = jnp.concatenate([offset[:, None], slip.velocity], axis=1)
-        return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction)
+        return cls(slip.rows(contacts.jacobian), slip.responses(contacts.response), b, slip.friction, slip.static)
 
     def velocity(self, x: Array) -> Array:
         """Velocities (m, 1 + k) under impulses x (m, 1 + k)."""
         return (self.rows @ (self.response @ x.ravel())).reshape(x.shape) + self.offset
+
+    def modes(self, x: Array, resolution: Array | float = 0.0) -> tuple[Array, Array]:
+        """Modes (m,) of contacts with impulses x (m, 1 + k) that obey the law, and directions of slip (m, k), without derivatives; as `modes_of`."""
+        w, x = lax.stop_gradient((self.velocity(x), x))
+        scale = lax.stop_gradient(self.scales())[:, None]
+        mode = jnp.where(x[:, 0] > 0, modes_of(w, scale * x, self.friction, resolution), OPEN)
+        return mode.astype(jnp.int32), jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
+
+    def in_modes(self, x: Array, modes: Array, towards: Array | None) -> Array:
+        """Impulses (m, 1 + k) of contacts whose ``modes`` (m,) are known, by one Newton step from impulses x: exact with directions ``towards`` (m, k)."""
+        # impulses times the largest diagonal entry of their contact's block are velocities, as all equations are then
+        scale = lax.stop_gradient(self.scales())[:, None]
+        y = scale * x
+
+        def equations(y: Array) -> Array:
+            return frozen(self.velocity(y / scale), y, self.friction, modes, towards)
+
+        matrix = lax.stop_gradient(jax.jacfwd(lambda x: equations(x.reshape(y.shape)).ravel())(y.ravel()))
+        # of contacts whose impulses are not unique: one of them
+        inverse = linalg.inverse(matrix + 64 * jnp.finfo(y.dtype).eps * jnp.eye(y.size, dtype=y.dtype))
+        return (y - (inverse @ equations(y).ravel()).reshape(y.shape)) / scale
 
     def scales(self) -> Array:
         """Largest diagonal entries of the contacts' blocks (m,), by which impulses become velocities; 1 for rows of zeros."""

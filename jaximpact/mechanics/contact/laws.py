@@ -21,7 +21,7 @@ from ..friction import FrictionInfo
 from ..interval_bounds import Unbounded, bound_change, is_expensive
 from ..linearisation import Contacts, Metric, jacobian
 from ..problem import Problem
-from .cones import OPEN, ConeProblem, frozen
+from .cones import OPEN, ConeProblem
 
 MARGIN = 1.001  # of what a step moves, for the rounding of a bound
 
@@ -165,21 +165,11 @@ class Held(ContactLaw):
         closed = self.closed if among is None else self.closed & among
         mode = jnp.where(closed & (contacts.diagonal() > 0), known.mode, OPEN)
         towards = known.direction if known.direction.shape[1] == 1 else None
-
-        # impulses times the largest diagonal entry of their contact's block are velocities, as all equations are then
-        scale = lax.stop_gradient(cones.scales())[:, None]
-
-        def equations(y: Array) -> Array:
-            return frozen(cones.velocity(y / scale), y, cones.friction, mode, towards)
-
         start = jnp.concatenate([self.impulse[:, None], known.impulse], axis=1)
-        start = lax.stop_gradient(jnp.where((mode == OPEN)[:, None], 0, scale * start))
-        matrix = lax.stop_gradient(jax.jacfwd(lambda y: equations(y.reshape(start.shape)).ravel())(start.ravel()))
-        # of contacts whose impulses are not unique: one of them
-        inverse = linalg.inverse(matrix + 64 * jnp.finfo(start.dtype).eps * jnp.eye(start.size, dtype=start.dtype))
-        change = (inverse @ equations(start).ravel()).reshape(start.shape)
-        x = (start - (change - lax.stop_gradient(change))) / scale
-        friction = FrictionInfo(x[:, 1:], known.mode, known.direction)
+        start = lax.stop_gradient(jnp.where((mode == OPEN)[:, None], 0, start))
+        x = cones.in_modes(start, mode, towards)
+        x = start + (x - lax.stop_gradient(x))
+        friction = known._replace(impulse=x[:, 1:])
         return Reaction.exact(cones.response @ x.ravel(), x[:, 0], mode != OPEN, friction)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:

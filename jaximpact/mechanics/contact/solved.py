@@ -20,11 +20,12 @@ from ..friction import FrictionInfo
 from ..linearisation import Contacts, Metric, is_flat, jacobian
 from ..problem import Problem
 from ..status import Status, as_status
-from .cones import OPEN, SLIP, ConeProblem, dependent, direction, jams, modes_of
+from .cones import ConeProblem, dependent, jams
 from .geodesic import project_geodesic
 from .implicit_derivative import reaction
 from .laws import ContactLaw, Reaction, Target, restrict_problem
 from .solver import ContactSolver, closing_speed, complementarity
+from .static_friction import cones_in_act
 
 
 @jax.tree_util.register_dataclass
@@ -61,20 +62,24 @@ class Solved(ContactLaw):
             jnp.maximum(self.solver.allowed(largest), 256 * jnp.finfo(offset.dtype).eps * largest)
         )
         guess = jnp.zeros_like(cones.offset)
-        x, iterations, residual = self.solver.frictional_impulses(
-            matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed
-        )
+
+        def solve(cones: ConeProblem) -> tuple[Array, Array, Array]:
+            return self.solver.frictional_impulses(matrix, cones.offset, cones.friction, guess, among, 0.5 * allowed)
+
+        # the first step of a contact that has broken away is no rest
+        breaks, least = None, (1e4 if cones.static is None else 4) * allowed
+        if cones.static is not None:
+            slip: Any = contacts.slip
+            modes = lambda cones: cones.modes(solve(cones)[0], least)
+            cones, breaks = cones_in_act(cones, slip.before, modes)
+        x, iterations, residual = solve(cones)
         acts = x[:, 0] > 0
-        w, fixed = lax.stop_gradient((cones.velocity(x), x))
-        scale = lax.stop_gradient(cones.scales())[:, None]
-        mode = jnp.where(acts, modes_of(w, scale * fixed, cones.friction, 1e4 * allowed), OPEN)
-        slipping = jnp.where((mode == SLIP)[:, None], direction(w[:, 1:]), 0)
+        mode, slipping = cones.modes(x, least)
         status = as_status(~(residual <= allowed), Status.PROJECTION_NOT_CONVERGED)
         status |= as_status(jnp.any(acts & jams(matrix, cones.friction)), Status.FRICTION_JAMMED)
-        sharp = jnp.where(acts, modes_of(w, scale * fixed, cones.friction), OPEN)
-        redundant = dependent(*lax.stop_gradient((matrix, sharp, cones.friction)))
+        redundant = dependent(*lax.stop_gradient((matrix, cones.modes(x)[0], cones.friction)))
         status |= as_status(redundant, Status.IMPULSES_NOT_UNIQUE)
-        friction = FrictionInfo(x[:, 1:], mode.astype(jnp.int32), slipping)
+        friction = FrictionInfo(x[:, 1:], mode, slipping, breaks)
         return Reaction(cones.response @ x.ravel(), x[:, 0], acts, residual, iterations, status, friction)
 
     def position(self, problem: Problem, metric: Metric, target: Target, args: Any) -> Reaction:

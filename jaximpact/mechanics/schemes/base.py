@@ -34,6 +34,7 @@ class State(NamedTuple):
         low: rounding remainder of q (d,), kept below float64, where a step may be smaller than the resolution of q.
         lasting: mask (m,) of contacts that the next step includes whatever their gaps; None for schemes that select by gaps alone.
         joints: whether two gaps may be the sides of one joint, ().
+        friction: what the contacts did in the step before; None where that does not matter, static friction being that of slip.
     """
 
     n: Array
@@ -42,6 +43,7 @@ class State(NamedTuple):
     low: Array | None = None
     lasting: Array | None = None
     joints: Array | None = None
+    friction: FrictionInfo | None = None
 
     @classmethod
     def start(cls, motion: Motion, lasting: Array | None = None, joints: Array | None = None) -> State:
@@ -55,7 +57,7 @@ class State(NamedTuple):
     def moved(self, shift: Array, v: Array, lasting: Array | None = None) -> State:
         """The next state: displaced by ``shift`` (d,), with velocity v; the sum is compensated below float64."""
         q, low = add_compensated(self.q, shift, self.low)
-        return State(self.n + 1, q, v, low, lasting, self.joints)
+        return self._replace(n=self.n + 1, q=q, v=v, low=low, lasting=lasting)
 
 
 def zero_remainder(q: Array) -> Array | None:

@@ -53,6 +53,7 @@ class Tracked(NamedTuple):
         change: their change (m,) in the step before that.
         aside: errors of gaps (m,) behind the latest impact, as `led_aside` says.
         friction: what the contacts did in the last step; None without friction.
+        edge: how far the contacts were from slip, or from rest; None where static friction is that of slip.
     """
 
     state: Any
@@ -65,6 +66,7 @@ class Tracked(NamedTuple):
     change: Array
     aside: Array
     friction: Any = None
+    edge: Any = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.state, name)

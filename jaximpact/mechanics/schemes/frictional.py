@@ -21,8 +21,9 @@ from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft_tree
 from ..contact.cone_solver import frictional_impulses
-from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, direction, length
+from ..contact.cones import OPEN, SLIP, STICK, ConeProblem, blocks, direction, length
 from ..contact.laws import ContactLaw, Held
+from ..contact.static_friction import cones_in_act
 from ..friction import FrictionInfo, Slip
 from ..linearisation import Metric, acceleration, gap_derivatives, linearise
 from ..motion import Motion
@@ -32,6 +33,7 @@ from .base import Info
 from .corrected import LASTING, Contact, Corrected, nearby_restitution
 from .saltation import Instant, observe
 
+NEARLY = 2  # largest changes in a step, by which a contact only just sticks or slips
 SHARP = 1e-9  # relative accuracy of accelerations, by which a contact that sticks is told from one that begins to slip
 
 
@@ -49,8 +51,12 @@ class Balance(NamedTuple):
 
     @classmethod
     def at(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Balance:
+        """At (t, q, v), without derivatives."""
+        return lax.stop_gradient(cls.of(problem, *lax.stop_gradient((t, q, v, args))))
+
+    @classmethod
+    def of(cls, problem: Problem, t: Array, q: Array, v: Array, args: Any) -> Balance:
         """At (t, q, v)."""
-        t, q, v, args = lax.stop_gradient((t, q, v, args))
         metric = Metric.at(problem, q, args, t)
         slip = Slip.at(problem, metric, t, q, args)
         contacts = linearise(problem, metric, t, q, args)._replace(slip=slip)
@@ -61,29 +67,48 @@ class Balance(NamedTuple):
         contacts = contacts._replace(slip=slip._replace(velocity=slip.jacobian @ a + swerve))
         cones = ConeProblem.of(contacts, contacts.velocity(a) + turning)
         velocity = jnp.concatenate([closing[:, None], slip.of(v)], axis=1)
-        return lax.stop_gradient(cls(metric, a, cones, velocity))
+        return cls(metric, a, cones, velocity)
 
     def solve(self, closed: Array, towards: Array) -> tuple[Array, Array, FrictionInfo]:
         """Acceleration (d,), forces (m, 1 + k), and what the ``closed`` contacts (m,) do.
 
         Those with a direction ``towards`` (m, k) slip that way; others find by Coulomb's law whether they stick or begin to slip.
         """
+        static = self.cones.static
+        if static is None:
+            return self._solved(closed, towards, self.cones.friction)
+
+        def body(carry: tuple) -> tuple:
+            towards, *_ = carry
+            found = self._solved(closed, towards, static)
+            slipping = jnp.any(towards != 0, axis=1, keepdims=True)
+            begun = jnp.where(slipping, towards, found[2].direction)
+            return begun, jnp.any(begun != towards), found
+
+        # a contact that begins to slip does so with the coefficient of slip, and loads others
+        none = FrictionInfo.none(len(towards), towards.shape[1], towards.dtype)
+        start = self.free, jnp.zeros_like(self.cones.offset), none
+        return lax.while_loop(lambda carry: carry[1], body, (towards, jnp.ones((), bool), start))[-1]
+
+    def _solved(self, closed: Array, towards: Array, at_rest: Array) -> tuple[Array, Array, FrictionInfo]:
+        """`solve`, with coefficients ``at_rest`` (m,) of contacts that do not slip."""
         cones = self.cones
         m, size = cones.offset.shape
         slipping = jnp.any(towards != 0, axis=1)
-        friction = lax.stop_gradient(cones.friction)
-        pull = -friction[:, None] * towards  # tangential forces of contacts that slip, by their normal ones
+        # tangential forces of contacts that slip, by their normal ones
+        pull = -lax.stop_gradient(cones.friction)[:, None] * towards
         matrix = cones.delassus().reshape(m, size, m, size)
         with_pull = matrix[..., 0] + jnp.einsum("ipjk,jk->ipj", matrix[..., 1:], pull)
         matrix = jnp.where(slipping[None, None, :, None], jnp.zeros_like(matrix).at[..., 0].set(with_pull), matrix)
         kept = (jnp.arange(size) == 0)[None, :] | ~slipping[:, None]
         matrix = jnp.where(kept[:, :, None, None], matrix, 0).reshape(m * size, m * size)
-        offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, friction)
+        offset, mu = jnp.where(kept, cones.offset, 0), jnp.where(slipping, 0, lax.stop_gradient(at_rest))
         unit = jnp.max(jnp.abs(offset), initial=0.0)
         x, *_ = frictional_impulses(matrix, offset, mu, jnp.zeros_like(offset), closed, SHARP * unit)
         x = lax.stop_gradient(jnp.where(slipping[:, None], jnp.concatenate([x[:, :1], pull * x[:, :1]], axis=1), x))
         moves = lax.stop_gradient(cones.velocity(x)[:, 1:])
-        begins = ~slipping & (length(moves)[:, 0] > 1e3 * SHARP * unit)
+        sharp = max(1e3 * SHARP, 256 * float(jnp.finfo(moves.dtype).eps))
+        begins = ~slipping & (length(moves)[:, 0] > sharp * unit)
         towards = jnp.where(begins[:, None], direction(moves), towards)
         mode = jnp.where(closed & (x[:, 0] > 0), jnp.where(slipping | begins, SLIP, STICK), OPEN)
         towards = jnp.where((mode == SLIP)[:, None], towards, 0)
@@ -93,6 +118,42 @@ class Balance(NamedTuple):
         """Directions of slip (m, k) of contacts that slip faster than ``noise`` (m,), zero of others."""
         slip = self.velocity[:, 1:]
         return jnp.where(length(slip) > noise[:, None], direction(slip), 0)
+
+
+class Edge(NamedTuple):
+    """How far contacts (m,) are from the other mode: from slip those that stick, from rest those that slip [velocity]; without derivatives.
+
+    ``margin`` of the last step, its ``change`` in it, how much that ``bends``, and the ``largest`` change since the contact sticks or slips. With static
+    friction above that of slip a motion that only just comes to rest is far from one that does not.
+    """
+
+    margin: Array
+    change: Array
+    bend: Array
+    largest: Array
+
+    @classmethod
+    def unknown(cls, like: Array) -> Edge:
+        """Of contacts (m,) at the beginning of a motion: none has a margin below zero."""
+        none = jnp.zeros_like(like)
+        return cls(none - 1, none, none, none)
+
+    def next(self, margin: Array, past: FrictionInfo, did: FrictionInfo) -> tuple[Edge, Array]:
+        """The same after a step with other margins (m,), and the mask (m,) of contacts for which h does not tell which mode they are in."""
+        turned = jnp.sum(past.direction * did.direction, axis=1) < 0
+        turned &= did.direction.shape[1] == 1  # in space slip turns round by way of all directions
+        same = (past.mode == did.mode) & ~turned & (self.margin >= 0)
+        change = jnp.where(same, margin - self.margin, 0)
+        bend = jnp.where(same, change - self.change, 0)
+        largest = jnp.where(same, jnp.maximum(self.largest, jnp.abs(change)), 0)
+        missed = same & (self.change < 0) & (change >= 0) & (self.margin <= NEARLY * (largest + bend))
+        # where the margin would have turned, had it gone on as before
+        least = self.margin - 0.5 * self.change**2 / jnp.where(self.bend > 0, self.bend, 1)
+        grazed = (past.mode != did.mode) & (self.bend > 0) & (least > -NEARLY * self.largest)
+        rubs = (past.mode != OPEN) & (did.mode != OPEN)
+        # the step in which a contact comes to rest has what stopped it in its impulse
+        margin = jnp.where((past.mode != STICK) & (did.mode == STICK), -1, margin)
+        return Edge(margin, change, bend, largest), rubs & (missed | grazed)
 
 
 class Crossed(NamedTuple):
@@ -136,13 +197,19 @@ class FrictionCorrected(Corrected):
         past = past._replace(direction=jnp.where(held[:, None], past.direction, 0))
         salted = cross(problem, motion, (t_mid, q_mid, v_mid), here, impact, held, past.direction, (a, force))
         back_q, back_v = salted.q - middle * salted.v, salted.v - middle * salted.a
-        turned, modes, unclear = reverse(problem, motion, before, begin, closed & ~crossed, past, did, force)
+        passage = reverse(problem, motion, before, begin, closed & ~crossed, past, did, force)
+        if problem.static_friction is not None:
+            passage = break_away(problem, motion, before, begin, closed & ~crossed, past, passage)
+        turned, modes, _, unclear = passage
         back = before._replace(q=jnp.where(crossed, back_q, q), v=jnp.where(crossed, back_v, v + turned))
 
         keep = closed & ~crossed
-        frozen = jax.tree.map(lambda x, y: jnp.where(crossed, x, y), salted.friction, modes)
-        tangential = jnp.where(keep[:, None], did.impulse, 0)
-        known = lax.stop_gradient((jnp.where(keep, info.impulse, 0), frozen._replace(impulse=tangential)))
+        frozen = did._replace(
+            impulse=jnp.where(keep[:, None], did.impulse, 0),
+            mode=jnp.where(crossed, salted.friction.mode, modes.mode),
+            direction=jnp.where(crossed, salted.friction.direction, modes.direction),
+        )
+        known = lax.stop_gradient((jnp.where(keep, info.impulse, 0), frozen))
         stays = jnp.where(crossed, salted.friction.mode != OPEN, closed)
         hold = Held(stays, known[0], lax.stop_gradient(info.z), known[1])
         surrogate, surrogate_info = self.tangent.step(problem, hold, motion._replace(e=jnp.zeros_like(e)), back)
@@ -159,14 +226,25 @@ class FrictionCorrected(Corrected):
         turns = v_mid, salted.v
         found, info = self.tracked(problem, motion._replace(e=e), state, new, info, here, masks, begin.metric, turns)
         stuck = impact & (jnp.broadcast_to(e, impact.shape) > 0)
-        forgotten = did._replace(
-            mode=jnp.where(stuck, OPEN, did.mode), direction=jnp.where(stuck[:, None], 0, did.direction)
+        # slip that turned round, or followed an impact, goes on, though a step may stick on the way
+        kept = did if problem.static_friction is None else did._replace(mode=frozen.mode, direction=frozen.direction)
+        forgotten = kept._replace(
+            mode=jnp.where(stuck, OPEN, kept.mode), direction=jnp.where(stuck[:, None], 0, kept.direction)
         )
-        return found._replace(friction=lax.stop_gradient(forgotten)), info
+        found = found._replace(friction=lax.stop_gradient(forgotten))
+        if state.edge is None:
+            return found, info
+        margin = margins(problem, motion, before, new.v, info.impulse, kept, begin.cones)
+        edge, near = state.edge.next(margin, state.friction, kept)
+        return found._replace(edge=edge), info._replace(
+            status=info.status | as_status(jnp.any(near), Status.DERIVATIVE_FRICTION)
+        )
 
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[Any, Info]:
         """Initial state, and whether its closed contacts slip."""
         state, info = super().init(problem, law, motion)
+        if state.state.friction is not None:
+            return state._replace(friction=state.state.friction, edge=Edge.unknown(state.gap)), info
         begin = Balance.at(problem, motion.t0, motion.q0, motion.v0, motion.args)
         here = observe(problem, motion.h, motion.t0, motion.q0, motion.v0, motion.args)
         towards = begin.slipping(here.noise)
@@ -178,7 +256,19 @@ class FrictionCorrected(Corrected):
     def free_step(self, problem: Problem, motion: Motion, state: Any) -> tuple[Any, Info]:
         """Free step with the scheme's own derivative; contacts are open behind it."""
         found, info = super().free_step(problem, motion, state)
-        return found._replace(friction=jax.tree.map(jnp.zeros_like, state.friction)), info
+        found = found._replace(friction=jax.tree.map(jnp.zeros_like, state.friction))
+        return found if state.edge is None else found._replace(edge=Edge.unknown(state.gap)), info
+
+
+def margins(
+    problem: Problem, motion: Motion, before: Any, w: Array, impulse: Array, did: FrictionInfo, cones: ConeProblem
+) -> Array:
+    """How far contacts (m,) are from the other mode behind a step to the velocity w (d,), without derivatives: see `Edge`."""
+    problem, motion, before, w = lax.stop_gradient((problem, motion, before, w))
+    t = motion.time(before.n + 1)
+    speed = length(problem.slip_velocity(t, before.q + motion.h * before.v, w, motion.args))[:, 0]
+    room = cast(Array, cones.static) * impulse - length(did.impulse)[:, 0]
+    return lax.stop_gradient(jnp.where(did.mode == SLIP, speed, cones.scales() * room))
 
 
 def cross(
@@ -211,13 +301,19 @@ def cross(
     e = problem.restitution_at(given, offset, args)
     cones = ConeProblem.of(contacts.sliding(v_at), jnp.where(impact, (1 + e) * offset, offset))
     unit = lax.stop_gradient(jnp.max(jnp.abs(cones.offset), initial=0.0))
-    x, *_ = frictional_impulses(
-        cones.delassus(), cones.offset, cones.friction, jnp.zeros_like(cones.offset), impact | held, 1e-12 * unit
-    )
+    speed = SHARP * unit + here.noise
+    matrix, guess = cones.delassus(), jnp.zeros_like(cones.offset)
+
+    def percussion(cones: ConeProblem) -> Array:
+        return frictional_impulses(matrix, cones.offset, cones.friction, guess, impact | held, 1e-12 * unit)[0]
+
+    if cones.static is not None:
+        mode = jnp.where(held, jnp.where(jnp.any(towards != 0, axis=1), SLIP, STICK), OPEN)
+        cones, _ = cones_in_act(cones, FrictionInfo(towards, mode, towards), lambda of: of.modes(percussion(of), speed))
+    x = percussion(cones)
     v_after = v_at + cones.response @ x.ravel()
     # the motion behind, in which an inelastic contact may stay
     behind = Balance.at(problem, t, q, v_after, args)
-    speed = SHARP * unit + here.noise
     stays = (lax.stop_gradient(x[:, 0]) > 0) & (~impact | (e <= 0))
     a_after, force_after, modes = behind.solve(stays, behind.slipping(speed))
     impulse = x + delay * (force - force_after)
@@ -233,6 +329,19 @@ def cross(
     return Crossed(back_q, back_v, a_after, impulse, modes, doubtful)
 
 
+class Passage(NamedTuple):
+    """Contacts (m,) that come to rest from slip, or turn round, or break away in a step.
+
+    ``turned`` change of the velocity (d,) by the times at which they do, zero in value; the ``modes`` to hold behind; directions ``towards`` (m, k) in which
+    contacts that come to rest would slip next, or do; ``doubtful``, ().
+    """
+
+    turned: Array
+    modes: FrictionInfo
+    towards: Array
+    doubtful: Array
+
+
 def reverse(
     problem: Problem,
     motion: Motion,
@@ -242,35 +351,99 @@ def reverse(
     past: FrictionInfo,
     did: FrictionInfo,
     force: Array,
-) -> tuple[Array, FrictionInfo, Array]:
-    """Change of the velocity (d,) by the times at which planar contacts' slips turn round in the step, zero in value; the modes to hold; whether in doubt, ().
-
-    ``force`` (m, 1 + k) while all slip as before.
-    """
-    none, m = jnp.zeros_like(before.v), len(closed)
-    if past.direction.shape[1] > 1:
-        return none, did, jnp.zeros((), bool)
+) -> Passage:
+    """Slips that come to rest, and planar ones that turn round, in the step; ``force`` (m, 1 + k) while all slip as before."""
+    m, k = past.direction.shape
     was, cones = past.direction, begin.cones
-    changed = closed & (past.mode == SLIP) & ((did.mode != SLIP) | (was * did.direction < 0)[:, 0]) & (did.mode != OPEN)
+    if k > 1 and cones.static is None:
+        return Passage(jnp.zeros_like(before.v), did, was, jnp.zeros((), bool))
+    turned = jnp.sum(was * did.direction, axis=1) < 0
+    changed = closed & (past.mode == SLIP) & ((did.mode != SLIP) | turned) & (did.mode != OPEN)
     _, behind, found = begin.solve(closed, jnp.where(changed[:, None], 0, was))
-    turns = changed & (found.mode == SLIP) & (found.direction * was < 0)[:, 0]
+    turns = changed & (found.mode == SLIP) & (jnp.sum(was * found.direction, axis=1) < 0) & (k == 1)
     if m > 1:
         # where another comes to rest, holding it there has the change of its force
         _, behind, _ = begin.solve(closed, jnp.where(turns[:, None], -was, was))
-    slip = problem.slip_velocity(motion.time(before.n), before.q, before.v, motion.args)[:, 0]
-    rate = cones.velocity(force)[:, 1]  # of the slip
-    delay = -(slip - lax.stop_gradient(slip)) / jnp.where(rate != 0, rate, 1)
-    late = jnp.where(turns, delay, 0)
-    # others whose loads change by it do at the same time
-    late = jnp.where(turns, late, jnp.sum(late) / jnp.maximum(jnp.sum(turns, dtype=late.dtype), 1))
+    slip = jnp.sum(was * problem.slip_velocity(motion.time(before.n), before.q, before.v, motion.args), axis=1)
+    rate = jnp.sum(was * cones.velocity(force)[:, 1:], axis=1)  # of the slip
+    rate = jnp.where(rate != 0, rate, 1)
+    delay = jnp.where(turns, -(slip - lax.stop_gradient(slip)) / rate, 0)
+    change = cones.response @ (shared_by_others(delay, turns)[:, None] * (force - behind)).ravel()
     modes = did._replace(
         mode=jnp.where(turns, SLIP, did.mode), direction=jnp.where(turns[:, None], -was, did.direction)
     )
-    apart = _apart(cones, changed, lax.stop_gradient(slip) / jnp.where(rate != 0, rate, 1), 1e-3 * motion.h)
-    return cones.response @ (late[:, None] * (force - behind)).ravel(), modes, jnp.any(turns) & apart
+    next_way = jnp.where((found.mode == SLIP)[:, None], found.direction, -direction(found.impulse))
+    doubtful = jnp.any(turns) & apart(cones, changed, lax.stop_gradient(slip) / rate, 1e-3 * motion.h)
+    return Passage(change, modes, jnp.where(changed[:, None], next_way, 0), doubtful)
 
 
-def _apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Array:
+def break_away(
+    problem: Problem, motion: Motion, before: Any, begin: Balance, closed: Array, past: FrictionInfo, met: Passage
+) -> Passage:
+    """Contacts at rest that break away in the step, beside those that come to rest or turn round.
+
+    The force jumps there, from static friction to that of slip. A contact breaks away where, slipping under static friction, it would begin to
+    accelerate: contacts that one body rests on do at one time. One that comes to rest as near to that may stay or not.
+    """
+    h, args, did = motion.h, motion.args, met.modes
+    at = motion.time(before.n), before.q, before.v
+    breaks = closed & cast(Array, did.breaks) & (past.mode == STICK) & (did.mode == SLIP)
+    at_limit = breaks | jnp.any(met.towards != 0, axis=1)
+    mode = jnp.where(closed, jnp.where(at_limit, SLIP, past.mode), OPEN)
+    known, none = begin.cones, jnp.zeros_like(begin.cones.offset)
+    own = did.direction
+    if own.shape[1] > 1:
+        # in space it need not slip against the force that held it
+        held = known.in_modes(none, jnp.where(closed, past.mode, OPEN), direction(begin.velocity[:, 1:]))
+        own = -direction(held[:, 1:])
+    own = jnp.where(breaks[:, None], own, met.towards)
+    across = edge_covectors(known, own)
+
+    def resting(now: Balance, start: Array) -> tuple[Array, Array]:
+        static = cast(Array, now.cones.static)
+        cones = now.cones._replace(friction=jnp.where(at_limit, static, now.cones.friction))
+        towards = jnp.where(at_limit[:, None], own, direction(now.velocity[:, 1:]))
+        x = cones.in_modes(start, mode, towards)
+        return x, jnp.sum(cones.velocity(x)[:, 1:] * across, axis=1)
+
+    force, _ = lax.stop_gradient(resting(begin, none))
+    urge = lambda t, q, v: resting(Balance.of(problem, t, q, v, args), force)[1]
+    rates = jnp.ones_like(h), at[2], begin.free + known.response @ force.ravel()
+    now, rate = lax.stop_gradient(jax.jvp(urge, lax.stop_gradient(at), lax.stop_gradient(rates)))
+    # what slips from the start has not broken away
+    breaks &= (before.n > 0) | (now <= 0)
+    found, sound = urge(*at), breaks & (rate > 0)
+    delay = jnp.where(sound, (lax.stop_gradient(found) - found) / jnp.where(sound, rate, 1), 0)
+    _, sliding, _ = begin.solve(closed, jnp.where((did.mode == SLIP)[:, None], did.direction, 0))
+    change = known.response @ (shared_by_others(delay, breaks)[:, None] * (force - sliding)).ravel()
+    near = jnp.abs(now) <= NEARLY * 2 * h * jnp.abs(rate)
+    doubtful = jnp.any(jnp.where(breaks, ~(sound & near), at_limit & near))
+    doubtful |= apart(known, breaks, now / jnp.where(sound, rate, 1), 1e-3 * h)
+    return met._replace(turned=met.turned + change, doubtful=met.doubtful | doubtful)
+
+
+def shared_by_others(delay: Array, own: Array) -> Array:
+    """Delays (m,) of contacts that change by themselves (``own``), for others their mean: loads change at the same time."""
+    return jnp.where(own, delay, jnp.sum(jnp.where(own, delay, 0)) / jnp.maximum(jnp.sum(own, dtype=delay.dtype), 1))
+
+
+def edge_covectors(cones: ConeProblem, towards: Array) -> Array:
+    """Covectors (m, k) that accelerations of slip ``towards`` (m, k), under static friction, have with the surface on which contacts break away.
+
+    With S the tangential block of a contact without its normal row, S^-1 (u - mu W_tn/W_nn): in the plane a positive number times u.
+    """
+    if towards.shape[1] == 1:
+        return towards
+    own = blocks(cones.delassus(), len(towards))
+    normal = jnp.where(own[:, 0, 0] > 0, own[:, 0, 0], 1)
+    across = own[:, 1:, 0] / normal[:, None]
+    schur = own[:, 1:, 1:] - own[:, 1:, :1] * across[:, None, :]
+    fixed = jnp.linalg.det(schur) <= 0
+    schur = jnp.where(fixed[:, None, None], jnp.eye(towards.shape[1], dtype=towards.dtype), schur)
+    return jnp.linalg.solve(schur, (towards - cast(Array, cones.static)[:, None] * across)[:, :, None])[:, :, 0]
+
+
+def apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Array:
     """Whether contacts that ``changed`` (m,) in one step, at times ``late`` (m,), load each other but did not at one time, ()."""
     m, size = cones.offset.shape
     if m < 2:
@@ -279,4 +452,6 @@ def _apart(cones: ConeProblem, changed: Array, late: Array, little: Array) -> Ar
     couples = jnp.max(jnp.abs(cones.delassus()).reshape(m, size, m, size), axis=(1, 3))
     couples = (couples > 1e-6 * scale[:, None] * scale[None, :]) & ~jnp.eye(m, dtype=bool)
     both = changed[:, None] & changed[None, :] & couples
+    # in space the surface is known of one contact by itself
+    late = late if size == 2 else jnp.arange(m, dtype=late.dtype) * (1 + little)
     return jnp.any(both & (jnp.abs(late[:, None] - late[None, :]) > little))

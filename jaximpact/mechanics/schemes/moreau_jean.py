@@ -24,9 +24,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from ...jaxtools.derivative_rules import graft
+from ..contact.cones import length
 from ..contact.laws import ContactLaw, Reaction
+from ..contact.static_friction import modes_at
 from ..friction import FrictionInfo, Slip
-from ..linearisation import Contacts, Metric, closure, is_steady, linearise
+from ..linearisation import Contacts, Metric, acceleration, closure, is_steady, linearise
 from ..motion import Motion
 from ..problem import Problem
 from ..status import Status, as_status
@@ -90,21 +92,29 @@ class MoreauJean(Scheme):
     def init(self, problem: Problem, law: ContactLaw, motion: Motion) -> tuple[State, Info]:
         q0, v0, t0, args = motion.q0, motion.v0, motion.t0, motion.args
         m = problem.count(t0, q0, args)
-        steady = needs_no_memory(problem, t0, q0, args)
+        steady, static = needs_no_memory(problem, t0, q0, args), problem.static_friction is not None
         none = (
             None
             if problem.slip is None
-            else FrictionInfo.none(m, problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype)
+            else FrictionInfo.none(m, problem.slip_velocity(t0, q0, v0, args).shape[1], q0.dtype, static)
         )
         still = Info.none(q0, v0, m, none)
         if steady and m < 2:
             return State.start(motion), still
-        contacts = linearise(problem, Metric.at(problem, q0, args, t0), t0, q0, args)
+        metric = Metric.at(problem, q0, args, t0)
+        contacts = linearise(problem, metric, t0, q0, args)
         joined = jnp.any(contacts.joined(q0)[0], axis=1) if contacts.dense and m > 1 else None
         if steady:
             return State.start(motion, joined), still
         closed = closure(contacts, contacts.gap_velocity(v0), q0, v0).closed
-        return State.start(motion, closed, None if joined is None else jnp.any(joined)), still
+        state = State.start(motion, closed, None if joined is None else jnp.any(joined))
+        if static:
+            # as the last step of a motion that is started anew, which stuck at a place beside the one that it reached
+            beside = q0 + motion.h**2 * acceleration(problem, metric, t0, q0, v0, args)
+            moved = problem.slip_velocity(t0, beside, v0, args) - problem.slip_velocity(t0, q0, v0, args)
+            slip = Slip.at(problem, metric, t0, q0, args)
+            state = state._replace(friction=modes_at(slip, v0, closed, length(moved)[:, 0]))
+        return state, still
 
     def step(self, problem: Problem, law: ContactLaw, motion: Motion, state: State) -> tuple[State, Info]:
         h, args = motion.h, motion.args
@@ -116,7 +126,8 @@ class MoreauJean(Scheme):
         contacts = linearise(problem, metric, t, q, args)
         if problem.slip is not None:
             # where the new velocity slips: a contact that sticks to a moving body then moves with it, to second order
-            contacts = contacts._replace(slip=Slip.at(problem, metric, t_new, q + h * v, args))
+            slip = Slip.at(problem, metric, t_new, q + h * v, args)._replace(before=state.friction)
+            contacts = contacts._replace(slip=slip)
         before = contacts.gap_velocity(v)
         e = problem.restitution_at(motion.e, before, args)
         motion = motion._replace(e=e)
@@ -149,6 +160,8 @@ class MoreauJean(Scheme):
             earlier, last, w = last, w, free + found.jump
         chord = theta * w + (1 - theta) * v
         new = state.moved(h * chord, w, self.lasting(problem, law, contacts, t, state, found.acts, args))
+        if state.friction is not None:
+            new = new._replace(friction=lax.stop_gradient(found.friction))
         info = Info.of(found, metric, new.q, chord, e)
         if problem.slip is not None and law.solves:
             info = info._replace(status=info.status | energy_status(contacts, found, before, v, free, w, e))

@@ -1,0 +1,307 @@
+"""Static friction above that of slip: contacts that break away, stay, or turn round, against motions whose events are located.
+
+`MoreauJean` is of first order, in states and Jacobians: `test_friction` has a closed form. Here are several events in a row, groups of contacts and space.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import solve_ivp
+
+import jaximpact as ji
+
+SCHEME, G = ji.MoreauJean(), 9.81
+DOUBT = ji.Status.DERIVATIVE_FRICTION
+NUMBERS = {"F": 0.0, "k": 0.0, "B": 0.0, "w": 7.0, "c": 0.0, "A": 0.0, "mu": 0.3, "static": 0.45}
+
+
+def pushed(t, x, v, args, m=np):
+    """Force on a block of mass 1, with the functions of a module m."""
+    return args["F"] - args["k"] * x + args["B"] * m.sin(args["w"] * t) - args["c"] * v
+
+
+def shaken(t, args, m=np):
+    """Velocity of the table below it."""
+    return args["A"] * args["w"] * m.cos(args["w"] * t)
+
+
+BLOCK = ji.Problem(
+    lambda t, q, v, args: jnp.stack([pushed(t, q[0], v[0], args, jnp), 0 * t - G]),
+    lambda t, q, args: q[1:],
+    slip=lambda t, q, v, args: v[:1] - shaken(t, args, jnp),
+    friction=lambda args: args["mu"],
+    static_friction=lambda args: args["static"],
+)
+
+
+def located(args, x, v, t1):
+    """State (2,) at t1 and the kinds of events of the block, by Dormand and Prince's method between events."""
+    speed = lambda t: np.real(shaken(t, args))
+    needed = lambda t, x: np.imag(shaken(t + 1e-30j, args)) / 1e-30 - pushed(t, x, speed(t), args)  # to stick
+    limit, t, events = args["static"] * G, 0.0, []
+    way = 0.0 if np.isclose(v, speed(0.0)) else np.sign(v - speed(0.0))
+    while t < t1:
+        if way == 0:
+            rates, end = lambda t, y: [speed(t), 0], lambda t, y: abs(needed(t, y[0])) - limit
+            end.direction = 1
+        else:
+            rates = lambda t, y, way=way: [y[1], pushed(t, *y, args) - way * args["mu"] * G]
+            end = lambda t, y, way=way: way * (y[1] - speed(t))
+            end.direction = -1
+        end.terminal = True
+        options = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-13, "max_step": 0.02 * t1}
+        found = solve_ivp(rates, (t, t1), [x, v], events=end, **options)
+        t, (x, v) = found.t[-1], found.y[:, -1]
+        v = speed(t) if way == 0 else v
+        if found.status == 1:
+            push = needed(t, x)
+            new = 0 if way and abs(push) <= limit else -np.sign(push)
+            events.append("break" if way == 0 else "reversal" if new else "stop")
+            v, way = speed(t), new
+    return np.array([x, v]), events
+
+
+# numbers, start, end, and the events on the way
+MOTIONS = {
+    "shaken table": ({"A": 0.1, "mu": 0.35, "static": 0.4}, (0.0, 0.7), 1.2, ["break", "stop"] * 2 + ["break"]),
+    "shaken, turns round": ({"A": 0.1, "mu": 0.1, "static": 0.3}, (0.0, 0.0), 1.2, ["reversal"] * 3),
+    "oscillator": ({"k": 30.0, "B": 8.0, "w": 4.0}, (0.05, 0.0), 2.0, ["break", "stop", "break", "reversal"]),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MOTIONS)
+def test_states_and_jacobians_converge_over_four_step_sizes(name):
+    """Means over six neighbouring step numbers, a factor of 27 from the first to the last: order .85 at least, of which .1 is their scatter."""
+    changes, (x, v), t1, events = MOTIONS[name]
+    args = NUMBERS | changes
+    expected, found = located(args, x, v, t1)
+    assert found == events
+    varied, slopes = [key for key in args if args[key]], []
+    for key in varied:
+        step = 1e-6 * args[key]
+        sides = [located(args | {key: args[key] + s}, x, v, t1)[0] for s in (step, -step)]
+        slopes.append((sides[0] - sides[1]) / (2 * step))
+    slopes, apart = np.stack(slopes, axis=1), []
+    for n in (301, 903, 2709, 8127):
+        errors = []
+        for steps in range(n, n + 12, 2):
+            call = {"t1": t1, "steps": steps, "args": args, "scheme": SCHEME}
+            found = ji.sensitivities(BLOCK, [x, 0.0], [v, 0.0], wrt="args", **call)
+            own = np.stack([[found.jacobian[part]["args"][key][0] for part in "qv"] for key in varied], axis=1)
+            value = np.array([found.value["q"][0], found.value["v"][0]])
+            errors.append([np.max(np.abs(value - expected)), np.max(np.abs(own - slopes))])
+            assert found.status & ~int(DOUBT) == 0 and (n < 8000 or found.trusted)
+        apart.append(np.mean(errors, axis=0))
+    assert np.all(np.log(apart[0] / apart[-1]) / np.log(27) > 0.85), apart
+    assert np.all(apart[-1] < 5e-3 * np.array([1, 1 + np.max(np.abs(slopes))]))
+
+
+FORCE = np.array([0.4, 0.449, 0.451, 0.6]) * G
+START = ([0.0, 0.0], [0.0, 0.0])
+CALL = {"t1": 0.5, "steps": 101, "args": NUMBERS | {"F": FORCE}, "scheme": SCHEME}
+CALL["args_axes"] = dict.fromkeys(NUMBERS) | {"F": 0}
+
+
+@pytest.mark.parametrize("dtype, execution", [(np.float64, "native"), (np.float64, "xla"), (np.float32, "native")])
+def test_a_block_at_rest_is_held_up_to_static_friction(dtype, execution):
+    """Beyond it slips from the start, x = (F - mu g) t^2 / 2 to O(h): each step's velocity is exact."""
+    found = ji.ensemble(BLOCK, *np.asarray(START, dtype), execution=execution, **CALL)
+    moved = np.where(FORCE > 0.45 * G, FORCE - 0.3 * G, 0)
+    eps = np.finfo(dtype).eps
+    np.testing.assert_allclose(found.v[:, -1, 0], moved * 0.5, rtol=0, atol=256 * eps)
+    np.testing.assert_allclose(found.q[:, -1, 0], moved * 0.5**2 / 2, rtol=0, atol=2e-5 + 256 * eps)
+    assert np.all(found.status == 0) and found.q.dtype == dtype
+
+
+def test_derivatives_where_static_friction_acts_and_where_it_does_not():
+    found = ji.sensitivities(BLOCK, *START, wrt="args", **CALL)
+    slips = FORCE > 0.45 * G
+    np.testing.assert_allclose(found.jacobian["v"]["args"]["F"][:, 0], 0.5 * slips, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(found.jacobian["v"]["args"]["mu"][:, 0], -0.5 * G * slips, rtol=0, atol=1e-12)
+    assert not np.any(found.jacobian["v"]["args"]["static"]) and np.all(found.trusted)
+
+
+def test_what_comes_to_rest_stays_up_to_static_friction_wherever_it_stops_in_a_step():
+    """Of a block that slides up an incline: it stays or turns round at every one of 16 neighbouring step numbers."""
+    pull = np.array([-0.31, -0.44, -0.46, -0.6]) * G
+    args = CALL | {"t1": 1.0, "args": NUMBERS | {"F": pull}}
+    stop = 3 / (0.3 * G - pull)
+    back = np.where(pull < -0.45 * G, (pull + 0.3 * G) * (1 - stop), 0)
+    for steps in range(211, 243, 2):
+        found = ji.ensemble(BLOCK, START[0], [3.0, 0.0], **args | {"steps": steps})
+        np.testing.assert_allclose(found.v[:, -1, 0], back, rtol=0, atol=0.05)  # g h
+
+
+def test_a_motion_that_only_just_breaks_away_is_told():
+    """A table shaken at A w^2 from .9 to 1.1 of static g; the nearest are a step's change of force away, the others not."""
+    near = np.array([0.9, 0.99999, 1.00001, 1.1])
+    args = NUMBERS | {"A": 0.45 * G / 7.0**2 * near}
+    start = np.stack([args["A"] * 7.0, 0 * near], axis=1)
+    call = CALL | {"args": args, "args_axes": dict.fromkeys(NUMBERS) | {"A": 0}, "t1": 0.5}
+    found = ji.sensitivities(BLOCK, [0.0, 0.0], start, wrt="q0", **call)
+    assert np.array_equal(found.status, [0, DOUBT, DOUBT, 0])
+
+
+def test_equal_coefficients_are_one():
+    """Through stops, breaks and reversals of the shaken table, to the rounding of solutions that are solved for twice."""
+    args = NUMBERS | {"A": 0.1, "mu": 0.3, "static": 0.3}
+    call = CALL | {"args": args, "args_axes": None, "t1": 2.0, "steps": 1001, "save": 1}
+    del call["args_axes"]
+    found, expected = (
+        ji.solve(p, [0.0, 0.0], [0.5, 0.0], **call) for p in (BLOCK, BLOCK.replace(static_friction=None))
+    )
+    np.testing.assert_allclose(found.q, expected.q, rtol=0, atol=1e-12)
+
+
+def test_a_body_that_bounces_comes_to_rest_and_stays():
+    """On an incline between the two coefficients, with restitution: by impacts without number, at each of which it slips."""
+    args = NUMBERS | {"F": 0.4 * G}
+    found = ji.solve(BLOCK, [0.0, 0.01], [-1.5, 0.0], t1=2.0, steps=2001, args=args, e=0.5, scheme=SCHEME)
+    assert abs(found.v[-1, 0]) < 1e-12 and abs(found.q[-1, 0] - found.q[-400, 0]) < 1e-12
+
+
+# a sled on two feet, each of which would have half of the load
+SLED = ji.Problem(
+    lambda t, q, v, args: jnp.stack([args["F"] * t, -G, 0.0]),
+    lambda t, q, args: jnp.stack([q[1] - jnp.sin(q[2]), q[1] + jnp.sin(q[2])]),
+    np.array([1.0, 1.0, 1 / 3]),
+    slip=lambda t, q, v, args: jnp.stack([v[0], v[0]]),
+    friction=0.3,
+    static_friction=jnp.array([0.4, 0.6]),
+)
+
+
+FEET = {"t1": 1.0, "steps": 1001, "scheme": SCHEME}
+PULL, LATE = 8.0, 0.5 * G / 8.0  # F t = (.4 + .6) g / 2
+
+
+@pytest.mark.slow
+def test_feet_of_one_body_break_away_together():
+    """v = F (T^2 - t^2)/2 - mu g (T - t), t where F t = static g, whose derivatives by F, mu and static friction of each foot are known, to O(h)."""
+    of_feet = {"friction": np.array([[0.3, 0.3]]), "static_friction": np.array([[0.4, 0.6]])}
+    wrt = ("args", *of_feet)
+    found = ji.sensitivities(SLED, [0.0] * 3, [0.0] * 3, args={"F": PULL}, wrt=wrt, **FEET, **of_feet)
+    jump = -(0.5 - 0.3) * G  # of the acceleration, by the time of the break
+    speed = PULL * (1 - LATE**2) / 2 - 0.3 * G * (1 - LATE)
+    assert found.value["v"][0] == pytest.approx(speed, abs=2e-3)  # jump h
+    slopes = {
+        name: np.asarray(x)[0]
+        for name, x in (found.jacobian["v"] | found.jacobian["v"]["args"]).items()
+        if name != "args"
+    }
+    assert slopes["F"] == pytest.approx((1 - LATE**2) / 2 - jump * LATE / PULL, rel=5e-3)
+    np.testing.assert_allclose(slopes["friction"], -G * (1 - LATE) / 2, rtol=5e-3)
+    np.testing.assert_allclose(slopes["static_friction"], jump * G / PULL / 2, rtol=5e-3)
+
+
+@pytest.mark.slow
+def test_reverse_mode_is_forward_mode():
+    def end(force, friction, static):
+        call = {"args": {"F": force}, "friction": friction, "static_friction": static, "save": "final"}
+        return ji.solve(SLED, jnp.zeros(3), jnp.zeros(3), **call, **FEET).v[-1, 0]
+
+    given = PULL, jnp.array([0.3, 0.3]), jnp.array([0.4, 0.6])
+    forward, backward = (by(end, (0, 1, 2))(*given) for by in (jax.jacfwd, jax.grad))
+    for x, y in zip(forward, backward, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-10)  # of sums in another order
+
+
+@pytest.mark.slow
+def test_in_space_a_block_breaks_away_across_the_force_that_held_it():
+    """With a mass matrix that is not diagonal; against differences of integrated equations, errors a ninth for nine times the steps."""
+    mass = np.array([[1.0, 0.3, 0.2], [0.3, 2.0, 0.1], [0.2, 0.1, 1.5]])
+    known = {"r": 6.0, "a": 0.5, "b": 1.0, "c": 3.0, "g": G, "mu": 0.3, "static": 0.5}
+    t1 = 1.2
+
+    def force(t, args, m=np):
+        return m.stack([args["r"] * t + args["a"], args["b"] + args["c"] * t**2, 0 * t - args["g"]])
+
+    def slide(u, t, args):
+        """Acceleration (2,) of a block that slips along u."""
+        matrix = np.concatenate([mass[:, :2], np.append(args["mu"] * u, -1)[:, None]], axis=1)
+        return np.linalg.solve(matrix, force(t, args))[:2]
+
+    def exact(args):
+        square = lambda t, y: np.hypot(*force(t, args)[:2]) - args["static"] * args["g"]
+        begin = solve_ivp(lambda t, y: [0], (0, t1), [0], events=square, rtol=1e-12, max_step=0.01).t_events[0][0]
+        u = np.array([1.0, 0.0])
+        for _ in range(200):
+            u = slide(u, begin, args)
+            u /= np.hypot(*u)
+        little = 1e-7
+        y = np.concatenate([slide(u, begin, args) * little**2 / 2, slide(u, begin, args) * little])
+        rates = lambda t, y: [*y[2:], *slide(y[2:] / np.hypot(*y[2:]), t, args)]
+        return solve_ivp(rates, (begin + little, t1), y, method="DOP853", rtol=1e-11, atol=1e-13).y[:, -1]
+
+    problem = ji.Problem(
+        lambda t, q, v, args: force(t, args, jnp),
+        lambda t, q, args: q[2:],
+        mass,
+        slip=lambda t, q, v, args: v[None, :2],
+        friction=lambda args: args["mu"],
+        static_friction=lambda args: args["static"],
+    )
+    step = 1e-5
+    sides = [[exact(known | {key: known[key] + s}) for key in known] for s in (step, -step)]
+    expected = (np.array(sides[0]) - np.array(sides[1])).T / (2 * step)
+    apart = []
+    for n in (303, 2727):
+        call = {"t1": t1, "steps": n, "args": known, "scheme": SCHEME}
+        found = ji.sensitivities(problem, [0.0] * 3, [0.0] * 3, wrt="args", **call)
+        parts = [np.stack([found.jacobian[x]["args"][key] for key in known], axis=1)[:2] for x in "qv"]
+        apart.append(np.max(np.abs(np.concatenate(parts) - expected)))
+    assert found.trusted and apart[1] < 2e-3 and apart[1] < 0.2 * apart[0]
+
+
+def rough(**changes):
+    given = {"slip": lambda t, q, v, args: v[:1], "friction": 0.3} | changes
+    return ji.Problem(lambda t, q, v, args: -v, lambda t, q, args: q[1:2], **given)
+
+
+@pytest.mark.parametrize(
+    "change, error, words",
+    [
+        ({"slip": None, "friction": None, "static_friction": 0.3}, ValueError, "static_friction needs the tangential velocity"),
+        ({"friction": None, "static_friction": 0.3}, ValueError, "friction=0.3, that of contacts which slip besides static_friction"),
+        ({"static_friction": "rough"}, TypeError, "static_friction must be a number"),
+        ({"static_friction": -0.1}, ValueError, "static_friction must be finite and >= 0"),
+        ({"static_friction": np.nan}, ValueError, "static_friction must be finite and >= 0"),
+        ({"static_friction": [0.4, 0.5]}, ValueError, r"static_friction must be one number or one per contact, shape \(1,\)"),
+        ({"static_friction": 0.2}, ValueError, "static_friction of constraint 0 .* not below friction"),
+        ({"static_friction": lambda args: 0.2}, ValueError, "static_friction of constraint 0 .* not below friction"),
+        ({"friction": lambda args: 0.5, "static_friction": 0.4}, ValueError, "static_friction of constraint 0 .* not below"),
+    ],
+)  # fmt: skip
+def test_what_is_no_static_friction_is_refused_by_name(change, error, words):
+    with pytest.raises(error, match=words):
+        ji.solve(rough(**change), [0.0, 1.0, 0.0], [0.0, 0.0, 0.0], t1=1.0, h=0.1, scheme=SCHEME)
+
+
+@pytest.mark.parametrize("scheme", [ji.PaoliSchatzman(), ji.EventCorrected()])
+def test_schemes_without_friction_refuse_it(scheme):
+    with pytest.raises(ValueError, match="takes no friction"):
+        ji.solve(rough(static_friction=0.4), [0.0, 1.0, 0.0], [0.0] * 3, t1=1.0, h=0.1, scheme=scheme)
+
+
+def test_traced_coefficients_out_of_order_set_a_bit():
+    known = {"t1": 0.1, "h": 0.05, "scheme": SCHEME, "sensitivity": "none"}
+    status = jax.jit(lambda x: ji.solve(rough(static_friction=x), np.ones(3), np.ones(3), **known).status)
+    for wrong in (0.2, jnp.nan):
+        assert int(status(wrong)) & ji.Status.INPUT_OUT_OF_RANGE
+    assert int(status(0.4)) == 0
+
+
+def test_constructors_take_it():
+    known = {"slip": lambda t, q, v, args: v[:1], "friction": 0.3, "static_friction": 0.4}
+    free = lambda t, q, v, args: v @ v / 2 - G * q[1]
+    for made in (
+        ji.Problem.from_lagrangian(free, lambda t, q, args: q[1:], **known),
+        ji.Problem.from_potential(lambda q, args: G * q[1], lambda t, q, args: q[1:], **known),
+        ji.Problem.from_momentum_force(lambda t, q, p, args: -p, lambda t, q, args: q[1:], **known),
+    ):
+        assert made.static_friction == 0.4 and "static_friction=0.4" in repr(made)
+        leaves, kind = jax.tree.flatten(made.replace(static_friction=0.5))
+        assert 0.5 in leaves and jax.tree.unflatten(kind, leaves).static_friction == 0.5
+        assert made.replace(static_friction=None).static_friction is None
