@@ -71,7 +71,9 @@ def test_the_kernel_is_xla_for_a_ball():
     kernel, xla = (ji.ensemble(ball, 0.5 + at[:, None], 3 * at[::-1, None], execution=way, **given) for way in WAYS)
     assert np.flatnonzero(kernel.failed).tolist() == [3] and np.isnan(kernel.q[3]).any()
     assert np.sum(np.any(kernel.impulse[:, -1] > 0, axis=-1)) > LANES // 2
-    compare(kernel, xla, leave_out=["iterations"])  # of flat walls XLA solves every step, the kernel those in which one may be met
+    compare(
+        kernel, xla, leave_out=["iterations"]
+    )  # of flat walls XLA solves every step, the kernel those in which one may be met
 
 
 def pendulum_force(t, q, v, args):
