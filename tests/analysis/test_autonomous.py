@@ -151,6 +151,7 @@ def test_a_batch_holds_unstable_orbits_and_says_where_there_is_none():
         found.raise_if_failed()
 
 
+@pytest.mark.slow
 def test_two_passages_square_the_multiplier():
     e, _, motion = exact(4.5, {"z": Z})
     q = motion(turn(motion, 4.5))[:1]
@@ -162,6 +163,7 @@ def test_two_passages_square_the_multiplier():
     assert np.isclose(twice.multipliers[0], once.multipliers[0] ** 2, rtol=0, atol=0.05 * 0.056**2)
 
 
+@pytest.mark.slow
 def test_a_branch_over_the_restitution():
     """Period and multiplier of every point from the closed form of its restitution, solved for the period."""
     e, _, motion = exact(4.5, {"z": Z})
@@ -386,6 +388,7 @@ def test_a_force_of_no_amplitude_is_none():
         periodic_orbit(problem, state[:1], state[1:], args={"z": Z, "drive": 0.1}, **options)
 
 
+@pytest.mark.slow
 def test_an_orbit_in_float32_is_that_of_the_closed_form():
     e, _, motion = exact(4.5, {"z": Z})
     q = motion(turn(motion, 4.5))[:1].astype(np.float32)

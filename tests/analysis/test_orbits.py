@@ -187,6 +187,7 @@ def test_bad_arguments_are_refused_by_name(change, message):
         periodic_orbit(SHAW_HOLMES, **(given | change))
 
 
+@pytest.mark.slow
 def test_the_picture(tmp_path):
     case = catalogue.get("shaw-holmes").case("damped")
     t0 = 1.2

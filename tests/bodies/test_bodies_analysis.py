@@ -76,6 +76,7 @@ def test_hypotheses_are_those_of_dense_constraints(both):
     assert a.pairs.shape == (a.active.shape[1], 2)
 
 
+@pytest.mark.slow
 def test_dependent_contacts_between_listed_bodies():
     # a body between two walls as far apart as it is wide, and two bodies side by side between the same: 2 contacts, 3 contacts
     problem = bodies.disks([0.5, 0.25, 0.25], walls=[(0, 1), None], lists=True)
@@ -87,6 +88,7 @@ def test_dependent_contacts_between_listed_bodies():
     assert np.all(seen.rank_deficit == 2)
 
 
+@pytest.mark.slow
 def test_a_cradle_is_warned_of():
     count = 5
     q0 = np.stack([np.append(-1.5, np.arange(1.0, count)), np.zeros(count)], axis=1).ravel()
@@ -143,12 +145,12 @@ def test_spheres_converge_at_first_order(name, case, scheme):
     assert 0.8 < np.log(few / many) / np.log(16) < 1.2
 
 
-@pytest.mark.parametrize("look", [analysis.impacts, analysis.balance])
-def test_rows_that_are_not_all_steps(both, look):
+def test_rows_that_are_not_all_steps(both):
     (problem, found), _ = both
     some = ji.solve(problem, np.asarray(found.q[0]), 0 * np.asarray(found.q[0]), t1=0.1, h=4e-3, save=5)
-    with pytest.raises(ValueError, match="every step"):
-        look(problem, some)
+    for look in (analysis.impacts, analysis.balance):
+        with pytest.raises(ValueError, match="every step"):
+            look(problem, some)
 
 
 def test_solutions_of_other_problems(both):

@@ -112,6 +112,7 @@ def test_lanes_whose_lists_are_full_are_computed_again(ample):
         assert pairs[0] == pairs[1]
 
 
+@pytest.mark.slow
 def test_studies_of_bodies(ample):
     strengths = np.array([5.0, 20.0])
     common = {"q0": APART, "v0": 0 * APART, "args": {"k": 1.0}, "save": 25} | TIME

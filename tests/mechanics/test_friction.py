@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow, slow_but
 from scipy.integrate import solve_ivp
 
 import jaximpact as ji
@@ -19,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 from cases.friction import DISK, MOTIONS, SCHEME, G, end, errors, order
 
 
-@pytest.mark.parametrize("name", MOTIONS)
+@pytest.mark.parametrize("name", slow_but(["up an incline, and stays", "bounces, slips, sticks"], MOTIONS))
 def test_motions_and_derivatives_converge_with_first_order(name):
     """From 226 steps to 3422 on the average an order of .85 at least; the mean of sixteen errors is known to a fifth, .08 of an order."""
     (coarse, fine), size = errors(name)
@@ -198,7 +199,7 @@ FEET = ji.Problem(
 
 
 @pytest.mark.parametrize(
-    "dtype, execution", [(np.float64, "native"), (np.float64, "xla"), (np.float32, "native")], ids=str
+    "dtype, execution", [(np.float64, "native"), slow(np.float64, "xla"), slow(np.float32, "native")], ids=str
 )
 def test_shares_of_feet_that_stick_are_one_choice_among_many(dtype, execution):
     """Two feet side by side stick up to F = mu G = 2.943; sliding feet each have mu times their normal impulse."""

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 
@@ -139,22 +140,24 @@ def test_fixed_time_of_a_jump_matters_to_derivatives_by_time(wrt):
     assert (int(status) == 0) == (wrt == "q0")
 
 
-def test_kinks_and_jumps_of_lanes_are_told_apart():
-    # each lane has its own: lanes that jump, kink and do neither, natively, through XLA and in float32
+@pytest.mark.parametrize(
+    ("execution", "dtype"),
+    [("native", np.float32), ("xla", np.float64), slow("native", np.float64), slow("xla", np.float32)],
+)
+def test_kinks_and_jumps_of_lanes_are_told_apart(execution, dtype):
+    # each lane has its own: lanes that jump, kink and do neither
     def force(t, q, v, args):
         return -jnp.where(q > args["at"], 1 + args["jump"], 1.0) - jnp.abs(q - args["kink"])
 
     lanes = {"at": [0.0, 0.0, 9.0, 0.2], "jump": [0.5, 0.0, 1.0, 1.0], "kink": [-0.5, -0.5, 9.0, -0.5]}
     lanes = {k: np.array(x) for k, x in lanes.items()}
-    for execution in ("native", "xla"):
-        for dtype in (np.float64, np.float32):
-            found = ji.sensitivities(
-                ji.Problem(force), np.full((4, 1), -1.0, dtype), np.full((4, 1), 2.0, dtype), t1=dtype(1.0),
-                h=dtype(0.01), args={k: x.astype(dtype) for k, x in lanes.items()},
-                args_axes=dict.fromkeys(lanes, 0), wrt="q0", execution=execution,
-            )  # fmt: skip
-            jumped = (found.status & int(ji.Status.DERIVATIVE_JUMP)) != 0
-            np.testing.assert_array_equal(jumped, [True, False, False, True])
+    found = ji.sensitivities(
+        ji.Problem(force), np.full((4, 1), -1.0, dtype), np.full((4, 1), 2.0, dtype), t1=dtype(1.0),
+        h=dtype(0.01), args={k: x.astype(dtype) for k, x in lanes.items()},
+        args_axes=dict.fromkeys(lanes, 0), wrt="q0", execution=execution,
+    )  # fmt: skip
+    jumped = (found.status & int(ji.Status.DERIVATIVE_JUMP)) != 0
+    np.testing.assert_array_equal(jumped, [True, False, False, True])
 
 
 @over(SCHEMES)
@@ -208,8 +211,15 @@ GAPS = {
 }
 
 
-@over([*SCHEMES, ji.Maury()], slice(1, 3))
-@named(GAPS)
+@pytest.mark.parametrize(
+    ("scheme", "name"),
+    [
+        (scheme, name) if scheme == SCHEMES[2] or (scheme, name) == (SCHEMES[1], "valley of lines") else slow(scheme, name)
+        for scheme in (*SCHEMES, ji.Maury())
+        for name in GAPS
+    ],
+    ids=repr,
+)
 def test_kink_of_a_gap_counts_in_contact(scheme, name):
     gaps, q0, v0, e, jumps = GAPS[name]
     if e and scheme == ji.Maury():
