@@ -107,6 +107,7 @@ def test_what_the_contact_does_not_hold_keeps_its_multipliers():
     assert int(found.status) & int(ji.Status.DERIVATIVE_ZENO)
 
 
+@pytest.mark.slow
 def test_a_branch_of_them():
     """How many impacts are seen before rest changes along it, and is no event."""
     exact = flight(A, 2.0)

@@ -165,6 +165,7 @@ def test_dips_are_seen(depth):
 # derivatives
 
 
+@pytest.mark.slow
 def test_ball_has_the_exact_jacobian():
     """After two bounces, of initial data, restitution and gravity; round-off, as paths are polynomials."""
 
@@ -349,6 +350,7 @@ def section(after=0.3):
     return DAMPED.args | {"shift": shift + after}, q[0], v[0]
 
 
+@pytest.mark.slow
 def test_orbit_to_ten_digits():
     """State, and the product of the multipliers, e^2 exp(-2 d T), to a hundred tolerances; nothing said of an impact at the end."""
     args, q, v = section()

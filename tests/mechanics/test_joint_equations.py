@@ -69,6 +69,7 @@ def errors(scheme, steps, x=BEGIN, **options):
     return np.array(found).T
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[0], SCHEMES[:2]), ids=repr)
 def test_a_free_pendulum_is_of_second_order_with_its_jacobian(scheme):
     (coarse, fine), (of_coarse, of_fine) = errors(scheme, (200, 800), problem=FREE, t1=0.5)

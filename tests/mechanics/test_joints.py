@@ -117,6 +117,7 @@ def test_a_joint_of_two_gaps_is_one_in_minimal_coordinates(scheme, e, distance):
     assert errors[0] < 0.06 and errors[1] < 0.15 * errors[0] + 1e-9, errors
 
 
+@pytest.mark.slow
 def test_the_derivative_of_a_joint_is_that_in_minimal_coordinates():
     def end(angle):
         q0, still = jnp.stack([jnp.sin(angle), -jnp.cos(angle)]), jnp.zeros(2)
@@ -245,7 +246,7 @@ def test_as_many_impacts_as_there_are(ratio, t1, steps):
     np.testing.assert_allclose(found.q[-1], x, rtol=0, atol=4 * t1 / steps * np.sqrt(ratio))
 
 
-@pytest.mark.parametrize("execution", ["native", "xla"])
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_a_body_that_is_pushed_past_what_faces_it_fails(execution):
     """Velocities off by 500, or places by 1, the room having been 1."""
     for ratio in (1e4, 1e6):

@@ -107,7 +107,7 @@ def test_wrong_derivative_across_a_jump_is_not_trusted():
     # q = 1/2 - 1/8 and v = 1/2 at t1; the jump's time is -q0/v0: dq/dq0 = 1/2 and dv/dq0 = -1, which is not what is given
     assert abs(found.jacobian["q"]["q0"][0, 0] - 1.0) < 1e-12 and not found.trusted
     assert "jumped" in found.describe_status()
-    value, status = jax.jacrev(
+    value, status = jax.jacfwd(
         lambda q: (lambda s: (s.q[-1, 0], s.status))(
             ji.solve(ji.Problem(force), q, [1.0], t1=1.5, steps=150, args=0.5)
         ),

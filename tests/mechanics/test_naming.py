@@ -203,7 +203,6 @@ def test_names_are_static_and_do_not_retrace():
         count += 1
         return force(t, q, v, args)
 
-    jax.clear_caches()
     problem = ji.Problem(counted, gaps)
     ji.solve(problem, [0.5, 1.0], [1.5, 0.0], **OPTIONS)
     ji.solve(problem.replace(**NAMES), [0.5, 1.0], [1.5, 0.0], **OPTIONS)

@@ -218,7 +218,7 @@ def test_a_body_at_rest_is_stable_whichever_way_its_forces_are_rounded():
     assert 9.81 * 10 != 98.1 and found.status == 0
 
 
-@pytest.mark.parametrize("execution", ["native", "xla"])
+@pytest.mark.parametrize("execution", ["native", pytest.param("xla", marks=pytest.mark.slow)])
 def test_a_stack_at_rest_is_stable(execution):
     """Masses 1 and 10 under gravity and a spring; h times the frequency is .03."""
     masses = np.array([1.0, 10.0])
