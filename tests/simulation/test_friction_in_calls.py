@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 from study_systems import pulled_block, rough_block
 
 import jaximpact as ji
@@ -40,7 +41,7 @@ def test_a_call_s_friction_takes_the_place_of_the_problem_s():
         assert np.array_equal(found.q, expected.q) and np.array_equal(found.friction_impulse, expected.friction_impulse)
 
 
-@pytest.mark.parametrize("shape", ["lanes", "column", "contacts", "row", "both"])
+@pytest.mark.parametrize("shape", ["lanes", "column", "contacts", "row", slow("both")])
 def test_shapes_are_those_of_restitution(shape):
     pair = np.array([0.1, 0.3])
     given = {

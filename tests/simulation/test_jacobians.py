@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 
@@ -55,7 +56,7 @@ def test_times():
     assert np.allclose(found.jacobian["q"]["t0"], -found.jacobian["q"]["t1"], rtol=1e-9)
 
 
-@pytest.mark.parametrize(("save", "row"), [([0.1, 0.2], 1), (100, 2)], ids=["times", "every"])
+@pytest.mark.parametrize(("save", "row"), [([0.1, 0.2], 1), slow(100, 2)], ids=["times", "every"])
 def test_saved_rows_give_the_tangent_along_the_motion(save, row):
     given = MOTION | {"h": 1e-3, "wrt": ("q0", "e")}
     found = ji.sensitivities(BALL, **given, save=save)

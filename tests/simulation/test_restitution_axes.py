@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact import analysis
@@ -91,7 +92,7 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=pytest.mark.slow if x == "lyapunov" else ()) for x in CALLS])
+@pytest.mark.parametrize("name", [pytest.param(x, marks=() if x == "impact_section" else pytest.mark.slow) for x in CALLS])
 def test_analyses_of_one_motion_read_e_as_the_problem_does(name):
     found, stated = CALLS[name](FORCED, E), CALLS[name](PER, None)
     for field in ("q", "v", "value", "exponents", "labels", "status"):
@@ -131,7 +132,7 @@ def test_a_study_reads_e_for_each_contact_whatever_it_varies(tmp_path):
     np.testing.assert_allclose(swept.lane(1).v[-1], [-1.0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("call", [ji.ensemble, ji.sensitivities])
+@pytest.mark.parametrize("call", [ji.ensemble, slow(ji.sensitivities)])
 def test_steps_in_place_of_h(call):
     options = {"scheme": ji.MoreauJean(), "e": 1.0}
     given, asked = (

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow_but
 
 import jaximpact as ji
 from jaximpact.extend import Motion, Solved
@@ -65,12 +66,12 @@ def test_corrected_steps_have_no_second_derivative(scheme, nesting):
         (FORWARD | REVERSE)[nesting](height(scheme))(jnp.asarray(1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("nesting", "steps"),
     [
-        ("grad of grad", 7),
-        *(pytest.param(name, 7, marks=pytest.mark.slow) for name in REVERSE if name != "grad of grad"),
-        pytest.param("hessian", 40, marks=pytest.mark.slow),  # from 32 on in segments
+        *((name, 7) for name in REVERSE),
+        ("hessian", 40),  # from 32 on in segments
     ],
 )
 def test_reverse_mode_inside_is_refused_or_right(nesting, steps):
@@ -84,7 +85,7 @@ def test_reverse_mode_inside_is_refused_or_right(nesting, steps):
 
 
 @pytest.mark.parametrize(
-    "nesting", ["grad of grad", *(pytest.param(n, marks=pytest.mark.slow) for n in REVERSE if n != "grad of grad")]
+    "nesting", slow_but(["tangent of grad"], REVERSE)
 )
 def test_reverse_mode_of_few_inputs_is_forward_mode_inside(nesting):
     """There it has a second derivative: exact but for rounding, as parabolas are."""
@@ -92,7 +93,8 @@ def test_reverse_mode_of_few_inputs_is_forward_mode_inside(nesting):
     np.testing.assert_allclose(found, jax.hessian(exact)(1.0) * np.ones(np.shape(found)), rtol=1e-10)
 
 
-@pytest.mark.parametrize("order", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", [2, 3])
 def test_one_located_step(order):
     """Across an impact a step of parabolas is exact, and so are its second and third derivatives."""
     scheme, solved, h = ji.EventCorrected(), Solved(ji.ActiveSet()), 0.02

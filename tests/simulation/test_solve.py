@@ -128,7 +128,7 @@ def test_vmap_is_a_loop(scheme):
             )
 
 
-@SCHEMES
+@FIRST_SCHEME
 @pytest.mark.parametrize(
     "projection",
     [ji.ActiveSet(), *(pytest.param(x, marks=pytest.mark.slow) for x in (ji.ProjectedGradient(), ji.ADMM()))],
