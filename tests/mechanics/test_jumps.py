@@ -214,7 +214,9 @@ GAPS = {
 @pytest.mark.parametrize(
     ("scheme", "name"),
     [
-        (scheme, name) if scheme == SCHEMES[2] or (scheme, name) == (SCHEMES[1], "valley of lines") else slow(scheme, name)
+        (scheme, name)
+        if scheme == SCHEMES[2] or (scheme, name) == (SCHEMES[1], "valley of lines")
+        else slow(scheme, name)
         for scheme in (*SCHEMES, ji.Maury())
         for name in GAPS
     ],

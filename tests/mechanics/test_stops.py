@@ -298,7 +298,9 @@ def test_ready_made_surfaces_of_a_bouncing_ball(k):
     up = fall * e**k
     beyond = (g * up - np.sqrt((g * up) ** 2 - 2 * g * height)) / g  # of the way up to the height
     run = lambda q0, until: ends(
-        ji.solve(BALL, jnp.reshape(q0, 1), jnp.zeros(1), t1=9.0, e=e, args=args, scheme=SCHEME, save="final", until=until)
+        ji.solve(
+            BALL, jnp.reshape(q0, 1), jnp.zeros(1), t1=9.0, e=e, args=args, scheme=SCHEME, save="final", until=until
+        )
     )
     for until, exact in (
         (ji.Until.apex(0, k), [fall + flights.sum() + up, q0 * e ** (2 * k), 0]),

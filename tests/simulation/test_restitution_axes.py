@@ -92,7 +92,9 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(x, marks=() if x == "impact_section" else pytest.mark.slow) for x in CALLS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=() if x == "impact_section" else pytest.mark.slow) for x in CALLS]
+)
 def test_analyses_of_one_motion_read_e_as_the_problem_does(name):
     found, stated = CALLS[name](FORCED, E), CALLS[name](PER, None)
     for field in ("q", "v", "value", "exponents", "labels", "status"):
