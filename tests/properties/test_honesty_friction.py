@@ -1,0 +1,218 @@
+"""A clean status means that the result is right: random systems with Coulomb friction against event-located motions that share no code.
+
+How near is right is told as in `test_honesty`. Contacts that one body rests on in more ways than it has, and motions beyond the bound of
+Painleve that have several continuations or none, have no right motion.
+"""
+
+from __future__ import annotations
+
+import collections
+from functools import cache
+
+import numpy as np
+import pytest
+from random_friction import IN_SPACE, PROBLEM, Motion, draw, draw_in_space
+from random_systems import Excluded
+from test_honesty import DELTA, STEPS, T1, Exact, H, batch, moved, shakes, tolerances
+
+import jaximpact as ji
+
+SCHEME = ji.MoreauJean()
+INSIDE = 0.98  # of Painleve's bound: steps are O(h) from the motion
+JAM = int(ji.Status.FRICTION_JAMMED)
+
+
+@cache
+def exact(seed: int, d: int, walls: int) -> Exact | str:
+    """The exact motion of a seed; or why it has none, or none within O(h)."""
+    system = draw(seed, d, walls)
+    try:
+        motion = Motion(system, T1)
+        ends = [Motion(moved(system, by), T1, 1e-6).x for by in shakes(system, motion)]
+    except Excluded as reason:
+        return str(reason)
+    return Exact(motion, np.max(np.abs(ends - motion.x), axis=0).reshape(2, d).max(axis=1))
+
+
+def refined_errors(d: int, walls: int, seed: int, motion: Motion) -> np.ndarray:
+    """Errors of position and velocity with 16 times the steps: what is merely far off at a coarse step is an eighth at most, or told."""
+    data = batch([draw(seed, d, walls)])
+    data["e"] = data["e"][:, None]
+    run = ji.ensemble(PROBLEM, **data, h=H / 16, scheme=SCHEME)
+    errors = np.abs([run.q[0, -1], run.v[0, -1]] - motion.x.reshape(2, d)).max(axis=1)
+    return 0 * errors if run.status[0] else errors
+
+
+def check_values(d: int, walls: int, seeds) -> collections.Counter:
+    counts, wrong, ratios = collections.Counter(), [], []
+    data = batch([draw(seed, d, walls) for seed in seeds])
+    data["e"] = data["e"][:, None]
+    runs = [ji.ensemble(PROBLEM, **data, h=T1 / steps, scheme=SCHEME) for steps in STEPS]
+    for lane, seed in enumerate(seeds):
+        found, status = exact(seed, d, walls), int(runs[1].status[lane])
+        if isinstance(found, str):
+            counts[f"reference: {found}"] += 1
+            continue
+        motion = found.motion
+        counts.update(kind for *_, kind in motion.passages)
+        counts["impacts"] += len(motion.impacts)
+        if status & JAM and motion.jam < INSIDE:
+            wrong.append(f"seed={seed}: FRICTION_JAMMED at {motion.jam:.3f} of Painleve's bound")
+        if status:
+            counts[str(ji.Status(status))] += 1
+            continue
+        counts["clean"] += 1
+        ends = np.array([[run.q[lane, -1], run.v[lane, -1]] for run in runs])
+        # and twice Richardson's estimate of the error, as events lie anywhere within their steps
+        estimate = np.max(np.abs(ends[0] - ends[1]), axis=-1) / (STEPS[1] / STEPS[0] - 1)
+        allowed = tolerances("moreau-jean", found) + 2 * estimate
+        errors = np.max(np.abs(ends - motion.x.reshape(2, d)), axis=-1)
+        last = motion.impacts[-1] if motion.impacts else None
+        late = last and last.t > T1 - 4 * H - allowed[0] / last.speed
+        far = not errors[1, 0] <= allowed[0] or not (errors[1, 1] <= allowed[1] or late)
+        if far and np.any(refined_errors(d, walls, seed, motion) > 0.25 * allowed):
+            wrong.append(
+                f"d={d} walls={walls} seed={seed} e={motion.e:.3g}: errors of q {errors[:, 0]}, of v {errors[:, 1]}, allowed {allowed}; "
+                f"{len(motion.impacts)} impacts, {len(motion.releases)} releases, {[p[2] for p in motion.passages]}, jam {motion.jam:.2f}"
+            )
+        if errors[1, 0] > 1e-10:
+            ratios.append(errors[1, 0] / errors[0, 0])
+    order = -np.log(np.median(ratios)) / np.log(STEPS[1] / STEPS[0])
+    print(
+        f"\nd={d}, up to {walls} walls: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}, order {order:.2f}"
+    )
+    assert not wrong, "\n".join(wrong)
+    return counts
+
+
+def test_clean_is_right():
+    assert check_values(2, 2, range(12))["clean"] > 6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "walls", "count"), [(2, 1, 400), (2, 3, 600), (3, 2, 400), (3, 4, 200)])
+def test_clean_is_right_of_many(d, walls, count):
+    counts = check_values(d, walls, range(count))
+    assert counts["clean"] > count / 2
+
+
+@cache
+def exact_derivative(seed: int, d: int, walls: int):
+    """A random direction, the exact derivative (2d,) along it, and its spread over data O(h) away; or why there is none."""
+    found = exact(seed, d, walls)
+    if isinstance(found, str):
+        return found
+    system = draw(seed, d, walls)
+    sizes = [d, d, 1, d, walls]
+    along = np.random.default_rng([seed, 1]).uniform(-1, 1, sum(sizes)) * np.repeat(
+        [1, 1, 0 < system.e < 1, 1, 1], sizes
+    )
+
+    def central(system, tolerance):
+        ends = [Motion(moved(system, sign * DELTA * along), T1, tolerance).x for sign in (1, -1)]
+        return (ends[0] - ends[1]) / (2 * DELTA)
+
+    try:
+        value = central(system, 1e-11)
+        shaken = [central(moved(system, by), 1e-10) for by in shakes(system, found.motion)]
+    except Excluded as reason:
+        return str(reason)
+    return along, value, np.max(np.abs(shaken - value))
+
+
+def along_direction(d: int, walls: int, seeds, steps) -> tuple[np.ndarray, np.ndarray]:
+    """Derivatives (B, 2d) along the direction of each seed, and whether they are trusted."""
+    data = batch([draw(seed, d, walls) for seed in seeds])
+    data["e"] = data["e"][:, None]
+    found = ji.sensitivities(PROBLEM, **data, h=T1 / steps, scheme=SCHEME, wrt=("q0", "v0", "e", "args"))
+    rows = []
+    for output in ("q", "v"):
+        by = found.jacobian[output]
+        parts = [by["q0"], by["v0"], by["e"].reshape(len(seeds), d, 1), by["args"]["push"], by["args"]["offset"]]
+        rows.append(np.concatenate(parts, axis=-1))
+    ways = np.stack([exact_derivative(seed, d, walls)[0] for seed in seeds])
+    return np.einsum("bij,bj->bi", np.concatenate(rows, axis=1), ways), np.asarray(found.trusted)
+
+
+def check_derivatives(d: int, walls: int, seeds) -> int:
+    counts = collections.Counter()
+    known = {seed: found for seed in seeds if not isinstance(found := exact_derivative(seed, d, walls), str)}
+    seeds, wrong = list(known), []
+    (coarse, _), (some, trusted) = (along_direction(d, walls, seeds, steps) for steps in STEPS)
+    for lane in np.flatnonzero(trusted):
+        seed = seeds[lane]
+        _, value, spread = known[seed]
+        motion = exact(seed, d, walls).motion
+        rate = max(1 / T1, motion.scale[2] / motion.scale[1])
+        largest = np.max(np.abs(value))
+        allowed = spread + H * rate * largest + 1e-5 * (1 + largest) + 2 / 3 * np.max(np.abs(coarse[lane] - some[lane]))
+        error = np.max(np.abs(some[lane] - value))
+        counts["trusted"] += 1
+        if error > allowed:
+            again, sure = along_direction(d, walls, [seed], 16 * STEPS[1])
+            if sure[0] and np.max(np.abs(again[0] - value)) > 0.25 * allowed:
+                wrong.append(
+                    f"d={d} walls={walls} seed={seed} e={motion.e:.3g}: {error:.2e} off, allowed {allowed:.2e}, value {largest:.2e}"
+                )
+    print(f"\nd={d}, up to {walls} walls: {len(seeds)} derivatives, {dict(counts)}, disagreements {len(wrong)}")
+    assert not wrong, "\n".join(wrong)
+    return counts["trusted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "walls", "count"), [(2, 1, 80), (2, 3, 60), (3, 2, 60)])
+def test_trusted_derivatives(d, walls, count):
+    assert check_derivatives(d, walls, range(count)) > count / 5
+
+
+FINER = 6  # times the steps of what stands for a motion in space
+WAYS = 4  # pairs of data O(h) away
+
+
+def check_in_space(d: int, walls: int, seeds) -> collections.Counter:
+    """Of steps in space against finer ones of the same data, and of data O(h) away: what is told to be right is what they tend to."""
+    systems = [draw_in_space(seed, d, walls) for seed in seeds]
+    run = lambda some, steps, save="final": ji.ensemble(
+        IN_SPACE, **(data := batch(some)) | {"e": data["e"][:, None]}, h=T1 / steps, scheme=SCHEME, save=save
+    )
+    coarse, some = (run(systems, steps) for steps in STEPS)
+    fine = run(systems, FINER * STEPS[1], save=FINER * STEPS[1] // 100)
+    rates = np.linalg.norm(np.diff(fine.v, axis=1), axis=2) * 100 / T1
+    usual = np.quantile(rates, 0.9, axis=1)  # without impacts
+    change = np.quantile(np.abs(np.diff(rates, axis=1)), 0.9, axis=1) * 100 / T1
+    speed = np.linalg.norm(fine.v, axis=2).max(axis=1)
+    shaken = []
+    for i, system in enumerate(systems):
+        size = H * np.repeat([speed[i], usual[i], 0, change[i], 2 * speed[i]], [d, d, 1, d, walls])
+        size = np.where(speed[i] < 30, size, 0)  # far away
+        signs = np.random.default_rng(system.seed).choice([-1, 1], (WAYS, size.size))
+        for by in (sign * size * way for way in signs for sign in (1, -1)):
+            by[-walls:] = np.abs(by[-walls:])  # a wall may be near
+            by[:d] = 0
+            shaken.append(moved(system, by))
+    beside = run(shaken, 2 * STEPS[1])
+    counts, wrong = collections.Counter(), []
+    for i, seed in enumerate(seeds):
+        own = slice(2 * WAYS * i, 2 * WAYS * (i + 1))
+        status = int(some.status[i])
+        if status or np.any(beside.failed[own]) or fine.failed[i] or speed[i] >= 30:
+            counts[str(ji.Status(status)) if status else "far away, or finer steps fail"] += 1
+            continue
+        counts["clean"] += 1
+        ends = np.array([[r.q[i, -1], r.v[i, -1]] for r in (coarse, some, fine)])
+        spread = np.max(np.abs(np.stack([beside.q[own, -1], beside.v[own, -1]], 1) - ends[2]), axis=(0, 2))
+        apart = np.max(np.abs(ends[:2] - ends[2]), axis=2)
+        allowed = spread + np.array([0, H * usual[i]]) + 2 * np.max(np.abs(ends[0] - ends[1]), axis=1) / 3
+        if np.any(apart[1] > allowed):
+            wrong.append(
+                f"d={d} walls={walls} seed={seed}: {apart[:, 0]} of q, {apart[:, 1]} of v apart, allowed {allowed}"
+            )
+    print(f"\nin space, d={d}, up to {walls} walls: {len(seeds)} systems, {dict(counts)}, disagreements {len(wrong)}")
+    assert not wrong, "\n".join(wrong)
+    return counts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("d", "walls", "count"), [(3, 1, 200), (3, 2, 150), (4, 4, 50)])
+def test_clean_is_right_in_space(d, walls, count):
+    assert check_in_space(d, walls, range(count))["clean"] > count / 2
