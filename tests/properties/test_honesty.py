@@ -14,6 +14,8 @@ import collections
 from functools import cache
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import methods
 import numpy as np
 import pytest
@@ -139,7 +141,7 @@ def check_values(d: int, names, count: int, walls: int = WALLS):
 
 @pytest.mark.parametrize("d", [1])
 def test_clean_is_right(d):
-    check_values(d, ["moreau-jean"], 30)
+    check_values(d, ["moreau-jean"], 12)
 
 
 @pytest.mark.slow
@@ -171,7 +173,7 @@ def check_by_tolerance(d: int, count: int):
 
 
 def test_clean_is_right_by_a_tolerance():
-    check_by_tolerance(2, 60)
+    check_by_tolerance(2, 30)
 
 
 @pytest.mark.slow
@@ -290,7 +292,25 @@ def test_trusted_derivatives(name, d, count):
 
 def test_an_inelastic_impact_on_a_curved_wall():
     """What the second of its steps leaves of the gap velocity once was a second impact to the derivative: off by 0.17."""
-    assert check_derivatives("maury", 2, [1]) == 1
+    seed, d = 1, 2
+    system, (along, value, spread) = draw(seed, d, WALLS), exact_derivative(seed, d)
+
+    def end(x, steps):
+        """In the order of `moved`; of an inelastic impact there is no derivative by e."""
+        q, v, _, push, offset = jnp.split(x, [d, 2 * d, 2 * d + 1, 3 * d + 1])
+        args = whole_numbers(system.args)
+        args |= {"push": args["push"] + push, "offset": args["offset"] + offset}
+        scheme = SCHEMES["maury"]
+        found = ji.solve(
+            PROBLEM, system.q0 + q, system.v0 + v, t1=T1, steps=steps, e=0.0, args=args, scheme=scheme, save="final"
+        )
+        return jnp.concatenate([found.q[-1], found.v[-1]]), found.status
+
+    runs = [jax.jvp(lambda x, n=n: end(x, n), (0 * along,), (along,), has_aux=True)[1:] for n in STEPS]
+    errors = [np.max(np.abs(slope - value)) for slope, _ in runs]
+    apart = np.max(np.abs(runs[0][0] - runs[1][0])) / (STEPS[1] / STEPS[0] - 1)
+    assert system.e == 0 and int(runs[1][1]) == 0
+    assert errors[1] <= allowance("maury", seed, d, value, spread, 0.0) + 2 * apart, errors
 
 
 @pytest.mark.slow

@@ -262,7 +262,7 @@ def some(count: int, kinds=None):
 
 @pytest.mark.parametrize("name", ["moreau-jean", pytest.param("event-corrected", marks=pytest.mark.slow)])
 def test_clean_is_right(name):
-    check_values(name, some(8))
+    check_values(name, some(5))
 
 
 def test_a_body_that_slides_into_a_concave_edge_is_not_thrown():

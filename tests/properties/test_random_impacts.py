@@ -247,9 +247,10 @@ def check(d: int, second: list[str], count: int, schemes: tuple):
     assert ratio <= 0.5, summary  # first order: 1/4 for a quarter of h, spread by the impact's phase within its step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("d", "scheme"),
-    [(1, ji.MoreauJean()), pytest.param(2, ji.PaoliSchatzman(), marks=pytest.mark.slow)],
+    [(1, ji.MoreauJean()), (2, ji.PaoliSchatzman())],
     ids=["d1", "d2"],
 )
 def test_random_impacts(d, scheme):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 
 import jaximpact as ji
 from jaximpact import catalogue
@@ -83,7 +84,7 @@ def check_units(name, label, units, steps, dtype=np.float64, put_out=PUT_OUT):
 
 
 @pytest.mark.filterwarnings("ignore::jaximpact.JaximpactWarning")
-@pytest.mark.parametrize(("name", "label"), KINDS)
+@pytest.mark.parametrize(("name", "label"), [slow(*kind) if kind[0] == "lift-off" else kind for kind in KINDS])
 def test_results_are_the_same_in_all_units(name, label):
     check_units(name, label, UNITS, 60)
 
