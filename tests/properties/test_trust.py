@@ -227,7 +227,15 @@ def test_an_elastic_impact_through_a_contact_that_touches_has_no_derivative(e):
     gaps = lambda t, q, args: jnp.stack([q[0], q[1] - q[0] - 1])
     balls = ji.Problem(gravity, gaps)
     found = ji.solve(
-        balls, [0.0, 1.2], [0.0, 0.0], t1=0.4, h=1e-3, e=e, scheme=ji.MoreauJean(), save="final", sensitivity="corrected"
+        balls,
+        [0.0, 1.2],
+        [0.0, 0.0],
+        t1=0.4,
+        h=1e-3,
+        e=e,
+        scheme=ji.MoreauJean(),
+        save="final",
+        sensitivity="corrected",
     )
     expected = ji.Status.DERIVATIVE_SIMULTANEOUS | ji.Status.IMPULSES_COUPLED if e else ji.Status.OK
     assert ji.Status(int(found.status)) == expected
