@@ -102,6 +102,7 @@ class Family:
         self.rough = False  # whether a sound motion had no finite derivative
         self.shift = 0  # rows from t0 to the section
         self.look = _observer(self.program.problem)
+        self.slopes = [self.slope_of(section[name]) for name in ("t0", "period")]
 
     def unknowns(self, y: np.ndarray, p: float) -> np.ndarray:
         """Scaled unknowns z from y and the parameter p."""
@@ -172,16 +173,27 @@ class Family:
         """The monodromy matrix (2d, 2d), from the scaled Jacobian (n, n + 1) of the equations."""
         return self.closing.return_map((jacobian[:, :-1] * self.size / self.scale)[None])[0]
 
-    def rate(self, time: Any, p: float) -> float:
-        """Derivative with respect to the parameter of a time, which may be a function of args."""
-        return float(jax.grad(lambda p: time(self.args(p)))(p)) if callable(time) else 0.0
+    def slope_of(self, time: Any) -> Callable[[float], float]:
+        """Derivative with respect to the parameter of a time, which may be a function of args; compiled, as every evaluation asks for it."""
+        if not callable(time):
+            return lambda p: 0.0
+        slope = jax.grad(lambda p: time(self.args(p)))
+        compiled = jax.jit(slope)
+
+        def at(p: float) -> float:
+            try:
+                return float(compiled(p))
+            except jax.errors.ConcretizationTypeError:  # it chooses by numbers
+                return float(slope(p))
+
+        return at
 
     def rates(self, p: float) -> np.ndarray:
         """Derivatives of start and end of the orbit with respect to the parameter."""
         given = self.section["t0"], self.section["period"]
         if self.parameter in OF_CONTACTS or not any(map(callable, given)):
             return np.zeros(2)
-        begin, length = (self.rate(time, p) for time in given)
+        begin, length = (slope(p) for slope in self.slopes)
         begin, length = (
             begin + self.shift / self.rows * self.section["cycles"] * length,
             self.section["cycles"] * length,

@@ -107,13 +107,7 @@ class Closing:
 
     def slope(self, lanes: Lanes, parameter: str) -> float:
         """Derivative of one motion's distance from the surface with respect to a number in its args."""
-        one = lanes.take(0)
-
-        def away(number: Array) -> Array:
-            moved = one._replace(args=one.args | {parameter: number})
-            return _from_surface(self.surface, moved)[0]
-
-        return float(jax.grad(away)(jnp.asarray(one.args[parameter])))
+        return float(_slope(self.surface, lanes.take(0), parameter))
 
     def return_map(self, matrix: np.ndarray) -> np.ndarray:
         """Jacobian (B, 2d, 2d) of the return map, from the Jacobian of the equations."""
@@ -173,6 +167,12 @@ def _from_surface(surface: Any, motion: Motion) -> tuple[Array, Array]:
     value, normal = jax.value_and_grad(s)(jnp.concatenate([motion.q0, motion.v0]))
     size = jnp.linalg.norm(normal)
     return value / size, normal / size
+
+
+@partial(jax.jit, static_argnames=("surface", "parameter"))
+def _slope(surface: Surface, one: Motion, parameter: str) -> Array:
+    away = lambda number: _from_surface(surface, one._replace(args=one.args | {parameter: number}))[0]
+    return jax.grad(away)(jnp.asarray(one.args[parameter]))
 
 
 def check_surface(surface: Any, t: Any, q: Any, v: Any, args: Any) -> None:
