@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 
@@ -126,6 +126,12 @@ def hoist_constants(function: Callable, x: Any) -> tuple[Callable, list]:
         return jax.tree.unflatten(jax.tree.structure(shape), found)
 
     return pure, closed.consts
+
+
+def without_derivative(function: Callable, x: Any) -> Any:
+    """``function(x)`` as a constant in derivatives, of what ``function`` closes over too."""
+    pure, constants = hoist_constants(function, x)
+    return pure(*lax.stop_gradient((constants, x)))
 
 
 def implicit_root(residual: Callable, guess: Any, solve: Callable, tangent_solve: Callable) -> tuple[Any, Any]:

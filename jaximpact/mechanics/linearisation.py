@@ -8,6 +8,7 @@ operators: a sparse or matrix-free version has only to offer the same methods.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +21,7 @@ from ..jaxtools.jacobians import value_and_jacobian
 from ..jaxtools.jaxpr_tools import varying_outputs
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
+from ..jaxtools.row_structure import RowsOf, Unstructured
 from .friction import Slip
 from .joints import Joints, joint_turning
 from .problem import Problem, mass_times
@@ -293,12 +295,13 @@ class Contacts(NamedTuple):
 
 def jacobian(problem: Problem, t: ArrayLike, q: Array, args: Any, rows: Array | None = None) -> tuple[Array, Array]:
     """Gaps f (m,) and Jacobian df/dq (m, d) at (t, q), or only its ``rows`` (k,)."""
-
-    def gaps(x: Array) -> Array:
-        f = problem.gaps(t, x, args)
-        return f if rows is None else f[rows]
-
-    return value_and_jacobian(gaps, q, problem.count(t, q, args) if rows is None else rows.shape[0])
+    gaps = lambda x: problem.gaps(t, x, args)
+    if rows is None:
+        return value_and_jacobian(gaps, q, problem.count(t, q, args))
+    with suppress(Unstructured):
+        found = RowsOf.at(gaps, q, rows)
+        return found.values, found.jacobian()
+    return value_and_jacobian(lambda x: gaps(x)[rows], q, rows.shape[0])
 
 
 def linearise(problem: Problem, metric: Metric, t: ArrayLike, q: Array, args: Any) -> Contacts:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from ..jaxtools.derivative_rules import without_derivative
 from .linearisation import Metric, is_flat, jacobian
 from .problem import Problem
 from .switches import gap_switches
@@ -18,6 +19,8 @@ APART = 0.5  # cosine between the normals at the ends of a step, below which the
 # the same at an impact: from 18 degrees on, half a radius of a disk, the directions of rebounds are off by half a radian (PaoliSchatzman)
 TURNED = 0.95
 PLACES = 4  # looked at along a step
+MANY = 32  # contacts from which only those are looked at that may matter,
+SET = 16  # so many at once
 ROUNDING = 1e3  # units of rounding of the gaps
 
 
@@ -70,25 +73,23 @@ def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
     linear, the place of a square's minimum. Of several gaps it is the one whose tangents meet lowest. Or it turns the normal of a contact
     that acts, whose impulse then has one of many directions.
     """
+    return without_derivative(lambda operands: _loses_the_gap(problem, *operands), (way, acting))
+
+
+def _loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
     t, q, args = way.t, way.q, way.args
     gaps = lambda x: problem.gaps(x[0], x[1:], args)
-    metric = Metric.at(problem, q, args, t)
-    inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
 
-    def end(s: Array) -> tuple[Array, Array, Array, Array]:
-        """Gaps (m,), their rates, normals (m, d) of length 1 in the metric M^-1, and the rate (d,) of the position."""
+    def end(s: Array) -> tuple[Array, Array]:
+        """Gaps (m,) and their rates."""
         x, step = way.at(s)
-        gap, rate = jax.jvp(gaps, (x,), (step,))
-        gradient = jacobian(problem, x[0], x[1:], args)[1]
-        length = inner(gradient, gradient)
-        return gap, rate, gradient / jnp.sqrt(jnp.where(length > 0, length, 1))[:, None], step[1:]
+        return jax.jvp(gaps, (x,), (step,))
 
     zero = jnp.zeros_like(t)
-    (before, falling, first, inward), (after, rising, second, outward) = end(zero), end(zero + 1)
-    most = jnp.maximum(jnp.abs(first) @ jnp.abs(inward), jnp.abs(second) @ jnp.abs(outward))
-    steep = (first @ inward < -STEEP * most) & (second @ outward > STEEP * most)
-    cosine = inner(first, second)
-    turns = steep & (cosine < APART) & (falling < 0) & (rising > 0)
+    (before, falling), (after, rising) = end(zero), end(zero + 1)
+    corner, kinks = (falling < 0) & (rising > 0), gap_switches(problem, t, q, args) is not None
+    sharp, turned = _turns(problem, way, corner if kinks else corner | acting)
+    turns = corner & sharp
     lowest = before + falling * (rising - after + before) / jnp.where(turns, rising - falling, 1)
     which = jnp.arange(len(lowest)) == jnp.argmin(jnp.where(turns, lowest, jnp.inf))
     one = lambda values: jnp.sum(jnp.where(which, values, 0))
@@ -108,6 +109,40 @@ def loses_the_gap(problem: Problem, way: Way, acting: Array) -> Array:
     rounding = ROUNDING * jnp.finfo(q.dtype).eps * one(jnp.abs(before) + jnp.abs(after) + jnp.abs(rising - falling))
     through = jnp.any(turns) & (least < -rounding)
     # past a kink a normal turns at once, which is no curvature, and a body that slides over an edge cuts it short by a part of its step
-    if gap_switches(problem, t, q, args) is not None:
+    if kinks:
         return through & ~jnp.any(acting & which)
-    return through | jnp.any(acting & (cosine < TURNED))
+    return through | jnp.any(acting & turned)
+
+
+def _turns(problem: Problem, way: Way, among: Array) -> tuple[Array, Array]:
+    """Masks (m,) of the contacts ``among`` (m,) whose normals point apart at the ends of a way that leads against the first and along the
+    second; and of those whose normals turn further than one impulse stands for. Of many contacts one set after the other."""
+    metric = Metric.at(problem, way.q, way.args, way.t)
+    inner = lambda a, b: jnp.sum(a * metric.solve(b.T).T, axis=1)
+
+    def normals(s: float, rows: Array | None) -> tuple[Array, Array]:
+        """Normals (k, d) of length 1 in the metric M^-1, and the rate (d,) of the position."""
+        x, step = way.at(jnp.full_like(way.t, s))
+        gradient = jacobian(problem, x[0], x[1:], way.args, rows)[1]
+        length = inner(gradient, gradient)
+        return gradient / jnp.sqrt(jnp.where(length > 0, length, 1))[:, None], step[1:]
+
+    def compare(rows: Array | None) -> tuple[Array, Array]:
+        (first, inward), (second, outward) = normals(0.0, rows), normals(1.0, rows)
+        most = jnp.maximum(jnp.abs(first) @ jnp.abs(inward), jnp.abs(second) @ jnp.abs(outward))
+        steep = (first @ inward < -STEEP * most) & (second @ outward > STEEP * most)
+        cosine = inner(first, second)
+        return steep & (cosine < APART), cosine < TURNED
+
+    if len(among) <= MANY:
+        return compare(None)
+
+    def body(now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        left, *found = now
+        rows = lax.top_k(left.astype(jnp.float32), SET)[1]
+        put = lambda x, new: x.at[rows].set(jnp.where(left[rows], new, x[rows]), unique_indices=True)
+        return left.at[rows].set(False, unique_indices=True), *map(put, found, compare(rows))
+
+    none = jnp.zeros_like(among)
+    _, sharp, turned = lax.while_loop(lambda now: jnp.any(now[0]), body, (among, none, none))
+    return sharp, turned

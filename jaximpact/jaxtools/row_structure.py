@@ -1,0 +1,372 @@
+"""Some rows of a function's values with their Jacobian, at the cost of those rows alone, by the structure of its jaxpr.
+
+The gap of the k-th pair of bodies is made of the positions of that pair. Where rows go on side by side through a function (elementwise
+operations, sums over other axes, entries picked at known places), each one depends on a few entries of the argument: with these as the
+variables one pass backwards has the derivatives of all rows at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from .argument_checks import is_traced
+from .jaxpr_tools import IDENTITIES, inline_calls, is_literal, needed_equations
+
+ELEMENTWISE = {
+    "add", "add_any", "sub", "mul", "div", "rem", "neg", "abs", "sign", "max", "min", "clamp", "select_n", "square", "integer_pow", "pow",
+    "sqrt", "rsqrt", "cbrt", "exp", "exp2", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2",
+    "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "floor", "ceil", "round", "is_finite", "convert_element_type",
+    "eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor", "not",
+} | IDENTITIES - {"guard", "forward_only", "optimization_barrier"}  # fmt: skip
+REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or"}
+
+
+class Unstructured(Exception):
+    """Rows of a function are not to be told apart; the message says where."""
+
+
+class Rows(NamedTuple):
+    """Numbers ``at`` (k times ``share``,) of rows of an array, ``share`` of them for each row of the result; ``count`` (k,): which matter."""
+
+    at: Array
+    share: int = 1
+    count: Array | None = None
+
+
+@dataclass
+class Leaf:
+    """Entries of the argument that rows are made of.
+
+    ``columns``: their numbers in the argument; ``axis``: along which they are of ``rows``.
+    """
+
+    value: Array
+    columns: Array
+    axis: int
+    rows: Rows
+
+    def by_row(self, x: Array) -> Array:
+        """An array in the shape of the leaf as (k, entries of a row)."""
+        x = jnp.moveaxis(x, self.axis, 0)
+        return x.reshape(x.shape[0] // self.rows.share, -1)
+
+
+@dataclass
+class RowWalk:
+    """Walk from the value of a function back to its argument x (d,), along some rows; ``given``: values of the leaves, else collected."""
+
+    jaxpr: Any
+    argument: Any
+    values: dict
+    places: dict  # of what is entries of the argument alone: their numbers in it
+    moving: set  # variables that depend on the argument
+    makers: dict = field(default_factory=dict)  # equations by their results
+    leaves: list[Leaf] = field(default_factory=list)
+    known: dict = field(default_factory=dict)  # what was taken, and of which rows
+    given: Any = None
+
+    @classmethod
+    def of(cls, function: Callable[[Array], Array], x: Array) -> RowWalk:
+        closed = inline_calls(jax.make_jaxpr(function)(x))
+        (argument,) = closed.jaxpr.invars
+        values = dict(zip([*closed.jaxpr.constvars, argument], [*closed.consts, x], strict=True))
+        walk = cls(closed.jaxpr, argument, values, {argument: np.arange(len(x))}, {argument})
+        for eqn in needed_equations(closed.jaxpr):
+            walk.learn(eqn)
+        return walk
+
+    def learn(self, eqn: Any) -> None:
+        """Notes of an equation's results whether they depend on the argument, which entries of it they are, or their values if these are known."""
+        self.makers |= dict.fromkeys(eqn.outvars, eqn)
+        moves = not self.moving.isdisjoint(v for v in eqn.invars if not is_literal(v))
+        if moves:
+            self.moving.update(eqn.outvars)
+        if (rule := MOVED.get(eqn.primitive.name, None if moves else FOLDED.get(eqn.primitive.name))) is None:
+            return
+        known = self.places if moves else self.values
+        # indices of a gather are no entries of the argument
+        pick = lambda v, i: (
+            v.val if is_literal(v) else (self.values if i and eqn.primitive.name == "gather" else known).get(v)
+        )
+        operands = [pick(v, i) for i, v in enumerate(eqn.invars)]
+        if any(x is None or is_traced(x) for x in operands):
+            return
+        found = rule(eqn, *map(np.asarray, operands))
+        if found is not None:
+            known.update(zip(eqn.outvars, found if isinstance(found, list) else [found], strict=True))
+
+    def full(self, v: Any) -> Any:
+        """The whole value of an operand."""
+        if is_literal(v):
+            return v.val
+        if v not in self.values:
+            eqn = self.makers[v]
+            self.values.update(zip(eqn.outvars, apply(eqn, list(map(self.full, eqn.invars))), strict=True))
+        return self.values[v]
+
+    def fixed(self, v: Any) -> Any:
+        """The whole value of an operand that does not depend on the argument."""
+        if not is_literal(v) and v in self.moving:
+            raise Unstructured(f"rows that share {v.aval}")
+        return self.full(v)
+
+    def take(self, v: Any, axis: int, rows: Rows) -> Array:
+        """The ``rows`` along an axis of an operand."""
+        if is_literal(v) or v not in self.moving:
+            return jnp.take(self.full(v), rows.at, axis, mode="clip")
+        if (key := (v, axis, id(rows.at))) not in self.known:
+            # the rows are kept: while they live, their id is given to no others
+            self.known[key] = self.leaf(v, axis, rows) if v in self.places else self.by_rule(v, axis, rows), rows
+        return self.known[key][0]
+
+    def by_rule(self, v: Any, axis: int, rows: Rows) -> Array:
+        eqn = self.makers[v]
+        name = eqn.primitive.name
+        if name in ELEMENTWISE:
+            return apply(eqn, [self.operand(w, v, axis, rows) for w in eqn.invars])[0]
+        if name in REDUCTIONS:
+            kept = [i for i in range(len(eqn.invars[0].aval.shape)) if i not in eqn.params["axes"]]
+            return apply(eqn, [self.take(eqn.invars[0], kept[axis], rows)])[0]
+        if name not in RULES:
+            raise Unstructured(name)
+        return RULES[name](self, eqn, v, axis, rows)
+
+    def operand(self, w: Any, v: Any, axis: int, rows: Rows) -> Array:
+        """Operand w of an elementwise operation with the result v; a scalar that moves becomes one for each row."""
+        if w.aval.shape or not v.aval.shape:
+            return self.take(w, axis, rows)
+        if is_literal(w) or w not in self.places:
+            return self.fixed(w)
+        shape = (*v.aval.shape[:axis], len(rows.at), *v.aval.shape[axis + 1 :])
+        return lax.broadcast_in_dim(self.leaf(w, 0, rows), shape, (axis,))
+
+    def leaf(self, v: Any, axis: int, rows: Rows) -> Array:
+        """Rows of what is entries of the argument; of a single entry one for each row."""
+        if self.given is not None:
+            return next(self.given)
+        columns = jnp.asarray(self.places[v], jnp.int32)
+        shared = columns.ndim == 0
+        columns = jnp.broadcast_to(columns, rows.at.shape) if shared else jnp.take(columns, rows.at, axis, mode="clip")
+        value = self.values[self.argument].at[columns].get(mode="promise_in_bounds")
+        self.leaves.append(Leaf(value, columns, axis, rows))
+        return value
+
+    def run(self, rows: Array, given: Sequence[Array] | None = None) -> Array:
+        """Values (k,) of the rows (k,), from the values of the leaves if these are given."""
+        self.known.clear()
+        self.given = None if given is None else iter(given)
+        return self.take(self.jaxpr.outvars[0], 0, Rows(rows))
+
+
+def apply(eqn: Any, values: Sequence, **changes: Any) -> list:
+    """Results of an equation for other operands, and with some of its parameters changed."""
+    found = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params | changes))
+    return list(found) if eqn.primitive.multiple_results else [found]
+
+
+# rules on known arrays: equation and operands; None if there is none
+
+
+def _broadcast_known(eqn: Any, x: np.ndarray) -> np.ndarray:
+    shape = [1] * len(eqn.params["shape"])
+    for axis, n in zip(eqn.params["broadcast_dimensions"], x.shape, strict=True):
+        shape[axis] = n
+    return np.broadcast_to(x.reshape(shape), eqn.params["shape"])
+
+
+def _slice_known(eqn: Any, x: np.ndarray) -> np.ndarray:
+    p = eqn.params
+    return x[tuple(map(slice, p["start_indices"], p["limit_indices"], p["strides"] or (1,) * x.ndim))]
+
+
+def _gather_known(eqn: Any, x: np.ndarray, places: np.ndarray) -> np.ndarray | None:
+    if (along := picked_axis(eqn, places)) is None:
+        return None
+    n, rank = eqn.params["dimension_numbers"], eqn.outvars[0].aval.ndim
+    found, count = np.moveaxis(x, along, 0)[places[..., 0]], places.ndim - 1
+    batch = [i for i in range(rank) if i not in n.offset_dims]
+    return np.moveaxis(found, range(found.ndim), [*batch[:count], *n.offset_dims])
+
+
+def picked_axis(eqn: Any, places: Any) -> int | None:
+    """The axis along which a gather picks whole entries, as ``x[places]`` does, all of which exist; else None."""
+    n, sizes, shape = eqn.params["dimension_numbers"], eqn.params["slice_sizes"], eqn.invars[0].aval.shape
+    if len(n.start_index_map) != 1 or n.operand_batching_dims or n.collapsed_slice_dims != n.start_index_map:
+        return None
+    (along,) = n.start_index_map
+    whole = all(size == (1 if i == along else shape[i]) for i, size in enumerate(sizes))
+    return along if whole and np.all((places >= 0) & (places < shape[along])) else None
+
+
+_reshaped = lambda eqn, x: x.reshape(eqn.outvars[0].aval.shape)
+MOVED: dict[str, Callable] = {
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshaped), "copy": lambda eqn, x: x,
+    "broadcast_in_dim": _broadcast_known, "slice": _slice_known, "gather": _gather_known,
+    "transpose": lambda eqn, x: x.transpose(eqn.params["permutation"]), "rev": lambda eqn, x: np.flip(x, eqn.params["dimensions"]),
+    "split": lambda eqn, x: np.split(x, np.cumsum(eqn.params["sizes"])[:-1], eqn.params["axis"]),
+    "concatenate": lambda eqn, *x: np.concatenate(x, eqn.params["dimension"]),
+}  # fmt: skip
+# what jax makes of indices
+FOLDED: dict[str, Callable] = {
+    "lt": lambda eqn, x, y: x < y, "add": lambda eqn, x, y: x + y, "sub": lambda eqn, x, y: x - y, "mul": lambda eqn, x, y: x * y,
+    "select_n": lambda eqn, which, *cases: np.where(which, cases[1], cases[0]) if which.dtype == bool and len(cases) == 2 else None,
+    "convert_element_type": lambda eqn, x: x.astype(eqn.params["new_dtype"]),
+    "iota": lambda eqn: np.broadcast_to(
+        np.expand_dims(np.arange(eqn.params["shape"][eqn.params["dimension"]], dtype=eqn.params["dtype"]), [i for i in range(len(eqn.params["shape"])) if i != eqn.params["dimension"]]), eqn.params["shape"]),
+}  # fmt: skip
+
+
+# rules: walk, equation, its result, the axis of rows in it, and the rows
+
+
+def _reshape(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
+    (w, *_), shape = eqn.invars, v.aval.shape
+    before, old = math.prod(shape[:axis]), w.aval.shape
+    for a in range(len(old)):
+        if old[a] == shape[axis] and math.prod(old[:a]) == before:
+            found = walk.take(w, a, rows)
+            return lax.reshape(found, (*shape[:axis], found.shape[a], *shape[axis + 1 :]))
+    raise Unstructured("reshape of rows")
+
+
+def _broadcast(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
+    (w, *_), axes = eqn.invars, eqn.params["broadcast_dimensions"]
+    shape = list(eqn.params["shape"])
+    if axis in axes and w.aval.shape[axes.index(axis)] == shape[axis]:
+        found = walk.take(w, axes.index(axis), rows)
+    else:
+        found = walk.fixed(w)
+    shape[axis] = len(rows.at)
+    return lax.broadcast_in_dim(found, tuple(shape), axes)
+
+
+def _slice(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
+    (w,), p = eqn.invars, eqn.params
+    first, last, steps = list(p["start_indices"]), list(p["limit_indices"]), list(p["strides"] or [1] * v.aval.ndim)
+    found = walk.take(w, axis, rows._replace(at=first[axis] + steps[axis] * rows.at))
+    first[axis], last[axis], steps[axis] = 0, found.shape[axis], 1
+    return lax.slice(found, first, last, steps)
+
+
+def _split(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
+    (w,), p = eqn.invars, eqn.params
+    which = list(eqn.outvars).index(v)
+    first = sum(p["sizes"][:which])
+    if p["axis"] == axis:
+        return walk.take(w, axis, rows._replace(at=first + rows.at))
+    return lax.slice_in_dim(walk.take(w, axis, rows), first, first + p["sizes"][which], axis=p["axis"])
+
+
+def _transpose(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
+    order = eqn.params["permutation"]
+    return lax.transpose(walk.take(eqn.invars[0], order[axis], rows), order)
+
+
+def _concatenate(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
+    if eqn.params["dimension"] != axis:
+        return apply(eqn, [walk.take(w, axis, rows) for w in eqn.invars])[0]
+    found, first = None, 0
+    for w in eqn.invars:
+        size = w.aval.shape[axis]
+        if size:
+            # the places of others hold numbers too, whose derivatives may be infinite
+            inside = (rows.at >= first) & (rows.at < first + size)
+            mine = jnp.any(inside.reshape(-1, rows.share), axis=1)
+            count = mine if rows.count is None else rows.count & mine
+            part = walk.take(w, axis, Rows(jnp.clip(rows.at - first, 0, size - 1), rows.share, count))
+            here = jnp.expand_dims(inside, [i for i in range(part.ndim) if i != axis])
+            found = part if found is None else jnp.where(here, part, found)
+        first += size
+    assert found is not None
+    return found
+
+
+def _gather(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
+    """Picks entries along one axis, as ``x[places]`` does: of the rows only what they pick."""
+    (w, indices), n = eqn.invars, eqn.params["dimension_numbers"]
+    places, batch = walk.values.get(indices), [i for i in range(v.aval.ndim) if i not in n.offset_dims]
+    along = None if places is None or is_traced(places) else picked_axis(eqn, places)
+    if along is None or axis not in batch:
+        raise Unstructured("gather")
+    places = np.asarray(places)[..., 0]
+    # what a row picks, side by side
+    picked = jnp.take(jnp.moveaxis(jnp.asarray(places, jnp.int32), batch.index(axis), 0), rows.at, 0, mode="clip")
+    share = math.prod(picked.shape[1:])
+    found = walk.take(w, along, Rows(picked.ravel(), rows.share * share, rows.count))
+    found = jnp.moveaxis(found, along, 0)
+    found = found.reshape(*picked.shape, *found.shape[1:])
+    found = jnp.moveaxis(found, 0, batch.index(axis))
+    return jnp.moveaxis(found, range(len(batch), found.ndim), n.offset_dims)
+
+
+def _dot_general(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
+    """Products along other axes, of which one operand is fixed."""
+    contracted, batch = eqn.params["dimension_numbers"]
+    free = [
+        [i for i in range(w.aval.ndim) if i not in (*c, *b)]
+        for w, c, b in zip(eqn.invars, contracted, batch, strict=True)
+    ]
+    order = [(which, i) for which in (0, 1) for i in free[which]]
+    if axis < len(batch[0]):
+        raise Unstructured("dot_general of rows")
+    which, along = order[axis - len(batch[0])]
+    operands = [walk.take(w, along, rows) if i == which else walk.fixed(w) for i, w in enumerate(eqn.invars)]
+    return apply(eqn, operands)[0]
+
+
+RULES: dict[str, Callable] = {
+    **dict.fromkeys(("reshape", "squeeze", "expand_dims"), _reshape),
+    "broadcast_in_dim": _broadcast, "slice": _slice, "split": _split, "transpose": _transpose, "concatenate": _concatenate,
+    "gather": _gather, "dot_general": _dot_general,
+}  # fmt: skip
+
+
+class RowsOf(NamedTuple):
+    """Rows of a function at x (d,): their ``values`` (k,), and what makes their derivatives."""
+
+    values: Array
+    pullback: Callable[[Array], tuple]
+    leaves: list[Leaf]
+    d: int
+
+    @classmethod
+    def at(cls, function: Callable[[Array], Array], x: Array, rows: Array) -> RowsOf:
+        """The rows (k,) of ``function(x)``, (m,).
+
+        Raises:
+            Unstructured: they are not to be told apart.
+        """
+        walk = RowWalk.of(function, x)
+        walk.run(rows)
+        leaves = walk.leaves
+        values, pullback = jax.vjp(lambda *given: walk.run(rows, given), *(leaf.value for leaf in leaves))
+        return cls(values, pullback, leaves, len(x))
+
+    def jacobian(self) -> Array:
+        """Jacobian (k, d) of the rows."""
+        none = jnp.zeros((len(self.values), self.d), self.values.dtype)
+        return sum(self._spread(self.pullback(jnp.ones_like(self.values))), none)
+
+    def pull(self, change: Array) -> Array:
+        """Cotangent (d,) of x from those of the rows (k,)."""
+        return jnp.sum(sum(self._spread(self.pullback(change)), jnp.zeros((len(change), self.d), change.dtype)), axis=0)
+
+    def _spread(self, parts: Sequence[Array]) -> list[Array]:
+        """Derivatives by the entries of leaves as arrays (k, d), one for each entry."""
+        found = []
+        for leaf, part in zip(self.leaves, parts, strict=True):
+            columns, numbers = leaf.by_row(leaf.columns), leaf.by_row(part)
+            for i in range(columns.shape[1]):
+                # a selection: no product with an infinite derivative makes NaN of a zero
+                here = columns[:, i, None] == jnp.arange(self.d, dtype=columns.dtype)[None]
+                here = here if leaf.rows.count is None else here & leaf.rows.count[:, None]
+                found.append(jnp.where(here, numbers[:, i, None], 0))
+        return found

@@ -1,0 +1,85 @@
+"""Some rows of a function and their Jacobian are those of the whole function, or it says that they cannot be told apart."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaximpact.jaxtools.row_structure import RowsOf, Unstructured
+
+N = 7
+FIRST, SECOND = np.triu_indices(N, 1)
+TREE = np.array([[0, 1, 2], [3, 4, 5], [6, 0, 3], [2, 2, 1]])  # bodies of which a row is made, one twice
+MATRIX = np.random.default_rng(0).normal(size=(5, 4, 2 * N))
+
+
+def distances(q):
+    centre = q.reshape(-1, 2)
+    return jnp.linalg.norm(centre[FIRST] - centre[SECOND], axis=1) - 0.1
+
+
+FUNCTIONS = {
+    "pairs": distances,
+    "pairs and walls": lambda q: jnp.concatenate([distances(q), q - 0.1, 1.0 - q[::-1], q[2:9:3] ** 2]),
+    "triples": lambda q: jnp.sum(jnp.sin(q.reshape(-1, 2))[TREE] ** 2 * jnp.arange(1.0, 4)[None, :, None], axis=(1, 2)),
+    "selections": lambda q: jnp.where(q[:-1] > 0, jnp.exp(q[:-1]) * q[1:], jnp.maximum(q[1:], 0.3) / (1 + q[:-1] ** 2)),
+    "columns": lambda q: (q.reshape(2, -1).T @ jnp.array([2.0, -1.0])) + q[:7] * q[7:],
+    "constant matrices": lambda q: jnp.tanh(q.reshape(-1, 2)).T[0] * jnp.arange(1.0, N + 1),
+    "split": lambda q: jnp.multiply(*jnp.split(q, 2)),
+    "one coordinate": lambda q: q[3] - jnp.arange(6.0),
+}  # fmt: skip
+WHOLE = {
+    "sums of all": lambda q: jnp.cumsum(q),
+    "a mean": lambda q: q - jnp.mean(q),
+    "sorted": lambda q: jnp.sort(q),
+    "products": lambda q: MATRIX[0] @ q,
+    "places that move": lambda q: q[jnp.argsort(q)],
+}
+
+
+@pytest.fixture(scope="module")
+def q():
+    return jnp.asarray(np.random.default_rng(1).uniform(-1, 1, 2 * N))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_rows_are_those_of_the_whole(name, q):
+    function = FUNCTIONS[name]
+    m = len(function(q))
+    rows = jnp.asarray(np.random.default_rng(2).integers(0, m, 6))
+    change = jnp.linspace(-1, 1, 6)
+    found = RowsOf.at(function, q, rows)
+    matrix = jax.jacobian(function)(q)[rows]
+    # a few roundings of numbers of order 1
+    np.testing.assert_allclose(found.values, function(q)[rows], rtol=1e-14)
+    np.testing.assert_allclose(found.jacobian(), matrix, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(found.pull(change), change @ matrix, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_hangs_together_is_refused(name, q):
+    with pytest.raises(Unstructured):
+        RowsOf.at(WHOLE[name], q, jnp.array([0, 2]))
+
+
+def test_rows_and_places_may_be_traced_and_differentiated(q):
+    """Derivatives of the Jacobian, by q and by what the function closes over."""
+    radius = jnp.linspace(0.1, 0.7, N)
+
+    def picked(q, radius, rows):
+        pairs = lambda q: distances(q) * (radius[FIRST] + radius[SECOND])
+        return RowsOf.at(pairs, q, rows).jacobian()
+
+    def whole(q, radius, rows):
+        return jax.jacobian(lambda q: distances(q) * (radius[FIRST] + radius[SECOND]))(q)[rows]
+
+    rows = jnp.array([3, 0, 17])
+    for argument in (0, 1):
+        found, expected = (jax.jit(jax.jacfwd(f, argument))(q, radius, rows) for f in (picked, whole))
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_an_infinite_derivative_stays_in_its_place(q):
+    function = lambda q: jnp.concatenate([jnp.sqrt(q[:3]), q[3:]])
+    found = RowsOf.at(function, q.at[0].set(0.0), jnp.array([0, 5])).jacobian()
+    np.testing.assert_array_equal(found, np.where(np.arange(14) == [[0], [5]], [[np.inf], [1.0]], 0))

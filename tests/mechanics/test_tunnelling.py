@@ -1,0 +1,36 @@
+"""The look for obstacles that a step leads through: of many contacts only those that may matter are compared."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.mechanics import tunnelling
+from jaximpact.mechanics.tunnelling import Way, loses_the_gap
+
+FIRST, SECOND = np.triu_indices(9, 1)
+
+
+def gaps(t, q, args):
+    centre = q.reshape(-1, 2)
+    distance = jnp.linalg.norm(centre[FIRST] - centre[SECOND], axis=1)
+    return jnp.concatenate([distance - args, q - 0.1, 2.0 - q])
+
+
+@pytest.mark.parametrize("constraints", [gaps, lambda t, q, args: jnp.abs(gaps(t, q, args)) - 0.01], ids=["disks", "kinks"])
+def test_many_contacts_give_what_all_of_them_give(constraints, monkeypatch):
+    """72 contacts of nine disks on ways of up to ten radii, a third of which lead through another disk or turn a normal that acts."""
+    rng = np.random.default_rng(0)
+    q, shift = rng.uniform(0.2, 1.8, (200, 18)), rng.normal(size=(200, 18)) * rng.uniform(0, 0.3, (200, 1))
+    acting = rng.uniform(size=(200, 72)) < rng.choice([0, 0.05, 0.6], (200, 1))
+    problem = ji.Problem(lambda t, q, v, args: 0 * q, constraints, jnp.linspace(1.0, 2.0, 18))
+
+    def told():
+        one = lambda q, shift, acting: loses_the_gap(problem, Way(jnp.zeros(()), jnp.ones(()), q, shift, 0.1), acting)
+        return jax.jit(jax.vmap(one))(q, shift, acting)
+
+    found = told()
+    monkeypatch.setattr(tunnelling, "MANY", 100)
+    np.testing.assert_array_equal(found, told())
+    assert 0.1 < np.mean(found) < 0.9
