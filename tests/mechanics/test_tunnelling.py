@@ -18,7 +18,9 @@ def gaps(t, q, args):
     return jnp.concatenate([distance - args, q - 0.1, 2.0 - q])
 
 
-@pytest.mark.parametrize("constraints", [gaps, lambda t, q, args: jnp.abs(gaps(t, q, args)) - 0.01], ids=["disks", "kinks"])
+@pytest.mark.parametrize(
+    "constraints", [gaps, lambda t, q, args: jnp.abs(gaps(t, q, args)) - 0.01], ids=["disks", "kinks"]
+)
 def test_many_contacts_give_what_all_of_them_give(constraints, monkeypatch):
     """72 contacts of nine disks on ways of up to ten radii, a third of which lead through another disk or turn a normal that acts."""
     rng = np.random.default_rng(0)
