@@ -34,11 +34,11 @@ class Unstructured(Exception):
 
 
 class Rows(NamedTuple):
-    """Numbers ``at`` (k times ``share``,) of rows of an array, ``share`` of them for each row of the result; ``count`` (k,): which matter."""
+    """Numbers ``at`` (k times ``share``,) of rows of an array, ``share`` of them for each row of the result; ``used`` (k,): which matter."""
 
     at: Array
     share: int = 1
-    count: Array | None = None
+    used: Array | None = None
 
 
 @dataclass
@@ -280,8 +280,8 @@ def _concatenate(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Arra
             # the places of others hold numbers too, whose derivatives may be infinite
             inside = (rows.at >= first) & (rows.at < first + size)
             mine = jnp.any(inside.reshape(-1, rows.share), axis=1)
-            count = mine if rows.count is None else rows.count & mine
-            part = walk.take(w, axis, Rows(jnp.clip(rows.at - first, 0, size - 1), rows.share, count))
+            used = mine if rows.used is None else rows.used & mine
+            part = walk.take(w, axis, Rows(jnp.clip(rows.at - first, 0, size - 1), rows.share, used))
             here = jnp.expand_dims(inside, [i for i in range(part.ndim) if i != axis])
             found = part if found is None else jnp.where(here, part, found)
         first += size
@@ -300,7 +300,7 @@ def _gather(walk: RowWalk, eqn: Any, v: Any, axis: int, rows: Rows) -> Array:
     # what a row picks, side by side
     picked = jnp.take(jnp.moveaxis(jnp.asarray(places, jnp.int32), batch.index(axis), 0), rows.at, 0, mode="clip")
     share = math.prod(picked.shape[1:])
-    found = walk.take(w, along, Rows(picked.ravel(), rows.share * share, rows.count))
+    found = walk.take(w, along, Rows(picked.ravel(), rows.share * share, rows.used))
     found = jnp.moveaxis(found, along, 0)
     found = found.reshape(*picked.shape, *found.shape[1:])
     found = jnp.moveaxis(found, 0, batch.index(axis))
@@ -367,6 +367,6 @@ class RowsOf(NamedTuple):
             for i in range(columns.shape[1]):
                 # a selection: no product with an infinite derivative makes NaN of a zero
                 here = columns[:, i, None] == jnp.arange(self.d, dtype=columns.dtype)[None]
-                here = here if leaf.rows.count is None else here & leaf.rows.count[:, None]
+                here = here if leaf.rows.used is None else here & leaf.rows.used[:, None]
                 found.append(jnp.where(here, numbers[:, i, None], 0))
         return found
