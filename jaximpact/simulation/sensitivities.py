@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.flatten_util import ravel_pytree
 from numpy.typing import ArrayLike
 
 from ..jaxtools.argument_checks import as_tuple, check_choice
@@ -35,7 +36,7 @@ from .arguments import (
 from .backends import batch_backend, one_lane, through_xla
 from .chunked_runs import devices, in_chunks
 from .lanes import Lanes
-from .limits import MAX_FORWARD_DIRECTIONS, MAX_SMALL_SYSTEM
+from .limits import MAX_FORWARD_DIRECTIONS, MAX_JACOBIAN_ENTRIES, MAX_SMALL_SYSTEM
 from .program import Program
 from .start_report import refused_lanes
 from .trajectory import trajectory
@@ -274,10 +275,50 @@ def jacobians(
         return through_xla(task, known, lanes, devices(lanes.count))(motion, length)
 
     either = task.mode == "forward" and row_by_row(program, task.output)
-    call = batch_backend(task, program, lanes, execution) if either else through_steps
-    jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress)
+    if either and _is_large(program, lanes, task, execution):
+        jacobian, (value, status) = _by_directions(program, lanes, task, execution, chunk, progress)
+    else:
+        call = batch_backend(task, program, lanes, execution) if either else through_steps
+        jacobian, (value, status) = in_chunks(program, lanes, call, chunk, progress)
     finite = [np.isfinite(x).reshape(lanes.count, -1).all(axis=1) for x in jax.tree.leaves(jacobian)]
     return jacobian, (value, status | np.where(np.all(finite, axis=0), 0, int(Status.DERIVATIVE_NOT_FINITE)))
+
+
+def _is_large(program: Program, lanes: Lanes, task: Varied, execution: str) -> bool:
+    """Whether a program of all directions at once is too large for native code, for the joints and their inverses in it."""
+    if program.problem.joints is None or execution not in ("auto", "native") or jax.default_backend() != "cpu":
+        return False
+    one = lanes.first
+    unknowns = one.q0.size + program.problem.joint_count(one.t0, one.q0, one.args)
+    return devices(lanes.count) == 1 and len(task.numbers(one)[0]) * unknowns**2 > MAX_JACOBIAN_ENTRIES
+
+
+def _by_directions(
+    program: Program, lanes: Lanes, task: Jacobian, execution: str, chunk: Any, progress: Any
+) -> tuple[Any, Any]:
+    """Jacobians, outputs and status of all lanes, with a lane for each direction of each."""
+    flat, unravel = task.numbers(lanes.first)
+    many, count = len(flat), lanes.count
+    leaves, structure = jax.tree.flatten(lanes.motion)
+    spread = [x if axis is None else np.repeat(x, many, axis=0) for x, axis in zip(leaves, lanes.axes, strict=True)]
+    motion = jax.tree.unflatten(structure, spread)
+    motion = motion._replace(args=(motion.args, np.tile(np.arange(many, dtype=np.int32), count)))
+    directions = Lanes.of(motion, lanes.marks._replace(args=(lanes.marks.args, 0)), count * many)
+    call = batch_backend(Direction(task.wrt, task.output), program, directions, execution)
+    found, others = in_chunks(program, directions, call, chunk and chunk * many, progress)
+    inputs, of_inputs = jax.tree.flatten(unravel(flat))
+    ends = np.cumsum([x.size for x in inputs])[:-1]
+
+    def jacobian(x: np.ndarray) -> Any:
+        columns = np.moveaxis(x.reshape(count, many, *x.shape[1:]), 1, -1)
+        parts = zip(np.split(columns, ends, axis=-1), inputs, strict=True)
+        return jax.tree.unflatten(of_inputs, [part.reshape(*part.shape[:-1], *y.shape) for part, y in parts])
+
+    return jax.tree.map(jacobian, found), jax.tree.map(lambda x: x[::many], others)
+
+
+def _is_real(x: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(x), jnp.floating)
 
 
 @dataclass(frozen=True)
@@ -290,14 +331,12 @@ class Varied:
     def as_function(self, program: Program, motion: Motion, length: Any) -> tuple[Callable, dict[str, Any]]:
         """The function, chosen numbers -> (outputs, (outputs, status)), and their values."""
         leaves, structure = jax.tree.flatten(motion.args)
-        real = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
-        args = jax.tree.unflatten(structure, [leaf if r else None for leaf, r in zip(leaves, real, strict=True)])
-        values = motion._asdict() | {"args": args}
+        values = self.values(motion)
 
         def function(chosen_numbers: dict[str, Any]) -> tuple[Any, tuple[Any, Array]]:
             now = values | chosen_numbers
             numbers = iter(jax.tree.leaves(now["args"]))
-            full = [next(numbers) if r else leaf for leaf, r in zip(leaves, real, strict=True)]
+            full = [next(numbers) if _is_real(leaf) else leaf for leaf in leaves]
             stretch = (now["t1"] - now["t0"]) / (motion.t1 - motion.t0)
             moved = Motion(**now | {"h": motion.h * stretch, "args": jax.tree.unflatten(structure, full)})
             solution = trajectory(program, moved, length)
@@ -310,6 +349,28 @@ class Varied:
             return value, (value, solution.status)
 
         return function, {name: values[name] for name in self.wrt}
+
+    def values(self, motion: Motion) -> dict[str, Any]:
+        """The numbers of a motion by name, of args the real ones."""
+        return motion._asdict() | {"args": jax.tree.map(lambda x: x if _is_real(x) else None, motion.args)}
+
+    def numbers(self, motion: Motion) -> tuple[Array, Callable]:
+        """The chosen numbers of a motion as one array, and its inverse."""
+        values = self.values(motion)
+        return ravel_pytree({name: values[name] for name in self.wrt})
+
+
+class Direction(Varied):
+    """Task that returns the derivative of the outputs along one direction, the outputs and the status of one lane. The motion's args are (args, number
+    of the direction)."""
+
+    def __call__(self, program: Program, motion: Motion, length: Any) -> tuple[Any, tuple[Any, Array]]:
+        args, number = motion.args
+        function, chosen_numbers = self.as_function(program, motion._replace(args=args), length)
+        flat, unravel = ravel_pytree(chosen_numbers)
+        along = unravel((jnp.arange(flat.size, dtype=number.dtype) == number).astype(flat.dtype))
+        _, tangent, others = jax.jvp(function, (chosen_numbers,), (along,), has_aux=True)
+        return tangent, others
 
 
 class Size(Varied):

@@ -1,5 +1,7 @@
 """Joints as equations, against the same systems in minimal coordinates."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -159,6 +161,23 @@ def test_an_ensemble_and_reverse_mode_find_what_one_motion_and_forward_mode_find
     run = lambda x: swing(x, scheme=ji.MoreauJean(), steps=80)
     forward, reverse = jax.jacfwd(run)(jnp.array(BEGIN)), jax.jacrev(run)(jnp.array(BEGIN))
     np.testing.assert_allclose(reverse, forward, atol=1e-12)  # round-off of sums in another order
+
+
+def test_jacobians_of_large_linkages_have_a_lane_for_each_direction(monkeypatch):
+    """Of two motions that strike the wall, by angle, rate and length; the same as of all directions in one program."""
+    starts = [
+        np.asarray(x) for x in jax.vmap(lambda a: jnp.stack(in_plane(a, 0.0, 1.0)), out_axes=1)(jnp.array([1, 1.2]))
+    ]
+    options = {"t1": 0.8, "steps": 80, "args": {"L": 1.0, "n": 3}, "scheme": ji.MoreauJean(), "progress": False}
+    run = lambda: ji.sensitivities(PENDULUM, *starts, e=0.5, wrt=("v0", "args", "q0"), save=40, **options)
+    at_once = run()
+    monkeypatch.setattr(importlib.import_module("jaximpact.simulation.sensitivities"), "MAX_JACOBIAN_ENTRIES", 0)
+    found = run()
+    assert jax.tree.structure(found.jacobian) == jax.tree.structure(at_once.jacobian)
+    np.testing.assert_array_equal(found.value["q"], at_once.value["q"])
+    for x, y in zip(jax.tree.leaves(found.jacobian), jax.tree.leaves(at_once.jacobian), strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-12)  # round-off of sums in another order
+    assert np.all(found.status == at_once.status) and found.jacobian["v"]["q0"].shape == (2, 3, 2, 2)
 
 
 def test_single_precision_stays_and_holds_its_joints():

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 import random_linkages as linkages
-from random_linkages import Linkage, Motion
+from random_linkages import End, Linkage, Motion
 
 import jaximpact as ji
 
@@ -21,24 +21,24 @@ SCHEMES = {
 }
 
 
+def right_end(motion: Motion, q: np.ndarray, v: np.ndarray) -> tuple[End, float, float]:
+    """The right end of a start; by how much more motions part that start beside each other, inf where that tells nothing; and how far those lead
+    away whose impacts are late, by up to a step each, as those of a scheme that locates none."""
+    rng, end, apart, spread = np.random.default_rng(5), motion.end(q, v, T1, E), 0.0, 0.0
+    for _ in range(DIRECTIONS):
+        by = SHAKE * rng.normal(size=(2, v.size))
+        beside = motion.end(*motion.on_joints(q + by[0], v + by[1]), T1, E)
+        same = end.impacts == beside.impacts and min(end.softest, beside.softest) > 0
+        apart = max(apart, np.max(np.abs([end.q - beside.q, end.v - beside.v])) if same else np.inf)
+        late = motion.end(q, v, T1, E, lambda: H * rng.random()) if end.impacts else end
+        spread = max(spread, np.max(np.abs(end.q - late.q)))
+    return end, 1 + apart / SHAKE, spread
+
+
 def right_ends(linkage: Linkage, starts: list) -> tuple[list, np.ndarray, np.ndarray]:
-    """Of each start the right end; by how much more motions part that start beside each other, inf where that tells nothing; and how far those
-    lead away whose impacts are late, by up to a step each, as those of a scheme that locates none."""
-    ends, growths, spreads = [], [], []
-    for args, q, v in starts:
-        motion, rng = Motion(linkage, args), np.random.default_rng(5)
-        end, apart, same, spread = motion.end(q, v, T1, E), 0.0, True, 0.0
-        for _ in range(DIRECTIONS):
-            by = SHAKE * rng.normal(size=(2, v.size))
-            beside = motion.end(*motion.on_joints(q + by[0], v + by[1]), T1, E)
-            same &= end.impacts == beside.impacts and min(end.softest, beside.softest) > 0
-            apart = max(apart, np.max(np.abs(end.q - beside.q)), np.max(np.abs(end.v - beside.v)))
-            late = motion.end(q, v, T1, E, lambda rng=rng: H * rng.random()) if end.impacts else end
-            spread = max(spread, np.max(np.abs(end.q - late.q)))
-        ends.append(end)
-        growths.append(1 + apart / SHAKE if same else np.inf)
-        spreads.append(spread)
-    return ends, np.array(growths), np.array(spreads)
+    """The same of each start."""
+    ends, growths, spreads = zip(*(right_end(Motion(linkage, args), q, v) for args, q, v in starts), strict=True)
+    return list(ends), np.array(growths), np.array(spreads)
 
 
 def distances(linkage: Linkage, starts: list, ends: list, name: str) -> tuple[np.ndarray, np.ndarray]:
