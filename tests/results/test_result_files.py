@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
+from breadth import slow
 from sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
 import jaximpact as ji
@@ -62,8 +63,18 @@ def test_every_kind_of_result_is_in_a_file(results):
     assert set(OTHERS) | {"motion", "batch", "report"} == set(results)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize("name", OTHERS)
+# of nested results, of masks, texts and complex numbers
+DATASETS = ("sensitivities", "statistics", "orbit", "branch", "basins")
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        (name, suffix) if suffix == ".npz" or name in DATASETS else slow(name, suffix)
+        for name in OTHERS
+        for suffix in SUFFIXES
+    ],
+)
 def test_files_keep_other_results(name, suffix, results, tmp_path):
     result, path = results[name], tmp_path / f"result{suffix}"
     assert result.save(path) == path

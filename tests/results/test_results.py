@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from breadth import slow
 from PIL import Image
 from sample_results import BALL, CASE, OPTIONS, samples, undrawn
 
@@ -404,7 +405,9 @@ def pair(q):
 
 
 @pytest.mark.parametrize(
-    "draw", [plots.particles(), plots.disks(0.1), plots.linkage([1.0]), plots.linkage(joints=pair)], ids=range(4)
+    "draw",
+    [plots.particles(), slow(plots.disks(0.1)), slow(plots.linkage([1.0])), plots.linkage(joints=pair)],
+    ids=range(4),
 )
 def test_a_motion_moves(draw, results, tmp_path):
     path = results["motion"].animate(tmp_path / "motion.gif", draw=draw, fps=4 / CASE.t1, title="ball")

@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray
+from breadth import slow
 from study_systems import long_run
 
 import jaximpact as ji
@@ -46,18 +48,40 @@ def test_some_rows(whole):
         assert some.residual == found.residual
     for rows in (3, slice(400, None), slice(None, None, -1)):
         with pytest.raises(ValueError, match=r"rows=.*: give a slice of the 351 rows"):
-            run.run(rows=rows)
+            run.solution(rows)
+    assert run.run(rows=slice(-1, None)).t == found.t[-1:]
 
 
-def test_killed_in_the_middle_and_continued(whole, tmp_path):
-    path = tmp_path / "killed.zarr"
-    run = long_run(path)
+def killed(path):
+    """A run in another process, which is killed after some blocks."""
     marks = path / ".study" / "blocks"
     with subprocess.Popen([sys.executable, "tests/study_systems.py", str(path)]) as process:
         while not (marks / "4.json").exists():
             assert process.poll() is None
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
+
+
+def interrupted(path):
+    """A run that is interrupted where it is about to write another block."""
+    run = long_run(path)
+    write = run.store.write
+
+    def until(block, *given):
+        if block == 6:
+            raise KeyboardInterrupt
+        write(block, *given)
+
+    run.store.write = until
+    with suppress(KeyboardInterrupt):
+        run.run()
+
+
+@pytest.mark.parametrize("stopped", [slow(killed), interrupted])
+def test_stopped_in_the_middle_and_continued(whole, tmp_path, stopped):
+    path = tmp_path / "stopped.zarr"
+    run = long_run(path)
+    stopped(path)
     done = len(run.store.finished())
     assert 5 <= done < len(run.blocks)
     # what is there can be read, the rest is not passed for rows

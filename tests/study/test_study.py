@@ -451,6 +451,7 @@ print(peak() - before, large.dataset().nbytes)
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_study(tmp_path):
     """40 blocks take no more memory than a few blocks; the store is many times larger."""
     paths = os.pathsep.join([str(FOLDER), str(Path(ji.__file__).parents[1])])

@@ -338,7 +338,7 @@ def test_creation_interrupted_at_any_flush_leaves_nothing_behind(tmp_path):
             ji.Study.open(path)
         run_until(second, 0)
         xarray.testing.assert_identical(xarray.open_zarr(path), fresh)
-        flushes += 5
+        flushes += 12
     assert flushes > 20
 
 

@@ -243,6 +243,7 @@ assert summary.finished == 10, summary
 """
 
 
+@pytest.mark.slow
 def test_two_jax_processes(single_backend, tmp_path, paths):
     """Each takes every second chunk; process 0 makes the store."""
     with socket.socket() as free:
