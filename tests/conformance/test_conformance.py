@@ -30,7 +30,7 @@ def exact_numbers():
 
 CLOSED = [name for name, case in cases.CASES.items() if case.formula]
 REFERENCE = [name for name in cases.CASES if name not in CLOSED]
-QUICK = ["off-wall", "unit-flight", "lift"]
+QUICK = ["off-wall", "unit-flight"]
 
 
 # numbers
@@ -179,6 +179,7 @@ def test_errors_crashes_and_time_limits_cost_their_case_alone(adapter):
     assert first.cells["unit-flight"].passes  # in a process that was begun anew
 
 
+@pytest.mark.slow
 def test_the_time_limit_is_one_of_each_case(adapter):
     """Two cases of 0.8 s pass within 1.4 s each; the one that hangs is told, and what comes behind it is asked."""
     names = ["off-wall", "unit-flight", "harm1d", "lift"]
@@ -230,11 +231,18 @@ def test_a_case_that_was_stopped_on_its_way_has_no_verdict():
 OWN = "jaximpact.conformance.own"
 
 
+@pytest.mark.slow
 def test_own_schemes():
-    """The corrected derivative passes; Maury states plastic impacts alone."""
+    """In a process of its own, as other simulators."""
     adapters = [Adapter("corrected", OWN, "PaoliSchatzman corrected")]
     assert conformance.run(adapters, ["grav1d-once"], limit=120).columns[0].cells["grav1d-once"].passes
-    case = conformance.get("grav1d-once")
+
+
+def test_own_schemes_as_adapters():
+    """The corrected derivative passes; Maury states plastic impacts alone."""
+    case, corrected = conformance.get("grav1d-once"), own.adapter("PaoliSchatzman corrected")
+    error = lambda n: relative_error(corrected.jacobian(case, case.theta, n), case.exact.jacobian)
+    assert Cell({h: float(np.median([error(n) for n in case.steps(h)])) for h in (COARSE, FINE)}, {}).passes
     with pytest.raises(NotImplementedError, match="grav1d-once"):
         own.adapter("Maury corrected").jacobian(case, case.theta, 10)
 

@@ -74,6 +74,7 @@ def test_windows_computes_by_xla_and_locks_studies(tmp_path):
     assert "nobody has tried native code on Windows" in lines[2] and "execution='xla'" in lines[2]
 
 
+@pytest.mark.slow
 def test_macos_computes():
     assert run(MACOS + BALL) == ["clean 2 True"]  # natively, where llvmlite is
 
