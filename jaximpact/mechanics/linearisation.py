@@ -18,7 +18,6 @@ from jax.typing import ArrayLike
 
 from ..jaxtools import linalg
 from ..jaxtools.jacobians import value_and_jacobian
-from ..jaxtools.jaxpr_tools import varying_outputs
 from ..jaxtools.linalg import solve_by_inverse
 from ..jaxtools.outlined import outlined
 from ..jaxtools.row_structure import RowsOf, Unstructured
@@ -345,7 +344,11 @@ def is_steady(problem: Problem, t: Array, q: Array, args: Any) -> bool:
 def _depends(function: Callable, *args: Array) -> bool:
     """Whether the results of a function depend on its arguments, by its jaxpr."""
     jaxpr = jax.make_jaxpr(function)(*args).jaxpr
-    return any(varying_outputs(jaxpr, [True] * len(jaxpr.invars)))
+    moving = set(map(id, jaxpr.invars))
+    for eqn in jaxpr.eqns:
+        if any(id(v) in moving for v in eqn.invars):
+            moving |= set(map(id, eqn.outvars))
+    return any(id(v) in moving for v in jaxpr.outvars)
 
 
 class Closure(NamedTuple):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from ..jaxtools.argument_checks import real_number, short
+from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..mechanics.problem import Problem
 from ..plots.style import COLOURS, DARK
 from ..simulation.assemble import assemble
@@ -137,11 +138,16 @@ class System:
 
     def joints(self, t: Any, q: Array, args: Any) -> Array:
         """Joint equations (j,), zero where they hold."""
-        return _stacked(self, "joints", t, q, args)
+        return self._stack("joints", t, q, args)
 
     def gaps(self, t: Any, q: Array, args: Any) -> Array:
         """Gaps (m,)."""
-        return _stacked(self, "gaps", t, q, args)
+        return _recorded_gaps(self)(t, q, args)
+
+    def _stack(self, kind: str, t: Any, q: Array, args: Any) -> Array:
+        pose = self.pose(q)
+        found = [jnp.asarray(x, q.dtype) for part in self.parts for x in getattr(part, kind)(pose, t, args)]
+        return jnp.concatenate([jnp.atleast_1d(x) for x in found])
 
     def slip(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Velocities (m,) along the contacts; zero of those that have no friction but walls'."""
@@ -202,12 +208,10 @@ class System:
                 ax.plot(*np.array(ends).T, ":" if isinstance(part, Spring) else "-", lw=1.5, color=DARK)
 
 
-@partial(jax.jit, static_argnums=(0, 1))
-def _stacked(system: System, kind: str, t: Any, q: Array, args: Any) -> Array:
-    """The gaps or joints of all parts; asked for many times in a step, and traced once."""
-    pose = system.pose(q)
-    found = [jnp.asarray(x, q.dtype) for part in system.parts for x in getattr(part, kind)(pose, t, args)]
-    return jnp.concatenate([jnp.atleast_1d(x) for x in found])
+@lru_cache
+def _recorded_gaps(system: System) -> Callable:
+    # a step asks for them many times, of parts in Python
+    return replay_jaxpr(lambda t, q, args: system._stack("gaps", t, q, args))
 
 
 @lru_cache
