@@ -11,6 +11,7 @@ import jaximpact as ji
 T1, STEPS, E = 1.0, 2000, 0.6
 H = T1 / STEPS
 LOOP = Linkage(3, ((0, -1), (1, 0), (2, 1)), (2,))  # a four-bar
+TREE = Linkage(3, ((0, -1), (1, 0), (2, 0)), ())  # two bars at the end of one
 SHAKE, DIRECTIONS = 1e-7, 4  # of a start, to see how far motions part
 
 # scheme, options, error beside which motions part, and parts of what late impacts make
@@ -67,6 +68,13 @@ def check(linkage: Linkage, seeds: range, names: list[str]) -> int:
 
 def test_four_bars_with_stops_are_right():
     assert check(LOOP, range(2), ["MoreauJean"]) == 2
+
+
+@pytest.mark.slow
+def test_linkages_that_make_much_of_late_impacts_or_of_a_start_are_right():
+    """A bar that turns at 21 rad/s behind its first impact, .47 off by MoreauJean, as by impacts late by a step; and bars that part by other directions
+    than a first one tells."""
+    assert check(TREE, range(97, 98), ["MoreauJean"]) + check(LOOP, range(20, 21), ["EventCorrected"]) == 2
 
 
 @pytest.mark.slow
