@@ -21,6 +21,14 @@ from jaximpact import catalogue
 TABLES = {table["id"]: table for table in json.loads((Path(__file__).parents[1] / "catalogue_values.json").read_text())}
 CASES = [pytest.param(entry, name, id=f"{entry.name}-{name}") for entry in catalogue.entries() for name in entry.cases]
 every_case = pytest.mark.parametrize(("entry", "name"), CASES)
+# the same formulas for many coordinates as for few
+every_law = pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] * (len(p.values[0].cases[p.values[1]].q0) > 30))
+        for p in CASES
+    ],
+)
 
 TABLE_OF = {"B28": "B27"}  # entries whose table is a variant of another problem's
 SAME_DATA = {  # start of "params" where variants, or cases, share restitution, initial data and duration
@@ -210,7 +218,7 @@ def test_is_admissible(entry, name):
     assert np.min(gaps(t, case.exact(t)[0], case.args)) >= -1e-10
 
 
-@every_case
+@every_law
 def test_obeys_its_equation_of_motion(entry, name):
     """dq/dt = v; M dv/dt - force is a nonnegative combination of the gradients of the contacts, 0 without contact."""
     case = entry.cases[name]
@@ -260,7 +268,7 @@ def percussions(entry, case):
         yield time, active, impulses, left, normal, scale * (bend[n] + 1e-9 * (1.0 + np.max(np.abs(arrival[n]))))
 
 
-@every_case
+@every_law
 def test_impacts_obey_the_law(entry, name):
     """v+ = -e v- + (1 + e) Proj(v-), Proj being the projection on admissible velocities in the kinetic metric: what it
     adds is M^-1 times nonnegative impulses along active gradients, each complementary to its normal velocity."""
@@ -271,7 +279,7 @@ def test_impacts_obey_the_law(entry, name):
         assert np.max(np.minimum(impulses, np.abs(normal))) <= tolerance, f"not complementary at {time}"
 
 
-@every_case
+@every_law
 def test_impulse_is_that_of_the_motion(entry, name):
     """The total impulse is the sum over impacts plus the integral of the contact reactions, by the midpoint rule."""
     case, count = entry.cases[name], 1000

@@ -85,6 +85,7 @@ def pendulum_mass(q, args):
     return jnp.array([[2.0, 0.0], [0.0, 1.0]]) + jnp.cos(q[0] - q[1]) * jnp.array([[0.0, 1.0], [1.0, 0.0]])
 
 
+@pytest.mark.slow
 def test_the_kernel_is_xla_for_a_double_pendulum():
     """Between a wall and its joint and tip, beside native code, which counts iterations otherwise; roundings grow with the motion."""
     pendulum = ji.Problem(pendulum_force, lambda t, q, args: 0.3 - jnp.cumsum(jnp.sin(q)), pendulum_mass)

@@ -438,6 +438,7 @@ def test_matrices_are_those_of_jax_as_numbers_or_in_memory(monkeypatch, small):
         np.testing.assert_allclose(y, z, rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_large_programs_are_loops_over_memory():
     """Disks that fall into a box with one corner: the same motion as through XLA, up to roundings."""
     i, j = np.triu_indices(4, 1)

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from breadth import slow_but
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments"))
 
@@ -173,7 +174,7 @@ def test_a_missing_simulator_says_so():
     assert remark.startswith("not installed") and not answers
 
 
-@pytest.mark.parametrize("key", list(peers.TITLES))
+@pytest.mark.parametrize("key", slow_but(["diffrax", "siconos"], peers.TITLES))
 def test_a_simulator_bounces_a_ball(key):
     """Where it is installed; the soft contacts of some are wrong by a tenth of a metre, so only that there is an answer."""
     job = {"work": "ball", "q0": [[1.0], [0.5]], "v0": [[0.0], [0.1]], "e": 0.8, "args": {"g": 9.81}, "h": 1e-3,
@@ -189,6 +190,7 @@ def test_a_simulator_bounces_a_ball(key):
     assert np.shape(answers[0]["q"]) == (2, 1) and len(answers[0]["seconds"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["siconos", "diffrax"])
 def test_a_simulator_swings_a_double_pendulum(key):
     """Where it is installed, against event location: the error of diffrax's tolerance, a hundred times, and O(h)."""
@@ -265,6 +267,7 @@ def test_exact_motions_are_those_of_the_problems(name):
         np.testing.assert_allclose(q[0, 0], motion.exact[lane], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_pictures(tmp_path):
     """Exact positions of every other lane are compared with those lanes; what is not installed is left out of a picture."""
     pytest.importorskip("matplotlib")
