@@ -14,6 +14,7 @@ from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.emitter import emit
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.scalar.interpreter import program_inputs
+from jaximpact.jaxtools.outlined import outlined
 from jaximpact.mechanics.interval_bounds import Unbounded, bound_change, is_expensive
 from jaximpact.simulation.arguments import for_lanes
 from jaximpact.simulation.trajectory import trajectory
@@ -272,6 +273,35 @@ def test_what_is_known_costs_nothing():
     variables, _ = program_inputs(closed)
     text = emit(closed, variables, [True] * len(variables), 8, True).ir
     assert text.count("fmul") == 1 and text.count("fadd") == 0
+
+
+SHARES = np.linspace(0.1, 0.9, 36).reshape(6, 6)
+
+
+@outlined
+def turned(m, x, given, which):
+    """Some hundred operations, an array that is closed over, and what is given back as it was; a constant, a truth."""
+    m = m @ (SHARES @ m) / 9 + jnp.diag(x)
+    return jnp.sin(m), given, jnp.zeros(2), which & (m[0, 0] > 0)
+
+
+def called_often(a, b):
+    """In a branch and in a loop, of constants and of numbers of lanes."""
+    first = turned(jnp.eye(6), jnp.concatenate([a, b]), b, a[0] > 0)
+    more = lax.cond(first[3], lambda m: turned(m, first[0][0], a, first[3])[0], lambda m: m + 1, first[0])
+    last = lax.fori_loop(0, 2, lambda i, m: turned(m, m[1], b, True)[0], more)
+    return last, first[1], first[2], turned(last, more[2], a, first[3])
+
+
+def test_outlined_functions_are_functions_of_the_code():
+    """One for each pattern of constants, with values and derivatives as where they are written at each place."""
+    batch = lambda f: jax.jit(jax.vmap(f, (0, None)))(LANES, B)
+    for one in (called_often, lambda a, b: jax.jvp(real(called_often), (a, b), (b, a))[1]):
+        close(native(one), batch(one), 1e-12)
+    closed = jax.make_jaxpr(called_often)(A, B)
+    variables, _ = program_inputs(closed)
+    text = emit(closed, variables, [True] * len(variables), 8, True).ir
+    assert text.count("define internal void @shared") == 3 and text.count("call void @shared") == 4
 
 
 # bounds of how far a function moves within a box
