@@ -187,7 +187,15 @@ def native(function):
     return over_lanes(jax.jit(function), (0, None))(LANES, B)
 
 
-@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+# whose derivatives are made of what `test_native_table` holds
+PLAIN = (indices, updates, reductions, functions_of_one)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [pytest.param(f, marks=[pytest.mark.slow] * (f in PLAIN)) for f in CASES],
+    ids=lambda f: f.__name__,
+)
 def test_values_and_derivatives(function):
     batch = lambda f: jax.jit(jax.vmap(f, (0, None)))(LANES, B)
     # one by one: all at once would be more than a motion is

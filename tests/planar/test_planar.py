@@ -142,6 +142,7 @@ def four_bar():
     return planar.System({name: planar.bar(*ends, mass=1.0) for name, ends in bars.items()}, [*pins, stop])
 
 
+@pytest.mark.slow
 def test_a_four_bar_keeps_its_loop_and_its_energy_between_impacts(four_bar):
     q0, v0 = four_bar.start(crank=-2.0)
     assert v0[2] == -2.0

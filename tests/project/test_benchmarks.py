@@ -289,6 +289,7 @@ def test_pictures(tmp_path):
 # all of it ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_parts_and_the_table_that_it_prints(tmp_path, capsys):
     parts = ["--parts", "values", "peers", "accelerator", "--python", *(f"{key}=/no" for key in peers.TITLES)]
     run.main(["--out", str(tmp_path), "--only", "ball:2", "--rounds", "1", *parts, "--lanes", "3"])

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+from functools import cache
 from pathlib import Path
 
 import jaximpact as ji
@@ -51,19 +52,22 @@ def imported(module):
                 yield next(name for name in (*names, *whole) if name in FILES)
 
 
-IMPORTS = {module: set(imported(module)) - {module} for module in FILES}
+@cache
+def imports():
+    """The modules that each imports; read when a test asks, as every process collects this file."""
+    return {module: set(imported(module)) - {module} for module in FILES}
 
 
 def test_a_package_imports_lower_ones_only():
     assert {room_of(module) for module in FILES} == set(LEVEL)
-    for module, others in IMPORTS.items():
+    for module, others in imports().items():
         own = room_of(module)
         for other in others:
             assert room_of(other) == own or LEVEL[room_of(other)] < LEVEL[own] or own == "__init__", (module, other)
 
 
 def test_no_file_imports_itself_by_others():
-    left = dict(IMPORTS)
+    left = dict(imports())
     while left:
         # files that import none of those left; a circle has none
         ground = [module for module, others in left.items() if not others & left.keys()]

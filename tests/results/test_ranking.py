@@ -141,6 +141,7 @@ def test_lanes_and_refusals(found):
         found[0]
 
 
+@pytest.mark.slow
 def test_many_outputs_print_in_twenty_lines():
     found = ji.sensitivities(BALL, [HEIGHT], [0.0], **MOTION, save=list(np.linspace(0.01, 0.5, 60)))
     spread = found.covariance({"e": 0.01})

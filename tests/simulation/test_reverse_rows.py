@@ -101,7 +101,7 @@ def test_gradients_of_rows_are_those_of_xla(system, save, scheme, told):
     "system, save, scheme, told",
     [
         pytest.param("ball", "all", ji.MoreauJean(), True, marks=slow),
-        ("ball", "function", ji.PaoliSchatzman(), False),
+        pytest.param("ball", "function", ji.PaoliSchatzman(), False, marks=slow),
         pytest.param("pendulum", "times", ji.PaoliSchatzman(), False, marks=slow),
     ],
 )

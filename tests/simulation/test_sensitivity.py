@@ -348,6 +348,7 @@ def test_times(scheme):
     np.testing.assert_allclose(by_end, field, rtol=0, atol=4 * 5.4e-3 * np.max(np.abs(field)))
 
 
+@pytest.mark.slow
 def test_one_restitution_for_each_contact():
     """In a corner with walls of 0.7 and 0.4 each coordinate bounces on its own."""
     case = cases.get("corner")
