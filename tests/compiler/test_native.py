@@ -24,6 +24,7 @@ from jaximpact.compiler.llvm import elementwise as arithmetic
 from jaximpact.compiler.llvm import jit as native_compile
 from jaximpact.compiler.llvm import over_lanes
 from jaximpact.compiler.llvm.emitter import FUNCTION_NAME
+from jaximpact.compiler.llvm.program_key import program_key
 from jaximpact.compiler.scalar import Unsupported
 from jaximpact.compiler.stream import stream
 
@@ -562,6 +563,23 @@ def test_a_program_is_named_by_what_it_computes(tmp_path, monkeypatch):
     assert compiles(made(), x) == 1 and compiles(made(), x) == 0 and compiles(made(a=3.0), x) == 0
     assert [compiles(f, x) for f in others] == [1, 1, 1, 1] and compiles(made(), y) == 1
     assert [compiles(f, x) for f in others] == [0, 0, 0, 0] and compiles(made(), y) == 0
+
+
+def test_jaxprs_that_share_variables_are_told_apart():
+    """jax makes jaxprs of others with the same variables; the second of two had one number for all of its operands."""
+    calls = jax.make_jaxpr(lambda a, b: (jax.jit(jnp.subtract)(a, b), jax.jit(jnp.add)(a, b)))(1.0, 2.0)
+    first, second = calls.jaxpr.eqns
+    inner = first.params["jaxpr"]
+    (eqn,) = inner.jaxpr.eqns
+
+    def key(operands):
+        """Of a program that subtracts, then subtracts again with these operands of the same variables."""
+        again = inner.replace(jaxpr=inner.jaxpr.replace(eqns=[eqn.replace(invars=operands)]))
+        other = second.replace(params=second.params | {"jaxpr": again})
+        return program_key(calls.replace(jaxpr=calls.jaxpr.replace(eqns=[first, other])), calls.jaxpr.invars)
+
+    assert key(eqn.invars) == key(list(eqn.invars)) is not None
+    assert key(eqn.invars) != key(eqn.invars[::-1])
 
 
 def test_a_function_with_a_pullback_of_its_own_has_a_name(tmp_path, monkeypatch):

@@ -76,6 +76,7 @@ class _ProgramHasher:
     def __init__(self, variables: Sequence[Any]) -> None:
         self.parts: list[bytes] = [_sources()]
         self.numbers: dict[Any, int] = {}
+        self.count = 0  # of definitions: a variable that two jaxprs share is defined in each of them
         self.inputs = set(variables)
         # number of each jaxpr by its id, and the jaxpr, which is kept alive so that its id stays its own
         self.jaxpr_numbers: dict[int, tuple[int, Any]] = {}
@@ -159,7 +160,8 @@ class _ProgramHasher:
     def number_variables(self, variables: Sequence[Any]) -> None:
         """Numbers variables where they are defined, and adds their shapes and dtypes."""
         for v in variables:
-            self.numbers[v] = len(self.numbers)
+            self.numbers[v] = self.count
+            self.count += 1
             self.text(self.kind(v.aval))
 
     def kind(self, aval: Any) -> str:
