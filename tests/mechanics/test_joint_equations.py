@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 from symplectic_euler import SymplecticEuler
 
 import jaximpact as ji
@@ -301,6 +302,70 @@ def test_a_tip_that_slides_along_a_wall_does_so_as_by_angles(scheme, e):
     np.testing.assert_allclose(found.q[-1], tips(end.q[-1]), atol=bound)
     np.testing.assert_allclose(found.impulse[-1], end.impulse[-1], atol=10 * bound)
     assert not found.failed and found.joint_residual < 1e-14 and end.impulse[-1, 0] > 10
+
+
+# two rods, their lengths and the mass of the tip free: by joints, and by their angles without jax, whose complex steps are exact derivatives
+
+SWING = np.array([0.9, -0.4, 0.3, 1.0, 1.0, 0.8, 0.7])  # two angles, their rates, two lengths, a mass
+
+
+def swing_of_two(x, t1=1.5):
+    lengths, m = x[4:6], x[6]
+    first, second = lengths
+
+    def rate(t, y):
+        difference = y[0] - y[1]
+        along, across = m * first * second * np.cos(difference), m * first * second * np.sin(difference)
+        mass = np.array([[(1 + m) * first**2, along], [along, m * second**2]])
+        weights = G * np.array([1 + m, m]) * lengths * np.sin(y[:2])
+        return np.concatenate([y[2:], np.linalg.solve(mass, across * np.array([-(y[3] ** 2), y[2] ** 2]) - weights)])
+
+    y = solve_ivp(rate, (0, t1), x[:4], method="DOP853", rtol=1e-13, atol=1e-13).y[:, -1]
+    s, c = lengths * np.sin(y[:2]), lengths * np.cos(y[:2])
+    places, rates = np.stack([s, -c], 1), y[2:, None] * np.stack([c, s], 1)
+    return np.concatenate([np.cumsum(places, axis=0), np.cumsum(rates, axis=0)], axis=None)
+
+
+def squares(t, q, args):
+    return jnp.sum(jnp.diff(q.reshape(2, 2), axis=0, prepend=0) ** 2, axis=1) - args["lengths"] ** 2
+
+
+TWO_RODS = ji.Problem(
+    lambda t, q, v, args: -G * jnp.stack([0.0, 1.0, 0.0, args["mass"]]),
+    mass=lambda q, args: jnp.stack([1.0, 1.0, args["mass"], args["mass"]]),
+    joints=squares,
+)
+
+
+def by_two_joints(x, scheme, steps):
+    """The same; what is behind the seven numbers of x plays no part."""
+    args = {"lengths": x[4:6], "mass": x[6], "other": x[7:]}
+    turn = lambda p: jnp.cumsum(args["lengths"][:, None] * jnp.stack([jnp.sin(p), -jnp.cos(p)], 1), axis=0).ravel()
+    start = jax.jvp(turn, (x[:2],), (x[2:4],))
+    found = ji.solve(TWO_RODS, *start, t1=1.5, steps=steps, args=args, scheme=scheme, save="final")
+    return jnp.concatenate([found.q[-1], found.v[-1]])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "steps", "bound"),
+    [
+        (ji.EventDriven(rtol=1e-11, atol=1e-11), 8, 1e-9),  # 6e-11 found
+        pytest.param(ji.MoreauJean(), 400, 6e-4, marks=pytest.mark.slow),  # 4.3e-4, a sixteenth of it at 1600 steps
+        pytest.param(ji.EventCorrected(), 400, 6e-4, marks=pytest.mark.slow),
+    ],
+    ids=["driven", "stepped", "corrected"],
+)
+def test_a_double_pendulum_has_the_jacobian_of_its_angles_forwards_and_backwards(scheme, steps, bound):
+    right = np.stack([swing_of_two(SWING + 1e-30j * e).imag / 1e-30 for e in np.eye(7)], 1)
+    forward = jax.jacfwd(lambda x: by_two_joints(x, scheme, steps))(jnp.array(SWING))
+    np.testing.assert_allclose(forward, right, atol=bound)
+    if isinstance(scheme, ji.EventDriven):
+        return
+    # of more than 32 numbers, which makes reverse mode run backwards through the steps
+    weights, many = jnp.arange(1.0, 9.0), jnp.concatenate([SWING, jnp.zeros(40)])
+    back = jax.grad(lambda x: weights @ by_two_joints(x, scheme, steps))(many)
+    np.testing.assert_allclose(back[:7], weights @ forward, atol=1e-11)  # round-off of sums in another order
+    assert not np.any(back[7:])
 
 
 @pytest.mark.parametrize(
