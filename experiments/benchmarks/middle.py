@@ -81,9 +81,13 @@ def rows(names: tuple[str, ...], modes: tuple[str, ...], ways: tuple[str, ...], 
         work, values = works.WORKS[name], {}
         for mode in modes:
             runs, first = calls(work, mode, ways), {}
-            for way, run in runs.items():
+            for way, run in list(runs.items()):
                 begin = time.process_time()
-                run()
+                try:
+                    run()
+                except ValueError as refused:
+                    print(f"{name}, {mode}: {str(refused)[:120]}", file=sys.stderr)
+                    del runs[way]
                 first[way] = time.process_time() - begin
             times = {way: [] for way in runs}
             for _ in range(rounds):
@@ -93,12 +97,12 @@ def rows(names: tuple[str, ...], modes: tuple[str, ...], ways: tuple[str, ...], 
             values = us if mode == "value" else values
             row = {"work": name, "mode": mode} | {way: f"{x:.3g}" for way, x in us.items()}
             base = values.get("numba")
-            for way in ways:
+            for way in (x for x in ways if x in runs):
                 if mode == "value":
                     row[f"{way} / numba"] = f"{us[way] / base:.2f}" if base else ""
                 else:
                     row[f"{way} / value"] = f"{us[way] / values[way]:.2f}" if way in values else ""
-            row |= {f"first {way} [s]": f"{first[way]:.1f}" for way in ways}
+            row |= {f"first {way} [s]": f"{first[way]:.1f}" for way in ways if way in runs}
             yield row
 
 
