@@ -50,7 +50,7 @@ class Joints(NamedTuple):
     """Joints linearised at one configuration.
 
     ``value`` c (j,), ``jacobian`` J (j, d), ``rate`` c_t (j,), ``response`` M^-1 J' (d, j), ``gram`` J M^-1 J' (j, j), its ``inverse``, in which
-    dependent rows are left out, and its ``pivots`` (j,), 0 for these; ``spread``, the inverse of J' J (d, d), where rows may depend on others.
+    dependent rows are left out, and its ``pivots`` (j,), 0 for these; ``loose``, (), where rows may depend on others.
     """
 
     value: Array
@@ -60,7 +60,7 @@ class Joints(NamedTuple):
     gram: Array
     inverse: Array
     pivots: Array
-    spread: Array | None = None
+    loose: tuple[()] | None = None
 
     @classmethod
     def at(cls, problem: Problem, metric: Any, t: ArrayLike, q: Array, args: Any) -> Joints:
@@ -83,22 +83,17 @@ class Joints(NamedTuple):
         rate = jax.jvp(lambda s: values(s, q), (t,), (jnp.ones_like(t),))[1]
         response = metric.solve_without_joints(matrix.T)
         gram = matrix @ response
-        cut = max(DEPENDENT, 64 * float(jnp.finfo(q.dtype).eps))
-        found = cls(value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut))
-        if not isinstance(problem.joints, MayDepend):
-            return found
-        return found._replace(spread=invert_semidefinite(lax.stop_gradient(matrix.T @ matrix), cut)[0])
+        cut = _cut(q.dtype)
+        loose = () if isinstance(problem.joints, MayDepend) else None
+        return cls(value, matrix, rate, response, gram, *invert_semidefinite(lax.stop_gradient(gram), cut), loose)
 
     def forces(self, rates: Array) -> Array:
         """(J M^-1 J')^+ x for x (j,) or (j, k): what changes joint velocities by x; 0 for dependent rows."""
         return solve_by_inverse(self.gram, self.inverse, rates)
 
     def least(self, impulse: Array) -> Array:
-        """The least impulses (j,) that make the motion of ``impulse`` (j,): J y with J' J y = J' l."""
-        if self.spread is None:
-            return impulse
-        j = self.jacobian
-        return j @ solve_by_inverse(j.T @ j, self.spread, j.T @ impulse)
+        """The least impulses (j,) that make the motion of ``impulse`` (j,)."""
+        return impulse if self.loose is None else _least(self.jacobian, impulse)
 
     def project(self, x: Array) -> Array:
         """Part of velocities x, (d,) or (d, k), that the joints allow."""
@@ -132,6 +127,19 @@ class Joints(NamedTuple):
 @outlined
 def _at(problem: Problem, metric: Any, t: Array, q: Array, args: Any) -> Joints:
     return Joints.of(problem, lambda s, x: problem.joint_values(s, x, args), metric, t, q, args)
+
+
+@outlined
+def _least(jacobian: Array, impulse: Array) -> Array:
+    # l = J y with J' J y = J' l
+    square = jacobian.T @ jacobian
+    inverse = invert_semidefinite(lax.stop_gradient(square), _cut(impulse.dtype))[0]
+    return jacobian @ solve_by_inverse(square, inverse, jacobian.T @ impulse)
+
+
+def _cut(dtype: Any) -> float:
+    """Part of a diagonal entry up to which a pivot counts as zero."""
+    return max(DEPENDENT, 64 * float(jnp.finfo(dtype).eps))
 
 
 @outlined

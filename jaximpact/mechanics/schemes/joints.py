@@ -113,7 +113,7 @@ def start_on_joints(metric: Metric, q: Array, v: Array, h: Array) -> tuple[Array
     impulse = -joints.forces(joints.velocity(v))
     status = as_status(jnp.any(wrong), Status.JOINTS_NOT_MET)
     status |= as_status(jnp.any(broken), Status.START_VELOCITY_PROJECTED)
-    if joints.spread is not None:
+    if joints.loose is not None:
         status |= as_status(jnp.any(~joints.independent()), Status.IMPULSES_NOT_UNIQUE)
     residual = jnp.max(jnp.abs(lax.stop_gradient(joints.value)))
     return v + joints.response @ impulse, JointInfo(joints.least(impulse), residual), status
