@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import jax
@@ -40,6 +40,7 @@ class Program:
         per_lane_branches: whether every lane takes branches of its own, as in native code and GPU kernels.
         branch_free: whether XLA runs branch-free steps, as suits a GPU: see `compiler.gpu.branch_free`.
         reports_progress: whether the XLA program reports its progress.
+        classes: those of the scheme and the solver, and of what they consist of.
     """
 
     problem: Problem
@@ -57,6 +58,13 @@ class Program:
     per_lane_branches: bool = field(default=False, metadata=static)
     branch_free: bool = field(default=False, metadata=static)
     reports_progress: bool = field(default=False, metadata=static)
+    classes: tuple[type, ...] = field(default=(), metadata=static)
+
+    def __post_init__(self) -> None:
+        # jax takes structures of dataclasses for equal whose static fields are, whatever their classes (0.10), and looks them up in tables in
+        # which that decides where some bits of their hashes agree: jit then ran the program of one scheme in place of another's
+        if isinstance(self.scheme, Scheme):
+            object.__setattr__(self, "classes", (*_classes_of(self.scheme), *_classes_of(self.solver)))
 
     @classmethod
     def of(
@@ -94,6 +102,12 @@ class Program:
             return sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(found))
         pairs = 8 * m * self.problem.listed
         return (3 * one.q0.shape[0] + m + 1 + (self.problem.energy is not None)) * one.q0.dtype.itemsize + pairs
+
+
+def _classes_of(x: Any) -> tuple[type, ...]:
+    """The class of an object, and those of the dataclasses in its fields."""
+    parts = (getattr(x, part.name) for part in fields(x)) if is_dataclass(x) else ()
+    return (type(x), *(found for part in parts if is_dataclass(part) for found in _classes_of(part)))
 
 
 def _saved_times(save: Save, motion: Motion) -> Any:
