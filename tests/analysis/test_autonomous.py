@@ -194,6 +194,7 @@ def scaled(t, q, v, args):
     return v[0] - args["z"] * (q[0] - 1.5)
 
 
+@pytest.mark.slow
 def test_a_branch_over_a_parameter_on_which_the_surface_depends():
     e, _, motion = exact(4.2, {"z": Z})
     state = motion(turn(motion, 4.2))

@@ -154,6 +154,7 @@ def test_two_uncoupled_oscillators_have_the_multipliers_of_both():
     np.testing.assert_allclose(by_modulus_and_phase(found.multipliers), by_modulus_and_phase(mu), rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_float32_beside_float64():
     """A start that takes several iterations stays in the precision it was given."""
     exact, shift, _ = closed_form(0.05, 2.2, -0.1, 0.8)

@@ -219,7 +219,8 @@ def test_a_reach_that_becomes_too_short():
     assert int(found.status) & ji.Status.NEIGHBOURS_OUTRUN and found.failed
 
 
-def test_an_ensemble_is_its_motions():
+@pytest.mark.parametrize("alone", [slow(True), False])
+def test_an_ensemble_is_its_motions(alone):
     weak = lambda t, q, v, args: jnp.where(args > 0.5, jnp.sqrt(0.1 - t), 0.0) + 0 * q
     problem, q0 = pile(4, force=weak, lists=True)
     starts = np.stack([q0, q0 + 0.003, q0])
@@ -233,7 +234,7 @@ def test_an_ensemble_is_its_motions():
     assert not np.any(good.failed)
     for name in ("q", "v", "impulse", "residual", "iterations", "status"):
         assert np.array_equal(getattr(many, name)[:2], getattr(good, name)[:2]), name
-    for lane in range(2):
+    for lane in range(2 * alone):
         one = ji.solve(problem, starts[lane], 0 * q0, args=args[lane], **options)
         # the same arithmetic, in another order
         assert np.allclose(many.q[lane], one.q, rtol=0, atol=1e-9)

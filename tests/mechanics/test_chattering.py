@@ -131,6 +131,7 @@ def test_a_branch_of_them():
         np.testing.assert_allclose([q[0], v[0]], flight(a, 2.0), rtol=0, atol=(PERIOD / 100) ** 2)
 
 
+@pytest.mark.slow
 def test_a_branch_ends_where_sticking_does():
     """Event by event the ball comes to rest before the table releases it up to A = 1.9469 (bisected with `cycles_between_rests`)."""
     exact = flight(1.9, 2.0)

@@ -311,6 +311,7 @@ def last(args, trials=20_000):
     return ji.solve(MANY, [1.0], [0.0], t1=1.2, e=0.8, args=args, scheme=scheme, save="final").q[-1, 0]
 
 
+@pytest.mark.slow
 def test_reverse_mode_of_many_numbers_asks_for_a_bound():
     with pytest.raises(ValueError, match=r"give EventDriven\(trials=\.\.\.\) of at most 100"):
         jax.grad(last)(jnp.zeros(40).at[0].set(2.0))

@@ -425,6 +425,7 @@ def crank_end():
     return closed(found.q[-1, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[0], SCHEMES), ids=repr)
 def test_a_four_bar_with_a_stop_is_one_in_its_cranks_angle(scheme, crank_end):
     start = turned(1.2)

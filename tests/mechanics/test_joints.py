@@ -196,6 +196,7 @@ def linkage(t1, e, stop):
     return start, x[:3]
 
 
+@pytest.mark.slow
 def test_a_linkage_of_opposing_gaps_is_one_of_joints():
     (q0, v0), end = linkage(1.0, 0.5, 1.7)
 

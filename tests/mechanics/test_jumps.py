@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from breadth import slow
+from breadth import slow, slow_but
 
 import jaximpact as ji
 
@@ -22,8 +22,9 @@ def over(schemes, default=slice(-1, None)):
     )
 
 
-def named(cases):
-    return pytest.mark.parametrize("name", list(cases))
+def named(cases, others=()):
+    """A test for each case; in the slow suite for ``others``, which are made of the same operations."""
+    return pytest.mark.parametrize("name", slow_but(cases.keys() - set(others), cases))
 
 
 def read(table):
@@ -85,7 +86,7 @@ def status_of(problem, q0, v0, scheme, t1=1.5, **kwargs):
 
 
 @over(SCHEMES)
-@named(JUMPS)
+@named(JUMPS, ("threshold in args", "remainder", "integer", "staircase", "with a kink"))
 def test_jump_of_a_force_is_told(scheme, name):
     status = status_of(ji.Problem(JUMPS[name]), [-1.0], [1.0], scheme, args=0.5)
     # an implicit scheme may fail at a jump, which speaks against a derivative too
@@ -93,7 +94,7 @@ def test_jump_of_a_force_is_told(scheme, name):
 
 
 @over(SCHEMES)
-@named(KINKS)
+@named(KINKS, ("smooth", "clip", "table", "largest", "fitted pieces", "a branch of data"))
 def test_kink_of_a_force_is_no_jump(scheme, name):
     status = status_of(ji.Problem(KINKS[name]), [-1.0], [1.0], scheme, args=0.5)
     if name == "root of one side":  # whose slope is infinite
@@ -215,7 +216,8 @@ GAPS = {
     ("scheme", "name"),
     [
         (scheme, name)
-        if scheme == SCHEMES[2] or (scheme, name) == (SCHEMES[1], "valley of lines")
+        if (scheme == SCHEMES[2] and name not in ("valley of lines in flight", "round valley"))
+        or (scheme, name) == (SCHEMES[1], "valley of lines")
         else slow(scheme, name)
         for scheme in (*SCHEMES, ji.Maury())
         for name in GAPS

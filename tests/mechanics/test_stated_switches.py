@@ -32,6 +32,7 @@ def derivatives(problem, q0, v0, wrt, **options):
     return found.value, of(found.jacobian["q"]), of(found.jacobian["v"]), Status(int(found.status))
 
 
+@pytest.mark.slow
 def test_a_hidden_jump_is_crossed_where_it_is_stated():
     """On t > 1/v0 the motion is (t1 - 1/v0) v0 - (t1 - 1/v0)^2 / 2; unstated, dq/dq0 = 1."""
     value, dq, dv, status = derivatives(JUMP, [-1.0], [1.0], ("q0", "v0"), t1=1.5)

@@ -52,6 +52,7 @@ def test_free_fall_to_a_height_has_the_exact_end_and_derivative(closed):
     np.testing.assert_allclose(jacobian, jax.jacfwd(exact, (0, 1, 2))(*at), **EXACT)
 
 
+@pytest.mark.slow
 def test_apex_behind_a_bounce_has_the_exact_end_and_derivative():
     """Thrown down: at the impact the velocity changes its sign the other way."""
 

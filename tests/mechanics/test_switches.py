@@ -59,6 +59,7 @@ def place(x, scheme=SCHEME):
     return ji.solve(STEP, x[:1], x[1:], t1=1.5, steps=1, scheme=scheme, save="final").q[-1, 0]
 
 
+@pytest.mark.slow
 def test_second_derivatives_across_a_jump():
     x = jnp.array([-0.9, 1.1])
     of_speed = lambda f: jax.jacfwd(jax.jacfwd(lambda v0: f(jnp.stack([x[0], v0]))))(x[1])

@@ -106,6 +106,7 @@ def test_more_cosines_approach_the_optimum_among_all_forces():
     assert after == pytest.approx(-before / TASK.restitution, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_end_point_is_that_of_the_exact_path():
     c = optimum(TASK, MODES).coefficients(MODES)
     exact = np.zeros((2, MODES, 2))

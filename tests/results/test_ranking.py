@@ -114,6 +114,7 @@ def test_a_small_spread_is_linear_and_a_wide_one_is_told(found):
         assert len(result.to_pandas()) == 100
 
 
+@pytest.mark.slow
 def test_grazing_is_seen():
     """A point that passes a disc: some samples touch it, some do not. At grazing the motion is continuous and has no derivative."""
     disc = ji.Problem(

@@ -30,6 +30,7 @@ def test_sensitivities_of_one_motion_read_e_as_solve_does(e):
     np.testing.assert_allclose(found.jacobian["v"]["e"], [[1.0, 0.5]], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_jacobians_are_those_of_a_traced_e():
     # under a transformation solve reads shapes alone
     of = lambda e: ji.solve(WALLS, [0.5], [1.0], e=e, save="final", **START).v[-1]

@@ -88,6 +88,7 @@ def test_a_diagram_of_a_study():
         analysis.bifurcation(uneven, parameter="frequency", **FORCED)
 
 
+@pytest.mark.slow
 def test_a_map_and_basins_of_a_study():
     study = small_study(**{"args.frequency": [2.6, 2.8], "e": [0.5, 0.6, 0.7]})
     scheme = ji.EventCorrected()  # which can be started again; the study's own cannot
@@ -182,6 +183,7 @@ def test_orbits_and_orders_of_a_study():
         analysis.convergence(study, steps=[101, 211])
 
 
+@pytest.mark.slow
 def test_a_branch_from_a_lane_of_a_study():
     """The lane's start, args and method, and the values that the study varies as bounds: the branch of the same arguments by hand."""
     orbit = analysis.periodic_orbit(
