@@ -18,10 +18,13 @@ def at_rest(q0, radius=0.5, **options):
     return problem, ji.solve(problem, q0.ravel(), np.zeros(q0.size), t1=0.02, h=H, projection=TIGHT)
 
 
-def test_a_column_carries_its_weight():
-    count = 5
-    column = np.stack([np.zeros(count), 0.5 + np.arange(count)], axis=1)
-    problem, motion = at_rest(column, walls=[None, (0, None)])
+@pytest.fixture(scope="module")
+def column():
+    return at_rest(np.stack([np.zeros(5), 0.5 + np.arange(5)], axis=1), walls=[None, (0, None)])
+
+
+def test_a_column_carries_its_weight(column):
+    count, (problem, motion) = 5, column
     found = analysis.packing(problem, motion, h=H, volume=2.0, needed=1)
     carried = {(int(i), int(j)): f for (i, j), f in zip(found.ends, found.force, strict=True)}
     assert carried.keys() == {(0, -1), (0, 1), (1, 2), (2, 3), (3, 4)}
@@ -50,6 +53,7 @@ def test_what_is_not_held_rattles_and_what_rests_on_it_too():
     assert np.isclose(held[0, 2], G / np.sqrt(3), rtol=SAME) and np.isclose(held[1, 2], G / np.sqrt(3), rtol=SAME)
 
 
+@pytest.mark.slow
 def test_contacts_reach_through_a_periodic_border():
     """Two disks whose growth presses them apart, at .2 m/s each against a drag of 100 N s/m, so by 20 N."""
     drag = lambda t, q, v, args: -100.0 * v
@@ -62,8 +66,8 @@ def test_contacts_reach_through_a_periodic_border():
     assert np.allclose(found.stress, [[6.4, 0], [0, 0]], rtol=SAME, atol=SAME)  # the box has the area 1
 
 
-def test_what_cannot_be_a_packing_is_refused():
-    problem, motion = at_rest([[0.0, 0.5]], walls=[None, (0, None)])
+def test_what_cannot_be_a_packing_is_refused(column):
+    problem, motion = column
     for wrong, message in (({"h": 0.0}, "h and volume must be positive"), ({"h": H, "row": 99}, "row=99"),
                            ({"h": H, "volume": -1.0}, "h and volume must be positive")):  # fmt: skip
         with pytest.raises(ValueError, match=message):

@@ -204,6 +204,7 @@ def test_static_friction_is_taken_where_friction_is():
     assert events.kind.tolist() == ["break"] and events.t[0] == pytest.approx(begin, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_analyses_and_studies_take_static_friction(tmp_path, capsys):
     rest = {"q0": START[0], "v0": [0.0, 0.0]}
     call = {"period": T1, "steps": 30, "cycles": 2, "scheme": ji.MoreauJean()}
