@@ -119,7 +119,7 @@ def errors(name):
         return p | dict(zip(VARIED[exact], some, strict=True)) | start
 
     right = lambda x: exact(with_numbers(x), t1)
-    expected, slopes = right(numbers), jax.jacfwd(right)(numbers)
+    expected, slopes = jax.jit(right)(numbers), jax.jit(jax.jacfwd(right))(numbers)
 
     def apart(n):
         state = lambda x: end(with_numbers(x), n, t1)

@@ -203,7 +203,9 @@ def test_oscillator_has_the_exact_jacobian():
 
     x = jnp.array([1.0, 0.0, 0.8, 2.0, 0.3])
     np.testing.assert_allclose(run(x), exact(x), rtol=0, atol=FACTOR * 1e-9)
-    np.testing.assert_allclose(jax.jit(jax.jacfwd(run))(x), jax.jacfwd(exact)(x), rtol=0, atol=100 * FACTOR * 1e-9)
+    np.testing.assert_allclose(
+        jax.jit(jax.jacfwd(run))(x), jax.jit(jax.jacfwd(exact))(x), rtol=0, atol=100 * FACTOR * 1e-9
+    )
 
 
 def test_release_has_the_exact_jacobian():

@@ -109,7 +109,7 @@ def test_power_laws(scheme):
     derivatives = [jax.jacfwd, jax.grad] if isinstance(scheme, ji.EventCorrected) else [jax.jacfwd]
     np.testing.assert_allclose(run(x), exact(x), rtol=1e-12)
     for derivative in derivatives:
-        np.testing.assert_allclose(derivative(run)(x), jax.grad(exact)(x), rtol=1e-9)
+        np.testing.assert_allclose(derivative(run)(x), jax.jit(jax.grad(exact))(x), rtol=1e-9)
 
 
 @pytest.mark.parametrize("scheme", slow_but(SCHEMES[:1], SCHEMES[:2]))

@@ -88,7 +88,7 @@ def test_reverse_mode_inside_is_refused_or_right(nesting, steps):
 def test_reverse_mode_of_few_inputs_is_forward_mode_inside(nesting):
     """There it has a second derivative: exact but for rounding, as parabolas are."""
     found = REVERSE[nesting](height(ji.EventCorrected()))(jnp.asarray(1.0))
-    np.testing.assert_allclose(found, jax.hessian(exact)(1.0) * np.ones(np.shape(found)), rtol=1e-10)
+    np.testing.assert_allclose(found, jax.jit(jax.hessian(exact))(1.0) * np.ones(np.shape(found)), rtol=1e-10)
 
 
 @pytest.mark.slow
