@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..jaxtools.argument_checks import check_kind
@@ -22,6 +23,10 @@ def from_sympy(
     contacts: Sequence[str] | None = None,
     units: str | Mapping[str, str] | None = None,
     joints: Sequence[Any] = (),
+    switches: Sequence[Any] = (),
+    slip: Sequence[Any] = (),
+    friction: Any = None,
+    static_friction: Any = None,
 ) -> Problem:
     """`Problem` from equations of motion derived by SymPy; needs sympy, extra ``jaximpact[sympy]``.
 
@@ -29,20 +34,23 @@ def from_sympy(
     u = Y(q) (dq/dt - w(t, q)), are replaced by them: M becomes Y' M Y (Kane and Levinson, Dynamics (1985), section 2.12).
 
     Args:
-        method: `KanesMethod`, after ``kanes_equations``, or `LagrangesMethod`, of independent coordinates without constraints
-            of its own.
+        method: `KanesMethod`, after ``kanes_equations``, or `LagrangesMethod`. Its holonomic constraints become joints, and dependent
+            coordinates and speeds are taken like the others.
         constraints: gaps, expressions in the coordinates, the time ``dynamicsymbols._t`` and parameters, admissible where
             >= 0; or a dict from names of contacts to them. ``x >= 0`` may be written for ``x``.
         restitution: as in `Problem`.
         energy: an expression; by default that of the Lagrangian, v . dL/dv - L, and none for Kane's method.
         coordinates, contacts, units: as in `Problem`; by default coordinates are called as their symbols are.
-        joints: expressions in the coordinates, the time and parameters that are zero at all times.
+        joints: expressions in the coordinates, the time and parameters that are zero at all times, besides those of the method.
+        switches: expressions in the time, coordinates, velocities and parameters, zero where the force jumps: as in `Problem`.
+        slip: the velocity along each contact, or a pair of them in space: expressions as those, affine in the velocities.
+        friction, static_friction: as in `Problem`; or an expression in the parameters, or one for each contact.
 
     Returns:
         A `Problem` whose ``args`` is a dict from the names of all other symbols (``m``, ``g``) to numbers.
 
     Raises:
-        TypeError, ValueError: constraints of the method (joints, rolling), velocities in a gap, functions of time that are no
+        TypeError, ValueError: nonholonomic constraints of the method (rolling), velocities in a gap, functions of time that are no
             coordinates, a mass matrix that depends on the time; the message names the expression.
 
     Example:
@@ -58,23 +66,34 @@ def from_sympy(
         raise ImportError("from_sympy needs sympy: pip install 'jaximpact[sympy]'") from error
 
     t = mechanics.dynamicsymbols._t
-    q, mass, force, energy = _method_parts(sympy, mechanics, method, energy)
+    q, mass, force, energy, own = _method_parts(sympy, mechanics, method, energy)
     if isinstance(constraints, Mapping):
         if contacts is not None:
             raise ValueError("contacts: the names are given twice, as keys of constraints too")
         contacts, constraints = tuple(constraints), tuple(constraints.values())
-    if isinstance(constraints, str | sympy.Basic):
-        raise TypeError(
-            "constraints must be a sequence of expressions, or a dict from names to them: for one gap write [gap]"
-        )
-    if isinstance(joints, str | sympy.Basic):
-        raise TypeError("joints must be a sequence of expressions: for one joint write [expression]")
-    gaps = [_gap(sympy, x) for x in constraints]
+    for what, found, one in (
+        ("constraints", constraints, "gap"),
+        ("joints", joints, "joint"),
+        ("switches", switches, "surface"),
+        ("slip", slip, "contact"),
+    ):
+        if isinstance(found, str | sympy.Basic):
+            also = ", or a dict from names to them" if one == "gap" else ""
+            word = "gap" if one == "gap" else "expression"
+            raise TypeError(f"{what} must be a sequence of expressions{also}: for one {one} write [{word}]")
+    pairs = [x if isinstance(x, list | tuple) else [x] for x in slip]
+    groups = {
+        "constraint": [[_gap(sympy, x)] for x in constraints],
+        "joint": [[_gap(sympy, x, "joints")] for x in (*own, *joints)],
+        "switch": [[_gap(sympy, x, "switches")] for x in switches],
+        "slip": [[_gap(sympy, x, "slip") for x in pair] for pair in pairs],
+        "friction": _coefficients(sympy, friction),
+        "static_friction": _coefficients(sympy, static_friction),
+    }
     parts = {
         "the mass matrix": list(mass),
         "the forcing": list(force),
-        **{f"constraint {a}": [x] for a, x in enumerate(gaps)},
-        **{f"joint {a}": [_gap(sympy, x, "joints")] for a, x in enumerate(joints)},
+        **{f"{kind} {a}": x for kind, group in groups.items() for a, x in enumerate(group)},
         "the energy": [] if energy is None else [sympy.sympify(energy)],
     }
     replaced, order, names = _in_plain_symbols(sympy, t, q, parts)
@@ -89,14 +108,26 @@ def from_sympy(
 
         return call
 
+    def of_group(kind: str) -> Any:
+        """Function of all expressions of a kind; None if there are none."""
+        return function([f"{kind} {a}" for a in range(len(groups[kind]))]) if groups[kind] else None
+
+    def coefficients(kind: str, given: Any) -> Any:
+        found = of_group(kind)
+        none = np.zeros(d)
+        return given if found is None else lambda args: found(0.0, none, none, args)
+
     d = len(q)
     entries, forces = function(["the mass matrix"]), function(["the forcing"])
-    walls = function([f"constraint {a}" for a in range(len(gaps))]) if gaps else None
-    held = function([f"joint {a}" for a in range(len(joints))]) if joints else None
+    walls, held, along = of_group("constraint"), of_group("joint"), of_group("slip")
     energies = None if energy is None else function(["the energy"])
 
     def mass_of(q: Array, args: Any) -> Array:
         return entries(0.0, q, jnp.zeros_like(q), args).reshape(d, d)
+
+    def rates(t: Any, q: Array, v: Array, args: Any) -> Array:
+        found = along(t, q, v, args)
+        return found if len(found) == len(pairs) else found.reshape(len(pairs), -1)
 
     mass_of.__name__, forces.__name__ = "mass", "force"
     return Problem(
@@ -109,22 +140,35 @@ def from_sympy(
         contacts=contacts,
         units=units,
         joints=None if held is None else lambda t, q, args: held(t, q, jnp.zeros_like(q), args),
+        switches=of_group("switch"),
+        slip=None if along is None else rates,
+        friction=coefficients("friction", friction),
+        static_friction=coefficients("static_friction", static_friction),
     )
 
 
-def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any]:
-    """Coordinates, mass matrix, forcing and energy of a SymPy method."""
+def _coefficients(sympy: Any, given: Any) -> list[list]:
+    """Coefficients of friction as expressions, if any of them is one."""
+    every = list(given) if isinstance(given, list | tuple) else [given]
+    return [[x] for x in every] if any(isinstance(x, sympy.Basic) for x in every) else []
+
+
+def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple[list, Any, Any, Any, list]:
+    """Coordinates, mass matrix, forcing and energy of a SymPy method as if it had no constraints, and its holonomic constraints."""
     t = mechanics.dynamicsymbols._t
     if isinstance(method, mechanics.KanesMethod):
         _refuse_kane(method)
-        q, mass, force = _kane(sympy, method, t)
+        joints = list(method._f_h)
+        q, mass, force = _kane(sympy, _without_constraints(sympy, mechanics, method, t) if joints else method, t)
     elif isinstance(method, mechanics.LagrangesMethod):
-        if len(method.coneqs):
+        joints = list(method._hol_coneqs)
+        if len(method.coneqs) > len(joints):
             raise ValueError(
-                f"method: it has constraints of its own, {_short_list(method.coneqs)}, holonomic or not: choose independent coordinates"
+                f"method: it has nonholonomic constraints, {_short_list(method.coneqs[len(joints) :])}: choose independent velocities"
             )
         method.form_lagranges_equations()
-        q, mass, force = list(method.q), method.mass_matrix, method.forcing
+        q, d = list(method.q), len(method.q)
+        mass, force = method.mass_matrix[:, :d], method.forcing  # the other columns are those of multipliers
         if energy is None:
             (lagrangian,) = sympy.Matrix([method._L])  # kept as a matrix, or not
             energy = sum(v * lagrangian.diff(v) for v in (x.diff(t) for x in q)) - lagrangian
@@ -132,7 +176,35 @@ def _method_parts(sympy: Any, mechanics: Any, method: Any, energy: Any) -> tuple
         raise TypeError(
             f"method must be a KanesMethod or a LagrangesMethod of sympy.physics.mechanics, got {type(method).__name__}"
         )
-    return q, mass, force, energy
+    return q, mass, force, energy, joints
+
+
+def _without_constraints(sympy: Any, mechanics: Any, method: Any, t: Any) -> Any:
+    """Kane's method of the same bodies and loads, with all speeds independent.
+
+    Raises:
+        ValueError: its velocity constraints are not the derivatives of its configuration constraints.
+    """
+    kinematics = method.kindiffdict()
+    speeds = sympy.Matrix(method.u)
+    rate = sympy.Matrix(method._f_h).diff(t).xreplace(kinematics)
+    both = rate.col_join(method._k_nh * speeds + method._f_nh)
+    rows = both.jacobian(speeds).row_join(both.xreplace(dict.fromkeys(speeds, 0)))
+    # the rows of both span one space, at a point as good as any
+    unknown = sorted(rows.atoms(sympy.core.function.AppliedUndef, sympy.Symbol), key=str)
+    point = {x: sympy.Rational(7 * i + 3, 5 * i + 11) for i, x in enumerate(unknown)}
+    count = len(method._f_h)
+    rank = np.linalg.matrix_rank(np.array(rows.xreplace(point).evalf(), float), tol=1e-9)
+    if len(method._f_nh) != count or rank != count:
+        raise ValueError(
+            f"method: its velocity constraints, {_short_list(both[count:, :])}, are not the derivatives of its configuration constraints, as nonholonomic ones "
+            "(such as rolling) are not: choose independent speeds"
+        )
+    free = mechanics.KanesMethod(
+        method._inertial, list(method.q), list(method.u), kd_eqs=[x - y for x, y in kinematics.items()]
+    )
+    free.kanes_equations(method.bodies, method.forcelist)
+    return free
 
 
 def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tuple[dict[str, list], list, list[str]]:
@@ -155,11 +227,12 @@ def _in_plain_symbols(sympy: Any, t: Any, q: list, parts: dict[str, list]) -> tu
                     "expression in t and symbols for it"
                 )
             symbols |= expression.free_symbols
-    velocities = {plain[x] for x in v}
+    velocities, moving = {plain[x] for x in v}, {t, *plain.values()}
     for what, banned, cause in (
         ("the mass matrix", velocities | {t}, "the time or a velocity: only M(q) is taken"),
         *((x, velocities, "a velocity: gaps are functions of t and q") for x in parts if x.startswith("constraint")),
         *((x, velocities, "a velocity: joints are functions of t and q") for x in parts if x.startswith("joint")),
+        *((x, moving, "the time or the motion: it is a function of parameters") for x in parts if "friction" in x),
     ):
         if any(x.free_symbols & banned for x in replaced[what]):
             raise ValueError(f"{what} depends on {cause}; it is {_short_list(parts[what])}")
@@ -204,11 +277,10 @@ def _partial(sympy: Any, matrix: Any, functions: list, t: Any) -> Any:
 def _refuse_kane(method: Any) -> None:
     """Raises for features of Kane's method that a `Problem` cannot express."""
     for found, what in (
-        (method._f_h, "configuration constraints (dependent coordinates)"),
         (method._uaux, "auxiliary speeds"),
         (method._f_nh, "velocity constraints (nonholonomic, such as rolling)"),
     ):
-        if len(found):
+        if len(found) and not (found is method._f_nh and len(method._f_h)):
             if found is method._f_nh:
                 found = method._k_nh * method.u + found
             raise ValueError(f"method: it has {what}, {_short_list(found)}: choose independent coordinates and speeds")

@@ -66,7 +66,7 @@ class Part:
         return []
 
     @property
-    def rough(self) -> list[float]:
+    def rough(self) -> list[Number]:
         """Coefficient of friction of each gap."""
         return [0.0 for _ in self.gap_names]
 
@@ -253,13 +253,13 @@ class Wall(Part):
     at: Point
     normal: Point
     radius: Number = 0.0
-    friction: float = 0.0
+    friction: Number = 0.0
     name: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "normal", unit_vector("normal", self.normal))
-        if real_number("friction", self.friction) < 0:
+        if not callable(self.friction) and real_number("friction", self.friction) < 0:
             raise ValueError(f"friction must be >= 0, got {self.friction!r}")
 
     def gaps(self, pose: Pose, t: Any, args: Any) -> list:
@@ -277,7 +277,7 @@ class Wall(Part):
         return [(self.name or f"{self.a} on {self.b}", "m")]
 
     @property
-    def rough(self) -> list[float]:
+    def rough(self) -> list[Number]:
         return [self.friction]
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from ..jaxtools.argument_checks import real_number, short
+from ..jaxtools.argument_checks import is_traced, real_number, short
 from ..jaxtools.jaxpr_tools import replay_jaxpr
 from ..mechanics.problem import Problem
 from ..plots.style import COLOURS, DARK
@@ -70,8 +70,16 @@ class System:
         """Where the bodies are at coordinates q (d,)."""
         return Pose({name: (i, body.centre) for i, (name, body) in enumerate(self.bodies)}, q)
 
-    def problem(self, restitution: Any = 0.0) -> Problem:
-        """The `Problem`, with names of coordinates, contacts and joint equations; its functions are the same for equal systems."""
+    def problem(self, restitution: Any = 0.0, **options: Any) -> Problem:
+        """The `Problem`, with names of coordinates, contacts and joint equations; its functions are the same for equal systems.
+
+        Args:
+            restitution: as in `Problem`.
+            options: ``switches``, ``reset`` and ``static_friction`` as there.
+        """
+        unknown = [name for name in options if name not in ("switches", "reset", "static_friction")]
+        if unknown:
+            raise TypeError(f"problem() takes restitution, switches, reset and static_friction, not {unknown[0]!r}")
         same = _first_equal(self)
         gaps, joints = (
             [x for part in self.parts for x in getattr(part, kind)] for kind in ("gap_names", "joint_names")
@@ -83,7 +91,9 @@ class System:
         units = {x: "rad" if x.endswith(".angle") else "m" for x in coordinates}
         units |= dict(zip(numbered, (unit for _, unit in gaps + joints), strict=True))
         rough = [mu for part in self.parts for mu in part.rough]
-        given: dict[str, Any] = {"slip": same.slip, "friction": np.array(rough)} if any(rough) else {}
+        if any(rough):
+            friction = same.friction if any(callable(mu) for mu in rough) else np.array(rough)
+            options |= {"slip": same.slip, "friction": friction}
         return Problem(
             same.force,
             same.gaps if gaps else None,
@@ -95,7 +105,7 @@ class System:
             joint_names=numbered[len(gaps) :] or None,
             units=units,
             joints=same.joints if joints else None,
-            **given,
+            **options,
         )
 
     def _is_jointed(self) -> bool:
@@ -113,19 +123,22 @@ class System:
             args: parameters handed to functions.
             t0: time of the start [s].
             spins: angular velocities of some bodies by name [rad/s]; of the others the velocity is the least in the kinetic metric that joints allow.
+                Differentiable by them and by args.
 
         Raises:
             ValueError: a name is that of no body, or no velocity has these spins.
         """
-        q, v = self.q0, np.zeros(3 * len(self.bodies))
         names = [name for name, _ in self.bodies]
-        for name, spin in spins.items():
+        for name in spins:
             if name not in names:
                 raise ValueError(f"start: {name!r} is no body; there are {', '.join(names)}")
-            v[3 * names.index(name) + 2] = real_number(name, spin)
-        if not self._is_jointed():
-            return jnp.asarray(q), jnp.asarray(v)
         given = [3 * names.index(name) + 2 for name in spins]
+        rates = [spin if is_traced(spin) else real_number(name, spin) for name, spin in spins.items()]
+        q, v = self.q0, jnp.zeros(3 * len(self.bodies))
+        for place, rate in zip(given, rates, strict=True):
+            v = v.at[place].set(rate)
+        if not self._is_jointed():
+            return jnp.asarray(q), v
         free = [i for i in range(len(q)) if i not in given]
         return assemble(self.problem(), q, v, t0=t0, args=args, free=free)
 
@@ -153,6 +166,10 @@ class System:
         """Velocities (m,) along the contacts; zero of those that have no friction but walls'."""
         pose = self.pose(q)
         return jnp.stack([jnp.asarray(x, q.dtype) for part in self.parts for x in part.slips(pose, v, args)])
+
+    def friction(self, args: Any) -> Array:
+        """Coefficients of friction (m,)."""
+        return jnp.stack([jnp.asarray(value_at(mu, args)) for part in self.parts for mu in part.rough])
 
     def force(self, t: Any, q: Array, v: Array, args: Any) -> Array:
         """Generalised force (d,)."""

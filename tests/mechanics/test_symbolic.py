@@ -150,8 +150,7 @@ def test_what_cannot_be_taken_is_named():
     free = x.diff(T) ** 2 / 2
     for method, constraints, kind, match in (
         (free, (), TypeError, "must be a KanesMethod or a LagrangesMethod .* got "),
-        (LagrangesMethod(free, [x], hol_coneqs=[x - 1]), (), ValueError, r"constraints of its own, .*x\(t\)"),
-        (LagrangesMethod(free, [x], nonhol_coneqs=[x.diff(T) - 1]), (), ValueError, "constraints of its own"),
+        (LagrangesMethod(free, [x], nonhol_coneqs=[x.diff(T) - 1]), (), ValueError, "it has nonholonomic constraints"),
         (LagrangesMethod(free + load * x, [x]), (), ValueError, r"the forcing holds load\(t\), which is no coordinate"),
         (LagrangesMethod(T * free, [x]), (), ValueError, "the mass matrix depends on the time"),
         (LagrangesMethod(x.diff(T) ** 4, [x]), (), ValueError, "the mass matrix depends on the time or a velocity"),
@@ -175,18 +174,20 @@ def test_what_cannot_be_taken_is_named():
     )
     with pytest.raises(ValueError, match=r"velocity constraints \(nonholonomic, such as rolling\), u\(t\) - v\(t\):"):
         ji.from_sympy(rolling)
-    joint = KanesMethod(
+
+
+def dependent(joints, rates, u, v, frame, q=(A, B)):
+    """Kane's method with dependent coordinates and speeds."""
+    return KanesMethod(
         frame,
-        q_ind=[A],
-        q_dependent=[B],
-        configuration_constraints=[A - B],
+        q_ind=q[:1],
+        q_dependent=q[1:],
+        configuration_constraints=joints,
         u_ind=[u],
         u_dependent=[v],
-        velocity_constraints=[u - v],
-        kd_eqs=[A.diff(T) - u, B.diff(T) - v],
+        velocity_constraints=rates,
+        kd_eqs=[q[0].diff(T) - u, q[1].diff(T) - v],
     )
-    with pytest.raises(ValueError, match=r"configuration constraints \(dependent coordinates\), alpha"):
-        ji.from_sympy(joint)
 
 
 def test_parameters_are_named():
@@ -212,7 +213,61 @@ def test_a_joint_is_an_expression():
     np.testing.assert_allclose(found.q[-1], [0.0, -0.7], atol=EXACT)
     # J' l = m g
     np.testing.assert_allclose(found.joint_impulse[-1], -1.3 * 9.81 / 0.7, atol=100 * EXACT)
+    # and as a constraint of either method
+    length = (x**2 + y**2 - L**2) / 2
+    bound = LagrangesMethod(M * (x.diff(T) ** 2 + y.diff(T) ** 2) / 2 - M * G * y, [x, y], hol_coneqs=[length])
+    frame, (u, v), origin = ReferenceFrame("N"), dynamicsymbols("u v"), Point("O")
+    origin.set_vel(frame, 0)
+    place = origin.locatenew("P", x * frame.x + y * frame.y)
+    place.set_vel(frame, u * frame.x + v * frame.y)
+    kane = dependent([length], [x * u + y * v], u, v, frame, (x, y))
+    kane.kanes_equations([Particle("bob", place, M)], [(place, -M * G * frame.y)])
+    swings = [
+        ji.solve(problem, [0.7, 0.0], [0.0, 0.0], t1=1.0, steps=10, args=ARGS, scheme=ji.MoreauJean())
+        for problem in (rod, ji.from_sympy(bound), ji.from_sympy(kane))
+    ]
+    for found in swings[1:]:
+        np.testing.assert_allclose(found.q, swings[0].q, rtol=0, atol=EXACT)
+        np.testing.assert_allclose(found.joint_impulse, swings[0].joint_impulse, rtol=0, atol=100 * EXACT)
+    other = dependent([length], [u + y * v], u, v, frame, (x, y))
+    other.kanes_equations([Particle("bob", place, M)], [(place, -M * G * frame.y)])
+    with pytest.raises(ValueError, match=r"velocity constraints, u\(t\) \+ v\(t\)\*y\(t\), are not the derivatives"):
+        ji.from_sympy(other)
     with pytest.raises(ValueError, match="joint 0 depends on a velocity"):
         ji.from_sympy(free, joints=[x.diff(T)])
     with pytest.raises(TypeError, match="joints must be a sequence"):
         ji.from_sympy(free, joints=x - y)
+
+
+def test_slip_friction_and_switches_are_expressions():
+    """A disk thrown along a rough floor rolls at two thirds of its speed from t* = v0 / (3 mu g) on, a third of t* v0 / 2 ahead of that."""
+    x, y, turn = dynamicsymbols("x y theta")
+    radius, mu = sympy.symbols("R mu")
+    inertia = M * radius**2 / 2
+    kinetic = M * (x.diff(T) ** 2 + y.diff(T) ** 2) / 2 + inertia * turn.diff(T) ** 2 / 2
+    disk = ji.from_sympy(
+        LagrangesMethod(kinetic - M * G * y, [x, y, turn]),
+        {"floor": y - radius},
+        slip=[x.diff(T) + radius * turn.diff(T)],
+        friction=mu,
+    )
+
+    def end(mu):
+        args = ARGS | {"R": 0.2, "mu": mu}
+        found = ji.solve(disk, [0.0, 0.2, 0.0], [1.0, 0.0, 0.0], t1=1.0, steps=2000, args=args, scheme=ji.MoreauJean())
+        return found.q[-1, 0], (found.v[-1], found.status)
+
+    slope, (v, status) = jax.jacfwd(end, has_aux=True)(jnp.asarray(0.3))
+    assert status == 0
+    np.testing.assert_allclose(v, [2 / 3, 0, -2 / 3 / 0.2], atol=1e-9)
+    # of first order: h times a rate of change of 9.81 mu
+    assert slope == pytest.approx(-1 / (18 * 0.3**2 * 9.81), rel=1e-2)
+
+    pushed = ji.from_sympy(LagrangesMethod(M * x.diff(T) ** 2 / 2, [x]), switches=[x - K])
+    assert pushed.switch_values(0.0, jnp.array([2.0]), jnp.zeros(1), ARGS | {"k": 0.5}) == 1.5
+    with pytest.raises(
+        TypeError, match=r"slip must be a sequence of expressions: for one contact write \[expression\]"
+    ):
+        ji.from_sympy(lagranges(), [WALL], slip=A.diff(T), friction=0.1)
+    with pytest.raises(ValueError, match="friction 0 depends on the time or the motion"):
+        ji.from_sympy(lagranges(), [WALL], slip=[A.diff(T)], friction=A)
