@@ -12,10 +12,9 @@ from typing import Any, Unpack
 
 import jax
 import numpy as np
+import scipy
 from jax import Array
 from numpy.typing import ArrayLike
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from ..jaxtools.argument_checks import check_counts, is_pair
 from ..jaxtools.warnings import JaximpactWarning
@@ -319,9 +318,9 @@ def _connected_groups(states: np.ndarray, fewest: int) -> list[np.ndarray]:
     size = np.where(high > low, high - low, 1.0)
     boxes = np.minimum((BOXES * (states - low) / size).astype(int), BOXES - 1).reshape(lanes * n, -1)
     _, box = np.unique(boxes, axis=0, return_inverse=True)
-    visits = coo_array((np.ones(lanes * n), (np.repeat(np.arange(lanes), n), lanes + box.ravel())),
+    visits = scipy.sparse.coo_array((np.ones(lanes * n), (np.repeat(np.arange(lanes), n), lanes + box.ravel())),
                        shape=(lanes + box.max() + 1,) * 2)  # fmt: skip
-    _, group = connected_components(visits, directed=False)
+    _, group = scipy.sparse.csgraph.connected_components(visits, directed=False)
     numbers, sizes = np.unique(group[:lanes], return_counts=True)
     return [
         np.flatnonzero(group[:lanes] == numbers[k]) for k in np.argsort(-sizes, kind="stable") if sizes[k] >= fewest

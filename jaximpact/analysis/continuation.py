@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy
 
 from ..jaxtools.argument_checks import check_counts, is_whole, real_number
 from ..mechanics.labels import UNNAMED, Labels
@@ -327,7 +327,7 @@ def _locate(family: Family, test: Callable[[Point], float], here: Point, there: 
         return test(known[s])
 
     try:
-        root = brentq(along, 0.0, length, xtol=1e-9 * length, rtol=1e-12)
+        root = scipy.optimize.brentq(along, 0.0, length, xtol=1e-9 * length, rtol=1e-12)
         along(root)
     except _Lost:
         root = min(known, key=lambda s: abs(test(known[s])))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from scipy import sparse
+import scipy
 
 from ..bodies.neighbours import Neighbours
 from ..mechanics.linearisation import Metric, linearise
@@ -118,15 +118,15 @@ class PairRow(NamedTuple):
     at_q: np.ndarray
     gap: np.ndarray
     diagonal: np.ndarray
-    gradients: sparse.csr_array
-    responses: sparse.csr_array
+    gradients: scipy.sparse.csr_array
+    responses: scipy.sparse.csr_array
 
-    def cosines(self, active: np.ndarray) -> sparse.coo_array:
+    def cosines(self, active: np.ndarray) -> scipy.sparse.coo_array:
         """Cosines between the active constraints that share a body, sparse (a, a)."""
         scale = 1 / np.sqrt(np.maximum(self.diagonal[active], np.finfo(self.diagonal.dtype).tiny))
         product = (self.gradients[active] @ self.responses[active].T).tocoo()
         values = product.data * scale[product.row] * scale[product.col]
-        return sparse.coo_array((values, (product.row, product.col)), shape=product.shape)
+        return scipy.sparse.coo_array((values, (product.row, product.col)), shape=product.shape)
 
 
 def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[PairRow]:
@@ -145,7 +145,7 @@ def rows_of(problem: Problem, t: Any, q: Any, z: Any, args: Any) -> list[PairRow
         columns = np.concatenate([coordinate(contacts.i), coordinate(contacts.j)])
         lines = np.tile(np.repeat(np.arange(m), D), 2)
         # an obstacle has no coordinates
-        matrix = lambda a, b, at=(lines, columns), d=d, D=D, m=m: sparse.csr_array(
+        matrix = lambda a, b, at=(lines, columns), d=d, D=D, m=m: scipy.sparse.csr_array(
             (np.concatenate([a.ravel(), b.ravel()]), at), shape=(m, d + D)
         )
         diagonal = np.sum(contacts.gi * contacts.ri + contacts.gj * contacts.rj, axis=1)
@@ -173,9 +173,9 @@ def corners(rows: list[PairRow], active: np.ndarray) -> tuple[np.ndarray, list[t
     return deficit, found
 
 
-def _deficit(cosines: sparse.csr_array, gradients: sparse.csr_array) -> int:
+def _deficit(cosines: scipy.sparse.csr_array, gradients: scipy.sparse.csr_array) -> int:
     """Rank deficit of the gradients, summed over clusters; for a large cluster the lower bound contacts - coordinates."""
-    count, label = sparse.csgraph.connected_components(cosines, directed=False)
+    count, label = scipy.sparse.csgraph.connected_components(cosines, directed=False)
     total = 0
     for cluster in range(count):
         some = np.flatnonzero(label == cluster)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
+import scipy
 from jax import Array
-from scipy.sparse import csr_matrix
-from scipy.spatial import cKDTree
 
 from .mprgp_call import batchable, call_as_operation
 
@@ -32,11 +31,11 @@ def tree_pairs(
             points = np.where(lengths > 0, np.clip(inside, 0, np.nextafter(lengths, 0)), points)
         if number > CROWD and (least := _count_crowded(points, cutoff, slots)) > slots:
             return least
-        pairs = cKDTree(points, boxsize=lengths, balanced_tree=False, compact_nodes=False).query_pairs(
+        pairs = scipy.spatial.cKDTree(points, boxsize=lengths, balanced_tree=False, compact_nodes=False).query_pairs(
             cutoff, output_type="ndarray"
         )
         # sorted in the time that counting takes
-        table = csr_matrix((np.ones(len(pairs), bool), pairs.T), (number, number))
+        table = scipy.sparse.csr_matrix((np.ones(len(pairs), bool), pairs.T), (number, number))
         table.sort_indices()
         kept = min(len(pairs), slots)
         i[:kept], j[:kept] = np.repeat(np.arange(number), np.diff(table.indptr))[:kept], table.indices[:kept]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats.qmc import LatinHypercube
+import scipy
 
 from ..jaxtools.argument_checks import check_whole
 from ..mechanics.method_names import suggestion
@@ -108,7 +108,7 @@ class Design:
                 raise ValueError(f"design: {key} must be (low, high) with low < high, got {pair!r}")
         if not bounds:
             return cls("points", {})
-        share = LatinHypercube(len(bounds), rng=seed).random(count)
+        share = scipy.stats.qmc.LatinHypercube(len(bounds), rng=seed).random(count)
         low, high = np.array(list(bounds.values()), np.float64).T
         columns = (low + (high - low) * share).T
         return cls("points", dict(zip(bounds, columns, strict=True)), f"Latin hypercube, seed {seed}")

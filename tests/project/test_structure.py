@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -92,6 +94,33 @@ INSIDERS = {
     "test_study_trust", "test_tunnelling",
 }  # fmt: skip
 OPEN = {"analysis", "bodies", "catalogue", "cli", "conformance", "extend", "indices", "planar", "plots", "study"}
+
+
+def test_an_import_loads_what_each_call_needs_alone():
+    """With scipy's statistics, trees and optimisers it took three times what jax does; without, one and a half."""
+    late = {"scipy.stats", "scipy.spatial", "scipy.optimize", "matplotlib", "llvmlite", "xarray", "pandas", "sympy"}
+    code = f"import sys, jaximpact; print(*{late!r} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not found.stdout.split()
+
+
+# names that say what was done, not what a function does or gives; those that are verbs too are none of them
+PARTICIPLES = {
+    "known", "told", "kept", "held", "made", "given", "taken", "found", "met", "left", "sent", "written", "drawn",
+    "shown", "seen", "done", "chosen", "lost", "frozen", "built", "bound", "caught", "led", "meant", "sought",
+    "hidden", "struck", "broken",
+}  # fmt: skip
+
+
+def test_few_functions_are_named_by_participles():
+    names = [
+        node.name.strip("_")
+        for path in Path(ji.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    bare = [name for name in names if name in PARTICIPLES or (name.endswith("ed") and "_" not in name)]
+    assert len(bare) < 0.04 * len(names), sorted(bare)
 
 
 def test_tests_lie_in_the_folder_of_a_package():
