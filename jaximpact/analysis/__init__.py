@@ -11,6 +11,7 @@ from .bifurcation_curves import BifurcationCurve, continue_curve
 from .continuation import Branch, BranchEvent, continue_orbit
 from .convergence import Convergence, convergence, prime_steps
 from .crossings import Crossings, crossings, poincare_section
+from .graph_distance import graph_distance
 from .hypotheses import Hypotheses, check_hypotheses
 from .impacts import Impacts, Intervals, impacts
 from .lyapunov import Lyapunov, lyapunov
@@ -52,6 +53,7 @@ __all__ = [
     "continue_orbit",
     "convergence",
     "crossings",
+    "graph_distance",
     "impact_section",
     "impacts",
     "lyapunov",

@@ -2,6 +2,7 @@
 
 Positions converge uniformly, velocities in L1 (never uniformly: impacts are late by O(h)), impulses weakly as
 measures; hence sup norm, L1 norm and total impulse (Paoli 2010, theorem 2; Bernicot-Lefebvre-Lepot 2010, theorem 3.1).
+Their graphs converge uniformly too: `graph_distance`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..mechanics.schemes import EventDriven
 from ..mechanics.schemes.base import Scheme
 from ..mechanics.status import FAILURES, Status
 from ..results import Arrays, Drawable, Solution, with_names
-from ..results.interpolation import interpolant
+from ..results.interpolation import curve, interpolant
 from ..results.save import Save
 from ..simulation.arguments import canonical, check_start, choose_methods
 from ..simulation.backends import one_lane, single_backend
@@ -33,10 +34,12 @@ from ..simulation.program import Program
 from ..simulation.trajectory import trajectory
 from .checks import StudyLike, of_a_study
 from .from_study import motion_arguments
+from .graph_distance import acceleration_scale, distance_between_curves, sampled_rows, scaled_curve
 from .options import MotionOptions, with_options
 
 SUBSAMPLES = 4  # midpoints per step at which velocities are compared
 MEASURES = ("position", "velocity", "impulse")
+COLUMNS = {"position": "position", "velocity": "velocity L1", "impulse": "impulse", "graph": "graph [s]"}
 EXACT = "the exact motion"
 TELL = 2  # times the reference's own error from which an error says something
 FINE = (2, 4)  # multiples of the most steps in the two runs that locate a reference's impacts
@@ -58,6 +61,7 @@ class Convergence(Drawable):
         floor: estimated error of the reference by name ("position", "velocity", "impulse"), or the round-off of the runs if larger. Errors
             below twice that are not significant, and no order is taken from them.
         naming: names and units of the problem.
+        graph: `graph_distance` of the velocities (k,) [s], in which a late impact is off by its delay; None unless asked for.
     """
 
     steps: np.ndarray
@@ -70,12 +74,18 @@ class Convergence(Drawable):
     reference: str
     floor: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(MEASURES, 0.0))
     naming: Labels = UNNAMED
+    graph: np.ndarray | None = None
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """Names of the errors: "position", "velocity", "impulse", and "graph" if it was asked for."""
+        return MEASURES if self.graph is None else (*MEASURES, "graph")
 
     def _arrays(self) -> Arrays:
-        return self._along("steps", "steps", "h", "position", "velocity", "impulse", "penetration", "residual")
+        return self._along("steps", "steps", "h", *self.measures, "penetration", "residual")
 
     def _columns(self) -> dict[str, np.ndarray]:
-        return self._table("steps", "h", "position", "velocity", "impulse", "penetration", "residual")
+        return self._table("steps", "h", *self.measures, "penetration", "residual")
 
     def _facts(self) -> list[tuple[str, str]]:
         found = [fact for fact in super()._facts() if fact[0] != "floor"]
@@ -84,35 +94,36 @@ class Convergence(Drawable):
         return [*found, ("orders", ", ".join(f"{name} {order:.2f}" for name, order in self.orders().items()))]
 
     def known(self, name: str) -> np.ndarray:
-        """Mask (k,) of the errors of "position", "velocity" or "impulse" that exceed the error of the reference itself."""
+        """Mask (k,) of the errors of one of `measures` that exceed the error of the reference itself."""
         return getattr(self, name) > TELL * self.floor[name]
 
     def orders(self) -> dict[str, float]:
         """Observed orders: least-squares slopes of log error over log h; NaN where fewer than two errors are known and positive."""
-        return {name: slope(self.h, np.where(self.known(name), getattr(self, name), np.nan)) for name in MEASURES}
+        return {name: slope(self.h, np.where(self.known(name), getattr(self, name), np.nan)) for name in self.measures}
 
     def table(self) -> str:
         """The errors as text, one line for each step count, with the observed orders below."""
-        lines = [f"{'steps':>8} {'h':>10} {'position':>11} {'velocity L1':>11} {'impulse':>11} {'penetration':>11}"]
+        head = [f"{'steps':>8} {'h':>10}", *(f"{COLUMNS[name]:>11}" for name in self.measures), f"{'penetration':>11}"]
+        lines = [" ".join(head)]
         for i, (steps, h) in enumerate(zip(self.steps, self.h, strict=True)):
             row = f"{steps:8d} {h:10.3e}"
-            for name in MEASURES:
+            for name in self.measures:
                 error, floor = getattr(self, name)[i], TELL * self.floor[name]
                 row += f" {'< ' + format(floor, '.1e'):>11}" if error <= floor and floor > 0 else f" {error:11.3e}"
             lines.append(f"{row} {self.penetration[i]:11.3e}")
-        orders = self.orders()
-        lines.append(
-            f"{'order':>8} {'':>10} {orders['position']:11.2f} {orders['velocity']:11.2f} {orders['impulse']:11.2f}"
-        )
-        lines.append(f"against {self.reference}")
-        below = any(np.any(getattr(self, name) <= TELL * self.floor[name]) for name in MEASURES)
+        lines.append(" ".join([f"{'order':>8} {'':>10}", *(f"{order:11.2f}" for order in self.orders().values())]))
+        return "\n".join([*lines, *self._remarks()])
+
+    def _remarks(self) -> list[str]:
+        """What the errors are measured against, and from which size on they say something."""
+        own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in self.measures)
+        below = any(np.any(getattr(self, name) <= TELL * self.floor[name]) for name in self.measures)
+        lines = [f"against {self.reference}"]
         if self.reference == EXACT and below:
-            own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in MEASURES)
             lines.append(f"at round-off: errors below twice {own} are shown as <")
         elif self.reference != EXACT:
-            own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in MEASURES)
             lines.append(f"whose own error is about: {own}; smaller ones than twice that are shown as <")
-        return "\n".join(lines)
+        return lines
 
 
 def slope(h: np.ndarray, error: np.ndarray) -> float:
@@ -166,6 +177,7 @@ def convergence(
     phases: int = 1,
     exact: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]] | None = None,
     impulse: Any = None,
+    graph: bool = False,
     t0: Any = 0.0,
     **options: Unpack[MotionOptions],
 ) -> Convergence:
@@ -181,6 +193,8 @@ def convergence(
             (impacts at one instant, another limit) it is the scheme's run with the most steps, which is left out of the errors.
             Its own error is estimated and errors below are shown as such.
         impulse: exact total impulse of each constraint over [t0, t1], (m,).
+        graph: also the `graph_distance` of the velocities, which takes longer than the motions. Accelerations are in units of the
+            range of the reference's velocity over t1 - t0.
 
     Returns:
         A `Convergence`, whose ``table()`` and ``plot(path)`` show it.
@@ -231,19 +245,25 @@ def convergence(
             kept = kept[: -len(bands.pop())]
         runs = iter(kept)
         exact, impulse, reference, floor = known.motion, known.impulse, known.words, known.floor
+        floor = {**floor, "graph": known.graph_floor()} if graph else floor
+    scale = None
+    if graph:
+        t = np.linspace(float(t0), float(t1), SUBSAMPLES * counts[-1] + 1)
+        scale = acceleration_scale(t, np.asarray(exact(t)[1], np.float64))
     rows = []
     for band in bands:
         errors = []
         for n in band:
             solution = next(runs).raise_if_failed()
-            noise = _roundoff_errors(solution, n)
-            floor = {name: max(floor[name], noise[name]) for name in MEASURES}
-            errors.append((*_errors(solution, exact, impulse), float(solution.penetration), float(solution.residual)))
+            found, noise = _errors(solution, exact, impulse, scale), _roundoff_errors(solution, n, scale)
+            floor = {name: max(floor.get(name, 0.0), noise[name]) for name in noise}
+            errors.append([*found, float(solution.penetration), float(solution.residual)])
         rows.append(np.max(errors, axis=0))
     h = np.array([(float(t1) - float(t0)) / np.mean(band) for band in bands])
-    position, velocity, total, penetration, residual = np.array(rows).T
+    position, velocity, total, apart, penetration, residual = np.array(rows).T
     first = np.array([band[0] for band in bands])
-    return Convergence(first, h, position, velocity, total, penetration, residual, reference, floor)
+    graphs = apart if graph else None
+    return Convergence(first, h, position, velocity, total, penetration, residual, reference, floor, graph=graphs)
 
 
 class Reference:
@@ -271,6 +291,12 @@ class Reference:
             "velocity": float(max(np.sum(apart[1] * width[:, None]), noise)),
             "impulse": float(max(total, noise)),
         }
+        self._runs = ((self.motion, t), (other, np.asarray(coarse.t, np.float64)))
+
+    def graph_floor(self) -> float:
+        """Estimated error of the graph of velocities [s]."""
+        one, two = (sampled_rows(*run) for run in self._runs)
+        return distance_between_curves(*(scaled_curve(*rows, acceleration_scale(*one)) for rows in (one, two)))
 
 
 def _locate_impacts(run: Callable, most: int, runs: Sequence[Solution], own: Reference) -> Reference:
@@ -323,11 +349,15 @@ def sweep(
         yield single_backend(trajectory, program, "auto", partial(_among, program.replace(rows=max(counts))))(motion)
 
 
-def _roundoff_errors(solution: Solution, n: int) -> dict[str, float]:
+def _roundoff_errors(solution: Solution, n: int, scale: np.ndarray | None) -> dict[str, float]:
     """Round-off error by name in a run of n steps; a velocity is the difference of two rounded positions over h."""
     eps = float(np.finfo(np.asarray(solution.q).dtype).eps)
     position, impulse = (eps * float(np.max(np.abs(x), initial=0.0)) for x in (solution.q, solution.impulse))
-    return {"position": position, "velocity": n * position / 2, "impulse": impulse}
+    found = {"position": position, "velocity": n * position / 2, "impulse": impulse}
+    if scale is not None:
+        h = (float(solution.t[-1]) - float(solution.t[0])) / n
+        found["graph"] = position / h / float(np.min(scale))
+    return found
 
 
 def _among(program: Program, motion: Motion) -> Solution:
@@ -340,7 +370,10 @@ def _among(program: Program, motion: Motion) -> Solution:
     return Solution(**{**vars(found), **rows})
 
 
-def _errors(solution: Solution, exact: Callable[..., Any], impulse: Any) -> tuple[float, float, float]:
+def _errors(
+    solution: Solution, exact: Callable[..., Any], impulse: Any, scale: np.ndarray | None
+) -> tuple[float, float, float, float]:
+    """Errors of position, velocity, impulse, and of the graph of velocities, NaN without its ``scale``."""
     t, q = np.asarray(solution.t, np.float64), np.asarray(solution.q, np.float64)
     found = exact(t)
     if not is_pair(found):
@@ -363,4 +396,7 @@ def _errors(solution: Solution, exact: Callable[..., Any], impulse: Any) -> tupl
         if np.shape(impulse) != np.shape(solution.impulse)[1:]:
             raise ValueError(f"impulse must have shape {np.shape(solution.impulse)[1:]}, got {np.shape(impulse)}")
         total = float(np.max(np.abs(np.asarray(solution.impulse)[-1] - np.asarray(impulse))))
-    return position, velocity, total
+    apart = float("nan")
+    if scale is not None:
+        apart = distance_between_curves(*(scaled_curve(*sampled_rows(x, t), scale) for x in (curve(solution), exact)))
+    return position, velocity, total, apart

@@ -147,10 +147,11 @@ def _impact_shares(solution: Solution, kept: np.ndarray) -> dict[str, np.ndarray
 def draw_convergence(result: Convergence, ax: Axes) -> str:
     """Draws errors over h, log-log, with observed orders and guides of slope 1 and 2."""
     labels = {"position": "position, sup norm", "velocity": "velocity, L1 norm", "impulse": "total impulse"}
+    labels |= {"graph": "velocity, graph distance [s]"} if result.graph is not None else {}
     h, orders = np.asarray(result.h), result.orders()
     anchors: list[float] = []
     largest = 0.0
-    for (name, label), colour, marker in zip(labels.items(), COLOURS, "osD", strict=False):
+    for (name, label), colour, marker in zip(labels.items(), COLOURS, "osD^", strict=False):
         error = np.asarray(getattr(result, name), float)
         known = np.isfinite(error) & (error > 0)
         if not known.any():
@@ -163,7 +164,7 @@ def draw_convergence(result: Convergence, ax: Axes) -> str:
             order = f"order {orders[name]:.2f}" if np.isfinite(orders[name]) else "no order"
             # the guides lie below every curve: each error bounds their value at the largest h
             anchors.append(np.min(error[known] * h.max() / h[known]))
-        unit = result.naming.unit(ERRORS[name])
+        unit = result.naming.unit(ERRORS[name]) if name in ERRORS else ""
         label = f"{label}{f' [{unit}]' if unit else ''}: {order}"
         ax.loglog(h[known], error[known], marker=marker, color=colour, lw=1.5, ms=5.5, label=label)
         largest = max(largest, error[known].max())
