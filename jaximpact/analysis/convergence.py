@@ -101,8 +101,14 @@ class Convergence(Drawable):
         """Observed orders: least-squares slopes of log error over log h; NaN where fewer than two errors are known and positive."""
         return {name: slope(self.h, np.where(self.known(name), getattr(self, name), np.nan)) for name in self.measures}
 
-    def table(self) -> str:
-        """The errors as text, one line for each step count, with the observed orders below."""
+    def table(self, *, latex: bool = False) -> str:
+        """The errors as text, one line for each step count, with the observed orders below.
+
+        Args:
+            latex: a ``tabular`` of LaTeX that needs no package; what the errors are measured against stands in comments below.
+        """
+        if latex:
+            return self._latex()
         head = [f"{'steps':>8} {'h':>10}", *(f"{COLUMNS[name]:>11}" for name in self.measures), f"{'penetration':>11}"]
         lines = [" ".join(head)]
         for i, (steps, h) in enumerate(zip(self.steps, self.h, strict=True)):
@@ -114,6 +120,22 @@ class Convergence(Drawable):
         lines.append(" ".join([f"{'order':>8} {'':>10}", *(f"{order:11.2f}" for order in self.orders().values())]))
         return "\n".join([*lines, *self._remarks()])
 
+    def _latex(self) -> str:
+        """The table as a ``tabular`` of LaTeX."""
+        names = {"position": "position", "velocity": "velocity, $L^1$", "impulse": "impulse", "graph": "graph [s]"}
+        line = lambda cells: " & ".join(cells) + r" \\"
+        lines = [rf"\begin{{tabular}}{{{'r' * (3 + len(self.measures))}}}", r"\hline"]
+        lines += [line(["steps", "$h$ [s]", *(names[name] for name in self.measures), "penetration"]), r"\hline"]
+        for i, steps in enumerate(self.steps):
+            row = [str(steps), _power_of_ten(self.h[i])]
+            for name in self.measures:
+                error, floor = getattr(self, name)[i], TELL * self.floor[name]
+                row.append(_power_of_ten(floor, "< ") if error <= floor and floor > 0 else _power_of_ten(error))
+            lines.append(line([*row, _power_of_ten(self.penetration[i])]))
+        orders = [f"{order:.2f}" if np.isfinite(order) else "--" for order in self.orders().values()]
+        lines += [r"\hline", line(["order", "", *orders, ""]), r"\hline", r"\end{tabular}"]
+        return "\n".join([*lines, *(f"% {remark}" for remark in self._remarks())])
+
     def _remarks(self) -> list[str]:
         """What the errors are measured against, and from which size on they say something."""
         own = ", ".join(f"{name} {self.floor[name]:.1e}" for name in self.measures)
@@ -124,6 +146,14 @@ class Convergence(Drawable):
         elif self.reference != EXACT:
             lines.append(f"whose own error is about: {own}; smaller ones than twice that are shown as <")
         return lines
+
+
+def _power_of_ten(x: float, before: str = "") -> str:
+    """A number in LaTeX, with two decimals; -- where it is not finite."""
+    if not np.isfinite(x):
+        return "--"
+    digits, power = f"{x:.2e}".split("e")
+    return f"${before}0$" if x == 0 else rf"${before}{digits} \times 10^{{{int(power)}}}$"
 
 
 def slope(h: np.ndarray, error: np.ndarray) -> float:

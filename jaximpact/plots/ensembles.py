@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LANES_DRAWN = 5000  # points of a scatter
 ROUND_OFF = 1e-11  # errors below it say nothing of an order
+NEAR = 1e-3  # of the least error: that of the reference is drawn from there on
 ERRORS = {
     "position": "q",
     "velocity": "q",
@@ -156,8 +157,9 @@ def draw_convergence(result: Convergence, ax: Axes) -> str:
         known = np.isfinite(error) & (error > 0)
         if not known.any():
             continue
-        if result.floor[name] > 0:
-            ax.axhline(result.floor[name], color=colour, lw=0.8, ls=":")  # the reference's own error
+        # the reference's own error, where the errors come near it: far below, it would press them together
+        if result.floor[name] > NEAR * error[known].min():
+            ax.axhline(result.floor[name], color=colour, lw=0.8, ls=":")
         if error[known].max() < ROUND_OFF:
             order = "round-off"
         else:

@@ -6,7 +6,7 @@ import pytest
 
 import jaximpact as ji
 from jaximpact import catalogue
-from jaximpact.analysis import prime_steps
+from jaximpact.analysis import Convergence, prime_steps
 
 STEPS = [211, 503, 1201]
 
@@ -48,6 +48,21 @@ def test_a_limit_of_its_own(tmp_path):
     assert "same scheme" in found.reference and len(found.steps) == 2
     assert 0.1 * found.position[-1] < found.floor["position"] < 10 * found.position[-1]
     assert found.plot(tmp_path / "orders.png").stat().st_size > 5000
+
+
+def test_a_table_for_a_paper():
+    """Every row of the LaTeX table has as many cells as columns, and the numbers of the text; what is unknown is a dash, or below a bound."""
+    found = Convergence(
+        np.array([101, 1009]), np.array([1e-2, 1e-3]), np.array([3e-3, 1e-17]), np.array([0.25, 0.0]), np.full(2, np.nan),
+        np.zeros(2), np.zeros(2), "the exact motion", {"position": 1e-16, "velocity": 0.0, "impulse": 0.0},
+    )  # fmt: skip
+    lines = found.table(latex=True).splitlines()
+    assert lines[0] == r"\begin{tabular}{rrrrrr}" and lines[-3] == r"\end{tabular}"
+    rows = [line for line in lines if "&" in line]
+    assert {row.count("&") for row in rows} == {5} and all(row.endswith(r"\\") for row in rows)
+    assert rows[1] == r"101 & $1.00 \times 10^{-2}$ & $3.00 \times 10^{-3}$ & $2.50 \times 10^{-1}$ & -- & $0$ \\"
+    assert rows[2] == r"1009 & $1.00 \times 10^{-3}$ & $< 2.00 \times 10^{-16}$ & $0$ & -- & $0$ \\"
+    assert lines[-2] == "% against the exact motion" and rows[3] == r"order &  & -- & -- & -- &  \\"
 
 
 def test_bad_arguments_are_named():
