@@ -17,6 +17,8 @@ from .statement import Bodies
 def disks(radii: ArrayLike, **options: Any) -> Problem:
     """Disks in the plane, q = (x0, y0, x1, y1, ...), that may not overlap (Bernicot and Lefebvre-Lepot 2010, section 4).
 
+    With inertias they turn, q = (x0, y0, angle0, x1, ...), and friction has a torque.
+
     Args:
         radii: (N,) [m].
         growth: rates of the radii, one or (N,) [m/s]: a radius is radii + growth t.
@@ -27,6 +29,9 @@ def disks(radii: ArrayLike, **options: Any) -> Problem:
         gravity: acceleration downwards, along the last direction, or a vector of one for each direction [m/s^2].
         force: ``force(t, q, v, args) -> (d,)`` in addition to the weights [N].
         restitution: as in `Problem`.
+        friction: Coulomb's coefficient at all contacts, as in `Problem`; None for none.
+        inertias: moments of inertia about the centres, one or (N,) [kg m^2], or "solid" for those of solid bodies, m r^2 / 2 of a disk. None for
+            bodies that do not turn: friction then acts on their translation alone.
         options: options of `Bodies`: skin, lists, pairs, members, search.
 
     Returns:
@@ -39,7 +44,11 @@ def disks(radii: ArrayLike, **options: Any) -> Problem:
 
 
 def spheres(radii: ArrayLike, **options: Any) -> Problem:
-    """Spheres in space, q = (x0, y0, z0, x1, ...), that may not overlap; arguments as those of `disks`."""
+    """Spheres in space, q = (x0, y0, z0, x1, ...), that may not overlap; arguments as those of `disks`.
+
+    With inertias they turn. A sphere has then six coordinates, its centre and three whose rates are its angular velocity [rad/s], on which no
+    gap depends: not angles, as what a sphere looks like after turns about several axes depends on their order. "solid" is 2 m r^2 / 5.
+    """
     return _round(3, radii, **options)
 
 
@@ -54,19 +63,27 @@ def _round(
     gravity: ArrayLike = 0.0,
     force: Callable[[Any, Array, Array, Any], Array] | None = None,
     restitution: Any = 0.0,
+    friction: Any = None,
+    inertias: ArrayLike | str | None = None,
     **options: Any,
 ) -> Problem:
     given = _numbers("radii", radii, None)
     number = len(given)
     rates = np.zeros(number) if growth is None else _numbers("growth", growth, number)
-    weights = np.repeat(_numbers("masses", masses, number), space)
-    if np.any(given <= 0) or np.any(weights <= 0):
+    mass = _numbers("masses", masses, number)
+    if np.any(given <= 0) or np.any(mass <= 0):
         raise ValueError("radii and masses must be positive")
+    turns = 0 if inertias is None else 2 * space - 3  # coordinates of rotation
+    weights = np.repeat(mass[:, None], space, axis=1)
+    if inertias is not None:
+        inertia = _inertias(inertias, mass, given, space, growth is not None)
+        weights = np.concatenate([weights, np.repeat(inertia[:, None], turns, axis=1)], axis=1)
+    weights = weights.ravel()
     pull = np.asarray(gravity, float)
     if pull.shape not in ((), (space,)):
         raise ValueError(f"gravity must be one number or a vector of {space}, got shape {pull.shape}")
     pull = np.append(np.zeros(space - 1), -pull) if pull.ndim == 0 else pull
-    acceleration = np.tile(pull, number)
+    acceleration = np.tile(np.append(pull, np.zeros(turns)), number)
 
     def size(t: Any, args: Any) -> Array:
         dtype = jnp.result_type(t, float)
@@ -94,11 +111,78 @@ def _round(
         reach,
         obstacles=_sides(walls, space),
         each=size,
+        space=space if turns else None,
         box=None if periodic is None else tuple(periodic),
+        **({} if friction is None else _rubbing(space, turns > 0, walls)),
         **options,
     )
-    mass = None if np.all(weights == 1) else weights
-    return Problem(total, bodies, mass=mass, restitution=restitution, energy=energy)
+    given_mass = None if np.all(weights == 1) else weights
+    return Problem(total, bodies, mass=given_mass, restitution=restitution, energy=energy, friction=friction)
+
+
+def _inertias(given: Any, mass: np.ndarray, radii: np.ndarray, space: int, grows: bool) -> np.ndarray:
+    """Moments of inertia (N,)."""
+    if isinstance(given, str):
+        if given != "solid":
+            raise ValueError(f"inertias must be numbers, 'solid' or None, got {given!r}")
+        if grows:
+            raise ValueError("inertias='solid' are those of constant radii: of bodies that grow give numbers")
+        return (0.5 if space == 2 else 0.4) * mass * radii**2
+    found = _numbers("inertias", given, len(mass))
+    if np.any(found <= 0):
+        raise ValueError("inertias must be positive; of bodies that do not turn give None")
+    return found
+
+
+def _rubbing(space: int, turns: bool, walls: Sequence | None) -> dict[str, Any]:
+    """Slip velocities of round bodies, ``slip`` and ``obstacle_slip`` of `Bodies`."""
+
+    def speed(n: Array, v: Array, turning: Array) -> Array:
+        """Velocity v (space,) and r times angular velocity, along the tangents to the unit vector n (space,) towards the other body, (k,)."""
+        if space == 2:
+            across = -n[1] * v[0] + n[0] * v[1]
+            return jnp.stack([across + turning[0] if turns else across])
+        if turns:
+            v = v + jnp.stack(
+                [
+                    turning[1] * n[2] - turning[2] * n[1],
+                    turning[2] * n[0] - turning[0] * n[2],
+                    turning[0] * n[1] - turning[1] * n[0],
+                ]
+            )
+        return jnp.stack([sum(t[x] * v[x] for x in range(3)) for t in _tangents(n)])
+
+    def slip(a: Array, b: Array, va: Array, vb: Array, r: Array, s: Array) -> Array:
+        towards = b[:space] - a[:space]
+        n = towards / jnp.sqrt(sum(towards[x] ** 2 for x in range(space)))
+        return speed(n, va[:space] - vb[:space], r * va[space:] + s * vb[space:])
+
+    def obstacle_slip(t: Any, x: Array, v: Array, r: Array) -> Array:
+        return jnp.stack([speed(jnp.asarray(n, x.dtype), v[:space], r * v[space:]) for n in _outwards(walls, space)])
+
+    return {"slip": slip, "obstacle_slip": obstacle_slip if _outwards(walls, space) else None}
+
+
+def _tangents(n: Array) -> tuple[Array, Array]:
+    """Two unit vectors (3,) across a unit vector n (3,) and each other, which jump where n[2] changes its sign.
+
+    T. Duff et al., Building an orthonormal basis, revisited, J. Comput. Graph. Tech. 6 (2017).
+    """
+    sign = jnp.where(n[2] < 0, -1.0, 1.0).astype(n.dtype)
+    a = -1 / (sign + n[2])
+    b = a * n[0] * n[1]
+    return jnp.stack([1 + sign * a * n[0] ** 2, sign * b, -sign * n[0]]), jnp.stack([b, sign + a * n[1] ** 2, -n[1]])
+
+
+def _outwards(walls: Sequence | None, space: int) -> list[np.ndarray]:
+    """Unit vectors (space,) from a body to each of the walls, in the order of their gaps."""
+    each = np.eye(space)
+    pairs = [(None, None) if pair is None else tuple(pair) for pair in walls or ()]
+    sides = (
+        [(-each[a], low) for a, (low, _) in enumerate(pairs)],
+        [(each[a], high) for a, (_, high) in enumerate(pairs)],
+    )
+    return [n for both in zip(*sides, strict=True) for n, side in both if side is not None]
 
 
 def _numbers(name: str, value: ArrayLike, number: int | None) -> np.ndarray:

@@ -50,6 +50,10 @@ class Bodies(OfBodies):
         pairs, members: near pairs, and bodies in a cell of the search, that there is room for; by default from the start.
         search: method to find near pairs: "cells", a cell list on any device; "tree", scipy's k-d tree on a CPU, compiled at
             once; by default that on a CPU, and cells elsewhere.
+        slip: where bodies rub, ``slip(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,)``, the velocity of body i against body j where they touch, along k
+            orthonormal tangents: 1 in the plane, 2 in space, which may jump as bodies move; affine in v_i and v_j [m/s]. By virtual power it gives
+            the direction of friction, and the torque. Its coefficient is the problem's ``friction``, one for all contacts.
+        obstacle_slip: ``obstacle_slip(t, q_i, v_i, a_i) -> (o, k)``, the same of one body against each of its o obstacles.
     """
 
     number: int
@@ -64,16 +68,23 @@ class Bodies(OfBodies):
     pairs: int | None = None
     members: int | None = None
     search: str | None = None
+    slip: Callable[..., Array] | None = None
+    obstacle_slip: Callable[..., Array] | None = None
 
     def __post_init__(self) -> None:
         for name in ("number", "pairs", "members"):
             value = getattr(self, name)
             if value is not None or name == "number":
                 check_whole(f"Bodies({name}=...)", value)
-        for name in ("gap", "obstacles", "each"):
+        for name in ("gap", "obstacles", "each", "slip", "obstacle_slip"):
             value = getattr(self, name)
             if not callable(value) and not (value is None and name != "gap"):
                 raise TypeError(f"Bodies({name}=...) must be a function, got {type(value).__name__}")
+        if (self.obstacle_slip is None) != (self.slip is None or self.obstacles is None):
+            raise ValueError(
+                "Bodies(obstacle_slip=...): where bodies rub, slip is that of two bodies and obstacle_slip that of one against its obstacles: "
+                "give both, or slip alone where there are no obstacles"
+            )
         if self.search not in (None, "cells", "tree"):
             raise ValueError(f"Bodies(search=...): choose 'cells', 'tree' or None, got {self.search!r}")
         if self.space not in (None, 1, 2, 3):
@@ -151,10 +162,28 @@ class Bodies(OfBodies):
             found = outcome("Bodies(obstacles=...): obstacles(t, q_i, a_i)", self.obstacles, t, one, own)
             if len(getattr(found, "shape", ())) != 1:
                 raise ValueError(f"obstacles(t, q_i, a_i) must return shape (k,), got {getattr(found, 'shape', found)}")
+        if self.slip is not None:
+            self._check_slip(t, one, own, None if self.obstacles is None else found.shape[0], outcome)
         if callable(self.reach):
             found = outcome("Bodies(reach=...): reach(t, args)", self.reach, t, args)
             if getattr(found, "shape", None) != ():
                 raise ValueError(f"reach(t, args) must return one number, got shape {getattr(found, 'shape', found)}")
+
+    def _check_slip(self, t: Any, one: Any, own: Any, walls: int | None, outcome: Callable) -> None:
+        """Raises ValueError or TypeError unless the slip velocities of two bodies, and of one against its obstacles, have the same k."""
+        stated = "slip(q_i, q_j, v_i, v_j, a_i, a_j)"
+        found = outcome(f"Bodies(slip=...): {stated}", self.slip, one, one, one, one, own, own)
+        shape = getattr(found, "shape", None)
+        if shape not in ((), (1,), (2,)):
+            raise ValueError(
+                f"{stated} must return shape (k,), k = 1 in the plane and 2 in space, got {shape or found}"
+            )
+        if self.obstacle_slip is not None:
+            stated, k = "obstacle_slip(t, q_i, v_i, a_i)", (shape or (1,))[0]
+            found = outcome(f"Bodies(obstacle_slip=...): {stated}", self.obstacle_slip, t, one, one, own)
+            shape = getattr(found, "shape", None)
+            if shape != (walls, k) and not (k == 1 and shape == (walls,)):
+                raise ValueError(f"{stated} must return shape ({walls}, {k}) as obstacles and slip say, got {shape}")
 
     def _check_images(self) -> None:
         """Raises ValueError if a body could touch another one and its periodic image, which dense constraints do not cover."""
@@ -202,11 +231,49 @@ class Bodies(OfBodies):
 
     def pair_gap(self, a: Array, b: Array, own_a: Any, own_b: Any) -> Array:
         """Gap of two bodies, the second at its periodic image nearest to the first."""
+        return self.gap(a, self._image(a, b), own_a, own_b)
+
+    def _image(self, a: Array, b: Array) -> Array:
+        """A body b (D,) at its periodic image nearest to another, a."""
         if self.box is not None:
             for axis, length in enumerate(self.box):
                 if length is not None:
                     b = b.at[axis].add(length * jnp.round((a[axis] - b[axis]) / length))
-        return self.gap(a, b, own_a, own_b)
+        return b
+
+    # slip
+
+    @property
+    def slips(self) -> SlipOfBodies | None:
+        """Slip velocities of all contacts; None where nothing rubs."""
+        return None if self.slip is None else SlipOfBodies(self)
+
+    def slip_at(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+        """Slip velocities (m, k) of all pairs and of all bodies against their obstacles."""
+        i, j = np.triu_indices(self.number, 1)
+        of_pairs, of_walls = self.slips_of(t, q, v, args, jnp.asarray(i, jnp.int32), jnp.asarray(j, jnp.int32))
+        return jnp.concatenate([of_pairs, of_walls.reshape(-1, of_pairs.shape[1])])
+
+    def slips_of(self, t: ArrayLike, q: Array, v: Array, args: Any, i: Array, j: Array) -> tuple[Array, Array]:
+        """Slip velocities (p, k) of bodies ``i`` against bodies ``j`` (p,), and (N, o, k) of all bodies against their obstacles."""
+        t, n, D = jnp.asarray(t, q.dtype), self.number, self.dimension(q)
+        own, places, speeds = self._own(t, args), *(jnp.asarray(x).reshape(n, D) for x in (q, v))
+        one, two = self._given(own, i, j)
+        of_pairs = jax.vmap(self.pair_slip)(places[i], places[j], speeds[i], speeds[j], one, two).astype(q.dtype)
+        if self.obstacle_slip is None:
+            return of_pairs, jnp.zeros((n, 0, of_pairs.shape[1]), q.dtype)
+        axes = (None, 0, 0, None if self.each is None else 0)
+        of_walls = jax.vmap(self.wall_slip, in_axes=axes)(t, places, speeds, own)
+        return of_pairs, of_walls.astype(q.dtype)
+
+    def pair_slip(self, a: Array, b: Array, va: Array, vb: Array, own_a: Any, own_b: Any) -> Array:
+        """Slip velocity (k,) of two bodies, the second at its periodic image nearest to the first."""
+        return jnp.atleast_1d(self.slip(a, self._image(a, b), va, vb, own_a, own_b))  # type: ignore[misc]
+
+    def wall_slip(self, t: Array, x: Array, v: Array, own: Any) -> Array:
+        """Slip velocities (o, k) of a body against its obstacles."""
+        found = self.obstacle_slip(t, x, v, own)  # type: ignore[misc]
+        return found[:, None] if found.ndim == 1 else found
 
     def _walls(self, t: ArrayLike, bodies: Array, own: Any) -> Array:
         """Gaps (N, k) of all bodies to their obstacles."""
@@ -281,6 +348,16 @@ class Bodies(OfBodies):
         return found
 
 
+@dataclass(frozen=True)
+class SlipOfBodies:
+    """Slip velocities of the contacts of bodies, all of them or those on a list: ``slip`` of their problem."""
+
+    bodies: Bodies | NearBodies
+
+    def __call__(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+        return self.bodies.slip_at(t, q, v, args)
+
+
 def _of_one(every: Any) -> Any:
     """Shapes of one body's parameters, from those of all bodies."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), every)
@@ -299,6 +376,18 @@ class NearBodies(OfBodies):
         present, i, j = self._slots()
         gaps = self.bodies._gaps(t, q, args, i, j)
         return jnp.concatenate([jnp.where(present, gaps[: len(i)], 1), gaps[len(i) :]])
+
+    @property
+    def slips(self) -> SlipOfBodies | None:
+        """Slip velocities of all contacts; None where nothing rubs."""
+        return None if self.bodies.slip is None else SlipOfBodies(self)
+
+    def slip_at(self, t: ArrayLike, q: Array, v: Array, args: Any) -> Array:
+        """Slip velocities (m, k) of all contacts, zero in empty slots."""
+        present, i, j = self._slots()
+        of_pairs, of_walls = self.bodies.slips_of(t, q, v, args, i, j)
+        kept = jnp.where(present[:, None], of_pairs, 0)
+        return jnp.concatenate([kept, of_walls.reshape(-1, of_pairs.shape[1])])
 
     def _slots(self) -> tuple[Array, Array, Array]:
         """Mask of the occupied slots, and the two bodies of each; empty slots hold the bodies 0 and 1."""

@@ -75,6 +75,11 @@ class OfBodies:
         """Whether a neighbour list is used."""
         return False
 
+    @property
+    def slips(self) -> Slips | None:
+        """Slip velocities of all contacts, as `Problem` takes them; None where nothing rubs."""
+        return None
+
     def check(self, t: Any, q: Array, args: Any, outcome: Callable[..., Any]) -> None:
         """Raises ValueError or TypeError if the functions do not fit the coordinates."""
 
@@ -179,6 +184,8 @@ class Problem:
                 "joints: bodies of jaximpact.bodies take none; state the same bodies by one dense function of gaps"
             )
         _check_switches(switches, reset)
+        if isinstance(constraints, OfBodies):
+            slip = _slip_of_bodies(constraints, slip)
         _check_friction(slip, friction, static_friction, constraints)
         labels = Labels.of(coordinates, contacts, units, joint_names)
         rubbing = (slip, friction, static_friction)
@@ -202,6 +209,8 @@ class Problem:
     def replace(self, **changes: Any) -> Problem:
         """A copy with some fields changed."""
         values = {name: getattr(self, name) for name in FIELDS}
+        if self.between is not None:
+            values["slip"] = None  # they state it
         unknown = set(changes) - set(values)
         if unknown:
             raise TypeError(f"Problem has no field {sorted(unknown)[0]!r}; its fields are {', '.join(FIELDS)}")
@@ -469,24 +478,31 @@ def _check_switches(switches: Any, reset: Any) -> None:
         raise ValueError("reset happens where a surface is crossed: state it, switches=lambda t, q, v, args: (k,)")
 
 
+def _slip_of_bodies(bodies: OfBodies, slip: Any) -> Slips | None:
+    """The slip that bodies state; raises ValueError if another one is given."""
+    if slip is not None:
+        raise ValueError(
+            "slip: bodies of jaximpact.bodies state it for each pair, Bodies(slip=...); disks and spheres do so themselves"
+        )
+    return bodies.slips
+
+
 def _check_friction(slip: Any, friction: Any, static_friction: Any, constraints: Any) -> None:
     """Raises TypeError or ValueError for friction that is no number, or is given without slip, or slip without friction."""
     _check_function(slip, "slip must be a function slip(t, q, v, args) -> (m,) or (m, 2), or None")
+    whose = "lambda t, q, v, args: (m,), or (m, 2) in space"
+    if isinstance(constraints, OfBodies):
+        whose = "(q_i, q_j, v_i, v_j, a_i, a_j) -> (k,) of two bodies to Bodies, or friction to bodies.disks"
     for name, given in (("friction", friction), ("static_friction", static_friction)):
         if isinstance(given, str):
             raise TypeError(f"{name} must be a number >= 0, one number per contact, or a function of args")
         if slip is None and given is not None:
-            raise ValueError(
-                f"{name} needs the tangential velocity at every contact: give slip=lambda t, q, v, args: (m,), or (m, 2) in space"
-            )
+            raise ValueError(f"{name} needs the tangential velocity at every contact: give slip={whose}")
     if slip is not None and friction is None:
         also = "" if static_friction is None else ", that of contacts which slip besides static_friction"
         raise ValueError(f"slip is the velocity at which contacts rub: give their coefficient too, friction=0.3{also}")
-    if slip is not None and (constraints is None or isinstance(constraints, OfBodies)):
-        what = "there are none" if constraints is None else "bodies of jaximpact.bodies take none"
-        raise ValueError(
-            f"friction acts at contacts that one function of gaps states, constraints(t, q, args) -> (m,): {what}"
-        )
+    if slip is not None and constraints is None:
+        raise ValueError("friction acts at contacts, constraints(t, q, args) -> (m,): there are none")
 
 
 def _of_contacts(given: Any, m: int, dtype: Any, args: Any) -> Array:

@@ -98,7 +98,7 @@ def _default_scheme(problem: Any) -> Scheme:
     if problem is None:
         return PaoliSchatzman()
     if problem.listed:
-        return Maury()
+        return Maury() if problem.slip is None else MoreauJean()
     if problem.reset is not None:
         return EventDriven()
     plain = problem.joints is None and problem.slip is None and not callable(problem.restitution)

@@ -197,6 +197,8 @@ def check_listed(problem: Problem, scheme: Scheme, e: Any, d: int) -> None:
         raise ValueError(
             f"restitution must be one number, got shape {jnp.shape(e)}: listed contacts come and go{dense}"
         )
+    if problem.slip is not None:
+        raise ValueError(f"friction is not known of listed bodies yet{dense}")
     if problem.contacts is not None:
         raise ValueError(f"contacts=...: contacts of a list of near pairs come and go, and have no names{dense}")
 

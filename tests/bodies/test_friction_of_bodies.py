@@ -1,0 +1,122 @@
+"""Friction and rotation of bodies: exact motions of disks and spheres that slide, roll and strike each other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaximpact as ji
+from jaximpact.bodies import Bodies, disks, spheres
+from jaximpact.bodies.round import _tangents
+
+GRAVITY, MU = 9.81, 0.3
+FLOOR = [None, (0, None)]
+
+
+LEVEL = np.array([0.0, -GRAVITY, 0.0])
+
+
+@pytest.fixture(scope="module")
+def disk():
+    """A solid disk on a floor, whose weight is given in the call."""
+    return disks([0.1], walls=FLOOR, force=lambda t, q, v, args: args, friction=MU, inertias="solid")
+
+
+def test_a_disk_slides_until_it_rolls(disk):
+    found = ji.solve(disk, [0, 0.1, 0], [1.0, 0, 0], t1=1.0, h=1e-3, args=LEVEL)
+    # the friction mu m g slows it and turns it until it rolls, at two thirds of its speed from 1 / (3 mu g) on
+    assert np.allclose(found.v[-1], [2 / 3, 0, -2 / 0.3], rtol=0, atol=1e-12)
+    # a step in which sliding ends is off by h times the speed that it loses, h mu g
+    assert np.allclose(found.q[-1, 0], 2 / 3 + 1 / (18 * MU * GRAVITY), rtol=0, atol=1e-6 * MU * GRAVITY)
+    assert np.allclose(found.friction_impulse[-1].sum(), -1 / 3, rtol=0, atol=1e-12) and found.status == 0
+
+
+@pytest.mark.slow
+def test_derivative_of_where_a_disk_rolls_to(disk):
+    end = lambda mu: ji.solve(disk, [0, 0.1, 0], [1.0, 0, 0], t1=1.0, h=1e-3, friction=mu, args=LEVEL).q[-1, 0]
+    exact = -1 / (18 * MU**2 * GRAVITY)
+    # of first order: half a step in a hundred is measured, one allowed
+    assert abs(jax.grad(end)(MU) / exact - 1) < 1e-2
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0.99, 1.01])
+def test_a_disk_rolls_on_slopes_up_to_three_times_mu(disk, ratio):
+    angle = np.arctan(3 * MU * ratio)
+    down, across = GRAVITY * np.sin(angle), GRAVITY * np.cos(angle)
+    found = ji.solve(disk, [0, 0.1, 0], [0.0, 0, 0], t1=1.0, h=1e-3, args=np.array([down, -across, 0]))
+    expected = (down / 3 * 2, -down / 0.3 * 2) if ratio < 1 else (down - MU * across, -2 * MU * across / 0.1)
+    assert np.allclose(found.v[-1, [0, 2]], np.array(expected), rtol=1e-12, atol=0) and found.status == 0
+
+
+def test_a_sphere_slides_until_it_rolls():
+    ball = spheres([0.1], walls=[None, None, (0, None)], gravity=GRAVITY, friction=MU, inertias="solid")
+    found = ji.solve(ball, [0, 0, 0.1, 0, 0, 0], [0.6, 0.8, 0, 0, 0, 5.0], t1=1.0, h=1e-2)
+    # five sevenths of the speed; what turns about the vertical is not rubbed
+    rolling = np.array([0.6, 0.8, 0, -8.0, 6.0, 0]) * 5 / 7 + [0, 0, 0, 0, 0, 5.0]
+    assert np.allclose(found.v[-1], rolling, rtol=0, atol=1e-12) and found.status == 0
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return disks([0.1, 0.2], masses=[1.0, 2.0], friction=MU, inertias="solid")
+
+
+@pytest.mark.parametrize("mu", [0.1, 2.0], ids=["slips", "sticks"])
+def test_an_oblique_impact_of_two_disks(pair, mu):
+    masses, radii, e, h = np.array([1.0, 2.0]), np.array([0.1, 0.2]), 0.5, 1e-9
+    q0, v0 = np.array([0, 0, 0, 0.3 + h, 0, 0]), np.array([1.0, 0, 3.0, -1, 0.2, -2])
+    found = ji.solve(pair, q0, v0, t1=2 * h, h=h, e=e, friction=mu)
+    inverse = np.sum(1 / masses)
+    normal = (1 + e) * 2.0 / inverse
+    slip = 0 - 0.2 + 0.1 * 3 - 0.2 * 2
+    # of solid disks the tangential mass is a third of that between centres
+    along = -np.sign(slip) * min(mu * normal, abs(slip) / (3 * inverse))
+    push = np.array([-normal, along])
+    inertias = masses * radii**2 / 2
+    expected = v0 + np.concatenate(
+        [push / masses[0], [0.1 * along / inertias[0]], -push / masses[1], [0.2 * along / inertias[1]]]
+    )
+    # the disks turn about each other by a thousandth of a millionth in the step
+    assert np.allclose(found.v[-1], expected, rtol=0, atol=1e-7)
+    assert found.status == 0
+
+
+def test_friction_across_a_periodic_boundary():
+    v0 = np.array([1.0, 0.5, 0, -1.0, 0, 0])
+    pair = disks([0.1, 0.1], periodic=(1.0, None), friction=MU, inertias="solid")
+    starts = [0.3, 0, 0, 0.51, 0, 0], [0.9, 0, 0, 0.11, 0, 0]
+    found = [ji.solve(pair, np.array(q0), v0, t1=0.05, h=1e-2) for q0 in starts]
+    # round-off of positions
+    assert np.allclose(found[0].v, found[1].v, rtol=0, atol=1e-12) and np.any(found[0].friction_impulse != 0)
+
+
+def test_tangents_are_orthonormal():
+    n = np.random.default_rng(0).standard_normal((40, 3))
+    n = np.concatenate([n / np.linalg.norm(n, axis=1, keepdims=True), np.eye(3), -np.eye(3)])
+    frame = np.stack([n, *jax.vmap(_tangents)(jnp.asarray(n))], axis=1)
+    assert np.allclose(frame @ frame.transpose(0, 2, 1), np.eye(3), rtol=0, atol=1e-14)
+
+
+def test_what_is_refused():
+    apart = lambda a, b, x, y: a[0] - b[0]
+    slip = lambda a, b, va, vb, x, y: (va - vb)[:1]
+    force = lambda t, q, v, args: 0 * q
+    with pytest.raises(ValueError, match="inertias must be positive"):
+        disks([0.1, 0.1], inertias=[0.0, 1.0])
+    with pytest.raises(ValueError, match="'solid'"):
+        disks([0.1], inertias="hollow")
+    with pytest.raises(ValueError, match="constant radii"):
+        disks([0.1], inertias="solid", growth=0.1)
+    with pytest.raises(ValueError, match="friction must be finite and >= 0"):
+        ji.solve(disks([0.1, 0.1], friction=-0.1), [0, 0, 1.0, 0], np.zeros(4), t1=1.0, h=0.1)
+    with pytest.raises(ValueError, match="obstacle_slip"):
+        Bodies(2, apart, 1.0, slip=slip, obstacles=lambda t, x, a: x)
+    with pytest.raises(ValueError, match=r"Bodies\(slip=\.\.\.\)"):
+        ji.Problem(force, Bodies(2, apart, 1.0), slip=lambda t, q, v, args: v, friction=0.1)
+    with pytest.raises(ValueError, match="of two bodies to Bodies"):
+        ji.Problem(force, Bodies(2, apart, 1.0), friction=0.1)
+    with pytest.raises(ValueError, match="slip is the velocity"):
+        ji.Problem(force, Bodies(2, apart, 1.0, slip=slip))
+    bad = Bodies(2, apart, 1.0, slip=lambda *given: jnp.zeros(3))
+    with pytest.raises(ValueError, match="must return shape"):
+        ji.solve(ji.Problem(force, bad, friction=0.1), [0.0, 0, 1, 0], np.zeros(4), t1=1.0, h=0.1)
