@@ -17,6 +17,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from .semidefinite import MAX_UNROLLED as MAX_SWEPT
 
 MAX_UNROLLED = 6  # unknowns
+FEW = 16  # rows of a large matrix that are solved by themselves
 
 MAX_ITERATIONS = 100  # of `solve_near_identity`
 
@@ -147,7 +148,7 @@ def solve_masked(a: Array, b: Array, active: Array) -> Array:
     if n == 0:
         return b
     if n > MAX_UNROLLED:
-        return jnp.where(active, solve(a + jnp.diag(64 * jnp.finfo(a.dtype).eps * jnp.diagonal(a)), b), 0)
+        return _solve_rows(a + jnp.diag(64 * jnp.finfo(a.dtype).eps * jnp.diagonal(a)), b, active)
     x, _ = eliminate([[a[i, j] for j in range(n)] for i in range(n)], [b[i] for i in range(n)])
     return jnp.stack(x)
 
@@ -158,6 +159,24 @@ def _(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     da, db, _ = tangents
     x = solve_masked(a, b, active)
     return x, solve_masked(a, db - da @ x, active)
+
+
+def _solve_rows(a: Array, b: Array, active: Array) -> Array:
+    """Solves a x = b, where a is the identity but for the rows and columns that are ``active`` (n,); x is 0 in the others."""
+    n = b.shape[0]
+
+    def whole() -> Array:
+        return jnp.where(active, solve(a, b), 0)
+
+    def few() -> Array:
+        rows = jnp.nonzero(active, size=FEW, fill_value=n)[0]
+        part = a.at[rows[:, None], rows[None, :]].get(mode="fill", fill_value=0)
+        part = jnp.where(jnp.diag(rows == n), 1, part)
+        x = solve(part, b.at[rows].get(mode="fill", fill_value=0))
+        return jnp.zeros_like(b).at[rows].add(x, mode="drop")
+
+    # most contacts of many do not act: 168 of 16 disks take 1 ms by all rows, and .01 by those that do
+    return whole() if n <= 2 * FEW else lax.cond(jnp.sum(active) <= FEW, few, whole)
 
 
 def solve(a: Array, b: Array) -> Array:

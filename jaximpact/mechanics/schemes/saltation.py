@@ -21,6 +21,7 @@ from ..problem import Problem
 IMPACTS = 3  # impacts of different contacts that are resolved within one step
 
 
+MAX_UNROLLED = 6  # contacts for which impacts, and contacts that let go, are straight-line code
 RELEASES = 3  # contacts that let go one after the other when forces are looked for; then all that pull
 
 
@@ -75,11 +76,26 @@ def solve_active_forces(
     Returns them and the contacts that act. The contact that pulls most is released first, since without it others may push. With
     ``slack`` (m,), contacts that pull less, or have no impulse, are kept: their sign is round-off.
     """
-    acting = closed
-    for left in reversed(range(min(closed.shape[0], RELEASES))):
+
+    def released(acting: Array, last: Any) -> Array:
         pull = jnp.where(acting & ~always, -balance(offset, acting), -jnp.inf)
         lets_go = pull >= 0 if slack is None else pull > slack
-        acting = acting & ~(lets_go & ((pull >= jnp.max(pull)) | (left == 0)))
+        return lets_go & ((pull >= jnp.max(pull)) | last)
+
+    acting = closed
+    if closed.shape[0] <= MAX_UNROLLED:
+        for left in reversed(range(min(closed.shape[0], RELEASES))):
+            acting = acting & ~released(acting, left == 0)
+        return balance(offset, acting), acting
+
+    def release(now: tuple) -> tuple:
+        k, acting, _ = now
+        goes = released(acting, k == RELEASES - 1)
+        return k + 1, acting & ~goes, jnp.any(goes)
+
+    # of many contacts once in code, and where all push once at run time
+    start = (jnp.zeros((), jnp.int32), closed, jnp.any(closed))
+    acting = lax.while_loop(lambda now: (now[0] < RELEASES) & now[2], release, start)[1]
     return balance(offset, acting), acting
 
 
@@ -116,18 +132,21 @@ def cross_impacts(
     m = impact.shape[0]
     index, none = jnp.arange(m), jnp.zeros(m, bool)
     given = jnp.broadcast_to(motion.e, (m,))
-    impulse = jnp.zeros(m, q.dtype)
-    joint_impulse: Any = None if here.joints is None else 0 * here.joint_force
     balance = here.contacts.balance()
     force, _ = solve_active_forces(balance, here.gap_acceleration, closed, none)
-    a = here.acceleration + here.contacts.jump(force)
-    for _ in range(min(m, IMPACTS)):
-        # the contact reached first, of those that still close
-        impact = impact & (here.gap_velocity < -0.25 * here.threshold)
-        closing = jnp.where(impact, -here.gap_velocity, 1)
-        this = impact & (index == jnp.argmin(jnp.where(impact, here.contacts.gap / closing, jnp.inf)))
-        some = jnp.any(this)
-        impact = impact & ~this
+    start = Salted(
+        q,
+        v,
+        here.acceleration + here.contacts.jump(force),
+        closed,
+        jnp.zeros(m, q.dtype),
+        None if here.joints is None else 0 * here.joint_force,
+    )
+
+    def strike(now: tuple[Salted, Instant, Array, Array], this: Array) -> tuple[Salted, Instant, Array, Array]:
+        """The next impact, of contact ``this`` (m,), if it is one."""
+        (q, v, a, closed, impulse, joint_impulse), here, force, impact = now
+        closing, some = jnp.where(impact, -here.gap_velocity, 1), jnp.any(this)
         # the instant of impact: this one in value, dt* in derivative
         gap = problem.gaps(t, q, args)
         delay = jnp.sum(jnp.where(this, (gap - lax.stop_gradient(gap)) / closing, 0))
@@ -157,4 +176,25 @@ def cross_impacts(
         q = jnp.where(some, q_at - delay * v_after, q)
         v = jnp.where(some, v_after - delay * a_after, v)
         a = jnp.where(some, a_after, a)
-    return Salted(q, v, a, closed, impulse, joint_impulse)
+        return Salted(q, v, a, closed, impulse, joint_impulse), here, force, impact & ~this
+
+    def first(now: tuple[Salted, Instant, Array, Array]) -> tuple[tuple, Array]:
+        """Impacts left, those that still close, and the contact (m,) that is reached first of them."""
+        salted, here, force, impact = now
+        impact = impact & (here.gap_velocity < -0.25 * here.threshold)
+        closing = jnp.where(impact, -here.gap_velocity, 1)
+        nearest = index == jnp.argmin(jnp.where(impact, here.contacts.gap / closing, jnp.inf))
+        return (salted, here, force, impact), impact & nearest
+
+    now = (start, here, force, impact)
+    if m <= MAX_UNROLLED:
+        for _ in range(min(m, IMPACTS)):
+            now = strike(*first(now))
+        return now[0]
+
+    def next_one(now: tuple, _: None) -> tuple[tuple, None]:
+        now, this = first(now)
+        return lax.cond(jnp.any(this), strike, lambda now, this: now, now, this), None
+
+    # of many contacts once in code, and at run time as often as there are impacts
+    return lax.scan(next_one, now, None, length=IMPACTS)[0][0]
