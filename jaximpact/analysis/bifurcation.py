@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike
 from ..jaxtools.argument_checks import as_tuple, check_counts, is_pair, named_leaves, real, with_leaves
 from ..mechanics.problem import Problem
 from ..mechanics.schemes import EventCorrected
-from ..results import Arrays, Drawable, with_names
+from ..results import Arrays, Drawable, spread_columns, with_names
 from ..results.save import Save
 from ..simulation.arguments import OF_CONTACTS
 from .checks import StudyLike, check_steps, distance, of_a_study, sweep_values
 from .crossings import check_direction, passages, section
 from .default_scheme import PICTURE, ROWS, SECTION, choose_scheme
+from .diagram_points import IMPACT_VELOCITY, OF_COORDINATE, Of, Points, check_of
 from .forced_motions import Forced, check_restarts, gather
 from .from_study import computes_anew, diagram_lanes, map_arguments, saved_section
 from .options import LaneOptions, MotionOptions, with_options
@@ -40,6 +41,9 @@ class Bifurcation(Drawable):
         starts: number of starts S.
         sweep: None, "up" or "down".
         section: all lanes (P * S), the starts of one value next to each other (`Section`).
+        of: what the points are, "" for the states of the section.
+        points: what ``of`` has found in all lanes (n, k); None without it.
+        lane: the lane of each point (n,), S * value + start; None without ``of``.
     """
 
     parameter: str
@@ -47,15 +51,27 @@ class Bifurcation(Drawable):
     starts: int
     sweep: str | None
     section: Section
+    of: str = ""
+    points: np.ndarray | None = None
+    lane: np.ndarray | None = None
 
     def _arrays(self) -> Arrays:
         one, lanes = ("value",), ("value", "start")
         inner = {name: x for name, (_, x) in self.section._arrays().items()}
-        return {"value": (one, self.values)} | {
+        more = {} if self.points is None else {"points": (("point",), self.points), "lane": (("point",), self.lane)}
+        return {"value": (one, self.values), **more} | {
             name: (lanes + ("row",) * (name in ("t", "q", "v")), self._in_shape(x)) for name, x in inner.items()
         }
 
     def _columns(self) -> dict[str, np.ndarray]:
+        if self.points is not None and self.lane is not None:
+            values = np.repeat(self.values, self.starts)[self.lane]
+            names = self.section.naming.names("q") if self.of in OF_COORDINATE else None
+            return {
+                self.parameter: values,
+                "start": self.lane % self.starts,
+                **spread_columns(self.of, self.points if self.points.shape[1] > 1 else self.points[:, 0], names),
+            }
         columns = self.section._columns()
         values = np.repeat(self.values, self.starts)
         return {self.parameter: values[columns["lane"]], "start": columns.pop("lane") % self.starts, **columns}
@@ -78,6 +94,31 @@ class Bifurcation(Drawable):
     def periods(self, *, tolerance: float | None = None, most: int | None = None) -> np.ndarray:
         """Periods (P, S) by `period_of`: 0 without a period, -1 for failed lanes, -2 for lanes that have not settled."""
         return self._in_shape(period_of(self.section, tolerance=tolerance, most=most))
+
+    def points_of(self, component: int) -> tuple[np.ndarray, np.ndarray, str]:
+        """Points (n,) of a component of the states or of what ``of`` returned, the parameter's values there, and the label of their axis.
+
+        Raises:
+            ValueError: there is no such component.
+        """
+        naming = self.section.naming
+        if self.points is None or self.lane is None:
+            q = self.q[..., component]
+            place = naming.coordinate(component, self.q.shape[-1])
+            return (
+                np.broadcast_to(self.values[:, None, None], q.shape).ravel(),
+                q.ravel(),
+                naming.axis(f"position {place} at the section", "q", component),
+            )
+        count = self.points.shape[1]
+        if not 0 <= component < count:
+            raise ValueError(f"coordinate={component}: of found {count} at a time")
+        found = np.repeat(self.values, self.starts)[self.lane], self.points[:, component]
+        if self.of == IMPACT_VELOCITY:
+            return *found, naming.axis("gap velocity before the impact", "gap velocity")
+        if self.of in OF_COORDINATE:
+            return *found, naming.axis(f"{self.of} of {naming.coordinate(component, count)}", "q", component)
+        return *found, self.of if count == 1 else f"{self.of}[{component}]"
 
     def _in_shape(self, x: np.ndarray) -> np.ndarray:
         return x.reshape(len(self.values), self.starts, *x.shape[1:])
@@ -120,8 +161,11 @@ def _of_study(
     sweep: str | None = None,
     surface: Surface | None = None,
     direction: int = 0,
+    of: Any = None,
     **options: Any,
 ) -> Bifurcation:
+    if of is not None:
+        raise ValueError("of looks at whole motions, which a study does not keep: give problem, q0, v0 and values")
     values, starts, found = diagram_lanes(study, parameter, sweep, surface, direction, options)
     return Bifurcation(parameter, values, starts, None, found)
 
@@ -141,6 +185,7 @@ def bifurcation(
     cycles: int,
     skip: int = 0,
     sweep: str | None = None,
+    of: str | Of | None = None,
     surface: Surface | None = None,
     direction: int = 0,
     phase: float = 0.0,
@@ -164,14 +209,19 @@ def bifurcation(
             attractor past where another one takes over, and takes as long as all periods one after the other. The
             force must then depend on t through t/period alone (with a surface not at all), and the scheme be `EventDriven`, `EventCorrected` or `MoreauJean`, whose
             states are all that they need to go on.
+        of: what stands over the parameter in place of the states: "impact velocity", the gap velocity before every impact of the last
+            ``cycles`` periods; "rms" or "peak to peak" of every position over their rows; or a function ``of(motion, args)`` of one
+            motion over these periods, a `Solution` with a row at every step, and its parameters, which returns numbers (), (n,), n as
+            it likes, or (n, k). With `EventDriven` there are 100 rows in a period. Failed motions have no points. Not with a surface.
 
     Returns:
         A `Bifurcation`, in the order of ``values``; its ``plot(path)`` draws the diagram.
 
     Raises:
-        ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, no such sweep.
+        ValueError, TypeError, KeyError: as `stroboscopic`; no such parameter, no such sweep; what ``of`` returns is not finite.
     """
-    options, steps = choose_scheme(problem, options, steps, SECTION, 1 if surface is None else ROWS)
+    check_of(of, surface)
+    options, steps = choose_scheme(problem, options, steps, SECTION, 1 if surface is None and of is None else ROWS)
     values = sweep_values("values", values)
     if sweep not in SWEEPS:
         raise ValueError(f"sweep={sweep!r}: choose None, 'up' or 'down'")
@@ -186,19 +236,23 @@ def bifurcation(
         raise ValueError(f"q0 and v0 must hold the same number of starts S, got shapes {q0.shape} and {v0.shape}")
     starts = max((len(x) for x in (q0, v0) if x.ndim == 2), default=1)
     q0, v0 = (np.broadcast_to(x, (starts, x.shape[-1])) for x in (q0, v0))
+    check_counts(cycles=cycles, skip=skip)
+    check_steps(steps, skip + cycles, "skip + cycles")
+    points = Points(of, steps, cycles, skip, progress)
     if sweep is None:
         swept = _swept(options, {path: np.repeat(values, starts)})
         q0, v0 = (np.tile(x, (len(values), 1)) for x in (q0, v0))
-        found = section(
+        found = points.of_all(gather(problem, q0, v0, period, phase, swept))[0] if of is not None else section(
             surface, direction, problem, q0, v0, period=period, steps=steps, cycles=cycles, skip=skip, phase=phase, progress=progress, **swept
         )  # fmt: skip
     else:
-        check_counts(cycles=cycles, skip=skip)
-        check_steps(steps, skip + cycles, "skip + cycles")
         order = np.argsort(values if sweep == "up" else -values, kind="stable")
-        runs = partial(_onward, surface, direction, steps, cycles, skip, progress)
+        runs = points.of_all if of is not None else partial(_onward, surface, direction, steps, cycles, skip, progress)
         found = _continuation_sections(problem, q0, v0, path, values, order, period, phase, options, runs)
-    return Bifurcation(name, values, starts, sweep, found)
+        points.in_order(order, starts)
+    if of is None:
+        return Bifurcation(name, values, starts, sweep, found)
+    return Bifurcation(name, values, starts, sweep, found, points.name, points.joined(), points.lanes())
 
 
 def _continuation_sections(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
@@ -212,8 +212,29 @@ def impact_section(
     check_steps(steps, max(skip, cycles), "the larger of skip and cycles")
     motions = gather(problem, q0, v0, period, phase, options)
     check_restarts(motions.scheme)
-    d, m = motions.lanes.motion.q0.shape[1], motions.constraints()
     records, sections, first = [], [], 0
+    for begun, window, sound, section in windows(motions, steps, cycles, skip, progress):
+        found = impacts(
+            problem, window, args=begun.args, args_axes=begun.args_axes, e=begun.restitution(), lanes=sound,
+            scheme=begun.scheme,
+        )  # fmt: skip
+        records.append(found.moved(first))
+        sections.append(section)
+        first += len(section.t)
+    every = Impacts.joined(records)
+    section = Section.joined(sections)
+    return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section, motions.constraints())
+
+
+def windows(
+    motions: Forced, steps: int, cycles: int, skip: int, progress: bool | None
+) -> Iterator[tuple[Forced, Solution, np.ndarray, Section]]:
+    """Runs motions group by group, and yields of each what it does in the last ``cycles`` periods.
+
+    Yields the lanes restarted after ``skip`` periods, their rows of every step, which of them are sound and not padding, and the
+    section of those that are not padding.
+    """
+    d, m = motions.lanes.motion.q0.shape[1], motions.constraints()
     for part, live in motions.parts(8 * (1 + 3 * d + m) * (steps * cycles + 1)):
         status, failed_at, begun = np.zeros(len(part), int), np.full(len(part), np.nan), part
         if skip:
@@ -225,20 +246,11 @@ def impact_section(
         status = np.where(lost, status, status | window.status)
         failed_at = np.where(lost, failed_at, window.failed_at)
         lost = (status & int(FAILURES)) != 0
-        looked_at = ~lost & (np.arange(len(part)) < live)
-        own_e = begun.restitution()
-        found = impacts(
-            problem, window, args=begun.args, args_axes=begun.args_axes, e=own_e, lanes=looked_at, scheme=part.scheme
-        )
-        records.append(found.moved(first))
         q, v = (np.where(lost[:, None, None], np.nan, x[:, steps::steps]) for x in (window.q, window.v))
         t = part.strobes(np.arange(skip + 1, skip + cycles + 1))
         own = slice(live)
-        sections.append(Section(t[own], q[own], v[own], part.period[own], status[own], failed_at[own]))
-        first += live
-    every = Impacts.joined(records)
-    section = Section.joined(sections)
-    return ImpactSection(every, (every.t / section.period[every.lane]) % 1.0, section, m)
+        section = Section(t[own], q[own], v[own], part.period[own], status[own], failed_at[own])
+        yield begun, window, ~lost & (np.arange(len(part)) < live), section
 
 
 def _behind(part: Forced, transient: Solution, skip: int) -> Forced:

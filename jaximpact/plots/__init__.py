@@ -131,7 +131,8 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     `Statistics`        quantile bands of ``component`` of ``name``, over time or groups (``label``)
     `Section`           velocity over position of one ``coordinate``; the same for `Crossings`
     `ImpactSection`     velocity before each impact over its phase
-    `Bifurcation`       positions of one ``coordinate``, and the period, over the parameter
+    `Bifurcation`       positions of one ``coordinate``, or component ``coordinate`` of what was asked for by ``of``, and the
+                        period, over the parameter
     `ParameterMap`      period and impacts over the two parameters
     `Basins`            one colour for each attractor
     `PeriodicOrbit`     multipliers in the complex plane

@@ -43,13 +43,12 @@ def draw_impact_section(found: ImpactSection, ax: Axes) -> str:
 
 
 def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.ndarray, str]:
-    """Draws the sections of one coordinate over the parameter, and the periods below."""
+    """Draws the states of one coordinate over the parameter, or what was asked for in their place, and the periods below."""
     figure = new_figure(9.0, 6.0)
     top, below = figure.subplots(2, sharex=True, height_ratios=(4, 1))
     remark = draw_sections(found, top, coordinate=coordinate)
     top.set_xlabel("")
-    q = found.q[..., coordinate]
-    if q.shape[-1] > 1:
+    if found.q.shape[-2] > 1:
         period = np.where(found.periods() > PERIODS, PERIODS + 1, found.periods())
         values = np.broadcast_to(found.values[:, None], period.shape)
         below.plot(values[period > 0], period[period > 0], ".", ms=3, color=COLOURS[0])
@@ -68,11 +67,10 @@ def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.nda
 
 
 def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
-    """Draws the sections of one coordinate over the parameter."""
-    q = found.q[..., coordinate]
-    _points(ax, np.broadcast_to(found.values[:, None, None], q.shape).ravel(), q.ravel())
-    naming = found.section.naming
-    ax.set_ylabel(naming.axis(f"position {naming.coordinate(coordinate, 2)} at the section", "q", coordinate))
+    """Draws the states of one coordinate over the parameter, or what was asked for in their place."""
+    x, y, label = found.points_of(coordinate)
+    _points(ax, x, y)
+    ax.set_ylabel(label)
     ax.set_xlabel(found.parameter)
     failed = int(np.sum(found.section.failed))
     return f"{failed} of {found.section.failed.size} motions failed" if failed else ""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.analysis import bifurcation, stroboscopic, two_parameter_map
+from jaximpact.analysis import bifurcation, impact_section, stroboscopic, two_parameter_map
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "gallery"))  # as a script there sees it
 
@@ -86,6 +86,77 @@ def test_values_in_one_batch_and_nested_parameters(tmp_path):
             sweep="up",
             **options | {"scheme": ji.PaoliSchatzman()},
         )
+
+
+def amplitudes(motion, args):
+    assert motion.t.shape == (6 * 100 + 1,)
+    return [np.ptp(motion.q), args["frequency"]]
+
+
+def test_what_stands_over_the_parameter(tmp_path):
+    """Impact velocities are those of `impact_section`, as many as the reference counts; rms and span of the oscillation that meets no wall are its amplitude's.
+
+    One start on it, the other on the orbit of period 2; values out of order and swept, so that points must find their lanes.
+    """
+    values = np.array([3.1, 3.0])
+    q, v, _ = exact_section(args_of(3.0, DAMPING, WALL), E, 0.5, 0.0, skip=300, cycles=2)
+    q0, v0 = np.array([particular(3.0), [q[-1], v[-1]]]).T[..., None]
+    common = {"period": forcing_period, "steps": 100, "cycles": 6, "skip": 150, "e": E}
+    run = lambda of, sweep="up": bifurcation(
+        PROBLEM,
+        q0,
+        v0,
+        parameter="frequency",
+        values=values,
+        of=of,
+        sweep=sweep,
+        args=args_of(1.0, DAMPING, WALL),
+        **common,
+    )
+    hits, batch = run("impact velocity"), run("impact velocity", None)
+    for i, w in enumerate(values):
+        alone = impact_section(PROBLEM, q0[1], v0[1], args=args_of(w, DAMPING, WALL), **common)
+        _, _, count = exact_section(args_of(w, DAMPING, WALL), E, q[-1], v[-1], skip=150, cycles=6)
+        assert np.sum(hits.lane == 2 * i + 1) == np.sum(batch.lane == 2 * i + 1) == count > 0
+        # the same limit, approached from elsewhere
+        np.testing.assert_allclose(
+            np.sort(hits.points[hits.lane == 2 * i + 1, 0]), np.sort(alone.impacts.before), rtol=1e-4
+        )
+    assert not np.any(hits.lane % 2 == 0)
+    amplitude = 1 / np.sqrt((1 - values**2) ** 2 + (2 * DAMPING * values) ** 2)
+    rms, span, own = run("rms"), run("peak to peak"), run(amplitudes)
+    # means over rows of whole periods are exact; the largest row is within (pi/100)^2/2 of the apex; h^2 of the scheme
+    np.testing.assert_allclose(rms.points[rms.lane % 2 == 0, 0], amplitude / np.sqrt(2), rtol=2e-3)
+    np.testing.assert_allclose(span.points[span.lane % 2 == 0, 0], 2 * amplitude, rtol=2e-3)
+    np.testing.assert_array_equal(
+        own.points[own.lane % 2 == 0, 0].reshape(2, 2), np.stack([span.points[::2, 0], values], axis=1)
+    )
+    assert (
+        own.of == "amplitudes"
+        and "amplitudes" in own.to_pandas()
+        and hits.to_xarray().points.shape == hits.points.shape
+    )
+    loaded = ji.load(hits.save(tmp_path / "hits.npz"))
+    np.testing.assert_array_equal(loaded.points, hits.points)
+    assert "gap velocity before the impact" in hits.plot()[0].get_ylabel()
+    for words, kind, options in (
+        ("choose 'impact velocity', 'rms', 'peak to peak'", ValueError, {"of": "speed"}),
+        ("of must be a name or a function", TypeError, {"of": 3}),
+        ("give one of them", ValueError, {"of": "rms", "surface": lambda t, q, v, args: v[0]}),
+        ("not finite", ValueError, {"of": lambda motion, args: np.nan}),
+        (r"must return shape \(\), \(n,\) or \(n, k\)", ValueError, {"of": lambda motion, args: np.zeros((1, 1, 1))}),
+    ):
+        with pytest.raises(kind, match=words):
+            bifurcation(
+                PROBLEM,
+                q0,
+                v0,
+                parameter="frequency",
+                values=values,
+                args=args_of(1.0, DAMPING, WALL),
+                **common,
+                **options,
+            )
 
 
 @pytest.mark.slow
