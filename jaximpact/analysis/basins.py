@@ -57,7 +57,10 @@ class Attractor(Result):
     lanes: int
 
     def _brief(self) -> str:
-        return super()._brief() if self._is_traced() else f"period {self.period}, {self.lanes} motions"
+        if self._is_traced():
+            return super()._brief()
+        kind = f"period {self.period}" if self.period else "no period"
+        return f"{kind}, {self.lanes} motion{'s' * (self.lanes != 1)}"
 
     def _arrays(self) -> Arrays:
         return self._along("row", "q", "v")

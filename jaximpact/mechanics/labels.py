@@ -10,20 +10,22 @@ import jax
 
 from ..jaxtools.argument_checks import are_texts
 
-# by quantity: what its unit is called where none was given, and where that of the coordinate or gap is "{}"
+# by quantity: what its unit is called where none was given, and where that of the coordinate or gap is "{}"; E is the unit of energy
 QUANTITIES = {
     "q": ("unit of q", "{}"),
     "z": ("unit of q", "{}"),
     "v": ("unit of q / s", "{}/s"),
     "gap": ("unit of f", "{}"),
     "gap velocity": ("unit of f / s", "{}/s"),
-    "impulse": ("N s", "J s/{}"),
-    "momentum": ("N s", "J s/{}"),
-    "joint_impulse": ("J s / unit of c", "J s/{}"),
-    "joint_force": ("J / unit of c", "J/{}"),
+    "impulse": ("N s", "E s/{}"),
+    "momentum": ("N s", "E s/{}"),
+    "joint_impulse": ("J s / unit of c", "E s/{}"),
+    "joint_force": ("J / unit of c", "E/{}"),
 }
-# by the form and by the unit of coordinates, gaps and joint equations
-NAMED_UNITS = {("J s/{}", "m"): "N s", ("J s/{}", "rad"): "N m s", ("J/{}", "m"): "N", ("J/{}", "rad"): "N m"}
+MASS = "mass"  # the name of the unit of masses among units
+# units of force and energy that have a name, by those of mass and length
+COHERENT = {("kg", "m"): ("N", "J"), ("t", "mm"): ("N", "mJ"), ("g", "mm"): ("µN", "nJ")}
+LENGTHS = ("m", "mm", "cm", "km", "µm", "um", "nm", "in", "ft")
 OF_JOINTS = ("joint_impulse", "joint_force")
 OF_COORDINATES = ("q", "z", "v", "momentum")
 
@@ -36,7 +38,8 @@ class Labels:
     Attributes:
         coordinates: names of the coordinates (d).
         contacts: names of the constraints (m).
-        units: (name, unit) of coordinates, constraints and joint equations; the name "" stands for all coordinates and constraints.
+        units: (name, unit) of coordinates, constraints and joint equations; the name "" stands for all coordinates and constraints,
+            "mass" for masses, kg by default.
         joints: names of the joint equations (j).
     """
 
@@ -55,6 +58,7 @@ class Labels:
         coordinates, contacts = _names("coordinates", coordinates), _names("contacts", contacts)
         joints = _names("joint_names", joints)
         known = (coordinates or ()) + (contacts or ()) + (joints or ())
+        own = known if MASS in known else (*known, MASS)
         twice = sorted({name for name in known if known.count(name) > 1})
         if twice:
             raise ValueError(f"coordinates, contacts and joint_names: {twice[0]!r} is the name of two of them")
@@ -64,7 +68,7 @@ class Labels:
             return cls(coordinates, contacts, (("", units),), joints)
         if not isinstance(units, Mapping) or not are_texts((*units, *units.values())):
             raise TypeError(f"units must be a text such as 'm', or a dict from names to such texts, got {units!r}")
-        strange = [name for name in units if name not in known]
+        strange = [name for name in units if name and name not in own]
         if strange:
             named = (
                 f"the names are {', '.join(known)}" if known else "give them names by coordinates=... and contacts=..."
@@ -109,9 +113,34 @@ class Labels:
         found = dict.fromkeys(units.get(name, others) if name else others for name in chosen)
         if "" in found:
             return ""
-        form = QUANTITIES[quantity][1]
-        made = [NAMED_UNITS.get((form, u), form.format(u)) for u in found]
-        return ", ".join(dict.fromkeys(made))
+        return ", ".join(dict.fromkeys(self._made(QUANTITIES[quantity][1], u) for u in found))
+
+    def _made(self, form: str, unit: str) -> str:
+        """A unit from its form and that of the coordinate, gap or joint equation."""
+        if not form.startswith("E"):
+            return form.format(unit)
+        mass, length = self._mass_and_length()
+        force, energy = COHERENT.get((mass, length), ("", ""))
+        time = form[1:].partition("/")[0]  # " s" or nothing
+        if force:
+            return {length: force + time, "rad": f"{force} {length}{time}"}.get(unit, f"{energy}{time}/{unit}")
+        second = "s" if time else "s²"
+        if unit in (length, "rad"):
+            return f"{mass} {length}{'' if unit == length else '²'}/{second}"
+        return f"{mass} {length}²/({second} {unit})"
+
+    def _mass_and_length(self) -> tuple[str, str]:
+        """Units of mass and length of which that of energy is made; metres where coordinates have no length, or several."""
+        units = dict(self.units)
+        mass = "kg" if MASS in (self.coordinates or ()) + (self.contacts or ()) else units.get(MASS, "kg")
+        own = [units.get(name, units.get("", "")) for name in self.coordinates or ("",)]
+        lengths = [unit for unit in dict.fromkeys(own) if unit in LENGTHS]
+        return mass, lengths[0] if len(lengths) == 1 else "m"
+
+    def energy_unit(self) -> str:
+        """Unit of energies."""
+        mass, length = self._mass_and_length()
+        return COHERENT.get((mass, length), ("", f"{mass} {length}²/s²"))[1]
 
     def axis(self, text: str, quantity: str, i: int | None = None) -> str:
         """The label of an axis: a text, and the unit in brackets."""

@@ -100,7 +100,8 @@ class Problem:
         energy: ``energy(t, q, v, args) -> ()``, reported by `solve` where it is given [J].
         coordinates, contacts: names of the coordinates (d) and of the constraints (m), ``("x", "y")``, ``("floor",)``, for
             messages, tables and pictures.
-        units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``, of joints too. Times are in s.
+        units: of coordinates and gaps: one text for all, ``"m"``, or by name, ``{"x": "m", "angle": "rad"}``, of joints too,
+            and of masses, ``{"x": "mm", "mass": "t"}``, kg by default. Times are in s.
             Nothing is converted.
         joints: ``joints(t, q, args) -> (j,)``, equations c = 0 that hold at all times: rods, pins, closed loops. Start motions on
             them, see `assemble`. Rows that follow from others do no harm.
@@ -237,7 +238,7 @@ class Problem:
     def units(self) -> str | dict[str, str] | None:
         """Units of coordinates and gaps."""
         units = dict(self.naming.units)
-        return units.get("", units or None)
+        return units[""] if list(units) == [""] else units or None
 
     def gaps(self, t: ArrayLike, q: Array, args: Any) -> Array:
         """f(t, q), shape (m,), in the dtype of q; empty where the problem has no constraints."""

@@ -130,14 +130,14 @@ def draw(result: Any, path: str | Path | None = None, *, ax: Any = None, title: 
     `Convergence`       errors over h, with observed orders and lines of slope 1 and 2
     `Statistics`        quantile bands of ``component`` of ``name``, over time or groups (``label``)
     `Section`           velocity over position of one ``coordinate``; the same for `Crossings`
-    `ImpactSection`     velocity before each impact over its phase
+    `ImpactSection`     velocity before each impact over its phase, each contact in its colour
     `Bifurcation`       positions of one ``coordinate``, or component ``coordinate`` of what was asked for by ``of``, and the
-                        period, over the parameter
-    `ParameterMap`      period and impacts over the two parameters
+                        period, over the parameter; ``label`` of its axis, with a unit, say
+    `ParameterMap`      period and impacts over the two parameters; ``labels`` of their axes, two texts
     `Basins`            one colour for each attractor
     `PeriodicOrbit`     multipliers in the complex plane
-    `BifurcationCurve`  the curve in the plane of its parameters
-    `Branch`            state, multipliers, impact speed and clearance over the parameter, and the events
+    `BifurcationCurve`  the curve in the plane of its parameters; ``labels`` of their axes, two texts
+    `Branch`            state, multipliers, impact speed and clearance over the parameter, and the events; ``label`` of its axis
     `Sensitivities`     derivatives of one ``output``, inputs ranked ``by`` "relative" or "absolute" derivatives
     `Ranking`           derivatives of one ``output``, ranked
     `Covariance`        shares of the inputs in the variance of each output

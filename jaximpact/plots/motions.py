@@ -75,10 +75,10 @@ def draw_motion(
         )
         axes["joints"].set_ylabel(labels.axis("force of\njoints λ ", "joint_force"))
     if "energy" in axes:
-        energy, label = np.asarray(solution.energy)[rows][~within], "energy\n[J]"
+        energy, label = np.asarray(solution.energy)[rows][~within], f"energy\n[{labels.energy_unit()}]"
         size = np.max(np.abs(energy))
         if np.ptp(energy) < 1e-3 * size:
-            energy, label = energy - energy[0], "energy change\n[J]"
+            energy, label = energy - energy[0], f"energy change\n[{labels.energy_unit()}]"
         axes["energy"].plot(t[~within], energy, color=COLOURS[0], lw=1.4)
         limits(axes["energy"].set_ylim, energy, size, 1e-9)
         axes["energy"].set_ylabel(label)
@@ -266,7 +266,7 @@ def draw_balance(found: Balance) -> tuple[np.ndarray, str]:
     draw_energies(found, axes[0])
     axes[0].set_xlabel("")
     axes[1].plot(found.t, found.energy, color=COLOURS[0], lw=1.2)
-    axes[1].set_ylabel("energy residual\n[J]")
+    axes[1].set_ylabel(f"energy residual\n[{found.naming.energy_unit()}]")
     many = found.momentum.shape[1]
     for i, colour in zip(evenly(many), COLOURS, strict=False):
         axes[2].plot(
@@ -294,7 +294,7 @@ def draw_energies(found: Balance, ax: Axes) -> str:
         curves["work of moving constraints"] = found.driven
     for (name, values), colour in zip(curves.items(), COLOURS, strict=False):
         ax.plot(found.t, values, color=colour, lw=1.4, label=name)
-    ax.set_ylabel("energy [J]")
+    ax.set_ylabel(f"energy [{found.naming.energy_unit()}]")
     ax.set_xlabel("time t [s]")
     ax.set_xlim(found.t[0], found.t[-1])
     tidy(ax)

@@ -12,7 +12,7 @@ from ..analysis.continuation import Branch
 from ..analysis.lyapunov import Lyapunov
 from ..analysis.orbits import PeriodicOrbit
 from ..jaxtools.argument_checks import real
-from .style import COLOURS, DARK, GREY, OUTSIDE, evenly, new_grid, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, axis_labels, evenly, new_grid, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +55,7 @@ def draw_multipliers(orbit: PeriodicOrbit, ax: Axes) -> str:
     return f"{lost} of {len(found)} orbits not found" if lost else ""
 
 
-def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
+def draw_branch(branch: Branch, *, label: str = "") -> tuple[np.ndarray, str]:
     """Draws a branch over its parameter: state, moduli of the multipliers, impact speed and clearance, and events."""
     p = branch.parameter
     contact = {
@@ -88,14 +88,14 @@ def draw_branch(branch: Branch) -> tuple[np.ndarray, str]:
         ax.sharex(axes[-1])
         if ax.get_legend_handles_labels()[0]:
             ax.legend(**OUTSIDE)
-    axes[-1].set_xlabel(branch.name)
+    axes[-1].set_xlabel(label or branch.name)
     figure.align_ylabels()
     return axes, ""
 
 
-def draw_curve(curve: BifurcationCurve, ax: Axes) -> str:
+def draw_curve(curve: BifurcationCurve, ax: Axes, *, labels: tuple[str, str] | None = None) -> str:
     """Draws a curve of bifurcations in the plane of its two parameters."""
-    first, second = curve.parameters
+    first, second = axis_labels(labels, curve.parameters)
     ax.plot(curve.x, curve.y, "-", lw=1.6, label=curve.kind)
     ax.set_xlabel(first)
     ax.set_ylabel(second)
@@ -104,7 +104,7 @@ def draw_curve(curve: BifurcationCurve, ax: Axes) -> str:
     return f"ends: {curve.ended}" if curve.ended == "no convergence" else ""
 
 
-def draw_states(branch: Branch, ax: Axes) -> str:
+def draw_states(branch: Branch, ax: Axes, *, label: str = "") -> str:
     """Draws the state at the section over the parameter, and the events."""
     for i, colour in zip(evenly(branch.q.shape[1]), COLOURS, strict=False):
         name = branch.naming.coordinate(i, branch.q.shape[1])
@@ -120,7 +120,7 @@ def draw_states(branch: Branch, ax: Axes) -> str:
             ax.plot(at, [event.q[0] for event in events], marker, color=DARK, ms=7, label=kind, ls="none")
             ax.vlines(at, 0, 1, transform=ax.get_xaxis_transform(), color=GREY, lw=0.7, zorder=0)
     ax.set_ylabel(branch.naming.axis("position q at the section\n", "q"))
-    ax.set_xlabel(branch.name)
+    ax.set_xlabel(label or branch.name)
     tidy(ax)
     ax.legend(**OUTSIDE)
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from ..analysis.basins import Basins
 from ..analysis.bifurcation import Bifurcation, ParameterMap
 from ..analysis.crossings import Crossings
 from ..analysis.sections import NOT_SETTLED, ImpactSection, Section
-from .style import COLOURS, DARK, GREY, OUTSIDE, dot, new_figure, tidy
+from .style import COLOURS, DARK, GREY, OUTSIDE, axis_labels, dot, new_figure, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 POINTS = 20_000  # points from which each is drawn as a pixel
 BEYOND = 1e300  # drawn in place of infinitely many
 PERIODS = 8  # periods with a colour of their own
+LEGEND = 12  # contacts named beside a picture
 ROOM = 9  # basins with a colour of their own
 # further colours, distinct from the palette's and from each other
 BASINS = (*COLOURS, "#F0E442", "#8c564b", "#5b4ea3")
@@ -34,15 +36,23 @@ def draw_section(section: Section | Crossings, ax: Axes, *, coordinate: int = 0)
 
 
 def draw_impact_section(found: ImpactSection, ax: Axes) -> str:
-    """Draws the velocity before each impact over its phase, all lanes together."""
-    _points(ax, found.phase, found.impacts.before)
+    """Draws the velocity before each impact over its phase, all lanes together, each contact in its colour."""
+    contacts = np.unique(found.impacts.contact)
+    if len(contacts) > 1:
+        for k, colour in zip(contacts, itertools.cycle(COLOURS)):
+            which = found.impacts.contact == k
+            _points(ax, found.phase[which], found.impacts.before[which], colour, len(found.phase))
+            ax.plot([], [], "o", ms=4, color=colour, label=found.impacts.naming.contact(int(k)) if k < LEGEND else None)
+        ax.legend(**OUTSIDE)
+    else:
+        _points(ax, found.phase, found.impacts.before)
     ax.set_xlim(0, 1)
     ax.set_xlabel("phase of the forcing at the impact [periods]")
     ax.set_ylabel(found.impacts.naming.axis("gap velocity before the impact", "gap velocity"))
     return ""
 
 
-def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.ndarray, str]:
+def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0, label: str = "") -> tuple[np.ndarray, str]:
     """Draws the states of one coordinate over the parameter, or what was asked for in their place, and the periods below."""
     figure = new_figure(9.0, 6.0)
     top, below = figure.subplots(2, sharex=True, height_ratios=(4, 1))
@@ -60,29 +70,29 @@ def draw_bifurcation(found: Bifurcation, *, coordinate: int = 0) -> tuple[np.nda
     )
     below.set_ylim(-1.6, PERIODS + 1.6)
     below.set_ylabel("period")
-    below.set_xlabel(found.parameter)
+    below.set_xlabel(label or found.parameter)
     tidy(below)
     below.tick_params(axis="y", labelsize=7)
     return np.array([top, below]), remark
 
 
-def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0) -> str:
+def draw_sections(found: Bifurcation, ax: Axes, *, coordinate: int = 0, label: str = "") -> str:
     """Draws the states of one coordinate over the parameter, or what was asked for in their place."""
-    x, y, label = found.points_of(coordinate)
+    x, y, height = found.points_of(coordinate)
     _points(ax, x, y)
-    ax.set_ylabel(label)
-    ax.set_xlabel(found.parameter)
+    ax.set_ylabel(height)
+    ax.set_xlabel(label or found.parameter)
     failed = int(np.sum(found.section.failed))
     return f"{failed} of {found.section.failed.size} motions failed" if failed else ""
 
 
-def draw_parameter_map(found: ParameterMap) -> tuple[np.ndarray, str]:
+def draw_parameter_map(found: ParameterMap, *, labels: tuple[str, str] | None = None) -> tuple[np.ndarray, str]:
     """Draws period and number of impacts over the two parameters."""
     from matplotlib import colormaps
 
     figure = new_figure(11.0, 4.8)
     left, right = figure.subplots(1, 2, sharey=True)
-    draw_periods(found, left)
+    draw_periods(found, left, labels=labels)
     endless = np.isposinf(found.impacts)
     finite = found.impacts[np.isfinite(found.impacts)]
     image = right.pcolormesh(
@@ -91,11 +101,11 @@ def draw_parameter_map(found: ParameterMap) -> tuple[np.ndarray, str]:
     )  # fmt: skip
     label = "impacts in a forcing period" + (";\nbeyond the scale: infinitely many" if endless.any() else "")
     figure.colorbar(image, ax=right, label=label, extend="max" if endless.any() else "neither")
-    right.set_xlabel(found.parameters[0])
+    right.set_xlabel(left.get_xlabel())
     return np.array([left, right]), ""
 
 
-def draw_periods(found: ParameterMap, ax: Axes) -> str:
+def draw_periods(found: ParameterMap, ax: Axes, *, labels: tuple[str, str] | None = None) -> str:
     """Draws the period over the two parameters."""
     from matplotlib.colors import BoundaryNorm, ListedColormap
 
@@ -108,8 +118,9 @@ def draw_periods(found: ParameterMap, ax: Axes) -> str:
         image, ax=ax, ticks=range(NOT_SETTLED, len(names) + NOT_SETTLED), label="period [forcing periods]"
     )
     bar.ax.set_yticklabels(names, fontsize=8)
-    ax.set_xlabel(found.parameters[0])
-    ax.set_ylabel(found.parameters[1])
+    across, up = axis_labels(labels, found.parameters)
+    ax.set_xlabel(across)
+    ax.set_ylabel(up)
     return ""
 
 
@@ -147,11 +158,12 @@ def draw_basins(found: Basins, ax: Axes) -> str:
     return ""
 
 
-def _points(ax: Axes, x: np.ndarray, y: np.ndarray) -> None:
-    """Draws a scatter, with pixels for dots if there are many."""
-    many = len(x) > POINTS
+def _points(ax: Axes, x: np.ndarray, y: np.ndarray, colour: str | None = None, count: int | None = None) -> None:
+    """Draws a scatter, with pixels for dots if there are many (``count`` in the whole picture)."""
+    count = len(x) if count is None else count
+    many = count > POINTS
     style: dict[str, Any] = (
-        {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": dot(len(x)), "mew": 0, "alpha": 0.8}
+        {"marker": ",", "alpha": 0.35} if many else {"marker": ".", "ms": dot(count), "mew": 0, "alpha": 0.8}
     )
-    ax.plot(x, y, ls="none", color=DARK if many else COLOURS[0], rasterized=True, **style)
+    ax.plot(x, y, ls="none", color=colour or (DARK if many else COLOURS[0]), rasterized=True, **style)
     tidy(ax)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..jaxtools.argument_checks import are_texts, is_pair
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -71,3 +73,16 @@ def evenly(count: int, most: int | None = None) -> list[int]:
 def dot(count: int) -> float:
     """Size of a scatter's dots for ``count`` points."""
     return float(np.clip(100.0 / np.sqrt(max(1, count)), 3.0, 8.0))
+
+
+def axis_labels(labels: tuple[str, str] | None, names: tuple[str, str]) -> tuple[str, str]:
+    """Labels of the axes along x and y: those given, or names of parameters.
+
+    Raises:
+        ValueError: labels are not two texts.
+    """
+    if labels is None:
+        return names
+    if not is_pair(labels) or not are_texts(labels):
+        raise ValueError(f"labels must be two texts, of the axes along x and y, got {labels!r}")
+    return labels

@@ -107,6 +107,7 @@ def to_dataset(solution: Solution) -> xarray.Dataset:
         dims = lanes + dims + tuple(f"{name}_{i}" for i in range(value.ndim - rank - len(dims)))
         quantity = "gap" if name == "penetration" else name
         units = solution.naming.unit(quantity) if quantity in QUANTITIES else units
+        units = solution.naming.energy_unit() if name == "energy" else units
         attributes: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
         if name == "status":
             attributes |= {"flag_masks": [int(bit) for bit in Status if bit]}

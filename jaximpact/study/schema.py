@@ -161,6 +161,7 @@ def _variable(name: str, leaf: jax.ShapeDtypeStruct, function: bool, labels: Lab
     units = (
         labels.unit("gap" if name == "penetration" else name) if name in QUANTITIES or name == "penetration" else units
     )
+    units = labels.energy_unit() if name == "energy" else units
     about: dict[str, Any] = {"long_name": meaning} | ({"units": units} if units else {})
     names = labels.names(name) if name in QUANTITIES else None
     if names:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaximpact as ji
-from jaximpact.analysis import Section, basins, recognise
+from jaximpact.analysis import Basins, Section, basins, recognise
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "experiments" / "gallery"))  # as a script there sees it
 
@@ -56,6 +56,10 @@ def test_made_data_is_recognised():
     expected = np.repeat([1, 3, 4, 0, 2, 3, UNSETTLED, FAILED], [40, 20, 10, 60, 30, 1, 1, 1])
     np.testing.assert_array_equal(back, expected)
     assert [(a.period, a.lanes) for a in attractors] == [(0, 60), (3, 40), (0, 30), (1, 21), (1, 10)]
+    shown = Basins(
+        (("q", 0), ("v", 0)), np.zeros(1), np.zeros(1), np.zeros((1, 1), int), attractors[:2], np.zeros((1, 1))
+    )
+    assert "no period, 60 motions; period 3, 40 motions" in repr(shown)
     np.testing.assert_allclose(np.sort(attractors[1].q[:, 0]), [0.1, 0.5, 0.9], atol=1e-6)
 
 

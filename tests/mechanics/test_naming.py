@@ -129,6 +129,36 @@ def test_units_by_name():
     assert "position q\n[unit of q]" in texts(plain.plot()) and "units" not in plain.to_xarray().q.attrs
 
 
+@pytest.mark.parametrize(
+    ("units", "impulse", "energy"),
+    [
+        ("m", "N s", "J"),
+        ("mm", "kg mm/s", "kg mm²/s²"),
+        ({"": "mm", "mass": "t"}, "N s", "mJ"),
+        ({"": "mm", "mass": "g"}, "µN s", "nJ"),
+        ({"x": "mm", "height": "mm", "floor": "rad", "mass": "t"}, "N mm s", "mJ"),
+        ({"x": "cm", "height": "rad", "floor": "rad"}, "kg cm²/s", "kg cm²/s²"),
+        ({"x": "mm", "height": "mm", "floor": "V"}, "kg mm²/(s V)", "kg mm²/s²"),
+        ({"x": "m", "height": "m", "floor": "mm"}, "J s/mm", "J"),  # the gap alone is in mm
+    ],
+)
+def test_units_of_impulse_and_energy_are_those_of_mass_and_length(units, impulse, energy, tmp_path):
+    """An impulse times the unit of its gap over s is an energy, M L^2/s^2; N and J stand only for their own."""
+    named = PLAIN.replace(**NAMES | {"units": units}, energy=lambda t, q, v, args: v @ v / 2)
+    assert named.naming.unit("impulse", 0) == impulse and named.naming.energy_unit() == energy
+    assert named.replace(restitution=0.5).naming == named.naming and named.units == units
+
+
+def test_units_with_that_of_mass_show_and_are_kept(tmp_path):
+    named = PLAIN.replace(**NAMES | {"units": {"": "mm", "mass": "t"}}, energy=lambda t, q, v, args: v @ v / 2)
+    motion = ji.solve(named, [0.5, 1.0], [1.5, 0.0], **OPTIONS)
+    shown = texts(motion.plot())
+    assert "accumulated\nimpulse Λ [N s]" in shown and {"energy\n[mJ]", "energy change\n[mJ]"} & set(shown)
+    assert motion.to_xarray().energy.attrs["units"] == "mJ"
+    assert "energy [mJ]" in texts(analysis.balance(named, motion, args=ARGS).plot())
+    assert ji.load(motion.save(tmp_path / "motion.npz")).naming == named.naming
+
+
 def test_names_go_into_messages():
     for call, where in ((ji.solve, "q0"), (ji.ensemble, "q0 of trajectory 1")):
         q0 = [2.5, 1.0] if call is ji.solve else [[0.5, 1.0], [2.5, 1.0]]

@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from sample_results import BALL, CASE, OPTIONS, samples
 
 import jaximpact as ji
-from jaximpact import plots
+from jaximpact import analysis, plots
 from jaximpact.plots import draw, plot_derivatives
 
 
@@ -102,6 +103,29 @@ def test_options_belong_to_the_picture(results, tmp_path):
     assert "v = " not in draw(results["statistics"], name="v").get_ylabel()
     with pytest.raises(TypeError, match="component"):
         draw(results["section"], component=1)
+    for name in ("bifurcation", "branch"):
+        assert draw(results[name], label="frequency [rad/s]")[-1].get_xlabel() == "frequency [rad/s]"
+    left, right = draw(results["map"], labels=("w [rad/s]", "restitution"))
+    assert (left.get_xlabel(), left.get_ylabel(), right.get_xlabel()) == ("w [rad/s]", "restitution", "w [rad/s]")
+    with pytest.raises(ValueError, match="labels must be two texts"):
+        draw(results["map"], labels="w")
+
+
+def test_contacts_have_colours_of_their_own():
+    """Points of each contact in one colour, that of its name in the legend; a single contact needs no legend."""
+    box = ji.Problem(
+        lambda t, q, v, args: -q, lambda t, q, args: jnp.stack([q[0] + 0.5, 0.3 - q[0]]), contacts=("left", "right")
+    )
+    found = analysis.impact_section(
+        box, [0.0], [1.0], period=1.0, cycles=5, steps=200, e=0.9, scheme=ji.EventCorrected()
+    )
+    ax = draw(found)
+    clouds, names = ax.lines[::2], ax.lines[1::2]
+    assert [line.get_label() for line in names] == ["left", "right"] and ax.get_legend() is not None
+    for k, (cloud, name) in enumerate(zip(clouds, names, strict=True)):
+        np.testing.assert_array_equal(cloud.get_ydata(), found.impacts.before[found.impacts.contact == k])
+        assert cloud.get_color() == name.get_color()
+    assert clouds[0].get_color() != clouds[1].get_color()
 
 
 def test_what_cannot_be_drawn_is_refused(results, tmp_path):
