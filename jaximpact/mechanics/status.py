@@ -52,7 +52,8 @@ class Status(enum.IntFlag):
 # What the user can do about each bit; bits outside FAILURES are remarks.
 CAUSES = {
     Status.PROJECTION_NOT_CONVERGED: "the projection did not reach its tolerance: raise its iteration limits, choose "
-    "another projection, or take a smaller h (strongly curved or dependent constraints, a gradient that vanishes at contact)",
+    "another projection, or take a smaller h (strongly curved or dependent constraints, a gradient that vanishes at contact); bodies "
+    "that grow or are pressed together have jammed: grow them more slowly, not with a smaller h",
     Status.INFEASIBLE: "the linearised constraints have no common point: constraints contradict each other, or a moving "
     "constraint leaves no room",
     Status.MASS_NOT_POSITIVE: "the mass matrix was not positive definite: check mass(q, args) at the configurations reached, "
